@@ -1,0 +1,234 @@
+//! Running a workload: every coroutine of every worker runs transactions until told to stop.
+//!
+//! A transaction that aborts is not retried: the coroutine draws a new one, as FaSST does, and
+//! latencies are of committed transactions.
+//!
+//! *Source*: FaSST section 6.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gannet_engine::{Cluster, ClusterOptions, Coordinator, Place, Topology};
+
+use crate::check::Check;
+use crate::progress::Progress;
+use crate::replicas::check_replicas;
+use crate::report::{Load, Report, Verification};
+use crate::statistics::{self, Statistics};
+use crate::workload::{BenchmarkError, Workload, seeded};
+
+/// How long transactions are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// For this long, after the warm-up.
+    Duration(Duration),
+    /// Until about this many have been begun, without a warm-up.
+    Transactions(u64),
+}
+
+/// How a workload is run.
+#[derive(Clone)]
+pub struct Settings {
+    /// The cluster.
+    pub cluster: ClusterOptions,
+    /// How long to measure.
+    pub limit: Limit,
+    /// How long to run before measuring.
+    pub warmup: Duration,
+    /// Seed of everything drawn.
+    pub seed: u64,
+}
+
+const WARMING_UP: u8 = 0;
+const MEASURING: u8 = 1;
+const STOPPING: u8 = 2;
+
+/// What the coroutines of a run share.
+struct Control {
+    phase: AtomicU8,
+    /// Transactions that may still be begun; unlimited for a duration.
+    left: AtomicU64,
+    counted: bool,
+    /// By worker place: transactions begun, for the progress line.
+    begun: Vec<PaddedCount>,
+}
+
+/// A counter that only one thread writes, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct PaddedCount(AtomicU64);
+
+/// Runs `workload` on a cluster of its own and verifies it.
+///
+/// # Errors
+/// [`BenchmarkError`] if the settings are not possible or the memory does not suffice. A failed
+/// verification is no error: the report says so.
+pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, BenchmarkError> {
+    let progress = Progress::new(workload.name());
+    let cluster = Cluster::open(settings.cluster.clone())?;
+    workload.create_tables(&cluster)?;
+    progress.say("loading".to_owned());
+    let load = load(&workload, &cluster)?;
+    let workload = Arc::new(workload);
+    let (statistics, seconds) = measure(&workload, &cluster, settings, &progress)?;
+    progress.say("verifying".to_owned());
+    let mut checks = workload.verify(&cluster, &statistics.whole);
+    checks.extend(check_replicas(&cluster));
+    if let Some(error) = statistics.whole.first_error {
+        checks.push(Check::new("no transaction ended in an error", false, error.to_string()));
+    }
+    if let Some(reason) = stuck(&statistics) {
+        checks.push(Check::new("transactions commit", false, reason));
+    }
+    let verification = Verification::new(checks);
+    let run = crate::report::Run { settings, cluster: &cluster, seconds, load };
+    Ok(Report::new(&*workload, &run, &statistics, verification))
+}
+
+/// Why a run that committed nothing is none.
+fn stuck(statistics: &Statistics) -> Option<String> {
+    let whole = &statistics.whole;
+    (whole.attempted() > 0 && whole.qualified() == 0)
+        .then(|| format!("{} attempted, none committed", whole.attempted()))
+}
+
+/// Loads on as many threads as the cluster has.
+fn load<W: Workload>(workload: &W, cluster: &Cluster) -> Result<Load, BenchmarkError> {
+    let start = now();
+    let shares = cluster.thread_count() as u64;
+    std::thread::scope(|scope| {
+        let loaders: Vec<_> = (0..shares)
+            .map(|share| scope.spawn(move || workload.load(cluster, share, shares)))
+            .collect();
+        loaders
+            .into_iter()
+            .try_for_each(|loader| loader.join().expect("a loader returns its errors"))
+    })?;
+    Ok(Load::new(cluster, start.elapsed()))
+}
+
+fn measure<W: Workload>(
+    workload: &Arc<W>,
+    cluster: &Cluster,
+    settings: &Settings,
+    progress: &Progress,
+) -> Result<(Statistics, f64), BenchmarkError> {
+    let options = cluster.options();
+    let (transactions, counted) = match settings.limit {
+        Limit::Duration(_) => (u64::MAX, false),
+        Limit::Transactions(transactions) => (transactions, true),
+    };
+    let places = options.nodes * options.threads;
+    let control = Arc::new(Control {
+        phase: AtomicU8::new(if counted { MEASURING } else { WARMING_UP }),
+        left: AtomicU64::new(transactions),
+        counted,
+        begun: (0..places).map(|_| PaddedCount::default()).collect(),
+    });
+    let mut start = now();
+    let mut completions = Vec::new();
+    for place in 0..places {
+        for coroutine in 0..options.coroutines {
+            let stream = (place * options.coroutines + coroutine) as u64;
+            let (workload, control, seed) =
+                (Arc::clone(workload), Arc::clone(&control), settings.seed);
+            let job = move |coordinator: &mut Coordinator<'_>| {
+                client(&*workload, &control, coordinator, place, seed, stream)
+            };
+            let at = Place { node: place / options.threads, worker: place % options.threads };
+            completions.push(cluster.spawn(at, job)?);
+        }
+    }
+    let mut seconds = None;
+    if let Limit::Duration(duration) = settings.limit {
+        wait(settings.warmup, "warming up", &control, progress);
+        control.phase.store(MEASURING, Ordering::Relaxed);
+        start = now();
+        wait(duration, "measuring", &control, progress);
+        control.phase.store(STOPPING, Ordering::Relaxed);
+        seconds = Some(start.elapsed().as_secs_f64());
+    }
+    let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
+    for completion in completions {
+        if let Some(statistics) = completion.wait().map_err(gannet_engine::ClusterError::from)? {
+            sum.add(&statistics);
+        }
+    }
+    Ok((sum, seconds.unwrap_or_else(|| start.elapsed().as_secs_f64())))
+}
+
+/// What every coroutine does.
+fn client<W: Workload>(
+    workload: &W,
+    control: &Control,
+    coordinator: &mut Coordinator<'_>,
+    place: usize,
+    seed: u64,
+    stream: u64,
+) -> Option<Box<Statistics>> {
+    let mut random = seeded(seed, stream + 1);
+    let sizes = (workload.transactions().len(), workload.tallies().len());
+    let begun = &control.begun[place].0;
+    let mut start_ns = coordinator.now_ns();
+    loop {
+        // Relaxed: a transaction more or less in a phase does not matter.
+        let phase = control.phase.load(Ordering::Relaxed);
+        if phase == STOPPING || control.counted && !control.take_one() {
+            return statistics::take();
+        }
+        begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let ran = workload.run_one(coordinator, &mut random);
+        let end_ns = coordinator.now_ns();
+        statistics::record(&ran, end_ns - start_ns, phase == MEASURING, sizes);
+        start_ns = end_ns;
+    }
+}
+
+impl Control {
+    fn take_one(&self) -> bool {
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.is_ok()
+    }
+
+    fn begun(&self) -> u64 {
+        self.begun.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark runs for a given time")]
+fn wait(duration: Duration, phase: &str, control: &Control, progress: &Progress) {
+    let start = now();
+    let mut before = control.begun();
+    while let Some(left) = duration.checked_sub(start.elapsed()) {
+        let step = left.min(Duration::from_secs(1));
+        std::thread::sleep(step);
+        let begun = control.begun();
+        let rate = (begun - before) as f64 / step.as_secs_f64().max(1e-3) / 1e6;
+        progress.say(format!("{phase}, {rate:.2} M transactions/s, {begun} so far"));
+        before = begun;
+    }
+}
+
+/// The topology, in words.
+pub(crate) fn topology_text(cluster: &Cluster) -> String {
+    let options = cluster.options();
+    let threads = cluster.thread_count();
+    match options.topology {
+        Topology::ThreadPerWorkerNumber => format!(
+            "{} nodes in one process, {threads} OS threads, thread i drives worker i of every node",
+            options.nodes
+        ),
+        Topology::ThreadPerWorker => format!(
+            "{} nodes in one process, {threads} OS threads, one per worker of each node",
+            options.nodes
+        ),
+    }
+}

@@ -1,0 +1,31 @@
+//! The benchmark harness: runs a [`Workload`] on a cluster, measures it, verifies it, reports it.
+//!
+//! ```text
+//! run(): open ─ create tables ─ load on all threads ─ warm up ─ measure ─ stop ─ verify ─ Report
+//! ```
+//! A workload is a user of the harness: adding one changes nothing here.
+//!
+//! *Here too*: the workloads without rows of their own kind: object store, pairs, skew, RPC echo.
+#![forbid(unsafe_code)]
+
+mod check;
+mod floor;
+mod harness;
+pub mod object_store;
+pub mod pairs;
+mod progress;
+mod replicas;
+mod report;
+pub mod rpc_echo;
+pub mod skew;
+mod statistics;
+mod workload;
+
+pub use check::Check;
+pub use floor::{FloorReport, FloorWorkload, run_floor};
+pub use harness::{Limit, Settings, run};
+pub use replicas::check_replicas;
+pub use report::{Load, Report, TransactionReport, Verification};
+pub use rpc_echo::EchoSettings;
+pub use statistics::{Reason, Totals};
+pub use workload::{BenchmarkError, Ran, Random, Result, Workload, seeded};

@@ -1,0 +1,32 @@
+//! The progress line: what has been done so far, on a terminal and nowhere else.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A line on standard error that is rewritten in place; silent where that is no terminal.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    pub(crate) fn new(workload: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{spinner} {prefix}: {msg} [{elapsed}]")
+            .expect("the template is a constant that the library takes");
+        bar.set_style(style);
+        bar.set_prefix(workload.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self { bar }
+    }
+
+    pub(crate) fn say(&self, message: String) {
+        self.bar.set_message(message);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

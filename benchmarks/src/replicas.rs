@@ -1,0 +1,96 @@
+//! After a run: every copy of every bucket equal, and no lock held.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gannet_engine::Cluster;
+use gannet_storage::{BucketSnapshot, Owner};
+
+use crate::check::Check;
+
+/// Differences that are described one by one.
+const DESCRIBED_MAX: usize = 3;
+
+#[derive(Default)]
+struct Differences {
+    locked: AtomicU64,
+    different: AtomicU64,
+    first: std::sync::Mutex<Vec<String>>,
+}
+
+impl Differences {
+    fn describe(&self, what: String) {
+        let mut first = self.first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if first.len() < DESCRIBED_MAX {
+            first.push(what);
+        }
+    }
+}
+
+/// Compares all copies of all tables, on as many threads as the cluster has; no transaction may run.
+///
+/// # Panics
+/// If a thread cannot be started.
+#[must_use]
+pub fn check_replicas(cluster: &Cluster) -> Vec<Check> {
+    let found = Differences::default();
+    let threads = cluster.thread_count();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let found = &found;
+            scope.spawn(move || {
+                let partitions = cluster.configuration().partitioning.count();
+                for partition in (thread..partitions).step_by(threads) {
+                    let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
+                    compare_partition(cluster, partition, found);
+                }
+            });
+        }
+    });
+    let first = found.first.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (locked, different) = (found.locked.into_inner(), found.different.into_inner());
+    let gaps: u64 = cluster.nodes().iter().map(|node| node.gaps()).sum();
+    let counts = format!("{different} buckets differ, {gaps} updates missing");
+    let detail = std::iter::once(counts).chain(first).collect::<Vec<_>>().join("; ");
+    vec![
+        Check::new("replicas equal byte for byte", different == 0 && gaps == 0, detail),
+        Check::equal("no lock held", 0, i128::from(locked)),
+    ]
+}
+
+fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
+    let copies = cluster.configuration().copies(partition);
+    let (mut primary, mut backup) = (BucketSnapshot::default(), BucketSnapshot::default());
+    for number in 0..u16::MAX {
+        let table = |copy: u16| cluster.nodes()[usize::from(copy)].table(number);
+        let Some(primary_table) = table(copies[0]) else { break };
+        for bucket in 0..primary_table.layout().buckets {
+            primary_table.snapshot(partition, bucket, &mut primary);
+            let place =
+                || format!("{} partition {partition} bucket {bucket}", primary_table.name());
+            if primary.owner != Owner::FREE {
+                // Relaxed: read after the threads are joined.
+                found.locked.fetch_add(1, Ordering::Relaxed);
+                found.describe(format!("{} is locked by {:?}", place(), primary.owner));
+            }
+            for &copy in &copies[1..] {
+                table(copy).expect("a table is created on every node").snapshot(
+                    partition,
+                    bucket,
+                    &mut backup,
+                );
+                if !primary.equals(&backup) {
+                    found.different.fetch_add(1, Ordering::Relaxed);
+                    found.describe(format!(
+                        "{}: node {} has version {} and {} rows, node {copy} version {} and {} rows",
+                        place(),
+                        copies[0],
+                        primary.version,
+                        primary.rows().len(),
+                        backup.version,
+                        backup.rows().len(),
+                    ));
+                }
+            }
+        }
+    }
+}

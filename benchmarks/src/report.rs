@@ -1,0 +1,325 @@
+//! The report of a run, as JSON and as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use gannet_engine::Cluster;
+use gannet_storage::BucketSnapshot;
+use hdrhistogram::Histogram;
+
+use crate::check::Check;
+use crate::floor::FloorReport;
+use crate::harness::{Settings, topology_text};
+use crate::statistics::{Reason, Statistics};
+use crate::workload::Workload;
+
+/// How the initial rows were loaded, and what they take.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Load {
+    /// Time it took.
+    pub seconds: f64,
+    /// Rows, each counted once whatever its number of copies.
+    pub rows: u64,
+    /// Table memory of all nodes together.
+    pub memory_bytes: u64,
+    /// Table memory per byte of key and value, copies counted.
+    pub memory_per_payload_byte: f64,
+}
+
+impl Load {
+    pub(crate) fn new(cluster: &Cluster, took: Duration) -> Self {
+        let mut rows = 0;
+        let mut payload_bytes = 0;
+        let mut snapshot = BucketSnapshot::default();
+        for partition in 0..cluster.configuration().partitioning.count() {
+            let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
+            let copies = cluster.configuration().copies(partition);
+            let node = &cluster.nodes()[usize::from(copies[0])];
+            for table in (0..u16::MAX).map_while(|number| node.table(number)) {
+                for bucket in 0..table.layout().buckets {
+                    table.snapshot(partition, bucket, &mut snapshot);
+                    let in_bucket = snapshot.rows().len() as u64;
+                    let row_bytes = 8 + table.layout().value_bytes as u64;
+                    rows += in_bucket;
+                    payload_bytes += in_bucket * row_bytes * copies.len() as u64;
+                }
+            }
+        }
+        let memory_bytes = cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum();
+        let memory_per_payload_byte = memory_bytes as f64 / payload_bytes.max(1) as f64;
+        Self { seconds: took.as_secs_f64(), rows, memory_bytes, memory_per_payload_byte }
+    }
+}
+
+/// Latencies in microseconds.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Latency {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Longest.
+    pub max: f64,
+}
+
+impl Latency {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3;
+        Self {
+            p50: us(histogram.value_at_quantile(0.5)),
+            p99: us(histogram.value_at_quantile(0.99)),
+            p999: us(histogram.value_at_quantile(0.999)),
+            max: us(histogram.max()),
+        }
+    }
+}
+
+/// One transaction type in the measured interval.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct TransactionReport {
+    /// Its name.
+    pub name: &'static str,
+    /// Transactions begun.
+    pub attempted: u64,
+    /// Committed and found their rows.
+    pub succeeded: u64,
+    /// Succeeded per second.
+    pub rate: f64,
+    /// Of committed transactions.
+    pub latency_us: Latency,
+}
+
+/// What was checked after the run.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Verification {
+    /// Whether all checks passed.
+    pub passed: bool,
+    /// The checks.
+    pub checks: Vec<Check>,
+}
+
+impl Verification {
+    /// Passed if every check did, and there is at least one.
+    #[must_use]
+    pub fn new(checks: Vec<Check>) -> Self {
+        Self { passed: !checks.is_empty() && checks.iter().all(|check| check.passed), checks }
+    }
+}
+
+/// The report of one run.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Report {
+    /// Name of the workload.
+    pub workload: &'static str,
+    /// What reproduces the run.
+    pub settings: BTreeMap<&'static str, String>,
+    /// Length of the measured interval.
+    pub seconds: f64,
+    /// Cores used: OS threads that drive workers, at most one per core of the machine.
+    pub cores: usize,
+    /// Which thread drives what.
+    pub topology: String,
+    /// What survives what: `memory` has no disk.
+    pub durability: &'static str,
+    /// The initial load.
+    pub load: Option<Load>,
+    /// Transactions begun per second.
+    pub attempted_per_second: f64,
+    /// Transactions that committed and found their rows, per second.
+    pub committed_per_second: f64,
+    /// The same for each core; a core does client, server, log and backup work alike.
+    pub committed_per_second_per_core: f64,
+    /// Transactions that did not commit, by reason.
+    pub aborts: BTreeMap<&'static str, u64>,
+    /// By transaction type.
+    pub transactions: Vec<TransactionReport>,
+    /// All types together.
+    pub latency_us: Latency,
+    /// The same transactions on plain maps, where asked for.
+    pub floor: Option<FloorReport>,
+    /// What the transport does by itself, for the RPC echo.
+    pub transport_packets_per_second_per_core: Option<f64>,
+    /// The checks after the run.
+    pub verify: Verification,
+}
+
+/// The circumstances of a run.
+pub(crate) struct Run<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) seconds: f64,
+    pub(crate) load: Load,
+}
+
+impl Report {
+    pub(crate) fn new<W: Workload>(
+        workload: &W,
+        run: &Run<'_>,
+        statistics: &Statistics,
+        verify: Verification,
+    ) -> Self {
+        let measured = &statistics.measured;
+        let per_second = |count: u64| count as f64 / run.seconds.max(1e-9);
+        let cores = cores_used(run.cluster.thread_count());
+        let mut together = statistics.latencies[0].clone();
+        for histogram in &statistics.latencies[1..] {
+            together.add(histogram).expect("all histograms have the same bounds");
+        }
+        let transactions = workload
+            .transactions()
+            .iter()
+            .zip(&measured.types)
+            .zip(&statistics.latencies)
+            .map(|((name, totals), histogram)| TransactionReport {
+                name,
+                attempted: totals.attempted,
+                succeeded: totals.qualified,
+                rate: per_second(totals.qualified),
+                latency_us: Latency::of(histogram),
+            })
+            .collect();
+        let reasons = Reason::ALL.iter().zip(measured.aborts);
+        Self {
+            workload: workload.name(),
+            settings: settings(workload, run.settings),
+            seconds: run.seconds,
+            cores,
+            topology: topology_text(run.cluster),
+            durability: "memory",
+            load: Some(run.load),
+            attempted_per_second: per_second(measured.attempted()),
+            committed_per_second: per_second(measured.qualified()),
+            committed_per_second_per_core: per_second(measured.qualified()) / cores as f64,
+            aborts: reasons.map(|(reason, count)| (reason.name(), count)).collect(),
+            transactions,
+            latency_us: Latency::of(&together),
+            floor: None,
+            transport_packets_per_second_per_core: None,
+            verify,
+        }
+    }
+
+    /// The report as JSON.
+    ///
+    /// # Panics
+    /// Never: every field can be written.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("every field can be written as JSON")
+    }
+
+    /// The report as text for people.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = self.write_text(&mut text);
+        text
+    }
+
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        let settings: Vec<_> =
+            self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        writeln!(out, "{}: {}", self.workload, settings.join(", "))?;
+        writeln!(out, "{}; durability: {}", self.topology, self.durability)?;
+        if let Some(load) = &self.load {
+            writeln!(
+                out,
+                "loaded {} rows in {:.2} s, {:.0} MiB on all nodes, {:.2} bytes per byte of key and value",
+                load.rows,
+                load.seconds,
+                load.memory_bytes as f64 / f64::from(1 << 20),
+                load.memory_per_payload_byte
+            )?;
+        }
+        writeln!(out, "\n{}\n", self.transaction_table())?;
+        writeln!(
+            out,
+            "{:.3} M/s attempted, {:.3} M/s committed, {:.3} M/s committed per core ({} cores, {:.1} s)",
+            self.attempted_per_second / 1e6,
+            self.committed_per_second / 1e6,
+            self.committed_per_second_per_core / 1e6,
+            self.cores,
+            self.seconds
+        )?;
+        if let Some(packets) = self.transport_packets_per_second_per_core {
+            writeln!(out, "bare transport: {:.3} M packets/s per core", packets / 1e6)?;
+        }
+        let aborts: Vec<_> =
+            self.aborts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        writeln!(out, "aborts: {}", aborts.join(", "))?;
+        if let Some(floor) = &self.floor {
+            writeln!(
+                out,
+                "floor: {:.3} M/s per core on a plain hash map; the engine does {:.2} of it",
+                floor.committed_per_second_per_core / 1e6,
+                floor.ratio
+            )?;
+        }
+        writeln!(out, "verify: {}", if self.verify.passed { "passed" } else { "FAILED" })?;
+        for check in &self.verify.checks {
+            let mark = if check.passed { "ok    " } else { "FAILED" };
+            writeln!(out, "  {mark} {}: {}", check.name, check.detail)?;
+        }
+        Ok(())
+    }
+
+    fn transaction_table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header([
+            "transaction",
+            "attempted",
+            "succeeded",
+            "%",
+            "M/s",
+            "p50 us",
+            "p99 us",
+            "p99.9 us",
+            "max us",
+        ]);
+        let mut row = |name: &str, attempted: u64, succeeded: u64, rate: f64, latency: &Latency| {
+            table.add_row([
+                name.to_owned(),
+                attempted.to_string(),
+                succeeded.to_string(),
+                format!("{:.1}", 100.0 * succeeded as f64 / attempted.max(1) as f64),
+                format!("{:.3}", rate / 1e6),
+                format!("{:.1}", latency.p50),
+                format!("{:.1}", latency.p99),
+                format!("{:.1}", latency.p999),
+                format!("{:.1}", latency.max),
+            ]);
+        };
+        for report in &self.transactions {
+            row(report.name, report.attempted, report.succeeded, report.rate, &report.latency_us);
+        }
+        let attempted = self.transactions.iter().map(|report| report.attempted).sum();
+        let succeeded = self.transactions.iter().map(|report| report.succeeded).sum();
+        row("all", attempted, succeeded, self.committed_per_second, &self.latency_us);
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+}
+
+/// Threads that can run at the same time.
+pub(crate) fn cores_used(threads: usize) -> usize {
+    threads.min(std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+fn settings<W: Workload>(workload: &W, settings: &Settings) -> BTreeMap<&'static str, String> {
+    let cluster = &settings.cluster;
+    let mut all: BTreeMap<_, _> = workload.settings().into_iter().collect();
+    all.insert("nodes", cluster.nodes.to_string());
+    all.insert("replicas", cluster.replicas.to_string());
+    all.insert("threads", cluster.threads.to_string());
+    all.insert("coroutines", cluster.coroutines.to_string());
+    all.insert("seed", settings.seed.to_string());
+    all
+}

@@ -1,0 +1,218 @@
+//! Counting and timing transactions: one set per OS thread, merged at the end.
+//!
+//! The coroutines of a thread share its set, so that the counters and the touched part of the
+//! histograms stay in its cache and nothing on the path of a transaction is shared or locked.
+
+use std::cell::RefCell;
+
+use gannet_engine::Abort;
+use hdrhistogram::Histogram;
+
+use crate::workload::{Ran, Result};
+
+/// Longest latency told apart: 100 seconds.
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+/// Significant decimal digits of a latency.
+const LATENCY_DIGITS: u8 = 2;
+
+/// Why transactions did not commit, as reports name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Met a locked bucket.
+    Locked,
+    /// Failed validation.
+    Changed,
+    /// A table is full.
+    TableFull,
+    /// Aborted by the workload.
+    Application,
+    /// Anything else: an error in the workload.
+    Error,
+}
+
+impl Reason {
+    /// All reasons, in the order of [`Totals::aborts`].
+    pub const ALL: [Self; 5] =
+        [Self::Locked, Self::Changed, Self::TableFull, Self::Application, Self::Error];
+
+    /// The name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Locked => "locked",
+            Self::Changed => "validation",
+            Self::TableFull => "table_full",
+            Self::Application => "application",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl From<Abort> for Reason {
+    fn from(abort: Abort) -> Self {
+        match abort {
+            Abort::Locked => Self::Locked,
+            Abort::Changed => Self::Changed,
+            Abort::TableFull { .. } => Self::TableFull,
+            Abort::Requested => Self::Application,
+            Abort::NotFound { .. }
+            | Abort::Exists { .. }
+            | Abort::TooLarge { .. }
+            | Abort::ValueBytes { .. }
+            | Abort::NoSuchTable { .. }
+            | Abort::Usage { .. } => Self::Error,
+        }
+    }
+}
+
+/// Counts of one transaction type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypeTotals {
+    /// Transactions begun.
+    pub attempted: u64,
+    /// Committed and found their rows.
+    pub qualified: u64,
+    /// Committed without finding their rows.
+    pub rows_missing: u64,
+}
+
+/// Counts over some interval.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// By transaction type.
+    pub types: Vec<TypeTotals>,
+    /// By [`Reason::ALL`].
+    pub aborts: [u64; Reason::ALL.len()],
+    /// By the workload's tallies.
+    pub tallies: Vec<u64>,
+    /// The first abort that was an error of the workload.
+    pub first_error: Option<Abort>,
+}
+
+impl Totals {
+    pub(crate) fn new(types: usize, tallies: usize) -> Self {
+        Self {
+            types: vec![TypeTotals::default(); types],
+            aborts: [0; Reason::ALL.len()],
+            tallies: vec![0; tallies],
+            first_error: None,
+        }
+    }
+
+    /// Transactions begun.
+    #[must_use]
+    pub fn attempted(&self) -> u64 {
+        self.types.iter().map(|totals| totals.attempted).sum()
+    }
+
+    /// Transactions that committed and found their rows.
+    #[must_use]
+    pub fn qualified(&self) -> u64 {
+        self.types.iter().map(|totals| totals.qualified).sum()
+    }
+
+    #[inline]
+    fn count(&mut self, ran: &Ran) {
+        let totals = &mut self.types[ran.transaction];
+        totals.attempted += 1;
+        match ran.result {
+            Result::Qualified => totals.qualified += 1,
+            Result::RowsMissing => totals.rows_missing += 1,
+            Result::Aborted(abort) => self.count_abort(abort),
+        }
+        if let Some(tally) = ran.tally {
+            self.tallies[tally] += 1;
+        }
+    }
+
+    #[cold]
+    fn count_abort(&mut self, abort: Abort) {
+        let reason = Reason::from(abort);
+        self.aborts[reason as usize] += 1;
+        if reason == Reason::Error {
+            self.first_error.get_or_insert(abort);
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.types.iter_mut().zip(&other.types) {
+            mine.attempted += theirs.attempted;
+            mine.qualified += theirs.qualified;
+            mine.rows_missing += theirs.rows_missing;
+        }
+        for (mine, theirs) in self.aborts.iter_mut().zip(other.aborts) {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.tallies.iter_mut().zip(&other.tallies) {
+            *mine += theirs;
+        }
+        self.first_error = self.first_error.or(other.first_error);
+    }
+}
+
+/// What one thread, or the whole run, has seen.
+pub(crate) struct Statistics {
+    /// From the first transaction to the last.
+    pub(crate) whole: Totals,
+    /// In the measured interval.
+    pub(crate) measured: Totals,
+    /// In the measured interval, committed transactions by type, in nanoseconds.
+    pub(crate) latencies: Vec<Histogram<u64>>,
+}
+
+impl Statistics {
+    pub(crate) fn new(types: usize, tallies: usize) -> Self {
+        let histogram = || {
+            Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
+                .expect("the bounds are constants that the library takes")
+        };
+        Self {
+            whole: Totals::new(types, tallies),
+            measured: Totals::new(types, tallies),
+            latencies: (0..types).map(|_| histogram()).collect(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, ran: &Ran, latency_ns: u64, measuring: bool) {
+        self.whole.count(ran);
+        if measuring {
+            self.measured.count(ran);
+            if !matches!(ran.result, Result::Aborted(_)) {
+                self.latencies[ran.transaction].saturating_record(latency_ns);
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.whole.add(&other.whole);
+        self.measured.add(&other.measured);
+        for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
+            mine.add(theirs).expect("all histograms have the same bounds");
+        }
+    }
+}
+
+thread_local! {
+    static OF_THREAD: RefCell<Option<Box<Statistics>>> = const { RefCell::new(None) };
+}
+
+/// Records a transaction in the calling thread's set.
+#[inline]
+pub(crate) fn record(
+    ran: &Ran,
+    latency_ns: u64,
+    measuring: bool,
+    (types, tallies): (usize, usize),
+) {
+    OF_THREAD.with_borrow_mut(|statistics| {
+        statistics
+            .get_or_insert_with(|| Box::new(Statistics::new(types, tallies)))
+            .record(ran, latency_ns, measuring);
+    });
+}
+
+/// Takes the calling thread's set; the first coroutine of a thread to end gets it.
+pub(crate) fn take() -> Option<Box<Statistics>> {
+    OF_THREAD.take()
+}

@@ -1,0 +1,101 @@
+//! What a workload tells the harness.
+
+use gannet_engine::{Abort, Cluster, ClusterError, Coordinator};
+use gannet_storage::StorageError;
+use rand::SeedableRng;
+
+use crate::check::Check;
+use crate::statistics::Totals;
+
+/// The generator that workloads draw from; the same seed gives the same draws.
+pub type Random = rand::rngs::SmallRng;
+
+/// A generator for stream `stream` of a run with seed `seed`.
+#[must_use]
+pub fn seeded(seed: u64, stream: u64) -> Random {
+    Random::seed_from_u64(seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// How one transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Result {
+    /// It committed and found its rows.
+    Qualified,
+    /// It committed without finding its rows, so it changed nothing.
+    RowsMissing,
+    /// It did not commit.
+    Aborted(Abort),
+}
+
+/// One transaction that was run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// Index of its type in [`Workload::transactions`].
+    pub transaction: usize,
+    /// How it ended.
+    pub result: Result,
+    /// Index in [`Workload::tallies`] of something that this commit did.
+    pub tally: Option<usize>,
+}
+
+/// A benchmark: its tables, its rows, its transactions, and what must hold afterwards.
+pub trait Workload: Send + Sync + 'static {
+    /// The name on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// The transaction types.
+    fn transactions(&self) -> &'static [&'static str];
+
+    /// What commits are counted by beyond their type, for [`Self::verify`].
+    fn tallies(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The workload's own settings, for the report.
+    fn settings(&self) -> Vec<(&'static str, String)>;
+
+    /// Creates the tables.
+    ///
+    /// # Errors
+    /// If a size is not possible or the memory does not suffice.
+    fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError>;
+
+    /// Loads share `share` of `shares` of the rows; called on that many threads at once.
+    ///
+    /// # Errors
+    /// If the rows do not fit.
+    fn load(
+        &self,
+        cluster: &Cluster,
+        share: u64,
+        shares: u64,
+    ) -> std::result::Result<(), BenchmarkError>;
+
+    /// Draws one transaction and runs it to its end, without retrying it.
+    fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran;
+
+    /// Checks the data after the run, when no transaction is running; `totals` covers the whole run,
+    /// warm-up included. The harness itself checks that replicas are equal and no lock is held.
+    fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check>;
+}
+
+/// Why a benchmark could not run. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchmarkError {
+    /// The cluster refused its options, a table, or a job.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A row could not be loaded.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A setting is out of range.
+    #[error("{setting} is {value}; use {allowed}")]
+    Setting {
+        /// Name of the setting.
+        setting: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What is possible.
+        allowed: String,
+    },
+}

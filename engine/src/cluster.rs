@@ -1,0 +1,454 @@
+//! A cluster in one process: several nodes, their threads, and the door for other threads' work.
+//!
+//! *Not here*: nodes in processes of their own, and membership changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam::queue::ArrayQueue;
+use gannet_rpc::{Identity, MemoryFabric, Parking, Waker};
+use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, TableLayout};
+
+use crate::completion::{Completion, completion};
+use crate::configuration::Configuration;
+use crate::coordinator::Coordinator;
+use crate::driver::{Seat, Shared, drive};
+use crate::node::{Node, TableId};
+use crate::outcome::{Abort, Outcome};
+use crate::transaction::Transaction;
+use crate::worker::Job;
+
+/// Number that the packets of a cluster in one process carry.
+const CLUSTER_ID: u32 = 0x6741_6e74;
+/// Largest packet: a commit record of three of the largest values fits.
+const MTU_BYTES: usize = 16 << 10;
+/// Bytes of each ring.
+const RING_BYTES: usize = 64 << 10;
+/// Share of the free memory that the tables may use by default, in percent.
+const MEMORY_PERCENT: usize = 70;
+/// Assumed where the system does not tell how much memory is free.
+const MEMORY_BYTES_UNKNOWN: usize = 1 << 30;
+
+/// Which OS thread drives which worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// OS thread i drives worker i of every node; messages stay on their core.
+    ThreadPerWorkerNumber,
+    /// Every worker of every node has its own OS thread; messages cross cores.
+    ThreadPerWorker,
+}
+
+/// How a cluster is opened. The default is three nodes with three copies on all cores.
+#[derive(Clone)]
+pub struct ClusterOptions {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Copies of each row, at most one per node.
+    pub replicas: usize,
+    /// Workers of each node.
+    pub threads: usize,
+    /// Coroutines of each worker: transactions that it has in flight.
+    pub coroutines: usize,
+    /// Partitions of the key space, a power of two.
+    pub partitions: usize,
+    /// Table memory of each node in bytes; a share of the memory that is free if not given.
+    pub memory_limit_bytes: Option<usize>,
+    /// Jobs that wait for each worker before [`ClusterError::Busy`].
+    pub queued_jobs_max: usize,
+    /// Keep idle threads polling instead of sleeping.
+    pub busy_poll: bool,
+    /// Which OS thread drives which worker.
+    pub topology: Topology,
+    /// Seed of the random waits after conflicts.
+    pub seed: u64,
+    /// Sees every commit record that is stored on any node.
+    pub log_observer: Option<Arc<dyn LogObserver>>,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self {
+            nodes: 3,
+            replicas: 3,
+            threads: cores(),
+            coroutines: 20,
+            partitions: 16,
+            memory_limit_bytes: None,
+            queued_jobs_max: 1024,
+            busy_poll: false,
+            topology: Topology::ThreadPerWorkerNumber,
+            seed: 1,
+            log_observer: None,
+        }
+    }
+}
+
+/// Why a cluster could not be opened or used. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// An option is out of range.
+    #[error("{option} is {value}; use {allowed}")]
+    Option {
+        /// Name of the option.
+        option: &'static str,
+        /// What was asked for.
+        value: usize,
+        /// What is possible.
+        allowed: String,
+    },
+    /// A table could not be created or loaded.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// There is a table of that name.
+    #[error("there is a table named {0} already; use another name")]
+    TableExists(String),
+    /// All table numbers are taken.
+    #[error("a cluster has at most 256 tables; use fewer")]
+    TooManyTables,
+    /// The operating system refused a thread.
+    #[error("the operating system refused a thread: {0}; use fewer threads")]
+    Thread(std::io::Error),
+    /// The queues are full.
+    #[error("all workers have their queues full of jobs; wait for some to finish and try again")]
+    Busy,
+    /// There is no such worker.
+    #[error("there is no worker {worker} on node {node}; look at the cluster's options")]
+    NoSuchPlace {
+        /// The node asked for.
+        node: usize,
+        /// The worker asked for.
+        worker: usize,
+    },
+    /// The job will not give a result.
+    #[error(transparent)]
+    Lost(#[from] crate::completion::Lost),
+}
+
+/// A worker of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Node, from 0.
+    pub node: usize,
+    /// Worker, from 0.
+    pub worker: usize,
+}
+
+/// A cluster of nodes in this process. Closes when dropped, after the jobs that were accepted.
+pub struct Cluster {
+    options: ClusterOptions,
+    configuration: Arc<Configuration>,
+    nodes: Vec<Arc<Node>>,
+    /// By node, then worker.
+    jobs: Vec<Arc<ArrayQueue<Job>>>,
+    wakers: Vec<Waker>,
+    threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    /// Where the next job without a place goes.
+    next_place: AtomicUsize,
+    creating_table: std::sync::Mutex<()>,
+}
+
+impl Cluster {
+    /// Opens a cluster: maps its memory and starts its threads.
+    ///
+    /// # Errors
+    /// [`ClusterError::Option`] for sizes that are not possible, [`ClusterError::Storage`] if there
+    /// is no memory, [`ClusterError::Thread`] if there are no threads.
+    pub fn open(options: ClusterOptions) -> Result<Self, ClusterError> {
+        let partitioning = check(&options)?;
+        let count = u16::try_from(options.nodes).expect("checked");
+        let configuration =
+            Arc::new(Configuration::new(CLUSTER_ID, count, options.replicas, partitioning));
+        let limit = options.memory_limit_bytes.unwrap_or_else(|| {
+            let free = free_memory_bytes().unwrap_or(MEMORY_BYTES_UNKNOWN);
+            free / 100 * MEMORY_PERCENT / options.nodes
+        });
+        let nodes = (0..count)
+            .map(|id| Ok(Arc::new(Node::new(id, Arc::clone(&configuration), limit)?)))
+            .collect::<Result<Vec<_>, StorageError>>()?;
+        let workers = options.nodes * options.threads;
+        let jobs =
+            (0..workers).map(|_| Arc::new(ArrayQueue::new(options.queued_jobs_max))).collect();
+        let mut cluster = Self {
+            configuration,
+            nodes,
+            jobs,
+            wakers: Vec::new(),
+            threads: Vec::new(),
+            shared: Arc::new(Shared {
+                closing: AtomicBool::new(false),
+                busy_threads: AtomicUsize::new(0),
+                busy_poll: options.busy_poll,
+            }),
+            next_place: AtomicUsize::new(0),
+            creating_table: std::sync::Mutex::new(()),
+            options,
+        };
+        cluster.start_threads()?;
+        Ok(cluster)
+    }
+
+    fn start_threads(&mut self) -> Result<(), ClusterError> {
+        let (nodes, workers) = (self.options.nodes, self.options.threads);
+        let thread_of = |node: usize, worker: usize| match self.options.topology {
+            Topology::ThreadPerWorkerNumber => worker,
+            Topology::ThreadPerWorker => node * workers + worker,
+        };
+        let count = thread_of(nodes - 1, workers - 1) + 1;
+        let parkings: Vec<_> = (0..count).map(|_| Parking::new()).collect();
+        self.wakers = (0..nodes * workers)
+            .map(|place| parkings[thread_of(place / workers, place % workers)].waker())
+            .collect();
+        let mut fabric = MemoryFabric::new(nodes, workers, MTU_BYTES, RING_BYTES);
+        let mut seats: Vec<Vec<Seat>> = (0..count).map(|_| Vec::new()).collect();
+        for place in 0..nodes * workers {
+            let (node, worker) = (place / workers, place % workers);
+            seats[thread_of(node, worker)].push(self.seat(&mut fabric, node, worker));
+        }
+        self.shared.busy_threads.store(count, Ordering::Release);
+        for (index, (seats, parking)) in seats.into_iter().zip(parkings).enumerate() {
+            let shared = Arc::clone(&self.shared);
+            let core = (count <= cores()).then_some(index);
+            let thread = std::thread::Builder::new()
+                .name(format!("gannet-{index}"))
+                .spawn(move || drive(seats, &parking, core, &shared))
+                .map_err(ClusterError::Thread)?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    fn seat(&self, fabric: &mut MemoryFabric, node: usize, worker: usize) -> Seat {
+        let workers = self.options.threads;
+        let peers: Vec<_> = (0..self.options.nodes)
+            .map(|peer| self.wakers[peer * workers + worker].clone())
+            .collect();
+        let (sender, receiver) = fabric.take(node, worker, &peers[node], &peers);
+        let place = node * workers + worker;
+        let narrow = |value: usize| u16::try_from(value).expect("checked when the cluster opened");
+        Seat {
+            node: Arc::clone(&self.nodes[node]),
+            identity: Identity {
+                cluster_id: self.configuration.cluster_id,
+                epoch: self.configuration.epoch,
+                node: narrow(node),
+                worker: narrow(worker),
+                coroutines: narrow(self.options.coroutines),
+                incarnations: self.configuration.incarnations.clone(),
+            },
+            sender,
+            receiver,
+            jobs: Arc::clone(&self.jobs[place]),
+            seed: self.options.seed ^ (place as u64) << 32,
+            observer: self.options.log_observer.clone(),
+        }
+    }
+
+    /// The options that the cluster was opened with.
+    #[must_use]
+    pub fn options(&self) -> &ClusterOptions {
+        &self.options
+    }
+
+    /// Membership and placement.
+    #[must_use]
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+
+    /// OS threads that drive the workers.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Creates a table for about `rows` rows with values of `value_bytes`.
+    ///
+    /// It takes more rows than that, slower, until a node's memory limit is reached.
+    ///
+    /// # Errors
+    /// [`ClusterError::TableExists`], [`ClusterError::TooManyTables`], or [`ClusterError::Storage`]
+    /// for sizes that are not possible and when the memory does not suffice.
+    pub fn create_table(
+        &self,
+        name: &str,
+        value_bytes: usize,
+        rows: u64,
+    ) -> Result<TableId, ClusterError> {
+        // Nothing panics while it is held, so a poisoned lock guards nothing broken.
+        let _one_at_a_time =
+            self.creating_table.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let partitioning = self.configuration.partitioning;
+        let layout = TableLayout::new(name, value_bytes, rows, partitioning)?;
+        let number = self.nodes[0].next_table().ok_or(ClusterError::TooManyTables)?;
+        if self.table(name).is_some() {
+            return Err(ClusterError::TableExists(name.to_owned()));
+        }
+        for node in &self.nodes {
+            node.check_memory(name, &layout)?;
+        }
+        for node in &self.nodes {
+            node.create_table(number, name, layout)?;
+        }
+        Ok(TableId(number))
+    }
+
+    /// The table with that name.
+    #[must_use]
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        (0..=u16::MAX)
+            .map_while(|number| Some((number, self.nodes[0].table(number)?)))
+            .find(|(_, table)| table.name() == name)
+            .map(|(number, _)| TableId(number))
+    }
+
+    /// Adds a row to all its copies before any transaction runs; several threads may load at once.
+    ///
+    /// # Errors
+    /// [`StorageError::Exists`] or [`StorageError::Full`].
+    ///
+    /// # Panics
+    /// If the value does not have the table's size.
+    pub fn load(&self, table: TableId, key: u64, value: &[u8]) -> Result<(), StorageError> {
+        let partition = self.configuration.partitioning.partition(key);
+        for &copy in self.configuration.copies(partition) {
+            let node = &self.nodes[usize::from(copy)];
+            node.table(table.0).expect("a table id comes from create_table").load(key, value)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `job` on a coroutine of the worker at `place`.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if its queue is full, [`ClusterError::NoSuchPlace`].
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        place: Place,
+        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+    ) -> Result<Completion<T>, ClusterError> {
+        let Place { node, worker } = place;
+        if node >= self.options.nodes || worker >= self.options.threads {
+            return Err(ClusterError::NoSuchPlace { node, worker });
+        }
+        let (completer, completion) = completion();
+        let job = Box::new(move |coordinator: &mut Coordinator<'_>| {
+            completer.complete(job(coordinator));
+        });
+        self.enqueue(node * self.options.threads + worker, job)
+            .map(|()| completion)
+            .map_err(|_| ClusterError::Busy)
+    }
+
+    fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
+        self.jobs[place].push(job)?;
+        self.wakers[place].wake();
+        Ok(())
+    }
+
+    /// Runs `body` as a transaction on some worker, and again after conflicts; see
+    /// [`Coordinator::run`]. Returns at once.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if every queue is full.
+    pub fn submit<T, E>(
+        &self,
+        body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<Completion<Outcome<T, E>>, ClusterError>
+    where
+        T: Send + 'static,
+        E: From<Abort> + Send + 'static,
+    {
+        let (completer, completion) = completion();
+        let mut job: Job = Box::new(move |coordinator: &mut Coordinator<'_>| {
+            completer.complete(coordinator.run(body));
+        });
+        for _ in 0..self.jobs.len() {
+            // Relaxed: which worker is first does not matter.
+            let place = self.next_place.fetch_add(1, Ordering::Relaxed) % self.jobs.len();
+            match self.enqueue(place, job) {
+                Ok(()) => return Ok(completion),
+                Err(refused) => job = refused,
+            }
+        }
+        Err(ClusterError::Busy)
+    }
+
+    /// As [`Self::submit`], and waits for the outcome.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if every queue is full.
+    pub fn run<T, E>(
+        &self,
+        body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<Outcome<T, E>, ClusterError>
+    where
+        T: Send + 'static,
+        E: From<Abort> + Send + 'static,
+    {
+        Ok(self.submit(body)?.wait()?)
+    }
+
+    /// Finishes the accepted jobs and ends the threads.
+    pub fn close(mut self) {
+        self.end_threads();
+    }
+
+    fn end_threads(&mut self) {
+        // Release: pairs with the Acquire in drive(): jobs accepted before are seen.
+        self.shared.closing.store(true, Ordering::Release);
+        for waker in &self.wakers {
+            waker.wake();
+        }
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has printed why; the others end all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.end_threads();
+    }
+}
+
+/// Checks every size; the partitioning that was asked for.
+fn check(options: &ClusterOptions) -> Result<Partitioning, ClusterError> {
+    let range = |option, value: usize, max: usize, why: &str| {
+        if (1..=max).contains(&value) {
+            Ok(())
+        } else {
+            Err(ClusterError::Option { option, value, allowed: format!("1 to {max}{why}") })
+        }
+    };
+    range("the number of nodes", options.nodes, Owner::NODES, "")?;
+    range("the number of replicas", options.replicas, options.nodes, ", a copy per node at most")?;
+    range("the number of threads", options.threads, Owner::WORKERS, "")?;
+    range("the number of coroutines", options.coroutines, Owner::COROUTINES, "")?;
+    range("the length of the job queues", options.queued_jobs_max, 1 << 20, "")?;
+    Partitioning::new(options.partitions).ok_or_else(|| ClusterError::Option {
+        option: "the number of partitions",
+        value: options.partitions,
+        allowed: format!("a power of two up to {}", Partitioning::PARTITIONS_MAX),
+    })
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Memory that the system could still give out.
+fn free_memory_bytes() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
+}

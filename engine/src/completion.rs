@@ -1,0 +1,142 @@
+//! The result of work that another thread does: waited for by blocking, or as a Future.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// The work ended without a result: its closure panicked, or the cluster was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the job ended without a result: it panicked, or the cluster was closed before it ran")]
+pub struct Lost;
+
+struct State<T> {
+    result: Option<Result<T, Lost>>,
+    /// Whether there was a result, which may have been taken since.
+    completed: bool,
+    waker: Option<Waker>,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    done: Condvar,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing panics while it holds the lock, so a poisoned state is a whole one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A result that is not there yet.
+pub struct Completion<T> {
+    shared: Arc<Shared<T>>,
+}
+
+/// The other end, held by the work.
+pub(crate) struct Completer<T> {
+    shared: Arc<Shared<T>>,
+}
+
+/// Both ends of a result.
+pub(crate) fn completion<T>() -> (Completer<T>, Completion<T>) {
+    let state = Mutex::new(State { result: None, completed: false, waker: None });
+    let shared = Arc::new(Shared { state, done: Condvar::new() });
+    (Completer { shared: Arc::clone(&shared) }, Completion { shared })
+}
+
+impl<T> Completer<T> {
+    pub(crate) fn complete(self, value: T) {
+        self.set(Ok(value));
+    }
+
+    fn set(&self, result: Result<T, Lost>) {
+        let mut state = self.shared.lock();
+        if !state.completed {
+            state.completed = true;
+            state.result = Some(result);
+            let waker = state.waker.take();
+            drop(state);
+            self.shared.done.notify_all();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        // Reached after complete() too, whose result then stands.
+        self.set(Err(Lost));
+    }
+}
+
+impl<T> Completion<T> {
+    /// Blocks until the result is there.
+    ///
+    /// # Errors
+    /// [`Lost`] if there will be none.
+    pub fn wait(self) -> Result<T, Lost> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Future for Completion<T> {
+    type Output = Result<T, Lost>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.shared.lock();
+        if let Some(result) = state.result.take() {
+            return Poll::Ready(result);
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_waited_for() {
+        let (completer, completion) = completion();
+        let worker = std::thread::spawn(move || completer.complete(5));
+        assert_eq!(completion.wait(), Ok(5));
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn a_dropped_completer_is_a_lost_result() {
+        let (completer, completion) = completion::<u8>();
+        drop(completer);
+        assert_eq!(completion.wait(), Err(Lost));
+    }
+
+    #[test]
+    fn a_future_is_woken() {
+        struct Count(std::sync::atomic::AtomicU32);
+        impl std::task::Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+        let count = Arc::new(Count(std::sync::atomic::AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let (completer, completion) = completion();
+        let mut completion = std::pin::pin!(completion);
+        let mut context = Context::from_waker(&waker);
+        assert_eq!(completion.as_mut().poll(&mut context), Poll::Pending);
+        completer.complete("done");
+        assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+        assert_eq!(completion.as_mut().poll(&mut context), Poll::Ready(Ok("done")));
+    }
+}

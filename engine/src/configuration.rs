@@ -1,0 +1,112 @@
+//! The configuration: who is a member, and which node holds what. Data, copied to every node.
+//!
+//! ```text
+//! partition p:  primary = member p mod N, backups = the next f members
+//! log group of node n:  n and the next f members
+//! ```
+//!
+//! *Source*: `architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
+//!
+//! *Not here*: how a configuration is decided; today it is fixed when a cluster opens.
+
+use gannet_storage::Partitioning;
+
+/// A cluster's membership and placement in one epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Number of the cluster; packets of others are dropped.
+    pub cluster_id: u32,
+    /// Membership epoch; from 1.
+    pub epoch: u32,
+    /// Incarnation of each member.
+    pub incarnations: Vec<u32>,
+    /// Copies of each partition, f + 1.
+    pub replicas: usize,
+    /// How keys divide over partitions.
+    pub partitioning: Partitioning,
+    /// By partition: the primary, then the backups.
+    copies: Vec<Vec<u16>>,
+    /// By node: itself, then the others of its log group.
+    log_groups: Vec<Vec<u16>>,
+}
+
+impl Configuration {
+    /// The static configuration of `nodes` nodes with `replicas` copies of each partition.
+    ///
+    /// # Panics
+    /// If `replicas` is 0 or exceeds `nodes`: the caller checked what the user asked for.
+    #[must_use]
+    pub fn new(cluster_id: u32, nodes: u16, replicas: usize, partitioning: Partitioning) -> Self {
+        assert!((1..=usize::from(nodes)).contains(&replicas), "a copy per node at most");
+        let ring = |first: usize| {
+            (first..first + replicas)
+                .map(|member| u16::try_from(member % usize::from(nodes)).expect("below nodes"))
+                .collect()
+        };
+        Self {
+            cluster_id,
+            epoch: 1,
+            incarnations: vec![1; usize::from(nodes)],
+            replicas,
+            partitioning,
+            copies: (0..partitioning.count()).map(ring).collect(),
+            log_groups: (0..usize::from(nodes)).map(ring).collect(),
+        }
+    }
+
+    /// Number of members.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.incarnations.len()
+    }
+
+    /// The node that answers reads and grants locks of `partition`.
+    #[inline]
+    #[must_use]
+    pub fn primary(&self, partition: u16) -> u16 {
+        self.copies[usize::from(partition)][0]
+    }
+
+    /// The other nodes that hold `partition`.
+    #[inline]
+    #[must_use]
+    pub fn backups(&self, partition: u16) -> &[u16] {
+        &self.copies[usize::from(partition)][1..]
+    }
+
+    /// All nodes that hold `partition`, the primary first.
+    #[inline]
+    #[must_use]
+    pub fn copies(&self, partition: u16) -> &[u16] {
+        &self.copies[usize::from(partition)]
+    }
+
+    /// Where the transactions of `node` are logged: itself and f others.
+    #[inline]
+    #[must_use]
+    pub fn log_group(&self, node: u16) -> &[u16] {
+        &self.log_groups[usize::from(node)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_lie_on_different_nodes_and_primaries_spread() {
+        let configuration = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
+        let mut primaries = [0; 5];
+        for partition in 0..16 {
+            let mut copies = configuration.copies(partition).to_vec();
+            assert_eq!(copies[0], configuration.primary(partition));
+            assert_eq!(copies[1..], *configuration.backups(partition));
+            primaries[usize::from(copies[0])] += 1;
+            copies.sort_unstable();
+            copies.dedup();
+            assert_eq!(copies.len(), 3);
+        }
+        assert_eq!(primaries, [4, 3, 3, 3, 3]);
+        assert_eq!(configuration.log_group(4), [4, 0, 1]);
+    }
+}

@@ -1,0 +1,117 @@
+//! The coordinator: what a job in a coroutine starts transactions with.
+//!
+//! *Source*: FaSST section 5 (worker coroutines act as coordinators).
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use gannet_rpc::{Clock, is_cancel};
+
+use crate::outcome::{Abort, Outcome};
+use crate::transaction::Transaction;
+
+/// Runs of a closure before its conflicts are reported.
+const ATTEMPTS_MAX: u32 = 100;
+/// Longest first wait after a conflict; it doubles with each further one.
+const BACKOFF_NS_MIN: u64 = 2_000;
+/// Longest wait after a conflict.
+const BACKOFF_NS_MAX: u64 = 1_000_000;
+
+/// Starts the transactions of one coroutine, one after the other.
+pub struct Coordinator<'s> {
+    transaction: Transaction<'s>,
+    clock: Rc<dyn Clock>,
+    /// State of the generator behind the backoff.
+    random: u64,
+}
+
+impl<'s> Coordinator<'s> {
+    pub(crate) fn new(transaction: Transaction<'s>, clock: Rc<dyn Clock>, seed: u64) -> Self {
+        Self { transaction, clock, random: seed }
+    }
+
+    /// Starts a transaction; one that is still open is aborted.
+    #[inline]
+    pub fn begin(&mut self) -> &mut Transaction<'s> {
+        self.transaction.restart();
+        &mut self.transaction
+    }
+
+    /// Nanoseconds on the worker's clock.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    /// The node that holds `key` as primary, in every table.
+    #[inline]
+    #[must_use]
+    pub fn primary(&self, key: u64) -> u16 {
+        self.transaction.primary(key)
+    }
+
+    /// Runs `body` as a transaction and commits it; runs it again, after a random and growing wait,
+    /// when it met a conflict.
+    ///
+    /// `body` may see rows that do not belong together before validation tells; an error or panic
+    /// that it raises is therefore reported only if what it had read was valid, and retried if not.
+    /// It must not keep effects of its own from one run to the next.
+    pub fn run<T, E: From<Abort>>(
+        &mut self,
+        mut body: impl FnMut(&mut Transaction<'s>) -> Result<T, E>,
+    ) -> Outcome<T, E> {
+        let mut attempt = 0;
+        loop {
+            let transaction = self.begin();
+            let conflict = match catch_unwind(AssertUnwindSafe(|| body(transaction))) {
+                Ok(Ok(value)) => match transaction.commit() {
+                    Ok(()) => return Outcome::Committed(value),
+                    Err(abort) if abort.is_conflict() => abort,
+                    Err(abort) => return Outcome::Aborted(abort),
+                },
+                Ok(Err(error)) => match transaction.give_up() {
+                    Ok(()) => return Outcome::Failed(error),
+                    Err(abort) => abort,
+                },
+                Err(panic) if is_cancel(&*panic) => resume_unwind(panic),
+                Err(panic) => match transaction.give_up() {
+                    Ok(()) => return Outcome::Panicked(panic_message(&*panic)),
+                    Err(abort) => abort,
+                },
+            };
+            attempt += 1;
+            if attempt == ATTEMPTS_MAX || !conflict.is_conflict() {
+                return Outcome::Aborted(conflict);
+            }
+            self.back_off(attempt);
+        }
+    }
+
+    /// Waits for a random time below a bound that doubles with each attempt.
+    fn back_off(&mut self, attempt: u32) {
+        let bound = (BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX);
+        // Knuth's multiplicative generator; its upper bits are good enough to part two rivals.
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let wait = (self.random >> 33) % bound;
+        let until = self.now_ns() + wait;
+        self.transaction.sleep_until(until);
+    }
+
+    /// Aborts what a job left open, and waits for the next job.
+    pub(crate) fn finish_job(&mut self) {
+        self.transaction.abort();
+    }
+
+    pub(crate) fn wait_for_job(&mut self) {
+        self.transaction.wait_for_job();
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a value that is no text".to_owned())
+}

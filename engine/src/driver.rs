@@ -1,0 +1,112 @@
+//! The OS threads of a cluster in one process.
+//!
+//! Thread i drives worker i of every node: the nodes of one process then exchange packets without
+//! crossing cores, and no thread waits for one that is not running. With a topology of a core per
+//! node each worker has a thread of its own.
+//!
+//! An idle thread polls for a while and then sleeps until a packet or a job arrives.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam::queue::ArrayQueue;
+use gannet_rpc::{
+    Clock, Endpoint, Identity, MemoryReceiver, MemorySender, MonotonicClock, Parking,
+};
+use gannet_storage::{CommitLog, LogObserver};
+
+use crate::node::Node;
+use crate::worker::{Job, Worker, WorkerParts};
+
+/// Polls that find nothing before a thread sleeps.
+const IDLE_POLLS_MAX: u32 = 2_000;
+/// Longest sleep: a thread looks at everything at least this often.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// What a worker is made of before it is on its thread.
+pub(crate) struct Seat {
+    pub(crate) node: Arc<Node>,
+    pub(crate) identity: Identity,
+    pub(crate) sender: MemorySender,
+    pub(crate) receiver: MemoryReceiver,
+    pub(crate) jobs: Arc<ArrayQueue<Job>>,
+    pub(crate) seed: u64,
+    pub(crate) observer: Option<Arc<dyn LogObserver>>,
+}
+
+/// What the threads of a cluster share.
+pub(crate) struct Shared {
+    /// Set once: finish the jobs and end.
+    pub(crate) closing: AtomicBool,
+    /// Threads that still have jobs; the others go on serving them.
+    pub(crate) busy_threads: AtomicUsize,
+    pub(crate) busy_poll: bool,
+}
+
+/// Runs the workers of one thread until the cluster closes.
+pub(crate) fn drive(seats: Vec<Seat>, parking: &Parking, core: Option<usize>, shared: &Shared) {
+    if let Some(id) = core {
+        // Where the host does not allow it, the scheduler decides.
+        core_affinity::set_for_current(core_affinity::CoreId { id });
+    }
+    let clock: Rc<dyn Clock> = Rc::new(MonotonicClock::new());
+    let queues: Vec<_> = seats.iter().map(|seat| Arc::clone(&seat.jobs)).collect();
+    let mut workers: Vec<_> = seats.into_iter().map(|seat| seat.build(&clock)).collect();
+    let mut idle_polls = 0;
+    let mut counted_out = false;
+    loop {
+        let now_ns = clock.now_ns();
+        let mut progressed = false;
+        for worker in &mut workers {
+            progressed |= worker.poll(now_ns);
+        }
+        if progressed {
+            idle_polls = 0;
+            continue;
+        }
+        // Acquire: pairs with the Release in Cluster::close().
+        if shared.closing.load(Ordering::Acquire) && workers.iter().all(Worker::is_idle) {
+            if !counted_out {
+                counted_out = true;
+                // AcqRel: the last thread to count itself out has seen what the others did before.
+                shared.busy_threads.fetch_sub(1, Ordering::AcqRel);
+            }
+            if shared.busy_threads.load(Ordering::Acquire) == 0 {
+                break;
+            }
+        }
+        idle_polls += 1;
+        if idle_polls > IDLE_POLLS_MAX && !shared.busy_poll {
+            sleep(&workers, parking, now_ns);
+        }
+        std::hint::spin_loop();
+    }
+    for worker in &mut workers {
+        worker.close();
+    }
+    // A job that came too late is dropped, so that whoever waits for it hears that it is lost.
+    for queue in queues {
+        while queue.pop().is_some() {}
+    }
+}
+
+fn sleep(workers: &[Worker<MemorySender, MemoryReceiver>], parking: &Parking, now_ns: u64) {
+    let deadline = workers.iter().filter_map(|worker| worker.next_deadline_ns(now_ns)).min();
+    let wait = deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
+    let has_work =
+        || workers.iter().any(|worker| worker.receiver().has_packets() || worker.has_jobs());
+    parking.sleep(wait.map_or(SLEEP_MAX, |wait| wait.min(SLEEP_MAX)), has_work);
+}
+
+impl Seat {
+    fn build(self, clock: &Rc<dyn Clock>) -> Worker<MemorySender, MemoryReceiver> {
+        let Self { node, identity, sender, receiver, jobs, seed, observer } = self;
+        let (worker, coroutines) = (identity.worker, identity.coroutines);
+        let log = CommitLog::new(identity.incarnations.len(), usize::from(coroutines), observer);
+        let endpoint = Endpoint::new(identity, sender, receiver);
+        let clock = Rc::clone(clock);
+        Worker::new(WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed })
+    }
+}

@@ -1,0 +1,36 @@
+//! Transactions over replicated tables: coordinators, participants, placement, nodes and clusters.
+//!
+//! ```text
+//! Cluster ── nodes of one process, one OS thread per worker number
+//!   └─ Worker ── poll(): packets, requests, coroutines, submitted jobs
+//!        ├─ Participant ── runs requests of coordinators: participant/{read,lock,...}.rs
+//!        └─ Coordinator ── in each coroutine; Transaction: transaction/{execute,...}.rs
+//! ```
+//! *Source*: FaSST section 5. The commit rules C1 to C9 are named in the phase that keeps each.
+//!
+//! *Not here*: tables and locks (crate `storage`), packets and coroutines (crate `rpc`), recovery.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod completion;
+mod configuration;
+mod coordinator;
+mod driver;
+mod node;
+mod outcome;
+mod participant;
+mod request;
+mod transaction;
+mod worker;
+
+pub use cluster::{Cluster, ClusterError, ClusterOptions, Place, Topology};
+pub use completion::{Completion, Lost};
+pub use configuration::Configuration;
+pub use coordinator::Coordinator;
+pub use node::{Node, TableId};
+pub use outcome::{Abort, Outcome};
+pub use transaction::{RowId, Transaction};
+pub use worker::{Job, Worker, WorkerParts};
+
+/// Re-exported for embedding.
+pub use gannet_storage::{LockMode, LogObserver, mutant};

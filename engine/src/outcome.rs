@@ -1,0 +1,137 @@
+//! How a transaction ends.
+
+use gannet_rpc::TooLarge;
+
+/// Why a transaction did not commit. Nothing of it was written and it holds no lock.
+///
+/// An outcome rather than an error; it travels as the `Err` of a `Result` all the same, so that `?`
+/// leaves a transaction's code at the first step that cannot succeed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Abort {
+    /// Another transaction held a bucket that this one read or wanted to lock. Retry.
+    #[error("a row is locked by another transaction; retry")]
+    Locked,
+    /// A bucket that this transaction read has changed since. Retry.
+    #[error("a row that was read has changed since; retry")]
+    Changed,
+    /// A row to update or delete is not there.
+    #[error("table {table} has no row with key {key}; insert it first")]
+    NotFound {
+        /// Number of the table.
+        table: u16,
+        /// The key.
+        key: u64,
+    },
+    /// A row to insert is there already.
+    #[error("table {table} already has a row with key {key}; update it instead")]
+    Exists {
+        /// Number of the table.
+        table: u16,
+        /// The key.
+        key: u64,
+    },
+    /// No space for an insert: the memory limit of a node is reached.
+    #[error(
+        "table {table} is full: a node's memory limit is reached; delete rows or raise the limit"
+    )]
+    TableFull {
+        /// Number of the table.
+        table: u16,
+    },
+    /// The transaction's changes do not fit a commit record.
+    #[error(
+        "the transaction's changes take {bytes} bytes and a commit record at most {max}; split it"
+    )]
+    TooLarge {
+        /// Bytes of the record.
+        bytes: usize,
+        /// Largest record.
+        max: usize,
+    },
+    /// A value of the wrong size was given for a row.
+    #[error(
+        "table {table} has values of {expected} bytes and was given {found}; pad or cut the value"
+    )]
+    ValueBytes {
+        /// Number of the table.
+        table: u16,
+        /// The table's value size.
+        expected: usize,
+        /// The size given.
+        found: usize,
+    },
+    /// A table of another cluster, or none.
+    #[error(
+        "there is no table number {table} in this cluster; use the id that create_table returned"
+    )]
+    NoSuchTable {
+        /// Number of the table.
+        table: u16,
+    },
+    /// A row was used in a way that its place in the read or write set does not allow.
+    #[error("key {key} of table {table}: {problem}")]
+    Usage {
+        /// Number of the table.
+        table: u16,
+        /// The key.
+        key: u64,
+        /// What is wrong, and what to do.
+        problem: &'static str,
+    },
+    /// The transaction was aborted by its own code.
+    #[error("aborted by the application")]
+    Requested,
+}
+
+impl Abort {
+    /// Whether the same transaction may succeed when it is run again.
+    #[must_use]
+    pub fn is_conflict(self) -> bool {
+        match self {
+            Self::Locked | Self::Changed => true,
+            Self::NotFound { .. }
+            | Self::Exists { .. }
+            | Self::TableFull { .. }
+            | Self::TooLarge { .. }
+            | Self::ValueBytes { .. }
+            | Self::NoSuchTable { .. }
+            | Self::Usage { .. }
+            | Self::Requested => false,
+        }
+    }
+}
+
+impl From<TooLarge> for Abort {
+    fn from(TooLarge { bytes, max }: TooLarge) -> Self {
+        Self::TooLarge { bytes, max }
+    }
+}
+
+/// How a closure run as a transaction ended; see [`crate::Coordinator::run`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a transaction may have aborted"]
+pub enum Outcome<T, E> {
+    /// Its changes are on every copy, and this is what it returned.
+    Committed(T),
+    /// It met conflicts as often as the bound on retries allows; nothing was written. Safe to retry.
+    Aborted(Abort),
+    /// It returned an error of its own, and what it had read was still valid; nothing was written.
+    Failed(E),
+    /// It panicked with this message, and what it had read was still valid; nothing was written.
+    Panicked(String),
+}
+
+impl<T, E: std::fmt::Debug> Outcome<T, E> {
+    /// The result of a transaction that the caller knows must commit.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub fn committed(self) -> T {
+        match self {
+            Self::Committed(value) => value,
+            Self::Aborted(abort) => panic!("the transaction aborted: {abort}"),
+            Self::Failed(error) => panic!("the transaction failed: {error:?}"),
+            Self::Panicked(message) => panic!("the transaction panicked: {message}"),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Abort: release every lock, leaving versions and rows as they were.
+//!
+//! *Source*: FaSST section 5, step 1. UNLOCK goes to the buckets whose lock was granted. No other
+//! can be held: a request is retransmitted until it is answered, so after execute the coordinator
+//! knows the answer to each, and a duplicate of a LOCK that arrives later is dropped by its session.
+
+use gannet_storage::mutant::{Mutant, active};
+
+use crate::request::{self, KeyRequest};
+use crate::transaction::{RowState, Stage, Transaction};
+
+impl Transaction<'_> {
+    /// Ends the transaction without a trace; does nothing if it has ended.
+    pub fn abort(&mut self) {
+        if self.stage == Stage::Closed {
+            return;
+        }
+        self.stage = Stage::Closed;
+        self.begin_round();
+        for index in 0..self.rows.len() {
+            let row = &self.rows[index];
+            if row.state != RowState::Granted || active(Mutant::SkipUnlock) {
+                continue;
+            }
+            let request = KeyRequest {
+                table: row.table,
+                detail: row.partition,
+                bucket: row.bucket,
+                key: 0,
+                owner: self.owner,
+            };
+            let primary = self.node.configuration().primary(row.partition);
+            self.request(primary, request::UNLOCK, &request.encode())
+                .expect("an UNLOCK fits a packet");
+        }
+        let _ = self.end_round();
+    }
+}

@@ -1,0 +1,39 @@
+//! Commit backup: send each unit to the backups of its partition, and wait for all of them.
+//!
+//! *Source*: FaSST section 5, step 4. The wait (rule C5) keeps a bucket's updates in the same order
+//! on every copy: the primary stays locked until its backups have this one.
+
+use crate::request;
+use crate::transaction::Transaction;
+
+impl Transaction<'_> {
+    /// Applies the transaction at the backups.
+    pub(super) fn commit_backups(&mut self) {
+        self.send_units(request::BACKUP);
+    }
+
+    /// Sends every unit of the record to its partition's backups or primary, and waits.
+    ///
+    /// An answer other than `Done` is a copy that missed an earlier update. It is counted at that
+    /// copy's node, and the comparison of replicas reports it; the transaction is decided.
+    pub(super) fn send_units(&mut self, kind: u16) {
+        self.begin_round();
+        let node = std::sync::Arc::clone(&self.node);
+        let record = std::mem::take(&mut self.record);
+        for index in 0..self.groups.len() {
+            let group = self.groups[index];
+            if !group.locked {
+                continue;
+            }
+            let partition = self.first_row(group).partition;
+            let unit = &record[group.unit.0 as usize..group.unit.1 as usize];
+            let copies = node.configuration().copies(partition);
+            let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
+            for &target in targets {
+                self.request(target, kind, unit).expect("a unit is smaller than the record logged");
+            }
+        }
+        self.record = record;
+        let _ = self.end_round();
+    }
+}

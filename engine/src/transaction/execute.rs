@@ -1,0 +1,103 @@
+//! Execute: read the read set, and lock and read the write set, in one round trip.
+//!
+//! *Source*: FaSST section 5, step 1. It fails if a key is locked; the caller then aborts.
+
+use gannet_storage::LockMode;
+use gannet_storage::mutant::{Mutant, active};
+
+use crate::outcome::Abort;
+use crate::request::{self, KeyRequest, Status, VERSION_BYTES, lock_mode_to_wire, u64_at};
+use crate::transaction::{RowState, Stage, Transaction};
+
+impl Transaction<'_> {
+    /// Sends all keys added since the last call to their primaries and waits for the answers.
+    ///
+    /// May be called several times, with keys chosen by what was read before.
+    ///
+    /// # Errors
+    /// Why the transaction cannot commit any more, now or since an earlier call; abort it then.
+    pub fn execute(&mut self) -> Result<(), Abort> {
+        if active(Mutant::ValidateBeforeLock) && self.stage == Stage::Open && self.executed > 0 {
+            self.group_buckets()?;
+            self.validate_groups()?;
+        }
+        while self.executed < self.rows.len() && self.stage == Stage::Open {
+            let end = self.send_rows();
+            self.wait_for_responses();
+            self.take_answers(end);
+        }
+        match self.stage {
+            Stage::Open => Ok(()),
+            Stage::Doomed(abort) => Err(abort),
+            Stage::Closed => {
+                let problem = "the transaction has ended; begin another";
+                Err(Abort::Usage { table: 0, key: 0, problem })
+            }
+        }
+    }
+
+    /// Fills a batch with as many rows as fit and returns the first that did not.
+    fn send_rows(&mut self) -> usize {
+        let configuration = self.node.configuration();
+        let mut batch = self.batch.borrow_mut();
+        batch.clear();
+        for (index, row) in self.rows.iter().enumerate().skip(self.executed) {
+            let (kind, detail) = match row.mode {
+                None => (request::READ, 0),
+                Some(mode) => (request::LOCK, lock_mode_to_wire(mode)),
+            };
+            let key_request =
+                KeyRequest { table: row.table, detail, bucket: 0, key: row.key, owner: self.owner };
+            let primary = configuration.primary(row.partition);
+            let answer_bytes = VERSION_BYTES + row.value_bytes;
+            if batch.push(primary, kind, &key_request.encode(), answer_bytes).is_err() {
+                assert!(index > self.executed, "a packet takes the largest value");
+                return index;
+            }
+        }
+        self.rows.len()
+    }
+
+    /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must.
+    fn take_answers(&mut self, end: usize) {
+        let mut doom = None;
+        let mut batch = self.batch.borrow_mut();
+        let configuration = self.node.configuration();
+        for row in &mut self.rows[self.executed..end] {
+            let answer = batch.next_response(configuration.primary(row.partition));
+            let status = Status::from_wire(answer.kind);
+            let (state, abort) = match status {
+                Status::Found | Status::Exists => (RowState::Found, None),
+                Status::Absent => (RowState::Absent, None),
+                Status::Granted => (RowState::Granted, None),
+                Status::Full => (RowState::Failed, Some(Abort::TableFull { table: row.table })),
+                Status::Refused => {
+                    (RowState::Failed, Some(Abort::NoSuchTable { table: row.table }))
+                }
+                Status::Locked | Status::Done | Status::Changed | Status::Gap => {
+                    (RowState::Failed, Some(Abort::Locked))
+                }
+            };
+            row.state = state;
+            doom = doom.or(abort);
+            if answer.payload.len() >= VERSION_BYTES {
+                row.version = u64_at(answer.payload, 0);
+            }
+            let value = answer.payload.get(VERSION_BYTES..VERSION_BYTES + row.value_bytes);
+            if let Some(value) = value {
+                self.values[row.value_at..row.value_at + row.value_bytes].copy_from_slice(value);
+            }
+            debug_assert_eq!(
+                value.is_some(),
+                state == RowState::Found
+                    || state == RowState::Granted && row.mode != Some(LockMode::Insert),
+                "an answer has a value where the key is there"
+            );
+        }
+        self.executed = end;
+        drop(batch);
+        if let Some(abort) = doom {
+            self.doom(abort);
+        }
+    }
+}

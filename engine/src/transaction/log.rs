@@ -1,0 +1,72 @@
+//! Log: write the commit record, and store it at the f+1 log replicas of this node.
+//!
+//! *Source*: FaSST section 5, step 3. Rules: C3 (from the first LOG on the coordinator does not
+//! abort), C4 (no update before all acknowledgements), C9 (what cannot fit is refused before).
+
+use gannet_storage::{BucketUpdateWriter, CommitRecordWriter, LockMode};
+
+use crate::outcome::Abort;
+use crate::request;
+use crate::transaction::Transaction;
+
+impl Transaction<'_> {
+    /// Writes the record of all buckets that this transaction holds, one unit for each.
+    ///
+    /// # Errors
+    /// [`Abort::TooLarge`] if the record does not fit a packet; nothing has been sent yet.
+    pub(super) fn write_record(&mut self) -> Result<(), Abort> {
+        let Self { node, rows, order, groups, values, record, id, owner, batch, .. } = self;
+        // Groups lie in the order of (table, partition): a partition is repeated only between tables.
+        let partitions = groups
+            .iter()
+            .filter(|group| group.locked)
+            .map(|group| rows[order[group.start as usize] as usize].partition);
+        let mut writer = CommitRecordWriter::begin(record, *id, partitions);
+        let mut units = 0;
+        for group in groups.iter_mut().filter(|group| group.locked) {
+            let members = &order[group.start as usize..group.end as usize];
+            let first = &rows[members[0] as usize];
+            let table = node.table(first.table).expect("rows were added to tables that exist");
+            let address = (first.table, first.partition, first.bucket, table.layout().version);
+            let start = writer.units().len();
+            let mut unit =
+                BucketUpdateWriter::begin(writer.units(), address, first.version, *owner);
+            for &member in members {
+                let row = &rows[member as usize];
+                if !row.changes() {
+                    continue;
+                }
+                if row.mode == Some(LockMode::Delete) {
+                    unit.delete(row.key);
+                } else {
+                    unit.put(row.key, &values[row.value_at..row.value_at + row.value_bytes]);
+                }
+            }
+            unit.finish();
+            let bounds = [start, writer.units().len()];
+            let bounds = bounds.map(|at| u32::try_from(at).unwrap_or(u32::MAX));
+            group.unit = (bounds[0], bounds[1]);
+            units += 1;
+        }
+        writer.finish(units);
+        let (bytes, max) = (record.len() + 8, batch.borrow().message_bytes_max());
+        if bytes > max { Err(Abort::TooLarge { bytes, max }) } else { Ok(()) }
+    }
+
+    /// Stores the record at every log replica and waits for all of them.
+    ///
+    /// # Errors
+    /// Never after [`Self::write_record`] succeeded: the record fits.
+    pub(super) fn log(&mut self) -> Result<(), Abort> {
+        self.begin_round();
+        let node = std::sync::Arc::clone(&self.node);
+        let record = std::mem::take(&mut self.record);
+        for &replica in node.configuration().log_group(self.id.node) {
+            self.request(replica, request::LOG, &record)?;
+        }
+        self.record = record;
+        let refusal = self.end_round();
+        assert!(refusal.is_none(), "a log replica refused a record of this cluster: {refusal:?}");
+        Ok(())
+    }
+}

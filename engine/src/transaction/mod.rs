@@ -1,0 +1,358 @@
+//! A transaction as its code sees it: read and write sets, execute, commit, abort.
+//!
+//! ```text
+//! add_to_read_set ┐                    ┌ commit: buckets agree (C2) ─ validate ─ log ─ backup ─ primary
+//! add_to_write_set┴ execute ─ values ─ ┤
+//!     (again with further keys)        └ abort: unlock
+//! ```
+//! One file per phase. The transaction's buffers belong to its coroutine and are used again by the
+//! next one, so that a transaction allocates nothing once they have grown.
+//!
+//! *Source*: FaSST sections 5 and 5.2.1.
+//!
+//! *Invariants*: rule C1: `execute` returns only when every lock is answered, and `validate` comes
+//! after; what a row says was true at one moment, and all rows at the same one only after commit.
+
+mod abort;
+mod backup;
+mod buckets;
+mod execute;
+mod log;
+mod primary;
+mod round;
+mod validate;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gannet_rpc::{RequestBatch, Suspend};
+use gannet_storage::mutant::{Mutant, active};
+use gannet_storage::{LockMode, Owner, TransactionId};
+
+use crate::node::{Node, TableId};
+use crate::outcome::Abort;
+use crate::request::Status;
+use crate::transaction::buckets::BucketGroup;
+use crate::worker::{Control, Want};
+
+/// A row of the read or write set, as its transaction names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowId(u32);
+
+/// What is known of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowState {
+    /// Not executed.
+    Pending,
+    /// The key is there and not locked by this row: a read, or an insert that came too late.
+    Found,
+    /// The key is not there, and not locked by this row.
+    Absent,
+    /// The bucket is locked; for update and delete the key is there, for insert it is not.
+    Granted,
+    /// Locked by another transaction, out of space, or refused: the transaction is doomed.
+    Failed,
+}
+
+struct Row {
+    table: u16,
+    partition: u16,
+    bucket: u32,
+    key: u64,
+    /// None in the read set.
+    mode: Option<LockMode>,
+    state: RowState,
+    /// Whether the value is to be written.
+    written: bool,
+    version: u64,
+    /// Where the value lies in `Transaction::values`.
+    value_at: usize,
+    value_bytes: usize,
+}
+
+/// How far a transaction has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has not begun, or has ended.
+    Closed,
+    Open,
+    /// It cannot commit any more.
+    Doomed(Abort),
+}
+
+/// A transaction in a coroutine; [`crate::Coordinator::begin`] starts one.
+pub struct Transaction<'s> {
+    node: Arc<Node>,
+    batch: Rc<RefCell<RequestBatch>>,
+    control: Rc<Control>,
+    suspend: &'s mut (dyn Suspend + 's),
+    id: TransactionId,
+    owner: Owner,
+    stage: Stage,
+    rows: Vec<Row>,
+    /// Rows before this one are executed.
+    executed: usize,
+    values: Vec<u8>,
+    /// Rows in the order of their buckets; see `buckets.rs`.
+    order: Vec<u32>,
+    groups: Vec<BucketGroup>,
+    record: Vec<u8>,
+    /// The first answer of the present phase that was not `Done`.
+    refusal: Option<Status>,
+}
+
+impl<'s> Transaction<'s> {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        batch: Rc<RefCell<RequestBatch>>,
+        control: Rc<Control>,
+        suspend: &'s mut (dyn Suspend + 's),
+        id: TransactionId,
+    ) -> Self {
+        Self {
+            node,
+            batch,
+            control,
+            suspend,
+            id,
+            owner: Owner::from(id),
+            stage: Stage::Closed,
+            rows: Vec::new(),
+            executed: 0,
+            values: Vec::new(),
+            order: Vec::new(),
+            groups: Vec::new(),
+            record: Vec::new(),
+            refusal: None,
+        }
+    }
+
+    /// Starts the next transaction of the coroutine; one that was left open is aborted first.
+    pub(crate) fn restart(&mut self) {
+        self.abort();
+        self.id.counter += 1;
+        self.owner = Owner::from(self.id);
+        self.stage = Stage::Open;
+        self.rows.clear();
+        self.executed = 0;
+        self.values.clear();
+    }
+
+    /// Adds `key` to the keys that the next [`Self::execute`] reads.
+    ///
+    /// A row read here keeps the value that is in the table, whatever this transaction writes.
+    pub fn add_to_read_set(&mut self, table: TableId, key: u64) -> RowId {
+        self.add(table, key, None)
+    }
+
+    /// Adds `key` to the keys that the next [`Self::execute`] locks and reads.
+    ///
+    /// For [`LockMode::Delete`] the row is deleted at commit; otherwise give it a value with
+    /// [`Self::put`] or [`Self::value_mut`]. A key may be in the write set once.
+    pub fn add_to_write_set(&mut self, table: TableId, key: u64, mode: LockMode) -> RowId {
+        self.add(table, key, Some(mode))
+    }
+
+    #[inline]
+    fn add(&mut self, table: TableId, key: u64, mode: Option<LockMode>) -> RowId {
+        let row = RowId(u32::try_from(self.rows.len()).expect("fewer than 2^32 rows"));
+        let value_at = self.values.len();
+        let (location, value_bytes) = match self.node.table(table.0) {
+            Some(table) => (table.locate(key), table.layout().value_bytes),
+            None => {
+                self.doom(Abort::NoSuchTable { table: table.0 });
+                return row;
+            }
+        };
+        self.values.resize(value_at + value_bytes, 0);
+        self.rows.push(Row {
+            table: table.0,
+            partition: location.partition,
+            bucket: location.bucket,
+            key,
+            mode,
+            state: RowState::Pending,
+            written: false,
+            version: 0,
+            value_at,
+            value_bytes,
+        });
+        row
+    }
+
+    /// The value of a row that was executed; `None` if the key is not there.
+    ///
+    /// After [`Self::put`] it is the value put.
+    #[inline]
+    #[must_use]
+    pub fn value(&self, row: RowId) -> Option<&[u8]> {
+        let row = self.rows.get(row.0 as usize)?;
+        let is_insert = row.mode == Some(LockMode::Insert) && !row.written;
+        let there = match row.state {
+            RowState::Found => true,
+            RowState::Granted => !is_insert,
+            RowState::Pending | RowState::Absent | RowState::Failed => false,
+        };
+        there.then(|| &self.values[row.value_at..row.value_at + row.value_bytes])
+    }
+
+    /// The value of a row that was locked for update or insert, to be changed in place and written
+    /// at commit; an insert starts from zero bytes.
+    ///
+    /// # Errors
+    /// [`Abort::NotFound`] or [`Abort::Exists`] if the row is not as the lock mode wants it,
+    /// [`Abort::Usage`] for a row that is in the read set, is to be deleted, or was not executed.
+    pub fn value_mut(&mut self, row: RowId) -> Result<&mut [u8], Abort> {
+        let Some(row) = self.rows.get_mut(row.0 as usize) else {
+            let problem = "no such row in this transaction; add it to the write set";
+            return Err(Abort::Usage { table: 0, key: 0, problem });
+        };
+        let (table, key) = (row.table, row.key);
+        let usage = |problem| Err(Abort::Usage { table, key, problem });
+        match (row.state, row.mode) {
+            (_, None) => usage("is in the read set; add it to the write set to change it"),
+            (_, Some(LockMode::Delete)) => usage("is to be deleted and takes no value"),
+            (RowState::Pending, _) => usage("was not executed; call execute before writing it"),
+            (RowState::Failed, _) => Err(self.conflict().unwrap_or(Abort::Locked)),
+            (RowState::Absent, _) => Err(Abort::NotFound { table, key }),
+            (RowState::Found, _) => Err(Abort::Exists { table, key }),
+            (RowState::Granted, Some(LockMode::Update | LockMode::Insert)) => {
+                row.written = true;
+                Ok(&mut self.values[row.value_at..row.value_at + row.value_bytes])
+            }
+        }
+    }
+
+    /// Gives a row that was locked for update or insert the value that it will have after commit.
+    ///
+    /// # Errors
+    /// As [`Self::value_mut`], and [`Abort::ValueBytes`] unless `value` has the table's size.
+    pub fn put(&mut self, row: RowId, value: &[u8]) -> Result<(), Abort> {
+        if let Some(row) = self.rows.get(row.0 as usize) {
+            let (expected, found) = (row.value_bytes, value.len());
+            if expected != found {
+                return Err(Abort::ValueBytes { table: row.table, expected, found });
+            }
+        }
+        self.value_mut(row)?.copy_from_slice(value);
+        Ok(())
+    }
+
+    /// Reads one key: [`Self::add_to_read_set`], [`Self::execute`], [`Self::value`].
+    ///
+    /// # Errors
+    /// As [`Self::execute`].
+    pub fn get(&mut self, table: TableId, key: u64) -> Result<Option<&[u8]>, Abort> {
+        let row = self.add_to_read_set(table, key);
+        self.execute()?;
+        Ok(self.value(row))
+    }
+
+    /// Adds a row: [`Self::add_to_write_set`], [`Self::execute`], [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::execute`] and [`Self::put`].
+    pub fn insert(&mut self, table: TableId, key: u64, value: &[u8]) -> Result<(), Abort> {
+        let row = self.add_to_write_set(table, key, LockMode::Insert);
+        self.execute()?;
+        self.put(row, value)
+    }
+
+    /// Commits: afterwards the changes are on every copy and visible, or nothing was changed.
+    ///
+    /// A read-only transaction of one bucket skips validation (FaSST section 5).
+    ///
+    /// # Errors
+    /// The [`Abort`] that ended the transaction. All its locks are released.
+    pub fn commit(&mut self) -> Result<(), Abort> {
+        let result = self.commit_phases();
+        if result.is_err() {
+            self.abort();
+        }
+        self.stage = Stage::Closed;
+        result
+    }
+
+    fn commit_phases(&mut self) -> Result<(), Abort> {
+        self.execute()?;
+        self.group_buckets()?;
+        self.validate()?;
+        if !self.rows.iter().any(Row::changes) {
+            self.abort();
+            return Ok(());
+        }
+        self.write_record()?;
+        // From here on the transaction cannot abort (rule C3): each phase waits until it is
+        // acknowledged everywhere (C4, C5), and then the coroutine may log again (C6, C8).
+        self.log()?;
+        if active(Mutant::PrimaryBeforeBackup) {
+            self.commit_primaries();
+            self.commit_backups();
+        } else {
+            self.commit_backups();
+            self.commit_primaries();
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction whose code gave up: tells whether what it had read was valid.
+    ///
+    /// # Errors
+    /// The conflict because of which its reads were not valid. Its locks are released either way.
+    pub(crate) fn give_up(&mut self) -> Result<(), Abort> {
+        let valid = match self.conflict() {
+            Some(conflict) => Err(conflict),
+            None => self.group_buckets().and_then(|()| self.validate()),
+        };
+        self.abort();
+        valid
+    }
+
+    /// The primary of `key`.
+    pub(crate) fn primary(&self, key: u64) -> u16 {
+        let configuration = self.node.configuration();
+        configuration.primary(configuration.partitioning.partition(key))
+    }
+
+    /// The conflict that doomed the transaction.
+    pub(crate) fn conflict(&self) -> Option<Abort> {
+        match self.stage {
+            Stage::Doomed(abort) if abort.is_conflict() => Some(abort),
+            Stage::Doomed(_) | Stage::Open | Stage::Closed => None,
+        }
+    }
+
+    /// Remembers why the transaction cannot commit; the first reason stands.
+    fn doom(&mut self, abort: Abort) {
+        if self.stage == Stage::Open {
+            self.stage = Stage::Doomed(abort);
+        }
+    }
+
+    /// Waits until the batch is answered.
+    #[inline]
+    fn wait_for_responses(&mut self) {
+        self.control.want.set(Want::Responses);
+        self.suspend.suspend();
+    }
+
+    /// Waits until the clock shows `until_ns`.
+    pub(crate) fn sleep_until(&mut self, until_ns: u64) {
+        self.control.want.set(Want::Time(until_ns));
+        self.suspend.suspend();
+    }
+
+    /// Waits for the next job of the coroutine.
+    pub(crate) fn wait_for_job(&mut self) {
+        self.control.want.set(Want::Job);
+        self.suspend.suspend();
+    }
+}
+
+impl Row {
+    /// Whether commit changes the row.
+    fn changes(&self) -> bool {
+        self.state == RowState::Granted && (self.written || self.mode == Some(LockMode::Delete))
+    }
+}

@@ -1,0 +1,49 @@
+//! Validate: ask the primaries whether the buckets that were read still have their versions.
+//!
+//! *Source*: FaSST section 5, step 2. Buckets that this transaction holds cannot have changed since
+//! they were locked, and that they had not changed before is rule C2, checked in `buckets.rs`.
+
+use gannet_storage::mutant::{Mutant, active};
+
+use crate::outcome::Abort;
+use crate::request::{self, KeyRequest, Status};
+use crate::transaction::Transaction;
+
+impl Transaction<'_> {
+    /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
+    ///
+    /// # Errors
+    /// [`Abort::Changed`] or [`Abort::Locked`].
+    pub(super) fn validate(&mut self) -> Result<(), Abort> {
+        // One observation of one bucket is a snapshot by itself.
+        let skip = self.groups.len() <= 1
+            || active(Mutant::SkipValidation)
+            || active(Mutant::ValidateBeforeLock);
+        if skip { Ok(()) } else { self.validate_groups() }
+    }
+
+    pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
+        self.begin_round();
+        for index in 0..self.groups.len() {
+            let group = self.groups[index];
+            if group.locked {
+                continue;
+            }
+            let row = self.first_row(group);
+            let request = KeyRequest {
+                table: row.table,
+                detail: row.partition,
+                bucket: row.bucket,
+                key: row.version,
+                owner: self.owner,
+            };
+            let primary = self.node.configuration().primary(row.partition);
+            self.request(primary, request::VALIDATE, &request.encode())?;
+        }
+        match self.end_round() {
+            None => Ok(()),
+            Some(Status::Locked) => Err(Abort::Locked),
+            Some(_) => Err(Abort::Changed),
+        }
+    }
+}

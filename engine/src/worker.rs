@@ -1,0 +1,241 @@
+//! A worker: one endpoint, its participant, and c coroutines, advanced by `poll`.
+//!
+//! ```text
+//! poll(now):  receive packets, prefetch, run requests, one doorbell
+//!             resume every coroutine whose batch is answered, or whose time has come
+//!             give submitted jobs to idle coroutines
+//!             one doorbell for all batches; retransmit what was lost
+//! ```
+//! A value without a thread or a clock of its own: an OS thread drives it, or a simulator.
+//!
+//! *Source*: FaSST section 4.1 (the master coroutine's loop).
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crossbeam::queue::ArrayQueue;
+use gannet_rpc::{
+    Clock, Coroutine, Counters, Endpoint, Handler, PacketReceiver, PacketSender,
+    RETRANSMIT_AFTER_NS, is_cancel,
+};
+use gannet_storage::{CommitLog, TransactionId};
+
+use crate::coordinator::Coordinator;
+use crate::node::Node;
+use crate::participant::Participant;
+use crate::transaction::Transaction;
+
+/// Work for a coroutine: runs on it from start to end.
+pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
+
+/// What a suspended coroutine waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// The answers to its batch, which is to be sent.
+    Responses,
+    /// The clock to show this time in nanoseconds.
+    Time(u64),
+    /// A job.
+    Job,
+}
+
+/// What a coroutine and its worker tell each other across a suspension.
+pub(crate) struct Control {
+    pub(crate) want: Cell<Want>,
+    job: RefCell<Option<Job>>,
+    closing: Cell<bool>,
+}
+
+struct Slot {
+    coroutine: Coroutine,
+    control: Rc<Control>,
+}
+
+/// What a worker is made of; see [`Worker::new`].
+pub struct WorkerParts<S, R> {
+    /// The node that it belongs to.
+    pub node: Arc<Node>,
+    /// Its endpoint.
+    pub endpoint: Endpoint<S, R>,
+    /// Its log slots.
+    pub log: CommitLog,
+    /// Its number within the node.
+    pub worker: u16,
+    /// How many coroutines it has.
+    pub coroutines: u16,
+    /// Jobs from other threads.
+    pub jobs: Arc<ArrayQueue<Job>>,
+    /// The clock that its coordinators read.
+    pub clock: Rc<dyn Clock>,
+    /// Seed of its coordinators' random waits.
+    pub seed: u64,
+}
+
+/// One worker of a node; see the module's text.
+pub struct Worker<S, R> {
+    endpoint: Endpoint<S, R>,
+    participant: Participant,
+    slots: Vec<Slot>,
+    jobs: Arc<ArrayQueue<Job>>,
+    idle: Vec<u16>,
+    sleeping: Vec<(u64, u16)>,
+    prefetched: Vec<<Participant as Handler>::Prefetched>,
+}
+
+impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
+    /// A worker whose coroutines wait for jobs.
+    #[must_use]
+    pub fn new(parts: WorkerParts<S, R>) -> Self {
+        let WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed } = parts;
+        let slots = (0..coroutines)
+            .map(|coroutine| {
+                let control = Rc::new(Control {
+                    want: Cell::new(Want::Job),
+                    job: RefCell::new(None),
+                    closing: Cell::new(false),
+                });
+                let (node, batch) = (Arc::clone(&node), endpoint.batch(coroutine));
+                let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
+                let epoch = node.configuration().epoch;
+                let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
+                let seed = seed ^ u64::from(coroutine) << 48;
+                let body = move |suspend: &mut dyn gannet_rpc::Suspend| {
+                    let control = Rc::clone(&control_inside);
+                    let transaction = Transaction::new(node, batch, control_inside, suspend, id);
+                    run_jobs(&control, Coordinator::new(transaction, clock, seed));
+                };
+                Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }
+            })
+            .collect();
+        Self {
+            endpoint,
+            participant: Participant::new(node, log),
+            slots,
+            jobs,
+            idle: (0..coroutines).rev().collect(),
+            sleeping: Vec::new(),
+            prefetched: Vec::new(),
+        }
+    }
+
+    /// One step; returns whether there was anything to do.
+    #[inline]
+    pub fn poll(&mut self, now_ns: u64) -> bool {
+        let mut progressed = self.endpoint.receive(&mut self.participant, &mut self.prefetched);
+        while let Some(coroutine) = self.endpoint.take_ready() {
+            self.resume(coroutine, now_ns);
+        }
+        if !self.sleeping.is_empty() {
+            progressed |= self.wake_sleepers(now_ns);
+        }
+        if !self.idle.is_empty() {
+            progressed |= self.start_jobs(now_ns);
+        }
+        self.endpoint.ring_doorbell();
+        self.endpoint.retransmit(now_ns);
+        progressed
+    }
+
+    /// Whether [`Self::poll`] would find something to do at once, packets apart.
+    #[must_use]
+    pub fn has_jobs(&self) -> bool {
+        !self.idle.is_empty() && !self.jobs.is_empty()
+    }
+
+    /// The transport's receiving half.
+    #[must_use]
+    pub fn receiver(&self) -> &R {
+        self.endpoint.receiver()
+    }
+
+    /// When the worker next has something to do without a packet or a job, in nanoseconds.
+    #[must_use]
+    pub fn next_deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        let waiting = self.endpoint.is_waiting().then_some(now_ns + RETRANSMIT_AFTER_NS / 2);
+        self.sleeping.iter().map(|&(until, _)| until).chain(waiting).min()
+    }
+
+    /// Whether no job runs or waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.idle.len() == self.slots.len() && self.jobs.is_empty()
+    }
+
+    /// What the endpoint has seen.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.endpoint.counters()
+    }
+
+    /// Ends the coroutines, all of which are idle.
+    pub fn close(&mut self) {
+        while let Some(coroutine) = self.idle.pop() {
+            let slot = &mut self.slots[usize::from(coroutine)];
+            slot.control.closing.set(true);
+            slot.coroutine.resume();
+        }
+    }
+
+    #[inline]
+    fn resume(&mut self, coroutine: u16, now_ns: u64) {
+        let slot = &mut self.slots[usize::from(coroutine)];
+        slot.coroutine.resume();
+        match slot.control.want.get() {
+            Want::Responses => self.endpoint.submit(coroutine, now_ns),
+            Want::Time(until) => self.sleeping.push((until, coroutine)),
+            Want::Job => self.idle.push(coroutine),
+        }
+    }
+
+    fn wake_sleepers(&mut self, now_ns: u64) -> bool {
+        let mut woken = false;
+        let mut index = 0;
+        while index < self.sleeping.len() {
+            let (until, coroutine) = self.sleeping[index];
+            if until <= now_ns {
+                self.sleeping.swap_remove(index);
+                self.resume(coroutine, now_ns);
+                woken = true;
+            } else {
+                index += 1;
+            }
+        }
+        woken
+    }
+
+    fn start_jobs(&mut self, now_ns: u64) -> bool {
+        let mut started = false;
+        while let Some(&coroutine) = self.idle.last() {
+            let Some(job) = self.jobs.pop() else { break };
+            self.idle.pop();
+            *self.slots[usize::from(coroutine)].control.job.borrow_mut() = Some(job);
+            self.resume(coroutine, now_ns);
+            started = true;
+        }
+        started
+    }
+}
+
+/// The body of every coroutine: one job after the other.
+fn run_jobs(control: &Control, mut coordinator: Coordinator<'_>) {
+    loop {
+        let job = control.job.borrow_mut().take();
+        match job {
+            Some(job) => {
+                let result = catch_unwind(AssertUnwindSafe(|| job(&mut coordinator)));
+                if let Err(panic) = result {
+                    // A simulated crash unwinds the coroutine, which then sends nothing.
+                    if is_cancel(&*panic) {
+                        resume_unwind(panic);
+                    }
+                    // The panic was printed; the job's completion was dropped and says so.
+                }
+                coordinator.finish_job();
+            }
+            None if control.closing.get() => return,
+            None => coordinator.wait_for_job(),
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! A worker's endpoint: sends its coroutines' batches, runs requests of others, collects responses.
+//!
+//! ```text
+//! receive():  poll ─ prefetch pass ─ second prefetch pass ─ run handlers ─ one doorbell
+//! submit():   header per destination ─ queue          requests to the own node: a direct call
+//! ```
+//! Requests to the worker's own node take no packet: the handler reads them in the batch and writes
+//! the response there, in the same passes as those that arrived, so that their cache misses overlap.
+//!
+//! *Source*: FaSST sections 4.1 to 4.3; HERD section 4.1.1 for the two prefetch stages.
+//!
+//! *Invariants*: a request is retransmitted until it is answered, never abandoned (a LOCK that timed
+//! out may have been granted); a request runs once per session and sequence number.
+//!
+//! *Not here*: fragments, BUSY and STALE answers, credits.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::message::{Messages, ResponseWriter};
+use crate::packet::{HEADER_BYTES, Kind, PacketHeader, is_intact, seal};
+use crate::request_batch::RequestBatch;
+use crate::session::{Admission, Session};
+use crate::transport::{PacketReceiver, PacketSender};
+
+/// A request unanswered for this long is sent again; each further time it waits twice as long.
+pub const RETRANSMIT_AFTER_NS: u64 = 5_000_000;
+/// Doublings of the wait between retransmissions.
+const RETRANSMIT_DOUBLINGS_MAX: u32 = 6;
+
+/// What runs requests. The user's side of the endpoint.
+pub trait Handler {
+    /// What the first prefetch stage leaves for the second.
+    type Prefetched: Copy;
+
+    /// Asks for the memory that a request will touch first.
+    fn prefetch(&self, kind: u16, payload: &[u8]) -> Option<Self::Prefetched>;
+
+    /// Asks for what it will touch next, once that has arrived.
+    fn prefetch_next(&self, prefetched: Self::Prefetched);
+
+    /// Runs a request of node `source` and appends exactly one message to `response`.
+    fn handle(&mut self, source: u16, kind: u16, payload: &[u8], response: &mut ResponseWriter<'_>);
+}
+
+/// Who an endpoint is, and whom it talks to.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Cluster that packets must name.
+    pub cluster_id: u32,
+    /// Epoch that packets must name.
+    pub epoch: u32,
+    /// Own node.
+    pub node: u16,
+    /// Own worker; the peers' too.
+    pub worker: u16,
+    /// Coroutines of every worker of the cluster.
+    pub coroutines: u16,
+    /// Incarnation of each node.
+    pub incarnations: Vec<u32>,
+}
+
+/// What an endpoint has seen; each counter only rises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets received, whatever became of them.
+    pub packets: u64,
+    /// Requests run.
+    pub requests: u64,
+    /// Packets that were too short, of unknown kind, or malformed inside: dropped.
+    pub malformed: u64,
+    /// Packets whose checksum was wrong: dropped.
+    pub corrupt: u64,
+    /// Packets of another cluster: dropped.
+    pub wrong_cluster: u64,
+    /// Packets of another epoch: dropped.
+    pub wrong_epoch: u64,
+    /// Packets of or for another incarnation, node or worker: dropped.
+    pub wrong_incarnation: u64,
+    /// Requests run before: their response was sent again, or they were dropped as older.
+    pub duplicates: u64,
+    /// Responses nobody waits for: dropped.
+    pub late_responses: u64,
+    /// Request packets sent again.
+    pub retransmitted: u64,
+}
+
+/// A packet that passed all checks of its header.
+struct Arrived {
+    index: usize,
+    header: PacketHeader,
+}
+
+/// One worker's side of the RPC layer; see the module's text.
+pub struct Endpoint<S, R> {
+    identity: Identity,
+    sender: S,
+    receiver: R,
+    /// By coroutine.
+    batches: Vec<Rc<RefCell<RequestBatch>>>,
+    /// By node, then coroutine.
+    sessions: Vec<Session>,
+    arrived: Vec<Arrived>,
+    /// Coroutines whose batch has requests to the own node.
+    local: Vec<u16>,
+    local_running: Vec<u16>,
+    ready: Vec<u16>,
+    counters: Counters,
+    next_loss_check_ns: u64,
+}
+
+impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
+    /// An endpoint over one worker's halves of a transport.
+    #[must_use]
+    pub fn new(identity: Identity, sender: S, receiver: R) -> Self {
+        let nodes = identity.incarnations.len();
+        let coroutines = usize::from(identity.coroutines);
+        let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes, sender.mtu())));
+        Self {
+            batches: (0..coroutines).map(|_| batch()).collect(),
+            sessions: (0..nodes * coroutines).map(|_| Session::default()).collect(),
+            arrived: Vec::new(),
+            local: Vec::with_capacity(coroutines),
+            local_running: Vec::with_capacity(coroutines),
+            ready: Vec::with_capacity(coroutines),
+            counters: Counters::default(),
+            next_loss_check_ns: 0,
+            identity,
+            sender,
+            receiver,
+        }
+    }
+
+    /// The batch that `coroutine` fills and this endpoint sends.
+    #[must_use]
+    pub fn batch(&self, coroutine: u16) -> Rc<RefCell<RequestBatch>> {
+        Rc::clone(&self.batches[usize::from(coroutine)])
+    }
+
+    /// What the endpoint has seen.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The receiving half.
+    #[must_use]
+    pub fn receiver(&self) -> &R {
+        &self.receiver
+    }
+
+    /// Packets that the transport found no room for.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.sender.dropped()
+    }
+
+    /// Takes a coroutine whose batch is completely answered.
+    #[inline]
+    pub fn take_ready(&mut self) -> Option<u16> {
+        self.ready.pop()
+    }
+
+    /// Queues `coroutine`'s batch; it leaves with the next doorbell.
+    ///
+    /// # Panics
+    /// If the batch is empty: the coroutine would never be resumed.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "messages are shorter than the MTU, nodes fewer than 2^16"
+    )]
+    pub fn submit(&mut self, coroutine: u16, now_ns: u64) {
+        let Self { identity, sender, batches, local, .. } = self;
+        let mut batch = batches[usize::from(coroutine)].borrow_mut();
+        let batch = &mut *batch;
+        assert!(!batch.is_empty(), "a coroutine suspends on a batch with requests");
+        batch.sequence += 1;
+        batch.sent_at_ns = now_ns;
+        batch.attempts = 0;
+        batch.unanswered = batch.destinations.len() as u16;
+        for index in 0..batch.destinations.len() {
+            let destination = batch.destinations[index];
+            if destination == identity.node {
+                local.push(coroutine);
+                continue;
+            }
+            let sequence = batch.sequence;
+            let lane = batch.lane(destination);
+            let header = PacketHeader {
+                cluster_id: identity.cluster_id,
+                epoch: identity.epoch,
+                source: identity.node,
+                destination,
+                source_incarnation: identity.incarnations[usize::from(identity.node)],
+                destination_incarnation: identity.incarnations[usize::from(destination)],
+                worker: identity.worker,
+                coroutine,
+                kind: Kind::Request,
+                messages: lane.requests,
+                sequence,
+                fragment: 0,
+                fragments: 1,
+                message_bytes: (lane.request.len() - HEADER_BYTES) as u32,
+            };
+            header.write(&mut lane.request);
+            if sender.wants_checksum() {
+                seal(&mut lane.request);
+            }
+            sender.queue(destination, &lane.request);
+        }
+    }
+
+    /// Sends what was queued.
+    #[inline]
+    pub fn ring_doorbell(&mut self) {
+        self.sender.ring_doorbell();
+    }
+
+    /// Receives one batch of packets and runs its requests and those to the own node.
+    ///
+    /// Returns whether there was anything to do. Responses leave with one doorbell.
+    pub fn receive<H: Handler>(
+        &mut self,
+        handler: &mut H,
+        prefetched: &mut Vec<H::Prefetched>,
+    ) -> bool {
+        let packets = self.receiver.poll();
+        std::mem::swap(&mut self.local, &mut self.local_running);
+        if packets == 0 && self.local_running.is_empty() {
+            return false;
+        }
+        self.counters.packets += packets as u64;
+        for index in 0..packets {
+            if let Some(header) = self.check(index) {
+                self.arrived.push(Arrived { index, header });
+            }
+        }
+        self.prefetch(handler, prefetched);
+        self.run_local(handler);
+        self.run_arrived(handler);
+        self.receiver.release();
+        self.sender.ring_doorbell();
+        true
+    }
+
+    /// Both prefetch passes over all requests of the batch.
+    fn prefetch<H: Handler>(&mut self, handler: &H, prefetched: &mut Vec<H::Prefetched>) {
+        prefetched.clear();
+        for &coroutine in &self.local_running {
+            let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
+            let lane = batch.lane(self.identity.node);
+            for request in Messages::new(&lane.request[HEADER_BYTES..], lane.requests) {
+                prefetched.extend(handler.prefetch(request.kind, request.payload));
+            }
+        }
+        for Arrived { index, header } in &self.arrived {
+            if header.kind == Kind::Request {
+                let messages = &self.receiver.packet(*index)[HEADER_BYTES..];
+                for request in Messages::new(messages, header.messages) {
+                    prefetched.extend(handler.prefetch(request.kind, request.payload));
+                }
+            }
+        }
+        for &prefetched in prefetched.iter() {
+            handler.prefetch_next(prefetched);
+        }
+    }
+
+    fn run_local(&mut self, handler: &mut impl Handler) {
+        let node = self.identity.node;
+        for coroutine in self.local_running.drain(..) {
+            let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
+            let lane = batch.lane(node);
+            let mut response = ResponseWriter::new(&mut lane.response);
+            for request in Messages::new(&lane.request[HEADER_BYTES..], lane.requests) {
+                handler.handle(node, request.kind, request.payload, &mut response);
+            }
+            self.counters.requests += u64::from(lane.requests);
+            lane.answered = true;
+            batch.unanswered -= 1;
+            if batch.unanswered == 0 {
+                self.ready.push(coroutine);
+            }
+        }
+    }
+
+    fn run_arrived(&mut self, handler: &mut impl Handler) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for Arrived { index, header } in arrived.drain(..) {
+            match header.kind {
+                Kind::Request => self.run_request(handler, index, &header),
+                Kind::Response => self.take_response(index, &header),
+            }
+        }
+        self.arrived = arrived;
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a response is shorter than the MTU")]
+    fn run_request(&mut self, handler: &mut impl Handler, index: usize, header: &PacketHeader) {
+        let Self { identity, sender, receiver, sessions, counters, .. } = self;
+        let session = usize::from(header.source) * usize::from(identity.coroutines)
+            + usize::from(header.coroutine);
+        match sessions[session].admit(header.sequence) {
+            Admission::Run(packet) => {
+                packet.resize(HEADER_BYTES, 0);
+                let mut response = ResponseWriter::new(packet);
+                let messages = &receiver.packet(index)[HEADER_BYTES..];
+                for request in Messages::new(messages, header.messages) {
+                    handler.handle(header.source, request.kind, request.payload, &mut response);
+                }
+                counters.requests += u64::from(header.messages);
+                let answer = PacketHeader {
+                    source: header.destination,
+                    destination: header.source,
+                    source_incarnation: header.destination_incarnation,
+                    destination_incarnation: header.source_incarnation,
+                    kind: Kind::Response,
+                    messages: response.messages(),
+                    message_bytes: (packet.len() - HEADER_BYTES) as u32,
+                    ..*header
+                };
+                answer.write(packet);
+                if sender.wants_checksum() {
+                    seal(packet);
+                }
+                sender.queue(header.source, packet);
+            }
+            Admission::Resend(packet) => {
+                counters.duplicates += 1;
+                sender.queue(header.source, packet);
+            }
+            Admission::Drop => counters.duplicates += 1,
+        }
+    }
+
+    #[inline]
+    fn take_response(&mut self, index: usize, header: &PacketHeader) {
+        let mut batch = self.batches[usize::from(header.coroutine)].borrow_mut();
+        let sequence = batch.sequence;
+        let lane = batch.lane(header.source);
+        if header.sequence != sequence || lane.answered || header.messages != lane.requests {
+            self.counters.late_responses += 1;
+            return;
+        }
+        lane.response.extend_from_slice(&self.receiver.packet(index)[HEADER_BYTES..]);
+        lane.answered = true;
+        batch.unanswered -= 1;
+        if batch.unanswered == 0 {
+            self.ready.push(header.coroutine);
+        }
+    }
+
+    /// The header of packet `index`, if the packet is meant for this endpoint and well-formed.
+    #[inline]
+    fn check(&mut self, index: usize) -> Option<PacketHeader> {
+        let Self { identity, sender, receiver, counters, .. } = self;
+        let packet = receiver.packet(index);
+        if sender.wants_checksum() && !is_intact(packet) {
+            counters.corrupt += 1;
+            return None;
+        }
+        let Some(header) = PacketHeader::parse(packet) else {
+            counters.malformed += 1;
+            return None;
+        };
+        if header.cluster_id != identity.cluster_id {
+            counters.wrong_cluster += 1;
+            return None;
+        }
+        if header.epoch != identity.epoch {
+            counters.wrong_epoch += 1;
+            return None;
+        }
+        let incarnation = identity.incarnations.get(usize::from(header.source)).copied();
+        if header.destination != identity.node
+            || header.worker != identity.worker
+            || header.source == identity.node
+            || Some(header.source_incarnation) != incarnation
+            || header.destination_incarnation != identity.incarnations[usize::from(identity.node)]
+        {
+            counters.wrong_incarnation += 1;
+            return None;
+        }
+        let messages = &packet[HEADER_BYTES..];
+        if header.coroutine >= identity.coroutines
+            || (header.fragment, header.fragments) != (0, 1)
+            || header.message_bytes as usize != messages.len()
+            || !Messages::are_well_formed(messages, header.messages)
+        {
+            counters.malformed += 1;
+            return None;
+        }
+        Some(header)
+    }
+
+    /// Sends every request again that has been unanswered for too long; looks at most every
+    /// half of [`RETRANSMIT_AFTER_NS`].
+    pub fn retransmit(&mut self, now_ns: u64) {
+        if now_ns < self.next_loss_check_ns {
+            return;
+        }
+        self.next_loss_check_ns = now_ns + RETRANSMIT_AFTER_NS / 2;
+        for batch in &self.batches {
+            let mut batch = batch.borrow_mut();
+            let doublings = batch.attempts.min(RETRANSMIT_DOUBLINGS_MAX);
+            if batch.unanswered == 0
+                || now_ns < batch.sent_at_ns + (RETRANSMIT_AFTER_NS << doublings)
+            {
+                continue;
+            }
+            batch.sent_at_ns = now_ns;
+            batch.attempts += 1;
+            for index in 0..batch.destinations.len() {
+                let destination = batch.destinations[index];
+                let lane = batch.lane(destination);
+                if destination != self.identity.node && !lane.answered {
+                    self.sender.queue(destination, &lane.request);
+                    self.counters.retransmitted += 1;
+                }
+            }
+        }
+        self.sender.ring_doorbell();
+    }
+
+    /// Whether any request is unanswered.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.batches.iter().any(|batch| batch.borrow().unanswered > 0)
+    }
+}

@@ -1,0 +1,38 @@
+//! Datagram RPC between peer threads; knows no transaction, table or key.
+//!
+//! ```text
+//! coroutine ─ RequestBatch ─ Endpoint ─ PacketSender / PacketReceiver ─ (rings, later UDP, verbs)
+//!                               └─ Handler, called for each request that arrives
+//! ```
+//! A coroutine fills a [`RequestBatch`] and suspends; its worker's [`Endpoint`] sends one coalesced
+//! packet per destination, rings one doorbell, and resumes the coroutine when all have answered.
+//!
+//! *Source*: FaSST section 4 (batches, coalescing, response batching, peer threads); HERD section
+//! 4.1.1 (staged prefetching). Added: exactly-once sessions and retransmission.
+//!
+//! *Not here*: what a request means (crate `engine`), and fragments of messages above the MTU.
+#![deny(unsafe_code)]
+
+mod clock;
+mod coroutine;
+mod endpoint;
+#[cfg(not(loom))]
+mod memory;
+mod message;
+mod packet;
+mod parking;
+mod request_batch;
+mod ring;
+mod session;
+mod transport;
+
+pub use clock::{Clock, MonotonicClock};
+pub use coroutine::{Coroutine, Suspend, is_cancel};
+pub use endpoint::{Counters, Endpoint, Handler, Identity, RETRANSMIT_AFTER_NS};
+#[cfg(not(loom))]
+pub use memory::{MemoryFabric, MemoryReceiver, MemorySender};
+pub use message::{Message, Messages, ResponseWriter};
+pub use packet::{HEADER_BYTES, Kind, PacketHeader};
+pub use parking::{Parking, Waker};
+pub use request_batch::{RequestBatch, TooLarge};
+pub use transport::{PacketReceiver, PacketSender};

@@ -1,0 +1,152 @@
+//! Messages: the requests or responses that one packet coalesces.
+//!
+//! ```text
+//!  0 u16 kind of a request, status of a response | 2 u16 0 | 4 u32 payload bytes
+//!  8 payload, padded to 8 bytes
+//! ```
+//!
+//! *Source*: FaSST section 4.2, "Request batching".
+
+pub(crate) const MESSAGE_HEADER_BYTES: usize = 8;
+
+/// Bytes that a message with a payload of `payload_bytes` takes in a packet.
+#[inline]
+pub(crate) fn message_bytes(payload_bytes: usize) -> usize {
+    MESSAGE_HEADER_BYTES + payload_bytes.next_multiple_of(8)
+}
+
+/// One message of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Kind of a request or status of a response; what it means is the user's choice.
+    pub kind: u16,
+    /// The payload, without padding.
+    pub payload: &'a [u8],
+}
+
+/// Iterator over the messages of a packet; ends early where the bytes are malformed.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    bytes: &'a [u8],
+    left: u16,
+}
+
+impl<'a> Messages<'a> {
+    /// The first `count` messages in `bytes`.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], count: u16) -> Self {
+        Self { bytes, left: count }
+    }
+
+    /// Whether `bytes` are exactly `count` well-formed messages.
+    #[must_use]
+    pub fn are_well_formed(bytes: &'a [u8], count: u16) -> bool {
+        let mut messages = Self::new(bytes, count);
+        messages.by_ref().count() == usize::from(count) && messages.bytes.is_empty()
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Message<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let header: &[u8; MESSAGE_HEADER_BYTES] = self.bytes.first_chunk()?;
+        let kind = u16::from_le_bytes([header[0], header[1]]);
+        let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        let payload = self.bytes.get(MESSAGE_HEADER_BYTES..MESSAGE_HEADER_BYTES + length)?;
+        self.bytes = self.bytes.get(message_bytes(length)..)?;
+        Some(Message { kind, payload })
+    }
+}
+
+/// Appends messages to a packet.
+pub struct ResponseWriter<'a> {
+    out: &'a mut Vec<u8>,
+    messages: u16,
+}
+
+impl<'a> ResponseWriter<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out, messages: 0 }
+    }
+
+    pub(crate) fn messages(&self) -> u16 {
+        self.messages
+    }
+
+    /// Appends a message without a payload.
+    #[inline]
+    pub fn push(&mut self, status: u16) {
+        self.push_with(0, |_| (status, 0));
+    }
+
+    /// Appends a message whose status and length `fill` decides; it may write `capacity` bytes.
+    ///
+    /// # Panics
+    /// If `fill` says that it wrote more than `capacity` bytes.
+    #[inline]
+    pub fn push_with(&mut self, capacity: usize, fill: impl FnOnce(&mut [u8]) -> (u16, usize)) {
+        append(self.out, capacity, fill);
+        self.messages += 1;
+    }
+}
+
+/// Appends one message to `out`; see [`ResponseWriter::push_with`].
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a message fits the MTU")]
+pub(crate) fn append(
+    out: &mut Vec<u8>,
+    capacity: usize,
+    fill: impl FnOnce(&mut [u8]) -> (u16, usize),
+) {
+    let start = out.len();
+    out.resize(start + message_bytes(capacity), 0);
+    let (header, payload) = out[start..].split_at_mut(MESSAGE_HEADER_BYTES);
+    let (kind, length) = fill(&mut payload[..capacity]);
+    assert!(length <= capacity, "a message of {length} bytes was given room for {capacity}");
+    header[0..2].copy_from_slice(&kind.to_le_bytes());
+    header[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+    out.truncate(start + message_bytes(length));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_parsed(
+            messages in proptest::collection::vec(
+                (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..6),
+        ) {
+            let mut bytes = Vec::new();
+            let mut writer = ResponseWriter::new(&mut bytes);
+            for (kind, payload) in &messages {
+                writer.push_with(payload.len() + 3, |out| {
+                    out[..payload.len()].copy_from_slice(payload);
+                    (*kind, payload.len())
+                });
+            }
+            let count = writer.messages();
+            prop_assert!(Messages::are_well_formed(&bytes, count));
+            let parsed: Vec<_> = Messages::new(&bytes, count)
+                .map(|message| (message.kind, message.payload.to_vec()))
+                .collect();
+            prop_assert_eq!(parsed, messages);
+            prop_assert!(!Messages::are_well_formed(&bytes, count + 1));
+            if !bytes.is_empty() {
+                prop_assert!(!Messages::are_well_formed(&bytes[..bytes.len() - 1], count));
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..100), count: u16,
+        ) {
+            let _ = Messages::are_well_formed(&bytes, count);
+        }
+    }
+}

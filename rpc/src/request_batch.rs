@@ -1,0 +1,177 @@
+//! A coroutine's batch of requests, coalesced per destination, and the responses to it.
+//!
+//! ```text
+//! lane of a destination:  request  | room for a packet header | message | message | ...
+//!                         response | message | message | ...
+//! ```
+//! A worker allocates a batch per coroutine once; its buffers grow to what the workload needs.
+//!
+//! *Source*: FaSST section 4.2.
+
+use crate::message::{Message, Messages, append, message_bytes};
+use crate::packet::HEADER_BYTES;
+
+/// Requests for one destination do not fit a packet, or their responses would not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{bytes} bytes for one node exceed the largest message of {max} bytes; use fewer keys at once"
+)]
+pub struct TooLarge {
+    /// Bytes of the message.
+    pub bytes: usize,
+    /// Largest possible message.
+    pub max: usize,
+}
+
+/// Requests to and responses from one destination.
+#[derive(Default)]
+pub(crate) struct Lane {
+    /// Room for the packet header, then the requests.
+    pub(crate) request: Vec<u8>,
+    pub(crate) requests: u16,
+    /// Upper bound on the bytes of the responses.
+    response_bytes: usize,
+    pub(crate) response: Vec<u8>,
+    pub(crate) answered: bool,
+    /// Where the next response starts.
+    cursor: usize,
+}
+
+/// Requests of one coroutine that are sent together; see the module's picture.
+pub struct RequestBatch {
+    lanes: Vec<Lane>,
+    /// Destinations with requests.
+    pub(crate) destinations: Vec<u16>,
+    pub(crate) sequence: u64,
+    pub(crate) unanswered: u16,
+    pub(crate) sent_at_ns: u64,
+    pub(crate) attempts: u32,
+    message_bytes_max: usize,
+}
+
+impl RequestBatch {
+    /// An empty batch for a cluster of `nodes` nodes over a network with packets of `mtu` bytes.
+    #[must_use]
+    pub fn new(nodes: usize, mtu: usize) -> Self {
+        Self {
+            lanes: (0..nodes).map(|_| Lane::default()).collect(),
+            destinations: Vec::with_capacity(nodes),
+            sequence: 0,
+            unanswered: 0,
+            sent_at_ns: 0,
+            attempts: 0,
+            message_bytes_max: mtu - HEADER_BYTES,
+        }
+    }
+
+    /// Bytes that the requests to one destination may take together.
+    #[must_use]
+    pub fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max
+    }
+
+    /// Forgets the requests and responses of the last batch.
+    #[inline]
+    pub fn clear(&mut self) {
+        debug_assert_eq!(self.unanswered, 0, "a batch is answered before the next one");
+        for &destination in &self.destinations {
+            let lane = &mut self.lanes[usize::from(destination)];
+            lane.request.clear();
+            lane.requests = 0;
+            lane.response_bytes = 0;
+            lane.response.clear();
+            lane.cursor = 0;
+            lane.answered = false;
+        }
+        self.destinations.clear();
+    }
+
+    /// Whether there is nothing to send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.destinations.is_empty()
+    }
+
+    /// Adds a request of `kind` to `destination`, whose response takes at most `response_bytes`.
+    ///
+    /// # Errors
+    /// [`TooLarge`], with nothing added, if the destination's requests or responses exceed a packet.
+    #[inline]
+    pub fn push(
+        &mut self,
+        destination: u16,
+        kind: u16,
+        payload: &[u8],
+        response_bytes: usize,
+    ) -> Result<(), TooLarge> {
+        let max = self.message_bytes_max;
+        let lane = &mut self.lanes[usize::from(destination)];
+        if lane.requests == 0 {
+            self.destinations.push(destination);
+            lane.request.resize(HEADER_BYTES, 0);
+        }
+        let request = lane.request.len() - HEADER_BYTES + message_bytes(payload.len());
+        let response = lane.response_bytes + message_bytes(response_bytes);
+        let bytes = request.max(response);
+        if bytes > max || lane.requests == u16::MAX {
+            if lane.requests == 0 {
+                self.destinations.pop();
+            }
+            return Err(TooLarge { bytes, max });
+        }
+        append(&mut lane.request, payload.len(), |out| {
+            out.copy_from_slice(payload);
+            (kind, payload.len())
+        });
+        lane.requests += 1;
+        lane.response_bytes = response;
+        Ok(())
+    }
+
+    /// The next response of `destination`, in the order of the requests to it.
+    ///
+    /// # Panics
+    /// If there are no more: the endpoint checked that every request is answered.
+    #[inline]
+    pub fn next_response(&mut self, destination: u16) -> Message<'_> {
+        let lane = &mut self.lanes[usize::from(destination)];
+        let message = Messages::new(&lane.response[lane.cursor..], 1)
+            .next()
+            .expect("the endpoint checked that there is a response to each request");
+        lane.cursor += message_bytes(message.payload.len());
+        message
+    }
+
+    /// Visits all responses, by destination and in the order of the requests to each.
+    #[inline]
+    pub fn for_each_response(&self, mut visit: impl FnMut(Message<'_>)) {
+        for &destination in &self.destinations {
+            let lane = &self.lanes[usize::from(destination)];
+            Messages::new(&lane.response, lane.requests).for_each(&mut visit);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lane(&mut self, destination: u16) -> &mut Lane {
+        &mut self.lanes[usize::from(destination)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_takes_no_more_than_a_packet() {
+        let mut batch = RequestBatch::new(2, HEADER_BYTES + 64);
+        assert_eq!(batch.push(1, 7, &[0; 100], 0), Err(TooLarge { bytes: 112, max: 64 }));
+        assert!(batch.is_empty());
+        assert_eq!(batch.push(1, 7, &[0; 8], 24), Ok(()));
+        assert_eq!(batch.push(1, 7, &[0; 8], 32), Err(TooLarge { bytes: 72, max: 64 }));
+        assert_eq!(batch.push(1, 7, &[0; 8], 24), Ok(()));
+        assert_eq!(batch.push(0, 7, &[0; 8], 24), Ok(()));
+        assert_eq!(batch.destinations, [1, 0]);
+        batch.clear();
+        assert!(batch.is_empty());
+    }
+}

@@ -1,0 +1,350 @@
+//! A ring of packets from one worker thread to one other; the memory fence of this crate.
+//!
+//! ```text
+//! frame: u64 packet bytes | packet, padded to 8 bytes       2^64 - 1 = skip to the ring's start
+//! head: what the receiver has released       tail: what the sender has published
+//! ```
+//! Positions count bytes and never wrap; a position modulo the capacity is the place in the ring. A
+//! frame is contiguous, so a packet can be read where it lies.
+//!
+//! Facts that the unsafe code rests on:
+//! - there is one [`Producer`] and one [`Consumer`], neither of which can be cloned, and each of
+//!   their methods takes `&mut self` or borrows `self` for as long as the bytes are used;
+//! - the producer writes only to positions in `tail .. head + capacity`, where `head` was loaded with
+//!   Acquire; the consumer reads only positions in `head .. tail`, where `tail` was loaded with
+//!   Acquire; the two ranges never overlap;
+//! - the memory is allocated once, zeroed, and lives as long as either half.
+//!
+//! *Source*: the single-producer queue of Lamport (Specifying Concurrent Program Modules, 1983),
+//! with each side's last view of the other's position kept beside its own.
+#![allow(unsafe_code, reason = "the fence around packet memory; see the facts above")]
+
+#[cfg(loom)]
+use loom::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+#[cfg(not(loom))]
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crossbeam::utils::CachePadded;
+
+const FRAME_HEADER_BYTES: usize = 8;
+const SKIP: u64 = u64::MAX;
+
+struct Shared {
+    memory: Memory,
+    head: CachePadded<AtomicU64>,
+    tail: CachePadded<AtomicU64>,
+}
+
+/// The sending end.
+pub(crate) struct Producer {
+    shared: Arc<Shared>,
+    /// Where the next frame goes; ahead of the published tail until [`Producer::publish`].
+    tail: u64,
+    /// The receiver's position when this end last looked.
+    head_seen: u64,
+}
+
+/// The receiving end.
+pub(crate) struct Consumer {
+    shared: Arc<Shared>,
+    /// The next frame to look at; ahead of the published head until [`Consumer::release`].
+    head: u64,
+    /// The sender's position when this end last looked.
+    tail_seen: u64,
+}
+
+/// A packet in the ring, read with [`Consumer::packet`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    offset: usize,
+    bytes: usize,
+}
+
+/// A ring of `capacity` bytes, a power of two.
+pub(crate) fn ring(capacity: usize) -> (Producer, Consumer) {
+    assert!(capacity.is_power_of_two() && capacity >= 16, "a ring's capacity is a power of two");
+    let shared = Arc::new(Shared {
+        memory: Memory::new(capacity),
+        head: CachePadded::new(AtomicU64::new(0)),
+        tail: CachePadded::new(AtomicU64::new(0)),
+    });
+    (
+        Producer { shared: Arc::clone(&shared), tail: 0, head_seen: 0 },
+        Consumer { shared, head: 0, tail_seen: 0 },
+    )
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "an offset is below the capacity")]
+fn offset(position: u64, capacity: usize) -> usize {
+    position as usize & (capacity - 1)
+}
+
+impl Producer {
+    /// Copies a packet into the ring; `false` if there is no room. Unseen until [`Self::publish`].
+    #[inline]
+    pub(crate) fn push(&mut self, packet: &[u8]) -> bool {
+        let capacity = self.shared.memory.capacity();
+        let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
+        let at = offset(self.tail, capacity);
+        let skipped = if at + frame > capacity { capacity - at } else { 0 };
+        let needed = (skipped + frame) as u64;
+        if self.tail + needed > self.head_seen + capacity as u64 {
+            // Acquire: pairs with the Release in Consumer::release(): what it released is not read
+            // any more and may be overwritten.
+            self.head_seen = self.shared.head.load(Ordering::Acquire);
+            if self.tail + needed > self.head_seen + capacity as u64 {
+                return false;
+            }
+        }
+        let memory = &self.shared.memory;
+        if skipped != 0 {
+            memory.write(at, &SKIP.to_le_bytes());
+            self.tail += skipped as u64;
+        }
+        let at = offset(self.tail, capacity);
+        memory.write(at, &(packet.len() as u64).to_le_bytes());
+        memory.write(at + FRAME_HEADER_BYTES, packet);
+        self.tail += frame as u64;
+        true
+    }
+
+    /// Makes the packets pushed so far visible: the doorbell.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        // Release: pairs with the Acquire in Consumer::pop().
+        self.shared.tail.store(self.tail, Ordering::Release);
+    }
+}
+
+impl Consumer {
+    /// The next packet, left in place until [`Self::release`].
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Frame> {
+        if self.head == self.tail_seen {
+            // Acquire: pairs with the Release in Producer::publish().
+            self.tail_seen = self.shared.tail.load(Ordering::Acquire);
+            if self.head == self.tail_seen {
+                return None;
+            }
+        }
+        let memory = &self.shared.memory;
+        let capacity = memory.capacity();
+        let mut at = offset(self.head, capacity);
+        let mut length = memory.read_u64(at);
+        if length == SKIP {
+            self.head += (capacity - at) as u64;
+            at = 0;
+            length = memory.read_u64(at);
+        }
+        let bytes = usize::try_from(length).expect("the producer wrote a length in memory");
+        self.head += (FRAME_HEADER_BYTES + bytes.next_multiple_of(8)) as u64;
+        Some(Frame { offset: at + FRAME_HEADER_BYTES, bytes })
+    }
+
+    /// The bytes of a frame popped since the last release.
+    #[inline]
+    pub(crate) fn packet(&self, frame: Frame) -> Bytes<'_> {
+        self.shared.memory.read(frame.offset, frame.bytes)
+    }
+
+    /// Gives the room of all popped packets back to the sender.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        // Release: pairs with the Acquire in Producer::push().
+        self.shared.head.store(self.head, Ordering::Release);
+    }
+
+    /// Whether a packet waits.
+    pub(crate) fn has_packets(&self) -> bool {
+        // Acquire: as in pop().
+        self.head != self.shared.tail.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(not(loom))]
+mod memory {
+    use std::cell::UnsafeCell;
+
+    pub(super) type Bytes<'a> = &'a [u8];
+
+    /// The ring's bytes, as words so that they are aligned.
+    pub(super) struct Memory {
+        words: Box<[UnsafeCell<u64>]>,
+    }
+
+    // SAFETY: the two ends touch disjoint ranges, handed over with release and acquire; see the
+    // facts at the top of the file.
+    unsafe impl Sync for Memory {}
+
+    impl Memory {
+        pub(super) fn new(capacity: usize) -> Self {
+            Self { words: (0..capacity / 8).map(|_| UnsafeCell::new(0)).collect() }
+        }
+
+        #[inline(always)]
+        pub(super) fn capacity(&self) -> usize {
+            self.words.len() * 8
+        }
+
+        #[inline(always)]
+        fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+            assert!(offset + bytes <= self.capacity(), "a frame lies inside the ring");
+            // One pointer derived from the whole slice may reach all of it.
+            self.words.as_ptr().cast::<u8>().cast_mut().wrapping_add(offset)
+        }
+
+        /// Called by the producer alone, on a range that the consumer does not read.
+        #[inline(always)]
+        pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
+            let to = self.at(offset, bytes.len());
+            // SAFETY: `to` is valid for `bytes.len()` bytes inside the allocation (asserted), which
+            // is writable through UnsafeCell; the range is the producer's alone until it publishes,
+            // so nothing reads it and it cannot overlap `bytes`.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
+
+        /// Called by the consumer alone, on a published range.
+        #[inline(always)]
+        pub(super) fn read(&self, offset: usize, bytes: usize) -> Bytes<'_> {
+            let from = self.at(offset, bytes);
+            // SAFETY: `from` is valid for `bytes` initialised bytes inside the allocation
+            // (asserted), which the producer does not write until the consumer has released them,
+            // and releasing takes the consumer by `&mut` while this borrow is alive.
+            unsafe { std::slice::from_raw_parts(from, bytes) }
+        }
+
+        #[inline(always)]
+        pub(super) fn read_u64(&self, offset: usize) -> u64 {
+            u64::from_le_bytes(self.read(offset, 8).try_into().expect("8 bytes"))
+        }
+    }
+}
+
+/// Under loom, relaxed atomics: a missing release or acquire shows as a stale word.
+#[cfg(loom)]
+mod memory {
+    use loom::sync::atomic::{AtomicU64, Ordering};
+
+    pub(super) type Bytes<'a> = Vec<u8>;
+
+    pub(super) struct Memory {
+        words: Box<[AtomicU64]>,
+    }
+
+    impl Memory {
+        pub(super) fn new(capacity: usize) -> Self {
+            Self { words: (0..capacity / 8).map(|_| AtomicU64::new(0)).collect() }
+        }
+
+        pub(super) fn capacity(&self) -> usize {
+            self.words.len() * 8
+        }
+
+        pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
+            for (index, chunk) in bytes.chunks(8).enumerate() {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                self.words[offset / 8 + index].store(u64::from_le_bytes(word), Ordering::Relaxed);
+            }
+        }
+
+        pub(super) fn read(&self, offset: usize, bytes: usize) -> Bytes<'_> {
+            let mut read: Vec<u8> = (offset / 8..(offset + bytes).div_ceil(8))
+                .flat_map(|word| self.words[word].load(Ordering::Relaxed).to_le_bytes())
+                .collect();
+            read.truncate(bytes);
+            read
+        }
+
+        pub(super) fn read_u64(&self, offset: usize) -> u64 {
+            self.words[offset / 8].load(Ordering::Relaxed)
+        }
+    }
+}
+
+use memory::{Bytes, Memory};
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn packets_come_out_as_they_went_in(
+            steps in proptest::collection::vec((any::<bool>(), 0_usize..50), 1..200),
+        ) {
+            let (mut producer, mut consumer) = ring(128);
+            let mut expected = VecDeque::new();
+            let mut next = 0_u8;
+            for (push, bytes) in steps {
+                if push {
+                    let packet = vec![next; bytes];
+                    next = next.wrapping_add(1);
+                    if producer.push(&packet) {
+                        expected.push_back(packet);
+                    } else {
+                        prop_assert!(!expected.is_empty(), "an empty ring takes any packet of half");
+                    }
+                    producer.publish();
+                } else {
+                    for _ in 0..=bytes / 25 {
+                        let frame = consumer.pop();
+                        let popped = frame.map(|frame| consumer.packet(frame).to_vec());
+                        prop_assert_eq!(popped, expected.pop_front());
+                    }
+                    consumer.release();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_seen_before_the_doorbell() {
+        let (mut producer, mut consumer) = ring(64);
+        assert!(producer.push(b"packet"));
+        assert!(consumer.pop().is_none());
+        producer.publish();
+        assert!(consumer.pop().is_some());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+
+    #[test]
+    fn packets_cross_threads_whole_and_in_order() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = ring(32);
+            let sender = loom::thread::spawn(move || {
+                for value in 1..=3_u64 {
+                    while !producer.push(&value.to_le_bytes()) {
+                        loom::thread::yield_now();
+                    }
+                    producer.publish();
+                }
+            });
+            let mut expected = 1_u64;
+            while expected <= 3 {
+                match consumer.pop() {
+                    Some(frame) => {
+                        assert_eq!(consumer.packet(frame), expected.to_le_bytes());
+                        consumer.release();
+                        expected += 1;
+                    }
+                    None => loom::thread::yield_now(),
+                }
+            }
+            sender.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,34 @@
+//! What an endpoint needs of a network: batches of datagrams that may be lost, doubled or reordered.
+//!
+//! The two halves are separate values, so that a received packet can be read in place while its
+//! response is being sent.
+
+/// The sending half, owned by one worker.
+pub trait PacketSender {
+    /// Largest packet in bytes, header included.
+    fn mtu(&self) -> usize;
+
+    /// Whether packets need a checksum, because the medium may change their bits.
+    fn wants_checksum(&self) -> bool;
+
+    /// Adds a packet for `destination`'s peer worker to the present batch. It may be dropped.
+    fn queue(&mut self, destination: u16, packet: &[u8]);
+
+    /// Sends the batch.
+    fn ring_doorbell(&mut self);
+
+    /// Packets that found no room since the endpoint started.
+    fn dropped(&self) -> u64;
+}
+
+/// The receiving half, owned by one worker.
+pub trait PacketReceiver {
+    /// Receives a batch of packets and returns how many; they stay in place until `release`.
+    fn poll(&mut self) -> usize;
+
+    /// Packet `index` of the batch.
+    fn packet(&self, index: usize) -> &[u8];
+
+    /// Gives the buffers of the batch back.
+    fn release(&mut self);
+}

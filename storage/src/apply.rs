@@ -1,0 +1,74 @@
+//! Applying a unit: a transaction's changes to one bucket, at its primary and at its backups.
+//!
+//! *Source*: FaSST section 5, steps 4 and 5; the version rule is `recovery.md`, "Unit of change".
+
+use crate::arena::Quota;
+use crate::bucket::Bucket;
+use crate::bucket_update::{BucketUpdate, Item};
+use crate::owner::Owner;
+use crate::table::Table;
+
+/// What applying a unit found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The bucket had the unit's base version and now has the next.
+    Applied,
+    /// The unit was applied before.
+    Duplicate,
+    /// An earlier unit is missing here.
+    Gap,
+}
+
+impl Table {
+    /// Applies a unit at the primary and releases the lock: once, however often it arrives.
+    pub fn apply_at_primary(&self, unit: &BucketUpdate<'_>) -> Applied {
+        let bucket = self.bucket(unit.partition, unit.bucket);
+        if bucket.owner() != unit.owner || bucket.version() != unit.base_version {
+            return Applied::Duplicate;
+        }
+        bucket.write(|next| self.install(bucket, next, unit));
+        // After the version, so that whoever sees the bucket free sees the version too.
+        bucket.release();
+        Applied::Applied
+    }
+
+    /// Applies a unit at a backup, which knows no locks: by version alone.
+    pub fn apply_at_backup(&self, unit: &BucketUpdate<'_>) -> Applied {
+        let bucket = self.bucket(unit.partition, unit.bucket);
+        bucket.write(|next| match bucket.version().cmp(&unit.base_version) {
+            std::cmp::Ordering::Equal => {
+                self.install(bucket, next, unit);
+                Applied::Applied
+            }
+            std::cmp::Ordering::Greater => Applied::Duplicate,
+            std::cmp::Ordering::Less => Applied::Gap,
+        })
+    }
+
+    /// Whether `owner` holds `bucket` of `partition`.
+    #[must_use]
+    pub fn is_held_by(&self, partition: u16, bucket: u32, owner: Owner) -> bool {
+        self.bucket(partition, bucket).owner() == owner
+    }
+
+    fn install(&self, bucket: Bucket<'_>, next: &mut u64, unit: &BucketUpdate<'_>) {
+        for item in unit.items() {
+            match item {
+                Item::Put { key, value } => {
+                    let tag = self.locate(key).tag;
+                    let stored = bucket.put(next, tag, key, value, Quota::BeyondLimit);
+                    assert!(
+                        stored,
+                        "table {}: twice the memory limit of {} bytes is used up by decided \
+                         updates, which a replica may not refuse",
+                        self.name(),
+                        self.limit_bytes()
+                    );
+                }
+                Item::Delete { key } => bucket.remove(*next, self.locate(key).tag, key),
+            }
+        }
+        bucket.clear_reserved();
+        bucket.store_version(unit.base_version + 1);
+    }
+}

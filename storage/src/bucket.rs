@@ -1,0 +1,470 @@
+//! The layout of a bucket in words, and the two protocols that guard it.
+//!
+//! ```text
+//! main bucket, one per bucket index                 overflow bucket, chained from a main bucket
+//! word 0   version: one more per committed          word 0   next (low 32 bits)
+//!          transaction that wrote the bucket        word 1   tags, one byte per slot
+//! word 1   owner: lock word, 0 = free               word 2.. slots
+//! word 2   sequence (low 32) | next (high 32)
+//! word 3   tags of slots 0..7 | reserved (high 8)   slot: key (1 word), value (value_words)
+//! word 4.. slots 0..7                               tag 0 = the slot is empty
+//! ```
+//! `next` is the number of the overflow bucket's first cache line in the arena, 0 = none. The header
+//! of the main bucket covers the whole chain. `reserved` counts slots promised to inserts under the
+//! present lock.
+//!
+//! *Logical lock* (`owner`): held by a transaction from LOCK to commit or abort.
+//! *Physical sequence* (`sequence`): odd while words of the chain are being changed in place. A
+//! reader copies words and repeats if the sequence moved; a writer takes it from even to odd, so
+//! that two writers exclude each other whatever the logical lock says (a backup has none).
+//!
+//! *Source*: FaSST figure 5; the sequence protocol is the one of crossbeam-utils `atomic/seq_lock.rs`
+//! (Boehm, Can seqlocks get along with programming language memory models?, section 4), here with
+//! every word an atomic, so that a torn copy is discarded rather than undefined.
+//!
+//! *Invariants*: buckets are never freed; `next` changes once, from 0; versions never fall.
+
+use crate::arena::{Arena, LINE_WORDS, Quota};
+use crate::mutant::{Mutant, active};
+use crate::owner::Owner;
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+use crate::table::TableLayout;
+
+/// Slots in a main bucket (FaSST section 5: 7 to 15).
+pub const SLOTS_PER_MAIN_BUCKET: usize = 7;
+/// Words of a main bucket's header.
+pub(crate) const HEADER_WORDS: usize = 4;
+/// Words of an overflow bucket's header.
+pub(crate) const OVERFLOW_HEADER_WORDS: usize = 2;
+/// Most slots in an overflow bucket: one tag byte each.
+pub(crate) const OVERFLOW_SLOTS_MAX: usize = 7;
+
+const VERSION: usize = 0;
+const OWNER: usize = 1;
+const SEQUENCE: usize = 2;
+const TAGS: usize = 3;
+const OVERFLOW_NEXT: usize = 0;
+const OVERFLOW_TAGS: usize = 1;
+
+const RESERVED_SHIFT: u32 = 56;
+const RESERVED_MAX: u64 = 0xff;
+const SEQUENCE_MASK: u64 = 0xffff_ffff;
+
+/// Bit 7 of each of the first `slots` bytes whose tag equals `tag`; exact.
+#[inline(always)]
+fn matching(tags: u64, tag: u8, slots: usize) -> u64 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let x = tags ^ (LOW * u64::from(tag));
+    let zero_bytes = !(((x & SEVEN) + SEVEN) | x | SEVEN);
+    zero_bytes & (u64::MAX >> (64 - 8 * slots))
+}
+
+/// The number of the overflow bucket that a sequence word links to.
+#[inline(always)]
+fn next_of(sequence_word: u64) -> u64 {
+    sequence_word >> 32
+}
+
+/// A slot that holds, or can take, a key.
+pub(crate) struct Slot<'a> {
+    tags: &'a AtomicU64,
+    index: u32,
+    /// Key and value words.
+    words: &'a [AtomicU64],
+}
+
+impl Slot<'_> {
+    /// The key stored in the slot.
+    pub(crate) fn key(&self) -> u64 {
+        // Relaxed: ordered by the sequence protocol, as every word of a slot.
+        self.words[0].load(Ordering::Relaxed)
+    }
+
+    /// Copies the value's bytes, or as many as `out` takes.
+    #[inline(always)]
+    pub(crate) fn copy_value(&self, out: &mut [u8]) {
+        let mut words = self.words[1..].iter();
+        let mut chunks = out.chunks_exact_mut(8);
+        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        let rest = chunks.into_remainder();
+        if let (false, Some(word)) = (rest.is_empty(), words.next()) {
+            let bytes = word.load(Ordering::Relaxed).to_le_bytes();
+            rest.copy_from_slice(&bytes[..rest.len()]);
+        }
+    }
+
+    fn store_value(&self, value: &[u8]) {
+        let mut words = self.words[1..].iter();
+        let mut chunks = value.chunks_exact(8);
+        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+            let bytes = chunk.try_into().expect("chunks_exact(8) yields 8 bytes");
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        let rest = chunks.remainder();
+        if let (false, Some(word)) = (rest.is_empty(), words.next()) {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+
+    fn store_tag(&self, tag: u8) {
+        let shift = 8 * self.index;
+        let others = self.tags.load(Ordering::Relaxed) & !(0xff << shift);
+        self.tags.store(others | u64::from(tag) << shift, Ordering::Relaxed);
+    }
+}
+
+/// A main bucket and its chain.
+#[derive(Clone, Copy)]
+pub(crate) struct Bucket<'a> {
+    arena: &'a Arena,
+    layout: &'a TableLayout,
+    /// The main bucket's words.
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Bucket<'a> {
+    /// The bucket whose main bucket starts at `first_word`.
+    #[inline(always)]
+    pub(crate) fn new(arena: &'a Arena, layout: &'a TableLayout, first_word: usize) -> Self {
+        Self { arena, layout, words: arena.words(first_word, layout.main_words) }
+    }
+
+    /// The lock word.
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> Owner {
+        // Acquire: pairs with the Release in release(), so that whoever sees the bucket free also
+        // sees the version and the words that its last owner stored.
+        Owner(self.words[OWNER].load(Ordering::Acquire))
+    }
+
+    /// Takes the lock for `owner`; on failure tells who has it.
+    #[inline(always)]
+    pub(crate) fn acquire(&self, owner: Owner) -> Result<(), Owner> {
+        // Acquire: as in owner().
+        self.words[OWNER]
+            .compare_exchange(Owner::FREE.0, owner.0, Ordering::Acquire, Ordering::Acquire)
+            .map(|_| ())
+            .map_err(Owner)
+    }
+
+    /// Frees the lock word; the caller holds the lock.
+    #[inline(always)]
+    pub(crate) fn release(&self) {
+        // Release: pairs with the Acquire in owner() and acquire().
+        self.words[OWNER].store(Owner::FREE.0, Ordering::Release);
+    }
+
+    /// The logical version.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        // Relaxed: read after owner()'s Acquire or inside the sequence protocol.
+        self.words[VERSION].load(Ordering::Relaxed)
+    }
+
+    /// Runs `copy` until it saw the chain unchanged from its first load to its last.
+    ///
+    /// `copy` gets the sequence word, for [`Self::find`], and may see torn data: its result is
+    /// discarded then. Writers hold the sequence for the copying of one unit, so the wait is short.
+    #[inline(always)]
+    pub(crate) fn read_consistent<T>(&self, mut copy: impl FnMut(u64) -> T) -> T {
+        loop {
+            // Acquire: pairs with the Release in write(): the words of the last finished write.
+            let before = self.words[SEQUENCE].load(Ordering::Acquire);
+            if before & 1 == 0 || active(Mutant::SkipSequenceCheck) {
+                let copied = copy(before);
+                if !active(Mutant::NoReadFence) {
+                    // Acquire fence: pairs with the Release fence in write(): if any word copied
+                    // belongs to a later write, the load below sees that write's odd sequence.
+                    fence(Ordering::Acquire);
+                }
+                if self.words[SEQUENCE].load(Ordering::Relaxed) == before
+                    || active(Mutant::SkipSequenceCheck)
+                {
+                    return copied;
+                }
+            }
+            spin_loop();
+        }
+    }
+
+    /// Runs `change` with the physical sequence held; no other writer runs meanwhile.
+    ///
+    /// `change` gets the number of the first overflow bucket (0 = none) and may set it.
+    #[inline(always)]
+    pub(crate) fn write<T>(&self, change: impl FnOnce(&mut u64) -> T) -> T {
+        let before = loop {
+            let word = self.words[SEQUENCE].load(Ordering::Relaxed);
+            // Acquire: pairs with the Release at the end of the previous writer.
+            if word & 1 == 0
+                && self.words[SEQUENCE]
+                    .compare_exchange_weak(word, word | 1, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                break word;
+            }
+            spin_loop();
+        };
+        if !active(Mutant::NoWriteFence) {
+            // Release fence: pairs with the Acquire fence in read_consistent().
+            fence(Ordering::Release);
+        }
+        let mut next = next_of(before);
+        let result = change(&mut next);
+        let sequence = (before + 2) & SEQUENCE_MASK;
+        // Release: pairs with the Acquire at the top of read_consistent() and of write().
+        self.words[SEQUENCE].store(sequence | next << 32, Ordering::Release);
+        result
+    }
+
+    /// Sets the version; inside [`Self::write`].
+    pub(crate) fn store_version(&self, version: u64) {
+        self.words[VERSION].store(version, Ordering::Relaxed);
+    }
+
+    /// The slot that holds `key`, searched from the main bucket along the chain.
+    #[inline(always)]
+    pub(crate) fn find(&self, sequence_word: u64, tag: u8, key: u64) -> Option<Slot<'a>> {
+        if let Some(slot) = self.find_in(self.main_slots(), tag, key) {
+            return Some(slot);
+        }
+        let mut next = next_of(sequence_word);
+        while next != 0 {
+            let overflow = self.overflow(next);
+            let slots = self.overflow_slots(overflow);
+            if let Some(slot) = self.find_in(slots, tag, key) {
+                return Some(slot);
+            }
+            next = overflow[OVERFLOW_NEXT].load(Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Writes `value` under `key`, overwriting or inserting; inside [`Self::write`].
+    ///
+    /// Returns `false`, with nothing changed, if no slot is free and `quota` is used up.
+    pub(crate) fn put(
+        &self,
+        next: &mut u64,
+        tag: u8,
+        key: u64,
+        value: &[u8],
+        quota: Quota,
+    ) -> bool {
+        if let Some(slot) = self.find(*next << 32, tag, key) {
+            slot.store_value(value);
+            return true;
+        }
+        let Some(slot) = self.free_slot(*next).or_else(|| {
+            self.extend(next, quota).then(|| self.free_slot(*next).expect("a bucket was added"))
+        }) else {
+            return false;
+        };
+        slot.words[0].store(key, Ordering::Relaxed);
+        slot.store_value(value);
+        slot.store_tag(tag);
+        true
+    }
+
+    /// Empties the slot of `key`, if there is one; inside [`Self::write`].
+    pub(crate) fn remove(&self, next: u64, tag: u8, key: u64) {
+        if let Some(slot) = self.find(next << 32, tag, key) {
+            slot.store_tag(0);
+        }
+    }
+
+    /// Promises one more free slot to the transaction that holds the lock; inside [`Self::write`].
+    ///
+    /// Returns `false`, with nothing promised, if there is none and `quota` is used up.
+    pub(crate) fn reserve(&self, next: &mut u64, quota: Quota) -> bool {
+        let reserved = self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT;
+        if reserved == RESERVED_MAX {
+            return false;
+        }
+        if self.free_slots(*next) <= reserved && !self.extend(next, quota) {
+            return false;
+        }
+        self.store_reserved(reserved + 1);
+        true
+    }
+
+    /// Forgets the promises made under the present lock.
+    pub(crate) fn clear_reserved(&self) {
+        self.store_reserved(0);
+    }
+
+    /// Whether slots are promised under the present lock.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT != 0
+    }
+
+    /// Calls `visit` for each slot that holds a key.
+    pub(crate) fn for_each(&self, sequence_word: u64, mut visit: impl FnMut(&Slot<'a>)) {
+        let mut group = Some((self.main_slots(), next_of(sequence_word)));
+        while let Some((slots, next)) = group {
+            let tags = slots.tags.load(Ordering::Relaxed);
+            for index in 0..slots.count {
+                if tags >> (8 * index) & 0xff != 0 {
+                    visit(&self.slot(slots, index));
+                }
+            }
+            group = (next != 0).then(|| {
+                let overflow = self.overflow(next);
+                (self.overflow_slots(overflow), overflow[OVERFLOW_NEXT].load(Ordering::Relaxed))
+            });
+        }
+    }
+
+    /// Prefetches the slot whose tag matches, or the first overflow bucket when none does.
+    #[inline(always)]
+    pub(crate) fn prefetch_slot(&self, first_word: usize, tag: u8) {
+        let tags = self.words[TAGS].load(Ordering::Relaxed);
+        let matches = matching(tags, tag, SLOTS_PER_MAIN_BUCKET);
+        if matches != 0 {
+            let index = (matches.trailing_zeros() / 8) as usize;
+            let slot = first_word + HEADER_WORDS + index * self.layout.slot_words;
+            self.arena.prefetch(slot);
+            let last = slot + self.layout.slot_words.min(2 * LINE_WORDS) - 1;
+            if last / LINE_WORDS != slot / LINE_WORDS {
+                self.arena.prefetch(last);
+            }
+        } else {
+            let next = next_of(self.words[SEQUENCE].load(Ordering::Relaxed));
+            if next != 0 {
+                self.arena.prefetch(Self::overflow_word(next));
+            }
+        }
+    }
+
+    fn store_reserved(&self, reserved: u64) {
+        let tags = self.words[TAGS].load(Ordering::Relaxed) & !(RESERVED_MAX << RESERVED_SHIFT);
+        self.words[TAGS].store(tags | reserved << RESERVED_SHIFT, Ordering::Relaxed);
+    }
+
+    fn free_slots(&self, mut next: u64) -> u64 {
+        let empty = |slots: Slots| {
+            let tags = slots.tags.load(Ordering::Relaxed);
+            u64::from(matching(tags, 0, slots.count).count_ones())
+        };
+        let mut free = empty(self.main_slots());
+        while next != 0 {
+            let overflow = self.overflow(next);
+            free += empty(self.overflow_slots(overflow));
+            next = overflow[OVERFLOW_NEXT].load(Ordering::Relaxed);
+        }
+        free
+    }
+
+    fn free_slot(&self, mut next: u64) -> Option<Slot<'a>> {
+        let first_empty = |slots: Slots<'a>| {
+            let empty = matching(slots.tags.load(Ordering::Relaxed), 0, slots.count);
+            (empty != 0).then(|| self.slot(slots, (empty.trailing_zeros() / 8) as usize))
+        };
+        if let Some(slot) = first_empty(self.main_slots()) {
+            return Some(slot);
+        }
+        while next != 0 {
+            let overflow = self.overflow(next);
+            if let Some(slot) = first_empty(self.overflow_slots(overflow)) {
+                return Some(slot);
+            }
+            next = overflow[OVERFLOW_NEXT].load(Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Links one more overflow bucket to the end of the chain; `false` if the quota is used up.
+    fn extend(&self, next: &mut u64, quota: Quota) -> bool {
+        let Some(word) = self.arena.allocate(self.layout.overflow_words, quota) else {
+            return false;
+        };
+        let added = (word / LINE_WORDS) as u64;
+        assert!(added <= SEQUENCE_MASK, "the arena holds fewer than 2^32 cache lines");
+        if *next == 0 {
+            *next = added;
+            return true;
+        }
+        let mut last = self.overflow(*next);
+        loop {
+            match last[OVERFLOW_NEXT].load(Ordering::Relaxed) {
+                0 => break,
+                further => last = self.overflow(further),
+            }
+        }
+        last[OVERFLOW_NEXT].store(added, Ordering::Relaxed);
+        true
+    }
+
+    #[inline(always)]
+    fn main_slots(&self) -> Slots<'a> {
+        Slots {
+            tags: &self.words[TAGS],
+            words: &self.words[HEADER_WORDS..],
+            count: SLOTS_PER_MAIN_BUCKET,
+        }
+    }
+
+    fn overflow(&self, next: u64) -> &'a [AtomicU64] {
+        self.arena.words(Self::overflow_word(next), self.layout.overflow_words)
+    }
+
+    fn overflow_slots(&self, overflow: &'a [AtomicU64]) -> Slots<'a> {
+        Slots {
+            tags: &overflow[OVERFLOW_TAGS],
+            words: &overflow[OVERFLOW_HEADER_WORDS..],
+            count: self.layout.overflow_slots,
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a line number below 2^32")]
+    fn overflow_word(next: u64) -> usize {
+        next as usize * LINE_WORDS
+    }
+
+    #[inline(always)]
+    fn find_in(&self, slots: Slots<'a>, tag: u8, key: u64) -> Option<Slot<'a>> {
+        let mut matches = matching(slots.tags.load(Ordering::Relaxed), tag, slots.count);
+        while matches != 0 {
+            let slot = self.slot(slots, (matches.trailing_zeros() / 8) as usize);
+            if slot.key() == key {
+                return Some(slot);
+            }
+            matches &= matches - 1;
+        }
+        None
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "fewer than 8 slots")]
+    fn slot(&self, slots: Slots<'a>, index: usize) -> Slot<'a> {
+        let first = index * self.layout.slot_words;
+        let words = &slots.words[first..first + self.layout.slot_words];
+        Slot { tags: slots.tags, index: index as u32, words }
+    }
+}
+
+/// The slots of one bucket, main or overflow.
+#[derive(Clone, Copy)]
+struct Slots<'a> {
+    tags: &'a AtomicU64,
+    words: &'a [AtomicU64],
+    count: usize,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matching_is_exact() {
+        let tags = 0x0080_8100_8081_0080;
+        assert_eq!(matching(tags, 0x80, 7), 0x0080_0000_8000_0080);
+        assert_eq!(matching(tags, 0x81, 7), 0x0000_8000_0080_0000);
+        assert_eq!(matching(tags, 0, 7).count_ones(), 2);
+        assert_eq!(matching(tags, 0, 1), 0);
+    }
+}

@@ -1,0 +1,278 @@
+//! The unit of change: everything one transaction does to one bucket, as it travels and is logged.
+//!
+//! ```text
+//!  0 u16 table | 2 u16 partition | 4 u32 bucket
+//!  8 u16 layout version | 10 u16 items | 12 u32 bytes of all items
+//! 16 u64 base version                        installs base version + 1
+//! 24 u64 owner                               the transaction's lock word
+//! 32 items: u64 key | u32 value bytes (2^32 - 1 = delete) | u32 0 | value, padded to 8 bytes
+//! ```
+//! Little-endian; every unit is a multiple of 8 bytes long.
+//!
+//! *Source*: `recovery.md`, "Unit of change".
+
+use crate::owner::Owner;
+
+const HEADER_BYTES: usize = 32;
+const ITEM_HEADER_BYTES: usize = 16;
+const DELETE: u32 = u32::MAX;
+
+/// Bytes that are no unit or record: who receives them drops and counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed {what}: expected {expected} bytes or more, found {found}")]
+pub struct Malformed {
+    /// What was being parsed.
+    pub what: &'static str,
+    /// Bytes needed.
+    pub expected: usize,
+    /// Bytes there.
+    pub found: usize,
+}
+
+impl Malformed {
+    pub(crate) fn check(what: &'static str, expected: usize, found: usize) -> Result<(), Self> {
+        if found < expected { Err(Self { what, expected, found }) } else { Ok(()) }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("a slice of 2 bytes"))
+}
+
+#[inline(always)]
+pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of 4 bytes"))
+}
+
+#[inline(always)]
+pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes"))
+}
+
+/// One change of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// Write `value` under `key`, whether the key is there or not.
+    Put {
+        /// The key.
+        key: u64,
+        /// Its value, of the table's size.
+        value: &'a [u8],
+    },
+    /// Remove `key`.
+    Delete {
+        /// The key.
+        key: u64,
+    },
+}
+
+/// A parsed unit, borrowing its items from the bytes it was parsed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketUpdate<'a> {
+    /// Table number.
+    pub table: u16,
+    /// Partition of the bucket.
+    pub partition: u16,
+    /// Main bucket within the partition.
+    pub bucket: u32,
+    /// Layout that the bucket number belongs to.
+    pub layout: u16,
+    /// Version that the bucket must have.
+    pub base_version: u64,
+    /// Lock word of the transaction.
+    pub owner: Owner,
+    items: &'a [u8],
+    count: usize,
+}
+
+impl<'a> BucketUpdate<'a> {
+    /// Parses the unit at the start of `bytes` and returns what follows it.
+    ///
+    /// # Errors
+    /// [`Malformed`] if the bytes end before the unit does.
+    pub fn parse(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
+        Malformed::check("unit header", HEADER_BYTES, bytes.len())?;
+        let items_bytes = read_u32(bytes, 12) as usize;
+        Malformed::check("unit", HEADER_BYTES + items_bytes, bytes.len())?;
+        let (items, rest) = bytes[HEADER_BYTES..].split_at(items_bytes);
+        let count = usize::from(read_u16(bytes, 10));
+        let mut left = items;
+        for _ in 0..count {
+            Malformed::check("item header", ITEM_HEADER_BYTES, left.len())?;
+            let value_bytes = match read_u32(left, 8) {
+                DELETE => 0,
+                value_bytes => (value_bytes as usize).next_multiple_of(8),
+            };
+            Malformed::check("item", ITEM_HEADER_BYTES + value_bytes, left.len())?;
+            left = &left[ITEM_HEADER_BYTES + value_bytes..];
+        }
+        if !left.is_empty() {
+            let (expected, found) = (items_bytes - left.len(), items_bytes);
+            return Err(Malformed { what: "unit's end", expected, found });
+        }
+        let unit = Self {
+            table: read_u16(bytes, 0),
+            partition: read_u16(bytes, 2),
+            bucket: read_u32(bytes, 4),
+            layout: read_u16(bytes, 8),
+            base_version: read_u64(bytes, 16),
+            owner: Owner(read_u64(bytes, 24)),
+            items,
+            count,
+        };
+        Ok((unit, rest))
+    }
+
+    /// The changes, in the order in which the transaction's keys were added.
+    #[must_use]
+    pub fn items(&self) -> Items<'a> {
+        Items { bytes: self.items, left: self.count }
+    }
+}
+
+/// Iterator over a unit's changes.
+#[derive(Clone, Debug)]
+pub struct Items<'a> {
+    bytes: &'a [u8],
+    left: usize,
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Item<'a>;
+
+    fn next(&mut self) -> Option<Item<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let key = read_u64(self.bytes, 0);
+        let value_bytes = read_u32(self.bytes, 8);
+        let rest = &self.bytes[ITEM_HEADER_BYTES..];
+        if value_bytes == DELETE {
+            self.bytes = rest;
+            return Some(Item::Delete { key });
+        }
+        let value_bytes = value_bytes as usize;
+        self.bytes = &rest[value_bytes.next_multiple_of(8)..];
+        Some(Item::Put { key, value: &rest[..value_bytes] })
+    }
+}
+
+/// Appends one unit to a buffer: [`Self::begin`], then items, then [`Self::finish`].
+pub struct BucketUpdateWriter<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    items: u16,
+}
+
+impl<'a> BucketUpdateWriter<'a> {
+    /// Starts a unit at the end of `out`; the items of `header` are not looked at.
+    #[must_use]
+    pub fn begin(
+        out: &'a mut Vec<u8>,
+        (table, partition, bucket, layout): (u16, u16, u32, u16),
+        base_version: u64,
+        owner: Owner,
+    ) -> Self {
+        let start = out.len();
+        let mut header = [0; HEADER_BYTES];
+        header[0..2].copy_from_slice(&table.to_le_bytes());
+        header[2..4].copy_from_slice(&partition.to_le_bytes());
+        header[4..8].copy_from_slice(&bucket.to_le_bytes());
+        header[8..10].copy_from_slice(&layout.to_le_bytes());
+        header[16..24].copy_from_slice(&base_version.to_le_bytes());
+        header[24..32].copy_from_slice(&owner.0.to_le_bytes());
+        out.extend_from_slice(&header);
+        Self { out, start, items: 0 }
+    }
+
+    /// Adds the writing of `value` under `key`.
+    ///
+    /// # Panics
+    /// If the value is 4 GiB long.
+    pub fn put(&mut self, key: u64, value: &[u8]) {
+        let value_bytes = u32::try_from(value.len()).expect("a value is at most 4 KiB long");
+        self.item(key, value_bytes);
+        self.out.extend_from_slice(value);
+        self.out.resize(self.out.len().next_multiple_of(8), 0);
+    }
+
+    /// Adds the removal of `key`.
+    pub fn delete(&mut self, key: u64) {
+        self.item(key, DELETE);
+    }
+
+    fn item(&mut self, key: u64, value_bytes: u32) {
+        let mut header = [0; ITEM_HEADER_BYTES];
+        header[0..8].copy_from_slice(&key.to_le_bytes());
+        header[8..12].copy_from_slice(&value_bytes.to_le_bytes());
+        self.out.extend_from_slice(&header);
+        self.items += 1;
+    }
+
+    /// Completes the unit's header.
+    ///
+    /// # Panics
+    /// If the unit is 4 GiB long.
+    pub fn finish(self) {
+        let bytes = u32::try_from(self.out.len() - self.start - HEADER_BYTES)
+            .expect("a unit fits a message");
+        let header = &mut self.out[self.start..self.start + HEADER_BYTES];
+        header[10..12].copy_from_slice(&self.items.to_le_bytes());
+        header[12..16].copy_from_slice(&bytes.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn change() -> impl Strategy<Value = (u64, Option<Vec<u8>>)> {
+        (any::<u64>(), proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50)))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_parsed(
+            changes in proptest::collection::vec(change(), 0..8),
+            (table, partition, bucket, layout) in any::<(u16, u16, u32, u16)>(),
+            base_version: u64,
+            owner: u64,
+        ) {
+            let mut bytes = vec![0xAA; 8];
+            let address = (table, partition, bucket, layout);
+            let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(owner));
+            for (key, value) in &changes {
+                match value {
+                    Some(value) => unit.put(*key, value),
+                    None => unit.delete(*key),
+                }
+            }
+            unit.finish();
+            prop_assert_eq!(bytes.len() % 8, 0);
+            let end = bytes.len();
+            bytes.extend_from_slice(b"next");
+            let (unit, rest) = BucketUpdate::parse(&bytes[8..]).unwrap();
+            prop_assert_eq!(rest, b"next");
+            prop_assert_eq!((unit.table, unit.partition, unit.bucket, unit.layout), address);
+            prop_assert_eq!((unit.base_version, unit.owner), (base_version, Owner(owner)));
+            let parsed: Vec<_> = unit
+                .items()
+                .map(|item| match item {
+                    Item::Put { key, value } => (key, Some(value.to_vec())),
+                    Item::Delete { key } => (key, None),
+                })
+                .collect();
+            prop_assert_eq!(parsed, changes);
+            for cut in 8..end {
+                prop_assert!(BucketUpdate::parse(&bytes[8..cut]).is_err());
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok((unit, _)) = BucketUpdate::parse(&bytes) {
+                let _ = unit.items().count();
+            }
+        }
+    }
+}

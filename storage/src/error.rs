@@ -1,0 +1,68 @@
+//! What can go wrong in storage; every message says what to do.
+
+/// An operation on storage that could not be carried out. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// Reacted to by whoever opens a node: the operating system refused the arena.
+    #[error(
+        "the operating system refused {bytes} bytes of address space for a node's tables: {source}; \
+         lower the memory limit or raise `ulimit -v`"
+    )]
+    Map {
+        /// Size asked for.
+        bytes: usize,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// Reacted to by whoever creates a table: its main buckets do not fit.
+    #[error(
+        "table {table} needs {needed} bytes for its main buckets and {free} of the node's {limit} \
+         are free; raise the memory limit or lower the expected rows"
+    )]
+    OutOfMemory {
+        /// The table's name.
+        table: String,
+        /// Bytes that its main buckets take on this node.
+        needed: usize,
+        /// Bytes that are free.
+        free: usize,
+        /// The node's memory limit in bytes.
+        limit: usize,
+    },
+    /// Reacted to by whoever creates a table.
+    #[error("table {table}: values of {bytes} bytes are not possible; use 1 to {max} bytes")]
+    ValueBytes {
+        /// The table's name.
+        table: String,
+        /// Size asked for.
+        bytes: usize,
+        /// Largest possible size.
+        max: usize,
+    },
+    /// Reacted to by whoever creates a table.
+    #[error("table {table}: {rows} expected rows are not possible; use at most {max}")]
+    Rows {
+        /// The table's name.
+        table: String,
+        /// Rows asked for.
+        rows: u64,
+        /// Largest possible number.
+        max: u64,
+    },
+    /// Reacted to by whoever loads rows: no slot is left and the memory limit is reached.
+    #[error("table {table} is full: the node's memory limit of {limit} bytes is reached; raise it")]
+    Full {
+        /// The table's name.
+        table: String,
+        /// The node's memory limit in bytes.
+        limit: usize,
+    },
+    /// Reacted to by whoever loads rows: the key is there already.
+    #[error("table {table} already holds key {key}; load each key once")]
+    Exists {
+        /// The table's name.
+        table: String,
+        /// The key.
+        key: u64,
+    },
+}

@@ -1,0 +1,48 @@
+//! Tables, versions and locks, and the commit log of one node; knows no network.
+//!
+//! ```text
+//! Arena ── one mapping per node, huge pages, bump-allocated, never freed
+//!   └─ Table ── one per name; hosts any subset of the cluster's partitions
+//!        └─ Bucket ── header (version, owner, sequence, next, tags) and 7 slots, then overflow buckets
+//! CommitLog ── one slot per (node, coroutine) for each worker, holding the last CommitRecord
+//! ```
+//!
+//! *Source*: FaSST section 5 and figure 5 (MICA table with one header per main bucket).
+//!
+//! *Not here*: which node holds which partition, and everything that sends (crate `engine`).
+#![deny(unsafe_code)]
+
+mod apply;
+mod arena;
+mod bucket;
+mod bucket_update;
+mod commit_log;
+mod commit_record;
+mod error;
+mod iterate;
+mod load;
+mod location;
+mod lock;
+pub mod mutant;
+mod owner;
+mod read;
+mod sync;
+mod table;
+mod unlock;
+mod validate;
+
+pub use apply::Applied;
+pub use arena::Arena;
+pub use bucket::SLOTS_PER_MAIN_BUCKET;
+pub use bucket_update::{BucketUpdate, BucketUpdateWriter, Item, Items, Malformed};
+pub use commit_log::{CommitLog, LogObserver, Stored};
+pub use commit_record::{CommitRecord, CommitRecordWriter};
+pub use error::StorageError;
+pub use iterate::BucketSnapshot;
+pub use location::{Location, Partitioning};
+pub use lock::{Lock, LockMode};
+pub use owner::{Owner, TransactionId};
+pub use read::{Prefetched, Read};
+pub use table::{Table, TableLayout, VALUE_BYTES_MAX};
+pub use unlock::Unlocked;
+pub use validate::Validation;

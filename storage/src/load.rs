@@ -1,0 +1,33 @@
+//! Loading a table's first rows, before any transaction runs: no lock, no version step, no message.
+
+use crate::arena::Quota;
+use crate::error::StorageError;
+use crate::table::Table;
+
+impl Table {
+    /// Adds a row to this replica; several threads may load at once.
+    ///
+    /// Versions stay 0, so replicas that were loaded with the same rows are equal.
+    ///
+    /// # Errors
+    /// [`StorageError::Exists`] for a key that is there, [`StorageError::Full`] at the memory limit.
+    ///
+    /// # Panics
+    /// If `value` does not have the table's value size.
+    pub fn load(&self, key: u64, value: &[u8]) -> Result<(), StorageError> {
+        assert_eq!(value.len(), self.layout().value_bytes, "values of {} are fixed", self.name());
+        let location = self.locate(key);
+        let bucket = self.bucket(location.partition, location.bucket);
+        bucket.write(|next| {
+            if bucket.find(*next << 32, location.tag, key).is_some() {
+                return Err(StorageError::Exists { table: self.name().to_owned(), key });
+            }
+            if bucket.put(next, location.tag, key, value, Quota::WithinLimit) {
+                Ok(())
+            } else {
+                let (table, limit) = (self.name().to_owned(), self.limit_bytes());
+                Err(StorageError::Full { table, limit })
+            }
+        })
+    }
+}

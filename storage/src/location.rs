@@ -1,0 +1,102 @@
+//! From a key to its partition, main bucket and tag.
+//!
+//! ```text
+//! hash of the key, 64 bits:  partition (top bits) | bucket, by multiply-shift | tag (low 7 bits)
+//! ```
+//! The table takes no part in the hash, so that rows of several tables with the same key have the
+//! same primary (SmallBank's savings and checking of one account).
+
+/// Where a key lives: the same on every replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Partition of the key.
+    pub partition: u16,
+    /// Main bucket within the partition.
+    pub bucket: u32,
+    /// Fingerprint kept in the header of the bucket; never 0.
+    pub tag: u8,
+}
+
+/// How the key space is divided: a power of two of partitions, the same for all tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partitioning {
+    partition_bits: u32,
+}
+
+impl Partitioning {
+    /// Largest number of partitions.
+    pub const PARTITIONS_MAX: usize = 1 << 12;
+
+    /// `partitions` partitions, or `None` unless that is a power of two up to [`Self::PARTITIONS_MAX`].
+    #[must_use]
+    pub fn new(partitions: usize) -> Option<Self> {
+        (partitions.is_power_of_two() && partitions <= Self::PARTITIONS_MAX)
+            .then(|| Self { partition_bits: partitions.trailing_zeros() })
+    }
+
+    /// Number of partitions.
+    #[must_use]
+    pub fn count(self) -> usize {
+        1 << self.partition_bits
+    }
+
+    /// The partition of `key`.
+    #[inline]
+    #[must_use]
+    pub fn partition(self, key: u64) -> u16 {
+        self.locate(key, 1).partition
+    }
+
+    /// The location of `key` in a table with `buckets` main buckets per partition.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "each value is shifted or masked to fit")]
+    pub fn locate(self, key: u64, buckets: u32) -> Location {
+        let hash = mix(key);
+        // Two shifts, because a shift by 64 is undefined for one partition.
+        let partition = (hash >> (63 - self.partition_bits) >> 1) as u16;
+        let within = hash << self.partition_bits;
+        Location {
+            partition,
+            bucket: ((u128::from(within) * u128::from(buckets)) >> 64) as u32,
+            tag: hash as u8 | 0x80,
+        }
+    }
+}
+
+/// The finalizer of `SplitMix64` (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
+#[inline]
+fn mix(key: u64) -> u64 {
+    let x = (key ^ (key >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_spread_evenly() {
+        let partitioning = Partitioning::new(16).unwrap();
+        let mut counts = vec![[0_u32; 64]; 16];
+        let keys = 16 * 64 * 100;
+        for key in 0..keys {
+            let location = partitioning.locate(key, 64);
+            assert_eq!(location.partition, partitioning.partition(key));
+            counts[usize::from(location.partition)][location.bucket as usize] += 1;
+        }
+        // 100 expected per bucket, standard deviation 10: seven of those leave no room for chance.
+        assert!(counts.iter().flatten().all(|&count| (30..170).contains(&count)), "{counts:?}");
+    }
+
+    #[test]
+    fn partitions_are_a_power_of_two() {
+        assert!(Partitioning::new(0).is_none());
+        assert!(Partitioning::new(3).is_none());
+        assert!(Partitioning::new(8192).is_none());
+        let one = Partitioning::new(1).unwrap();
+        assert_eq!((one.count(), one.partition(u64::MAX)), (1, 0));
+    }
+}

@@ -1,0 +1,76 @@
+//! LOCK: lock a key's bucket and read the key, in one step (FaSST section 5, step 1).
+
+use crate::arena::Quota;
+use crate::owner::Owner;
+use crate::table::Table;
+
+/// What the transaction will do with the key (FaSST section 5.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockMode {
+    /// Overwrite a value that is there.
+    Update,
+    /// Add a key that is not there; space is reserved with the lock.
+    Insert,
+    /// Remove a key that is there.
+    Delete,
+}
+
+/// What a lock request found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// The transaction holds the bucket; for update and delete the value was copied.
+    Granted {
+        /// Version of the bucket.
+        version: u64,
+    },
+    /// For update and delete: there is no such key. Not locked by this request.
+    Absent {
+        /// Version of the bucket, for validation.
+        version: u64,
+    },
+    /// For insert: the key is there already, its value was copied. Not locked by this request.
+    Exists {
+        /// Version of the bucket, for validation.
+        version: u64,
+    },
+    /// Another transaction holds the bucket.
+    Locked,
+    /// For insert: the node's memory limit is reached. Not locked by this request.
+    Full,
+}
+
+impl Table {
+    /// Locks `key`'s bucket for `owner` and reads the key.
+    ///
+    /// A bucket that `owner` holds already, through another of its keys, is granted again and still
+    /// reserves space for an insert (`recovery.md`).
+    pub fn lock(&self, key: u64, owner: Owner, mode: LockMode, out: &mut [u8]) -> Lock {
+        let location = self.locate(key);
+        let bucket = self.bucket(location.partition, location.bucket);
+        let held_before = match bucket.acquire(owner) {
+            Ok(()) => false,
+            Err(holder) if holder == owner => true,
+            Err(_) => return Lock::Locked,
+        };
+        let found = bucket.read_consistent(|sequence| {
+            bucket.find(sequence, location.tag, key).map(|slot| slot.copy_value(out)).is_some()
+        });
+        let version = bucket.version();
+        let lock = match (mode, found) {
+            (LockMode::Update | LockMode::Delete, true) => Lock::Granted { version },
+            (LockMode::Update | LockMode::Delete, false) => Lock::Absent { version },
+            (LockMode::Insert, true) => Lock::Exists { version },
+            (LockMode::Insert, false) => {
+                if bucket.write(|next| bucket.reserve(next, Quota::WithinLimit)) {
+                    Lock::Granted { version }
+                } else {
+                    Lock::Full
+                }
+            }
+        };
+        if !held_before && !matches!(lock, Lock::Granted { .. }) {
+            bucket.release();
+        }
+        lock
+    }
+}

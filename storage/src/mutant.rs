@@ -1,0 +1,65 @@
+//! Switches that remove one rule of the protocol each, so that a test can show that an oracle notices.
+//!
+//! Without the feature `mutants` every switch is the constant `false` and the compiler removes it.
+//! Which test catches which mutant is listed in `tests/mutants.rs` of the root package.
+
+/// One rule that can be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mutant {
+    /// No rule is removed.
+    None = 0,
+    /// Validation always succeeds (FaSST section 5, step 2).
+    SkipValidation = 1,
+    /// An abort sends no UNLOCK.
+    SkipUnlock = 2,
+    /// VALIDATE is sent before the locks are granted (rule C1).
+    ValidateBeforeLock = 3,
+    /// Primaries are updated before the backups have acknowledged (rule C5).
+    PrimaryBeforeBackup = 4,
+    /// A READ of a bucket locked by another transaction answers the old version.
+    ReadLocked = 5,
+    /// A reader does not check the physical sequence.
+    SkipSequenceCheck = 6,
+    /// The first backup acknowledges an update without applying it.
+    DropBackupUpdate = 7,
+    /// The reader's acquire fence is missing (loom only).
+    NoReadFence = 8,
+    /// The writer's release fence is missing (loom only).
+    NoWriteFence = 9,
+    /// An abort raises the version of the buckets that it unlocks.
+    AbortBumpsVersion = 10,
+    /// `INSERT_CALL_FORWARDING` skips its read of the special facility.
+    TatpSkipsFacility = 11,
+}
+
+#[cfg(any(feature = "mutants", loom, test))]
+mod switch {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static ACTIVE: AtomicU32 = AtomicU32::new(0);
+
+    /// Removes the rule `mutant` in the whole process until the next call.
+    pub fn activate(mutant: super::Mutant) {
+        // Release: pairs with the Acquire in active(); tests switch while no transaction runs.
+        ACTIVE.store(mutant as u32, Ordering::Release);
+    }
+
+    /// Whether `mutant` is switched on.
+    #[inline(always)]
+    pub fn active(mutant: super::Mutant) -> bool {
+        // Acquire: pairs with the Release in activate().
+        ACTIVE.load(Ordering::Acquire) == mutant as u32
+    }
+}
+
+#[cfg(any(feature = "mutants", loom, test))]
+pub use switch::{activate, active};
+
+/// Whether `mutant` is switched on: never, in this build.
+#[cfg(not(any(feature = "mutants", loom, test)))]
+#[inline(always)]
+#[must_use]
+pub const fn active(_mutant: Mutant) -> bool {
+    false
+}

@@ -1,0 +1,227 @@
+//! A table of fixed-size values: its layout, and its main buckets on one node.
+
+use std::sync::Arc;
+
+use crate::arena::{Arena, LINE_WORDS, Quota};
+use crate::bucket::{
+    Bucket, HEADER_WORDS, OVERFLOW_HEADER_WORDS, OVERFLOW_SLOTS_MAX, SLOTS_PER_MAIN_BUCKET,
+};
+use crate::error::StorageError;
+use crate::location::{Location, Partitioning};
+
+/// Largest value of a fixed table, in bytes.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// Rows per main bucket at the expected number of rows. Seven is where memory per row is least for
+/// the values of TATP and the object store: beyond it overflow buckets cost more than they fill.
+const ROWS_PER_BUCKET: u64 = 7;
+/// Fewest buckets of a table over all its partitions, so that tiny hot tables do not share locks.
+const BUCKETS_MIN: u64 = 1024;
+/// A main bucket starts at a multiple of this many words, so that its header lies in one cache line.
+const MAIN_ALIGNMENT_WORDS: usize = 4;
+/// An overflow bucket holds at least this many slots, unless a single one fills cache lines.
+const OVERFLOW_SLOTS_MIN: usize = 2;
+
+/// The sizes that follow from a table's definition: the same on every node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableLayout {
+    /// Bytes of each value.
+    pub value_bytes: usize,
+    /// Main buckets per partition.
+    pub buckets: u32,
+    /// Rises when buckets are split; 0 until a table grows. Units and records carry it.
+    pub version: u16,
+    pub(crate) slot_words: usize,
+    pub(crate) main_words: usize,
+    pub(crate) overflow_slots: usize,
+    pub(crate) overflow_words: usize,
+}
+
+impl TableLayout {
+    /// The layout of table `name` for about `rows` values of `value_bytes` in the whole cluster.
+    ///
+    /// # Errors
+    /// [`StorageError::ValueBytes`] or [`StorageError::Rows`] if a size is out of range.
+    pub fn new(
+        name: &str,
+        value_bytes: usize,
+        rows: u64,
+        partitioning: Partitioning,
+    ) -> Result<Self, StorageError> {
+        if !(1..=VALUE_BYTES_MAX).contains(&value_bytes) {
+            let (table, max) = (name.to_owned(), VALUE_BYTES_MAX);
+            return Err(StorageError::ValueBytes { table, bytes: value_bytes, max });
+        }
+        let partitions = partitioning.count() as u64;
+        let buckets = rows.div_ceil(ROWS_PER_BUCKET).max(BUCKETS_MIN).div_ceil(partitions);
+        let buckets = u32::try_from(buckets).map_err(|_| StorageError::Rows {
+            table: name.to_owned(),
+            rows,
+            max: u64::from(u32::MAX) * partitions,
+        })?;
+        let slot_words = 1 + value_bytes.div_ceil(8);
+        let main_words = (HEADER_WORDS + SLOTS_PER_MAIN_BUCKET * slot_words)
+            .next_multiple_of(MAIN_ALIGNMENT_WORDS);
+        let overflow_min = if slot_words > 2 * LINE_WORDS { 1 } else { OVERFLOW_SLOTS_MIN };
+        let overflow_words =
+            (OVERFLOW_HEADER_WORDS + overflow_min * slot_words).next_multiple_of(LINE_WORDS);
+        let overflow_slots =
+            ((overflow_words - OVERFLOW_HEADER_WORDS) / slot_words).min(OVERFLOW_SLOTS_MAX);
+        Ok(Self {
+            value_bytes,
+            buckets,
+            version: 0,
+            slot_words,
+            main_words,
+            overflow_slots,
+            overflow_words,
+        })
+    }
+
+    /// Bytes of the main buckets of `partitions` partitions.
+    #[must_use]
+    pub fn main_bytes(&self, partitions: usize) -> usize {
+        self.partition_words().saturating_mul(partitions).saturating_mul(8)
+    }
+
+    fn partition_words(&self) -> usize {
+        (self.buckets as usize * self.main_words).next_multiple_of(LINE_WORDS)
+    }
+}
+
+/// A table on one node: some or all of its partitions, in the node's arena.
+///
+/// Every operation may be called from any thread. Operations on a partition that this node does not
+/// hold panic: the caller checks [`Table::holds`] where a message names the partition.
+pub struct Table {
+    name: String,
+    layout: TableLayout,
+    partitioning: Partitioning,
+    arena: Arc<Arena>,
+    /// First word of each partition's main buckets, if this node holds it.
+    partitions: Box<[Option<usize>]>,
+}
+
+impl Table {
+    /// Allocates the main buckets of the partitions for which `holds` is true.
+    ///
+    /// # Errors
+    /// [`StorageError::OutOfMemory`] if they do not fit the arena's limit.
+    pub fn new(
+        name: &str,
+        layout: TableLayout,
+        partitioning: Partitioning,
+        arena: Arc<Arena>,
+        holds: impl Fn(u16) -> bool,
+    ) -> Result<Self, StorageError> {
+        let held: Vec<bool> =
+            (0..partitioning.count()).map(|p| u16::try_from(p).is_ok_and(&holds)).collect();
+        let stride = layout.partition_words();
+        let count = held.iter().filter(|&&held| held).count();
+        let words = stride * count;
+        let first = arena.allocate(words, Quota::WithinLimit).ok_or_else(|| {
+            let limit = arena.limit_bytes();
+            StorageError::OutOfMemory {
+                table: name.to_owned(),
+                needed: words * 8,
+                free: limit.saturating_sub(arena.used_bytes()),
+                limit,
+            }
+        })?;
+        let mut next = first;
+        let partitions = held
+            .iter()
+            .map(|&held| {
+                held.then(|| {
+                    next += stride;
+                    next - stride
+                })
+            })
+            .collect();
+        Ok(Self { name: name.to_owned(), layout, partitioning, arena, partitions })
+    }
+
+    /// The table's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The table's layout.
+    #[must_use]
+    pub fn layout(&self) -> &TableLayout {
+        &self.layout
+    }
+
+    /// The memory limit of the node, in bytes.
+    #[must_use]
+    pub fn limit_bytes(&self) -> usize {
+        self.arena.limit_bytes()
+    }
+
+    /// Whether this node holds `bucket` of `partition`.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self, partition: u16, bucket: u32) -> bool {
+        bucket < self.layout.buckets
+            && self.partitions.get(usize::from(partition)).is_some_and(Option::is_some)
+    }
+
+    /// Where `key` lives in this table.
+    #[inline(always)]
+    #[must_use]
+    pub fn locate(&self, key: u64) -> Location {
+        self.partitioning.locate(key, self.layout.buckets)
+    }
+
+    #[inline(always)]
+    pub(crate) fn bucket_word(&self, partition: u16, bucket: u32) -> usize {
+        let first = self.partitions[usize::from(partition)]
+            .expect("the caller checked that this node holds the partition");
+        first + bucket as usize * self.layout.main_words
+    }
+
+    #[inline(always)]
+    pub(crate) fn bucket_at(&self, first_word: usize) -> Bucket<'_> {
+        Bucket::new(&self.arena, &self.layout, first_word)
+    }
+
+    #[inline(always)]
+    pub(crate) fn bucket(&self, partition: u16, bucket: u32) -> Bucket<'_> {
+        self.bucket_at(self.bucket_word(partition, bucket))
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch_word(&self, word: usize) {
+        self.arena.prefetch(word);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn layout(value_bytes: usize, rows: u64) -> Result<TableLayout, StorageError> {
+        TableLayout::new("t", value_bytes, rows, Partitioning::new(16).unwrap())
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_refused() {
+        assert!(matches!(layout(0, 1), Err(StorageError::ValueBytes { .. })));
+        assert!(matches!(layout(4097, 1), Err(StorageError::ValueBytes { max: 4096, .. })));
+        assert!(matches!(layout(8, u64::MAX), Err(StorageError::Rows { .. })));
+        assert_eq!(layout(4096, 1).unwrap().overflow_slots, 1);
+        assert_eq!(layout(40, 0).unwrap().buckets, 64);
+    }
+
+    #[test]
+    fn a_table_beyond_the_limit_names_what_is_free() {
+        let arena = Arc::new(Arena::new(1 << 20).unwrap());
+        let partitioning = Partitioning::new(16).unwrap();
+        let layout = layout(40, 1_000_000).unwrap();
+        let error = Table::new("big", layout, partitioning, arena, |_| true).err().unwrap();
+        let StorageError::OutOfMemory { needed, free, limit, .. } = error else {
+            panic!("{error}");
+        };
+        assert!(needed > limit && free < limit && limit == 1 << 20);
+    }
+}

@@ -1,0 +1,57 @@
+//! GET_NEW_DESTINATION, 10 %: 1 read, then 1 to 3 reads if the facility is active, then validation.
+//!
+//! Qualifies if some call forwarding of an active facility starts at or before the probe's start and
+//! ends after the probe's end.
+
+use gannet_benchmarks::Random;
+use gannet_engine::{Abort, Transaction};
+use rand::RngExt;
+
+use crate::Tables;
+use crate::rows::{call_forwarding_key, special_facility_key};
+
+/// What is asked: a facility type, a start time index 0..3, and an end time 1..=24.
+#[derive(Clone, Copy)]
+pub(crate) struct Probe {
+    pub(crate) sf_type: u8,
+    pub(crate) start_index: u8,
+    pub(crate) end_time: u8,
+}
+
+impl Probe {
+    #[inline]
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        Self {
+            sf_type: random.random_range(1..=4),
+            start_index: random.random_range(0..3),
+            end_time: random.random_range(1..=24),
+        }
+    }
+}
+
+pub(crate) fn run(
+    tx: &mut Transaction<'_>,
+    tables: Tables,
+    s_id: u64,
+    random: &mut Random,
+) -> Result<bool, Abort> {
+    let probe = Probe::draw(random);
+    let key = special_facility_key(s_id, probe.sf_type);
+    let facility = tx.add_to_read_set(tables.special_facility, key);
+    tx.execute()?;
+    let active = tx.value(facility).is_some_and(|row| row[0] == 1);
+    if !active {
+        tx.commit()?;
+        return Ok(false);
+    }
+    let mut forwardings = [None; 3];
+    for index in 0..=probe.start_index {
+        let key = call_forwarding_key(s_id, probe.sf_type, 8 * index);
+        forwardings[usize::from(index)] = Some(tx.add_to_read_set(tables.call_forwarding, key));
+    }
+    tx.execute()?;
+    let mut rows = forwardings.iter().flatten().filter_map(|&row| tx.value(row));
+    let found = rows.any(|row| probe.end_time < row[0]);
+    tx.commit()?;
+    Ok(found)
+}

@@ -1,0 +1,41 @@
+//! UPDATE_LOCATION, 14 %: reads 1 row (the subscriber's number), locks 1, then validation of the
+//! first, log, backup, primary.
+
+use gannet_benchmarks::Random;
+use gannet_engine::{Abort, LockMode, Transaction};
+use rand::RngExt;
+
+use crate::Tables;
+use crate::rows::{VLR_LOCATION_AT, sub_nbr};
+
+/// Looks a subscriber up by number, as the last three transactions of the mix do.
+#[inline]
+pub(crate) fn look_up(
+    tx: &mut Transaction<'_>,
+    tables: Tables,
+    s_id: u64,
+) -> Result<Option<u64>, Abort> {
+    let secondary = tx.add_to_read_set(tables.secondary, sub_nbr(s_id));
+    tx.execute()?;
+    let row = tx.value(secondary);
+    Ok(row.map(|row| u64::from_le_bytes(row.try_into().expect("a secondary row is 8 bytes"))))
+}
+
+pub(crate) fn run(
+    tx: &mut Transaction<'_>,
+    tables: Tables,
+    s_id: u64,
+    random: &mut Random,
+) -> Result<bool, Abort> {
+    let vlr_location: u32 = random.random();
+    let Some(s_id) = look_up(tx, tables, s_id)? else {
+        tx.commit()?;
+        return Ok(false);
+    };
+    let subscriber = tx.add_to_write_set(tables.subscriber, s_id, LockMode::Update);
+    tx.execute()?;
+    let row = tx.value_mut(subscriber)?;
+    row[VLR_LOCATION_AT..VLR_LOCATION_AT + 4].copy_from_slice(&vlr_location.to_le_bytes());
+    tx.commit()?;
+    Ok(true)
+}
