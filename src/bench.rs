@@ -57,6 +57,9 @@ struct Common {
     /// Give every worker of every node an OS thread, so that messages cross cores.
     #[arg(long, global = true)]
     thread_per_node: bool,
+    /// Keep idle threads polling instead of letting them sleep.
+    #[arg(long, global = true)]
+    busy_poll: bool,
     /// How to print the report.
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -220,7 +223,7 @@ impl Common {
                 threads,
                 coroutines: self.coroutines,
                 memory_limit_bytes: self.memory,
-                busy_poll: true,
+                busy_poll: self.busy_poll,
                 topology,
                 seed: self.seed,
                 ..ClusterOptions::default()

@@ -152,16 +152,17 @@ fn histogram() -> Histogram<u64> {
 struct Echo;
 
 impl Handler for Echo {
-    type Prefetched = ();
-
-    fn prefetch(&self, _kind: u16, _payload: &[u8]) -> Option<()> {
-        None
-    }
-
-    fn prefetch_next(&self, (): ()) {}
+    type Prepared = u16;
 
     #[inline]
-    fn handle(&mut self, _: u16, kind: u16, payload: &[u8], response: &mut ResponseWriter<'_>) {
+    fn prepare(&self, kind: u16, _payload: &[u8]) -> u16 {
+        kind
+    }
+
+    fn prefetch_next(&self, _kind: &u16) {}
+
+    #[inline]
+    fn handle(&mut self, kind: u16, payload: &[u8], response: &mut ResponseWriter<'_>) {
         response.push_with(payload.len(), |out| {
             out.copy_from_slice(payload);
             (kind, payload.len())
@@ -276,7 +277,7 @@ fn echo(settings: &EchoSettings, thread: usize, nodes: usize) -> Measured {
         }
         endpoint.ring_doorbell();
     }
-    let (mut prefetched, mut measured_from, mut measured_to) = (Vec::new(), 0, 0);
+    let (mut incoming, mut measured_from, mut measured_to) = (Vec::new(), 0, 0);
     let mut running = nodes * settings.coroutines;
     let mut polls = 0_u32;
     // After the end, every batch in flight must still be answered; this bounds the wait.
@@ -297,7 +298,7 @@ fn echo(settings: &EchoSettings, thread: usize, nodes: usize) -> Measured {
             }
         }
         for (endpoint, clients) in &mut workers {
-            endpoint.receive(&mut Echo, &mut prefetched);
+            endpoint.receive(&mut Echo, &mut incoming);
             while let Some(coroutine) = endpoint.take_ready() {
                 if clients[usize::from(coroutine)].resume() {
                     endpoint.submit(coroutine, now_ns);

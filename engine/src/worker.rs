@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{
-    Clock, Coroutine, Counters, Endpoint, Handler, PacketReceiver, PacketSender,
+    Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender,
     RETRANSMIT_AFTER_NS, is_cancel,
 };
 use gannet_storage::{CommitLog, TransactionId};
 
 use crate::coordinator::Coordinator;
 use crate::node::Node;
-use crate::participant::Participant;
+use crate::participant::{Participant, Prepared};
 use crate::transaction::Transaction;
 
 /// Work for a coroutine: runs on it from start to end.
@@ -81,7 +81,8 @@ pub struct Worker<S, R> {
     jobs: Arc<ArrayQueue<Job>>,
     idle: Vec<u16>,
     sleeping: Vec<(u64, u16)>,
-    prefetched: Vec<<Participant as Handler>::Prefetched>,
+    /// Scratch space of the endpoint's passes.
+    incoming: Vec<Incoming<Prepared>>,
 }
 
 impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
@@ -116,14 +117,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             jobs,
             idle: (0..coroutines).rev().collect(),
             sleeping: Vec::new(),
-            prefetched: Vec::new(),
+            incoming: Vec::new(),
         }
     }
 
     /// One step; returns whether there was anything to do.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        let mut progressed = self.endpoint.receive(&mut self.participant, &mut self.prefetched);
+        let mut progressed = self.endpoint.receive(&mut self.participant, &mut self.incoming);
         while let Some(coroutine) = self.endpoint.take_ready() {
             self.resume(coroutine, now_ns);
         }

@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::message::{Messages, ResponseWriter};
+use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::packet::{HEADER_BYTES, Kind, PacketHeader, is_intact, seal};
 use crate::request_batch::RequestBatch;
 use crate::session::{Admission, Session};
@@ -30,17 +30,26 @@ const RETRANSMIT_DOUBLINGS_MAX: u32 = 6;
 
 /// What runs requests. The user's side of the endpoint.
 pub trait Handler {
-    /// What the first prefetch stage leaves for the second.
-    type Prefetched: Copy;
+    /// A request that was parsed, and where it leads.
+    type Prepared: Copy;
 
-    /// Asks for the memory that a request will touch first.
-    fn prefetch(&self, kind: u16, payload: &[u8]) -> Option<Self::Prefetched>;
+    /// Parses a request and asks for the memory that it will touch first.
+    fn prepare(&self, kind: u16, payload: &[u8]) -> Self::Prepared;
 
     /// Asks for what it will touch next, once that has arrived.
-    fn prefetch_next(&self, prefetched: Self::Prefetched);
+    fn prefetch_next(&self, prepared: &Self::Prepared);
 
-    /// Runs a request of node `source` and appends exactly one message to `response`.
-    fn handle(&mut self, source: u16, kind: u16, payload: &[u8], response: &mut ResponseWriter<'_>);
+    /// Runs a request and appends exactly one message to `response`.
+    fn handle(&mut self, prepared: Self::Prepared, payload: &[u8], response: &mut ResponseWriter<'_>);
+}
+
+/// A request of the present batch between the passes.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<P> {
+    prepared: P,
+    /// Where its payload lies among the messages of its packet.
+    payload_at: usize,
+    payload_bytes: usize,
 }
 
 /// Who an endpoint is, and whom it talks to.
@@ -203,11 +212,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 fragments: 1,
                 message_bytes: (lane.request.len() - HEADER_BYTES) as u32,
             };
-            header.write(&mut lane.request);
+            header.write(lane.request.as_mut_slice());
             if sender.wants_checksum() {
-                seal(&mut lane.request);
+                seal(lane.request.as_mut_slice());
             }
-            sender.queue(destination, &lane.request);
+            sender.queue(destination, lane.request.as_slice());
         }
     }
 
@@ -219,11 +228,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
 
     /// Receives one batch of packets and runs its requests and those to the own node.
     ///
-    /// Returns whether there was anything to do. Responses leave with one doorbell.
+    /// Returns whether there was anything to do. Responses leave with one doorbell. `incoming` is
+    /// scratch space, kept by the caller so that it is allocated once.
     pub fn receive<H: Handler>(
         &mut self,
         handler: &mut H,
-        prefetched: &mut Vec<H::Prefetched>,
+        incoming: &mut Vec<Incoming<H::Prepared>>,
     ) -> bool {
         let packets = self.receiver.poll();
         std::mem::swap(&mut self.local, &mut self.local_running);
@@ -231,50 +241,44 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             return false;
         }
         self.counters.packets += packets as u64;
+        incoming.clear();
+        for &coroutine in &self.local_running {
+            let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
+            let lane = batch.lane(self.identity.node);
+            let messages = &lane.request.as_slice()[HEADER_BYTES..];
+            let prepared = prepare(handler, messages, lane.requests, incoming);
+            debug_assert!(prepared, "a batch is well-formed");
+        }
         for index in 0..packets {
-            if let Some(header) = self.check(index) {
+            if let Some(header) = self.check(index, handler, incoming) {
                 self.arrived.push(Arrived { index, header });
             }
         }
-        self.prefetch(handler, prefetched);
-        self.run_local(handler);
-        self.run_arrived(handler);
+        for request in incoming.iter() {
+            handler.prefetch_next(&request.prepared);
+        }
+        let mut incoming = incoming.iter();
+        self.run_local(handler, &mut incoming);
+        self.run_arrived(handler, &mut incoming);
         self.receiver.release();
         self.sender.ring_doorbell();
         true
     }
 
-    /// Both prefetch passes over all requests of the batch.
-    fn prefetch<H: Handler>(&mut self, handler: &H, prefetched: &mut Vec<H::Prefetched>) {
-        prefetched.clear();
-        for &coroutine in &self.local_running {
-            let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
-            let lane = batch.lane(self.identity.node);
-            for request in Messages::new(&lane.request[HEADER_BYTES..], lane.requests) {
-                prefetched.extend(handler.prefetch(request.kind, request.payload));
-            }
-        }
-        for Arrived { index, header } in &self.arrived {
-            if header.kind == Kind::Request {
-                let messages = &self.receiver.packet(*index)[HEADER_BYTES..];
-                for request in Messages::new(messages, header.messages) {
-                    prefetched.extend(handler.prefetch(request.kind, request.payload));
-                }
-            }
-        }
-        for &prefetched in prefetched.iter() {
-            handler.prefetch_next(prefetched);
-        }
-    }
-
-    fn run_local(&mut self, handler: &mut impl Handler) {
-        let node = self.identity.node;
+    fn run_local<'i, H: Handler>(
+        &mut self,
+        handler: &mut H,
+        incoming: &mut impl Iterator<Item = &'i Incoming<H::Prepared>>,
+    ) where
+        H::Prepared: 'i,
+    {
         for coroutine in self.local_running.drain(..) {
             let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
-            let lane = batch.lane(node);
+            let lane = batch.lane(self.identity.node);
+            let messages = &lane.request.as_slice()[HEADER_BYTES..];
             let mut response = ResponseWriter::new(&mut lane.response);
-            for request in Messages::new(&lane.request[HEADER_BYTES..], lane.requests) {
-                handler.handle(node, request.kind, request.payload, &mut response);
+            for request in incoming.take(usize::from(lane.requests)) {
+                handler.handle(request.prepared, request.payload(messages), &mut response);
             }
             self.counters.requests += u64::from(lane.requests);
             lane.answered = true;
@@ -285,11 +289,20 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
     }
 
-    fn run_arrived(&mut self, handler: &mut impl Handler) {
+    fn run_arrived<'i, H: Handler>(
+        &mut self,
+        handler: &mut H,
+        incoming: &mut impl Iterator<Item = &'i Incoming<H::Prepared>>,
+    ) where
+        H::Prepared: 'i,
+    {
         let mut arrived = std::mem::take(&mut self.arrived);
         for Arrived { index, header } in arrived.drain(..) {
             match header.kind {
-                Kind::Request => self.run_request(handler, index, &header),
+                Kind::Request => {
+                    let requests = incoming.take(usize::from(header.messages));
+                    self.run_requests(handler, index, &header, requests);
+                }
                 Kind::Response => self.take_response(index, &header),
             }
         }
@@ -298,17 +311,25 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
 
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a response is shorter than the MTU")]
-    fn run_request(&mut self, handler: &mut impl Handler, index: usize, header: &PacketHeader) {
+    fn run_requests<'i, H: Handler>(
+        &mut self,
+        handler: &mut H,
+        index: usize,
+        header: &PacketHeader,
+        requests: impl Iterator<Item = &'i Incoming<H::Prepared>>,
+    ) where
+        H::Prepared: 'i,
+    {
         let Self { identity, sender, receiver, sessions, counters, .. } = self;
         let session = usize::from(header.source) * usize::from(identity.coroutines)
             + usize::from(header.coroutine);
         match sessions[session].admit(header.sequence) {
             Admission::Run(packet) => {
-                packet.resize(HEADER_BYTES, 0);
+                packet.claim(HEADER_BYTES);
                 let mut response = ResponseWriter::new(packet);
                 let messages = &receiver.packet(index)[HEADER_BYTES..];
-                for request in Messages::new(messages, header.messages) {
-                    handler.handle(header.source, request.kind, request.payload, &mut response);
+                for request in requests {
+                    handler.handle(request.prepared, request.payload(messages), &mut response);
                 }
                 counters.requests += u64::from(header.messages);
                 let answer = PacketHeader {
@@ -321,17 +342,21 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     message_bytes: (packet.len() - HEADER_BYTES) as u32,
                     ..*header
                 };
-                answer.write(packet);
+                answer.write(packet.as_mut_slice());
                 if sender.wants_checksum() {
-                    seal(packet);
+                    seal(packet.as_mut_slice());
                 }
-                sender.queue(header.source, packet);
+                sender.queue(header.source, packet.as_slice());
             }
             Admission::Resend(packet) => {
                 counters.duplicates += 1;
+                requests.for_each(drop);
                 sender.queue(header.source, packet);
             }
-            Admission::Drop => counters.duplicates += 1,
+            Admission::Drop => {
+                counters.duplicates += 1;
+                requests.for_each(drop);
+            }
         }
     }
 
@@ -344,7 +369,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             self.counters.late_responses += 1;
             return;
         }
-        lane.response.extend_from_slice(&self.receiver.packet(index)[HEADER_BYTES..]);
+        let messages = &self.receiver.packet(index)[HEADER_BYTES..];
+        lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
         batch.unanswered -= 1;
         if batch.unanswered == 0 {
@@ -352,9 +378,15 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
     }
 
-    /// The header of packet `index`, if the packet is meant for this endpoint and well-formed.
+    /// The header of packet `index`, if the packet is meant for this endpoint and well-formed; its
+    /// requests are prepared and appended to `incoming`.
     #[inline]
-    fn check(&mut self, index: usize) -> Option<PacketHeader> {
+    fn check<H: Handler>(
+        &mut self,
+        index: usize,
+        handler: &H,
+        incoming: &mut Vec<Incoming<H::Prepared>>,
+    ) -> Option<PacketHeader> {
         let Self { identity, sender, receiver, counters, .. } = self;
         let packet = receiver.packet(index);
         if sender.wants_checksum() && !is_intact(packet) {
@@ -384,11 +416,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             return None;
         }
         let messages = &packet[HEADER_BYTES..];
-        if header.coroutine >= identity.coroutines
-            || (header.fragment, header.fragments) != (0, 1)
-            || header.message_bytes as usize != messages.len()
-            || !Messages::are_well_formed(messages, header.messages)
-        {
+        let well_formed = header.coroutine < identity.coroutines
+            && (header.fragment, header.fragments) == (0, 1)
+            && header.message_bytes as usize == messages.len()
+            && match header.kind {
+                Kind::Request => prepare(handler, messages, header.messages, incoming),
+                Kind::Response => Messages::are_well_formed(messages, header.messages),
+            };
+        if !well_formed {
             counters.malformed += 1;
             return None;
         }
@@ -416,7 +451,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 let destination = batch.destinations[index];
                 let lane = batch.lane(destination);
                 if destination != self.identity.node && !lane.answered {
-                    self.sender.queue(destination, &lane.request);
+                    self.sender.queue(destination, lane.request.as_slice());
                     self.counters.retransmitted += 1;
                 }
             }
@@ -429,4 +464,35 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     pub fn is_waiting(&self) -> bool {
         self.batches.iter().any(|batch| batch.borrow().unanswered > 0)
     }
+}
+
+impl<P> Incoming<P> {
+    #[inline(always)]
+    fn payload<'m>(&self, messages: &'m [u8]) -> &'m [u8] {
+        &messages[self.payload_at..self.payload_at + self.payload_bytes]
+    }
+}
+
+/// Prepares `count` requests; `false`, with none of them left in `incoming`, if they are malformed.
+#[inline]
+fn prepare<H: Handler>(
+    handler: &H,
+    messages: &[u8],
+    count: u16,
+    incoming: &mut Vec<Incoming<H::Prepared>>,
+) -> bool {
+    let before = incoming.len();
+    let mut requests = Messages::new(messages, count);
+    let mut payload_at = MESSAGE_HEADER_BYTES;
+    for request in requests.by_ref() {
+        let prepared = handler.prepare(request.kind, request.payload);
+        let payload_bytes = request.payload.len();
+        incoming.push(Incoming { prepared, payload_at, payload_bytes });
+        payload_at += message_bytes(payload_bytes);
+    }
+    let well_formed = incoming.len() - before == usize::from(count) && requests.is_at_end();
+    if !well_formed {
+        incoming.truncate(before);
+    }
+    well_formed
 }

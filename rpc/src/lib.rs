@@ -13,6 +13,7 @@
 //! *Not here*: what a request means (crate `engine`), and fragments of messages above the MTU.
 #![deny(unsafe_code)]
 
+mod buffer;
 mod clock;
 mod coroutine;
 mod endpoint;
@@ -28,7 +29,7 @@ mod transport;
 
 pub use clock::{Clock, MonotonicClock};
 pub use coroutine::{Coroutine, Suspend, is_cancel};
-pub use endpoint::{Counters, Endpoint, Handler, Identity, RETRANSMIT_AFTER_NS};
+pub use endpoint::{Counters, Endpoint, Handler, Identity, Incoming, RETRANSMIT_AFTER_NS};
 #[cfg(not(loom))]
 pub use memory::{MemoryFabric, MemoryReceiver, MemorySender};
 pub use message::{Message, Messages, ResponseWriter};

@@ -7,6 +7,8 @@
 //!
 //! *Source*: FaSST section 4.2, "Request batching".
 
+use crate::buffer::Buffer;
+
 pub(crate) const MESSAGE_HEADER_BYTES: usize = 8;
 
 /// Bytes that a message with a payload of `payload_bytes` takes in a packet.
@@ -42,7 +44,13 @@ impl<'a> Messages<'a> {
     #[must_use]
     pub fn are_well_formed(bytes: &'a [u8], count: u16) -> bool {
         let mut messages = Self::new(bytes, count);
-        messages.by_ref().count() == usize::from(count) && messages.bytes.is_empty()
+        messages.by_ref().count() == usize::from(count) && messages.is_at_end()
+    }
+
+    /// Whether nothing follows the messages taken so far.
+    #[inline]
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.bytes.is_empty()
     }
 }
 
@@ -50,11 +58,13 @@ impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the kind is the word's low 16 bits")]
     fn next(&mut self) -> Option<Message<'a>> {
         self.left = self.left.checked_sub(1)?;
         let header: &[u8; MESSAGE_HEADER_BYTES] = self.bytes.first_chunk()?;
-        let kind = u16::from_le_bytes([header[0], header[1]]);
-        let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        let header = u64::from_le_bytes(*header);
+        let kind = header as u16;
+        let length = (header >> 32) as usize;
         let payload = self.bytes.get(MESSAGE_HEADER_BYTES..MESSAGE_HEADER_BYTES + length)?;
         self.bytes = self.bytes.get(message_bytes(length)..)?;
         Some(Message { kind, payload })
@@ -63,12 +73,12 @@ impl<'a> Iterator for Messages<'a> {
 
 /// Appends messages to a packet.
 pub struct ResponseWriter<'a> {
-    out: &'a mut Vec<u8>,
+    out: &'a mut Buffer,
     messages: u16,
 }
 
 impl<'a> ResponseWriter<'a> {
-    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
+    pub(crate) fn new(out: &'a mut Buffer) -> Self {
         Self { out, messages: 0 }
     }
 
@@ -82,7 +92,8 @@ impl<'a> ResponseWriter<'a> {
         self.push_with(0, |_| (status, 0));
     }
 
-    /// Appends a message whose status and length `fill` decides; it may write `capacity` bytes.
+    /// Appends a message whose status and length `fill` decides; it may write `capacity` bytes,
+    /// which start with unspecified contents.
     ///
     /// # Panics
     /// If `fill` says that it wrote more than `capacity` bytes.
@@ -94,20 +105,22 @@ impl<'a> ResponseWriter<'a> {
 }
 
 /// Appends one message to `out`; see [`ResponseWriter::push_with`].
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "a message fits the MTU")]
+#[inline(always)]
 pub(crate) fn append(
-    out: &mut Vec<u8>,
+    out: &mut Buffer,
     capacity: usize,
     fill: impl FnOnce(&mut [u8]) -> (u16, usize),
 ) {
     let start = out.len();
-    out.resize(start + message_bytes(capacity), 0);
-    let (header, payload) = out[start..].split_at_mut(MESSAGE_HEADER_BYTES);
+    let room = out.claim(message_bytes(capacity));
+    let (header, payload) = room.split_at_mut(MESSAGE_HEADER_BYTES);
     let (kind, length) = fill(&mut payload[..capacity]);
     assert!(length <= capacity, "a message of {length} bytes was given room for {capacity}");
-    header[0..2].copy_from_slice(&kind.to_le_bytes());
-    header[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+    header.copy_from_slice(&(u64::from(kind) | (length as u64) << 32).to_le_bytes());
+    if length % 8 != 0 {
+        // What pads a message is part of the packet, and must not be left over from another.
+        payload[length..length.next_multiple_of(8)].fill(0);
+    }
     out.truncate(start + message_bytes(length));
 }
 
@@ -122,8 +135,8 @@ mod tests {
             messages in proptest::collection::vec(
                 (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..6),
         ) {
-            let mut bytes = Vec::new();
-            let mut writer = ResponseWriter::new(&mut bytes);
+            let mut buffer = Buffer::default();
+            let mut writer = ResponseWriter::new(&mut buffer);
             for (kind, payload) in &messages {
                 writer.push_with(payload.len() + 3, |out| {
                     out[..payload.len()].copy_from_slice(payload);
@@ -131,12 +144,13 @@ mod tests {
                 });
             }
             let count = writer.messages();
-            prop_assert!(Messages::are_well_formed(&bytes, count));
-            let parsed: Vec<_> = Messages::new(&bytes, count)
+            let bytes = buffer.as_slice();
+            prop_assert!(Messages::are_well_formed(bytes, count));
+            let parsed: Vec<_> = Messages::new(bytes, count)
                 .map(|message| (message.kind, message.payload.to_vec()))
                 .collect();
             prop_assert_eq!(parsed, messages);
-            prop_assert!(!Messages::are_well_formed(&bytes, count + 1));
+            prop_assert!(!Messages::are_well_formed(bytes, count + 1));
             if !bytes.is_empty() {
                 prop_assert!(!Messages::are_well_formed(&bytes[..bytes.len() - 1], count));
             }

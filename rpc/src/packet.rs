@@ -70,55 +70,60 @@ pub struct PacketHeader {
 
 impl PacketHeader {
     /// Writes the header into the first [`HEADER_BYTES`] of `packet`, the checksum as 0.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than that.
     #[inline]
     pub fn write(&self, packet: &mut [u8]) {
         let header: &mut [u8; HEADER_BYTES] =
-            (&mut packet[..HEADER_BYTES]).try_into().expect("a slice of that length");
-        header[0..4].copy_from_slice(&[0; 4]);
-        header[4..8].copy_from_slice(&self.cluster_id.to_le_bytes());
-        header[8..12].copy_from_slice(&self.epoch.to_le_bytes());
-        header[12..14].copy_from_slice(&self.source.to_le_bytes());
-        header[14..16].copy_from_slice(&self.destination.to_le_bytes());
-        header[16..20].copy_from_slice(&self.source_incarnation.to_le_bytes());
-        header[20..24].copy_from_slice(&self.destination_incarnation.to_le_bytes());
-        header[24..26].copy_from_slice(&self.worker.to_le_bytes());
-        header[26..28].copy_from_slice(&self.coroutine.to_le_bytes());
-        header[28..30].copy_from_slice(&(self.kind as u16).to_le_bytes());
-        header[30..32].copy_from_slice(&self.messages.to_le_bytes());
-        header[32..40].copy_from_slice(&self.sequence.to_le_bytes());
-        header[40..42].copy_from_slice(&self.fragment.to_le_bytes());
-        header[42..44].copy_from_slice(&self.fragments.to_le_bytes());
-        header[44..48].copy_from_slice(&self.message_bytes.to_le_bytes());
+            packet.first_chunk_mut().expect("a packet has room for its header");
+        let words = [
+            u64::from(self.cluster_id) << 32,
+            u64::from(self.epoch) | u64::from(self.source) << 32 | u64::from(self.destination) << 48,
+            u64::from(self.source_incarnation) | u64::from(self.destination_incarnation) << 32,
+            u64::from(self.worker)
+                | u64::from(self.coroutine) << 16
+                | (self.kind as u64) << 32
+                | u64::from(self.messages) << 48,
+            self.sequence,
+            u64::from(self.fragment)
+                | u64::from(self.fragments) << 16
+                | u64::from(self.message_bytes) << 32,
+        ];
+        for (bytes, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
     }
 
     /// Reads the header of `packet`; `None` if it is too short or of no known kind.
     #[inline]
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "each field is shifted to the low bits")]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let header: &[u8; HEADER_BYTES] = packet.first_chunk()?;
-        let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
-        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        let kind = match u16_at(28) {
+        let words = header.as_chunks::<8>().0;
+        let word = |index: usize| u64::from_le_bytes(words[index]);
+        let (route, incarnations, batch, tail) = (word(1), word(2), word(3), word(5));
+        let kind = match (batch >> 32) as u16 {
             1 => Kind::Request,
             2 => Kind::Response,
             _ => return None,
         };
         Some(Self {
-            cluster_id: u32_at(4),
-            epoch: u32_at(8),
-            source: u16_at(12),
-            destination: u16_at(14),
-            source_incarnation: u32_at(16),
-            destination_incarnation: u32_at(20),
-            worker: u16_at(24),
-            coroutine: u16_at(26),
+            cluster_id: (word(0) >> 32) as u32,
+            epoch: route as u32,
+            source: (route >> 32) as u16,
+            destination: (route >> 48) as u16,
+            source_incarnation: incarnations as u32,
+            destination_incarnation: (incarnations >> 32) as u32,
+            worker: batch as u16,
+            coroutine: (batch >> 16) as u16,
             kind,
-            messages: u16_at(30),
-            sequence: u64_at(32),
-            fragment: u16_at(40),
-            fragments: u16_at(42),
-            message_bytes: u32_at(44),
+            messages: (batch >> 48) as u16,
+            sequence: word(4),
+            fragment: tail as u16,
+            fragments: (tail >> 16) as u16,
+            message_bytes: (tail >> 32) as u32,
         })
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! *Source*: FaSST section 4.2.
 
+use crate::buffer::Buffer;
 use crate::message::{Message, Messages, append, message_bytes};
 use crate::packet::HEADER_BYTES;
 
@@ -27,11 +28,11 @@ pub struct TooLarge {
 #[derive(Default)]
 pub(crate) struct Lane {
     /// Room for the packet header, then the requests.
-    pub(crate) request: Vec<u8>,
+    pub(crate) request: Buffer,
     pub(crate) requests: u16,
     /// Upper bound on the bytes of the responses.
     response_bytes: usize,
-    pub(crate) response: Vec<u8>,
+    pub(crate) response: Buffer,
     pub(crate) answered: bool,
     /// Where the next response starts.
     cursor: usize,
@@ -108,7 +109,7 @@ impl RequestBatch {
         let lane = &mut self.lanes[usize::from(destination)];
         if lane.requests == 0 {
             self.destinations.push(destination);
-            lane.request.resize(HEADER_BYTES, 0);
+            lane.request.claim(HEADER_BYTES);
         }
         let request = lane.request.len() - HEADER_BYTES + message_bytes(payload.len());
         let response = lane.response_bytes + message_bytes(response_bytes);
@@ -135,7 +136,7 @@ impl RequestBatch {
     #[inline]
     pub fn next_response(&mut self, destination: u16) -> Message<'_> {
         let lane = &mut self.lanes[usize::from(destination)];
-        let message = Messages::new(&lane.response[lane.cursor..], 1)
+        let message = Messages::new(&lane.response.as_slice()[lane.cursor..], 1)
             .next()
             .expect("the endpoint checked that there is a response to each request");
         lane.cursor += message_bytes(message.payload.len());
@@ -147,7 +148,7 @@ impl RequestBatch {
     pub fn for_each_response(&self, mut visit: impl FnMut(Message<'_>)) {
         for &destination in &self.destinations {
             let lane = &self.lanes[usize::from(destination)];
-            Messages::new(&lane.response, lane.requests).for_each(&mut visit);
+            Messages::new(lane.response.as_slice(), lane.requests).for_each(&mut visit);
         }
     }
 

@@ -7,18 +7,20 @@
 //!
 //! *Source*: `architecture.md`, "RPC"; Birrell and Nelson's call identifiers, as used since 1984.
 
+use crate::buffer::Buffer;
+
 /// The last message of one session.
 #[derive(Default)]
 pub(crate) struct Session {
     sequence: u64,
     /// The whole response packet, header included.
-    response: Vec<u8>,
+    response: Buffer,
 }
 
 /// What to do with a request.
 pub(crate) enum Admission<'a> {
     /// Not seen before: run it and leave the response packet in this buffer.
-    Run(&'a mut Vec<u8>),
+    Run(&'a mut Buffer),
     /// Run already: send this response again.
     Resend(&'a [u8]),
     /// Older than the last one: drop it.
@@ -35,7 +37,7 @@ impl Session {
                 self.response.clear();
                 Admission::Run(&mut self.response)
             }
-            std::cmp::Ordering::Equal => Admission::Resend(&self.response),
+            std::cmp::Ordering::Equal => Admission::Resend(self.response.as_slice()),
             std::cmp::Ordering::Less => Admission::Drop,
         }
     }
@@ -53,8 +55,8 @@ mod tests {
         {
             let seen = match session.admit(sequence) {
                 Admission::Run(response) => {
-                    assert!(response.is_empty());
-                    response.push(u8::try_from(sequence).unwrap());
+                    assert_eq!(response.len(), 0);
+                    response.claim(1)[0] = u8::try_from(sequence).unwrap();
                     "run"
                 }
                 Admission::Resend(response) => {

@@ -5,8 +5,7 @@
 use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::bucket_update::{BucketUpdate, Item};
-use crate::owner::Owner;
-use crate::table::Table;
+use crate::table::{Place, Table};
 
 /// What applying a unit found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +19,9 @@ pub enum Applied {
 }
 
 impl Table {
-    /// Applies a unit at the primary and releases the lock: once, however often it arrives.
-    pub fn apply_at_primary(&self, unit: &BucketUpdate<'_>) -> Applied {
-        let bucket = self.bucket(unit.partition, unit.bucket);
+    /// Applies a unit of the bucket at `place` at its primary and releases the lock: once, however often it arrives.
+    pub fn apply_at_primary(&self, place: Place, unit: &BucketUpdate<'_>) -> Applied {
+        let bucket = self.bucket(place);
         if bucket.owner() != unit.owner || bucket.version() != unit.base_version {
             return Applied::Duplicate;
         }
@@ -32,9 +31,9 @@ impl Table {
         Applied::Applied
     }
 
-    /// Applies a unit at a backup, which knows no locks: by version alone.
-    pub fn apply_at_backup(&self, unit: &BucketUpdate<'_>) -> Applied {
-        let bucket = self.bucket(unit.partition, unit.bucket);
+    /// Applies a unit of the bucket at `place` at a backup, which knows no locks: by version alone.
+    pub fn apply_at_backup(&self, place: Place, unit: &BucketUpdate<'_>) -> Applied {
+        let bucket = self.bucket(place);
         bucket.write(|next| match bucket.version().cmp(&unit.base_version) {
             std::cmp::Ordering::Equal => {
                 self.install(bucket, next, unit);
@@ -43,12 +42,6 @@ impl Table {
             std::cmp::Ordering::Greater => Applied::Duplicate,
             std::cmp::Ordering::Less => Applied::Gap,
         })
-    }
-
-    /// Whether `owner` holds `bucket` of `partition`.
-    #[must_use]
-    pub fn is_held_by(&self, partition: u16, bucket: u32, owner: Owner) -> bool {
-        self.bucket(partition, bucket).owner() == owner
     }
 
     fn install(&self, bucket: Bucket<'_>, next: &mut u64, unit: &BucketUpdate<'_>) {

@@ -111,17 +111,27 @@ impl<'a> BucketUpdate<'a> {
             let (expected, found) = (items_bytes - left.len(), items_bytes);
             return Err(Malformed { what: "unit's end", expected, found });
         }
-        let unit = Self {
+        Ok((Self::parse_checked(bytes), rest))
+    }
+
+    /// Parses bytes that [`Self::parse`] has accepted, without looking at the items again.
+    ///
+    /// # Panics
+    /// If they were not.
+    #[inline]
+    #[must_use]
+    pub fn parse_checked(bytes: &'a [u8]) -> Self {
+        let items_bytes = read_u32(bytes, 12) as usize;
+        Self {
             table: read_u16(bytes, 0),
             partition: read_u16(bytes, 2),
             bucket: read_u32(bytes, 4),
             layout: read_u16(bytes, 8),
             base_version: read_u64(bytes, 16),
             owner: Owner(read_u64(bytes, 24)),
-            items,
-            count,
-        };
-        Ok((unit, rest))
+            items: &bytes[HEADER_BYTES..HEADER_BYTES + items_bytes],
+            count: usize::from(read_u16(bytes, 10)),
+        }
     }
 
     /// The changes, in the order in which the transaction's keys were added.

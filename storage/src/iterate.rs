@@ -45,8 +45,12 @@ impl BucketSnapshot {
 
 impl Table {
     /// Makes `snapshot` a consistent copy of `bucket` of `partition`.
+    ///
+    /// # Panics
+    /// If this node does not hold it.
     pub fn snapshot(&self, partition: u16, bucket: u32, snapshot: &mut BucketSnapshot) {
-        let bucket = self.bucket(partition, bucket);
+        let place = self.bucket_place(partition, bucket).expect("a bucket that this node holds");
+        let bucket = self.bucket(place);
         let BucketSnapshot { version, owner, keys, values, value_bytes } = snapshot;
         *value_bytes = self.layout().value_bytes;
         bucket.read_consistent(|sequence| {

@@ -16,13 +16,13 @@ impl Table {
     /// If `value` does not have the table's value size.
     pub fn load(&self, key: u64, value: &[u8]) -> Result<(), StorageError> {
         assert_eq!(value.len(), self.layout().value_bytes, "values of {} are fixed", self.name());
-        let location = self.locate(key);
-        let bucket = self.bucket(location.partition, location.bucket);
+        let place = self.place(key).expect("the caller loads the copies that a node holds");
+        let bucket = self.bucket(place);
         bucket.write(|next| {
-            if bucket.find(*next << 32, location.tag, key).is_some() {
+            if bucket.find(*next << 32, place.tag, key).is_some() {
                 return Err(StorageError::Exists { table: self.name().to_owned(), key });
             }
-            if bucket.put(next, location.tag, key, value, Quota::WithinLimit) {
+            if bucket.put(next, place.tag, key, value, Quota::WithinLimit) {
                 Ok(())
             } else {
                 let (table, limit) = (self.name().to_owned(), self.limit_bytes());

@@ -2,7 +2,7 @@
 
 use crate::arena::Quota;
 use crate::owner::Owner;
-use crate::table::Table;
+use crate::table::{Place, Table};
 
 /// What the transaction will do with the key (FaSST section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,20 +40,26 @@ pub enum Lock {
 }
 
 impl Table {
-    /// Locks `key`'s bucket for `owner` and reads the key.
+    /// Locks the bucket of `key`, which lives at `place`, for `owner` and reads the key.
     ///
     /// A bucket that `owner` holds already, through another of its keys, is granted again and still
     /// reserves space for an insert (`recovery.md`).
-    pub fn lock(&self, key: u64, owner: Owner, mode: LockMode, out: &mut [u8]) -> Lock {
-        let location = self.locate(key);
-        let bucket = self.bucket(location.partition, location.bucket);
+    pub fn lock(
+        &self,
+        place: Place,
+        key: u64,
+        owner: Owner,
+        mode: LockMode,
+        out: &mut [u8],
+    ) -> Lock {
+        let bucket = self.bucket(place);
         let held_before = match bucket.acquire(owner) {
             Ok(()) => false,
             Err(holder) if holder == owner => true,
             Err(_) => return Lock::Locked,
         };
         let found = bucket.read_consistent(|sequence| {
-            bucket.find(sequence, location.tag, key).map(|slot| slot.copy_value(out)).is_some()
+            bucket.find(sequence, place.tag, key).map(|slot| slot.copy_value(out)).is_some()
         });
         let version = bucket.version();
         let lock = match (mode, found) {

@@ -88,10 +88,17 @@ impl TableLayout {
     }
 }
 
+/// A bucket of a table on one node, and the tag of the key that was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub(crate) first_word: usize,
+    pub(crate) tag: u8,
+}
+
 /// A table on one node: some or all of its partitions, in the node's arena.
 ///
-/// Every operation may be called from any thread. Operations on a partition that this node does not
-/// hold panic: the caller checks [`Table::holds`] where a message names the partition.
+/// Every operation may be called from any thread. Operations take a [`Place`], which exists only for
+/// buckets that this node holds.
 pub struct Table {
     name: String,
     layout: TableLayout,
@@ -158,36 +165,34 @@ impl Table {
         self.arena.limit_bytes()
     }
 
-    /// Whether this node holds `bucket` of `partition`.
-    #[inline]
-    #[must_use]
-    pub fn holds(&self, partition: u16, bucket: u32) -> bool {
-        bucket < self.layout.buckets
-            && self.partitions.get(usize::from(partition)).is_some_and(Option::is_some)
-    }
-
-    /// Where `key` lives in this table.
+    /// Where `key` lives in this table, on any node.
     #[inline(always)]
     #[must_use]
     pub fn locate(&self, key: u64) -> Location {
         self.partitioning.locate(key, self.layout.buckets)
     }
 
+    /// Where `key` lives on this node, if it holds the key's partition.
     #[inline(always)]
-    pub(crate) fn bucket_word(&self, partition: u16, bucket: u32) -> usize {
-        let first = self.partitions[usize::from(partition)]
-            .expect("the caller checked that this node holds the partition");
-        first + bucket as usize * self.layout.main_words
+    #[must_use]
+    pub fn place(&self, key: u64) -> Option<Place> {
+        let location = self.locate(key);
+        let place = self.bucket_place(location.partition, location.bucket)?;
+        Some(Place { tag: location.tag, ..place })
+    }
+
+    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and it holds it.
+    #[inline(always)]
+    #[must_use]
+    pub fn bucket_place(&self, partition: u16, bucket: u32) -> Option<Place> {
+        let first = (*self.partitions.get(usize::from(partition))?)?;
+        let first_word = first + bucket as usize * self.layout.main_words;
+        (bucket < self.layout.buckets).then_some(Place { first_word, tag: 0 })
     }
 
     #[inline(always)]
-    pub(crate) fn bucket_at(&self, first_word: usize) -> Bucket<'_> {
-        Bucket::new(&self.arena, &self.layout, first_word)
-    }
-
-    #[inline(always)]
-    pub(crate) fn bucket(&self, partition: u16, bucket: u32) -> Bucket<'_> {
-        self.bucket_at(self.bucket_word(partition, bucket))
+    pub(crate) fn bucket(&self, place: Place) -> Bucket<'_> {
+        Bucket::new(&self.arena, &self.layout, place.first_word)
     }
 
     #[inline(always)]

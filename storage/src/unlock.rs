@@ -2,7 +2,7 @@
 
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
-use crate::table::Table;
+use crate::table::{Place, Table};
 
 /// What an unlock found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub enum Unlocked {
 }
 
 impl Table {
-    /// Releases `bucket` of `partition` if `owner` holds it; version and rows stay as they were.
-    pub fn unlock(&self, partition: u16, bucket: u32, owner: Owner) -> Unlocked {
-        let bucket = self.bucket(partition, bucket);
+    /// Releases the bucket at `place` if `owner` holds it; version and rows stay as they were.
+    pub fn unlock(&self, place: Place, owner: Owner) -> Unlocked {
+        let bucket = self.bucket(place);
         if bucket.owner() != owner {
             return Unlocked::NotHeld;
         }

@@ -1,7 +1,7 @@
 //! VALIDATE: has a bucket still the version that was read? Headers only, no values.
 
 use crate::owner::Owner;
-use crate::table::Table;
+use crate::table::{Place, Table};
 
 /// What a validation found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +15,13 @@ pub enum Validation {
 }
 
 impl Table {
-    /// Checks that `bucket` of `partition` still has `version`, for the transaction `owner`.
+    /// Checks that the bucket at `place` still has `version`, for the transaction `owner`.
     ///
     /// Knows the owner and still compares versions (rule C2).
     #[inline]
     #[must_use]
-    pub fn validate(&self, partition: u16, bucket: u32, version: u64, owner: Owner) -> Validation {
-        let bucket = self.bucket(partition, bucket);
+    pub fn validate(&self, place: Place, version: u64, owner: Owner) -> Validation {
+        let bucket = self.bucket(place);
         // The owner first: if it was free, a later writer can only make the version differ, and an
         // earlier one stored its version before it freed the owner.
         let holder = bucket.owner();
@@ -32,11 +32,5 @@ impl Table {
         } else {
             Validation::Changed
         }
-    }
-
-    /// Asks for the header of a bucket that will be validated or unlocked.
-    #[inline]
-    pub fn prefetch_header(&self, partition: u16, bucket: u32) {
-        self.prefetch_word(self.bucket_word(partition, bucket));
     }
 }

@@ -3,21 +3,19 @@
 use gannet_rpc::ResponseWriter;
 use gannet_storage::{Lock, LockMode};
 
-use crate::participant::Participant;
-use crate::request::{KeyRequest, Status, VERSION_BYTES, lock_mode_from_wire};
+use crate::participant::{Participant, Target};
+use crate::request::{Status, VERSION_BYTES};
 
 impl Participant {
-    pub(super) fn lock(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let Some((request, table, mode)) = KeyRequest::decode(payload).and_then(|request| {
-            Some((request, self.table_of_key(&request)?, lock_mode_from_wire(request.detail)?))
-        }) else {
-            return self.refuse(response);
-        };
+    #[inline]
+    pub(super) fn lock(&self, target: Target, mode: LockMode, response: &mut ResponseWriter<'_>) {
+        let Target { request, place } = target;
+        let table = self.table(request.table);
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let (status, version, bytes) = match table.lock(request.key, request.owner, mode, value)
-            {
+            let lock = table.lock(place, request.key, request.owner, mode, value);
+            let (status, version, bytes) = match lock {
                 Lock::Granted { version } if mode == LockMode::Insert => {
                     (Status::Granted, version, VERSION_BYTES)
                 }

@@ -2,18 +2,15 @@
 
 use gannet_rpc::ResponseWriter;
 
-use crate::participant::Participant;
-use crate::request::{KeyRequest, Status};
+use crate::participant::{Participant, Target};
+use crate::request::Status;
 
 impl Participant {
-    pub(super) fn unlock(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let Some((request, table)) = KeyRequest::decode(payload)
-            .and_then(|request| Some((request, self.table_of_bucket(&request)?)))
-        else {
-            return self.refuse(response);
-        };
+    #[inline]
+    pub(super) fn unlock(&self, target: Target, response: &mut ResponseWriter<'_>) {
+        let Target { request, place } = target;
         // One that does not hold the bucket changes nothing, and is acknowledged all the same.
-        let _ = table.unlock(request.detail, request.bucket, request.owner);
+        let _ = self.table(request.table).unlock(place, request.owner);
         response.push(Status::Done as u16);
     }
 }

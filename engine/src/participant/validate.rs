@@ -3,18 +3,15 @@
 use gannet_rpc::ResponseWriter;
 use gannet_storage::Validation;
 
-use crate::participant::Participant;
-use crate::request::{KeyRequest, Status};
+use crate::participant::{Participant, Target};
+use crate::request::Status;
 
 impl Participant {
-    pub(super) fn validate(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let Some((request, table)) = KeyRequest::decode(payload)
-            .and_then(|request| Some((request, self.table_of_bucket(&request)?)))
-        else {
-            return self.refuse(response);
-        };
+    #[inline]
+    pub(super) fn validate(&self, target: Target, response: &mut ResponseWriter<'_>) {
+        let Target { request, place } = target;
         let version = request.key;
-        let status = match table.validate(request.detail, request.bucket, version, request.owner) {
+        let status = match self.table(request.table).validate(place, version, request.owner) {
             Validation::Unchanged => Status::Done,
             Validation::Changed => Status::Changed,
             Validation::Locked => Status::Locked,

@@ -29,7 +29,7 @@ impl Transaction<'_> {
                 key: 0,
                 owner: self.owner,
             };
-            let primary = self.node.configuration().primary(row.partition);
+            let primary = row.primary;
             self.request(primary, request::UNLOCK, &request.encode())
                 .expect("an UNLOCK fits a packet");
         }

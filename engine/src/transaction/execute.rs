@@ -38,7 +38,6 @@ impl Transaction<'_> {
 
     /// Fills a batch with as many rows as fit and returns the first that did not.
     fn send_rows(&mut self) -> usize {
-        let configuration = self.node.configuration();
         let mut batch = self.batch.borrow_mut();
         batch.clear();
         for (index, row) in self.rows.iter().enumerate().skip(self.executed) {
@@ -48,9 +47,8 @@ impl Transaction<'_> {
             };
             let key_request =
                 KeyRequest { table: row.table, detail, bucket: 0, key: row.key, owner: self.owner };
-            let primary = configuration.primary(row.partition);
             let answer_bytes = VERSION_BYTES + row.value_bytes;
-            if batch.push(primary, kind, &key_request.encode(), answer_bytes).is_err() {
+            if batch.push(row.primary, kind, &key_request.encode(), answer_bytes).is_err() {
                 assert!(index > self.executed, "a packet takes the largest value");
                 return index;
             }
@@ -62,9 +60,8 @@ impl Transaction<'_> {
     fn take_answers(&mut self, end: usize) {
         let mut doom = None;
         let mut batch = self.batch.borrow_mut();
-        let configuration = self.node.configuration();
         for row in &mut self.rows[self.executed..end] {
-            let answer = batch.next_response(configuration.primary(row.partition));
+            let answer = batch.next_response(row.primary);
             let status = Status::from_wire(answer.kind);
             let (state, abort) = match status {
                 Status::Found | Status::Exists => (RowState::Found, None),

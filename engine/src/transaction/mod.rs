@@ -58,6 +58,7 @@ enum RowState {
 struct Row {
     table: u16,
     partition: u16,
+    primary: u16,
     bucket: u32,
     key: u64,
     /// None in the read set.
@@ -165,10 +166,11 @@ impl<'s> Transaction<'s> {
                 return row;
             }
         };
-        self.values.resize(value_at + value_bytes, 0);
+        self.values.resize(value_at + value_bytes.next_multiple_of(8), 0);
         self.rows.push(Row {
             table: table.0,
             partition: location.partition,
+            primary: self.node.configuration().primary(location.partition),
             bucket: location.bucket,
             key,
             mode,
@@ -276,6 +278,10 @@ impl<'s> Transaction<'s> {
 
     fn commit_phases(&mut self) -> Result<(), Abort> {
         self.execute()?;
+        if let [Row { mode: None, .. }] = self.rows[..] {
+            // One read of one bucket is a snapshot by itself.
+            return Ok(());
+        }
         self.group_buckets()?;
         self.validate()?;
         if !self.rows.iter().any(Row::changes) {

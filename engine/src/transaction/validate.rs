@@ -37,7 +37,7 @@ impl Transaction<'_> {
                 key: row.version,
                 owner: self.owner,
             };
-            let primary = self.node.configuration().primary(row.partition);
+            let primary = row.primary;
             self.request(primary, request::VALIDATE, &request.encode())?;
         }
         match self.end_round() {

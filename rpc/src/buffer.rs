@@ -1,0 +1,53 @@
+//! A byte buffer that is filled and cleared over and over, without being zeroed or freed in between.
+
+/// Bytes that grow to what they are used for and stay that long.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    /// Initialised to its full length; the first `used` bytes are the contents.
+    bytes: Vec<u8>,
+    used: usize,
+}
+
+impl Buffer {
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Appends `count` bytes of unspecified contents, to be overwritten.
+    #[inline(always)]
+    pub(crate) fn claim(&mut self, count: usize) -> &mut [u8] {
+        let start = self.used;
+        self.used += count;
+        if self.used > self.bytes.len() {
+            self.grow();
+        }
+        &mut self.bytes[start..start + count]
+    }
+
+    /// Drops what lies behind the first `count` bytes.
+    #[inline(always)]
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.used = self.used.min(count);
+    }
+
+    #[inline(always)]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
+    #[inline(always)]
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.used]
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.bytes.resize(self.used.next_power_of_two().max(256), 0);
+    }
+}
