@@ -24,6 +24,8 @@ pub struct Configuration {
     pub replicas: usize,
     /// How keys divide over partitions.
     pub partitioning: Partitioning,
+    /// By partition.
+    primaries: Vec<u16>,
     /// By partition: the primary, then the backups.
     copies: Vec<Vec<u16>>,
     /// By node: itself, then the others of its log group.
@@ -43,13 +45,15 @@ impl Configuration {
                 .map(|member| u16::try_from(member % usize::from(nodes)).expect("below nodes"))
                 .collect()
         };
+        let copies: Vec<Vec<u16>> = (0..partitioning.count()).map(ring).collect();
         Self {
             cluster_id,
             epoch: 1,
             incarnations: vec![1; usize::from(nodes)],
             replicas,
             partitioning,
-            copies: (0..partitioning.count()).map(ring).collect(),
+            primaries: copies.iter().map(|copies| copies[0]).collect(),
+            copies,
             log_groups: (0..usize::from(nodes)).map(ring).collect(),
         }
     }
@@ -64,7 +68,7 @@ impl Configuration {
     #[inline]
     #[must_use]
     pub fn primary(&self, partition: u16) -> u16 {
-        self.copies[usize::from(partition)][0]
+        self.primaries[usize::from(partition)]
     }
 
     /// The other nodes that hold `partition`.

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
-use crate::packet::{HEADER_BYTES, Kind, PacketHeader, is_intact, seal};
+use crate::packet::{Contents, HEADER_BYTES, Kind, Route, RouteWords, is_intact, seal};
 use crate::request_batch::RequestBatch;
 use crate::session::{Admission, Session};
 use crate::transport::{PacketReceiver, PacketSender};
@@ -97,7 +97,8 @@ pub struct Counters {
 /// A packet that passed all checks of its header.
 struct Arrived {
     index: usize,
-    header: PacketHeader,
+    source: u16,
+    contents: Contents,
 }
 
 /// One worker's side of the RPC layer; see the module's text.
@@ -116,6 +117,8 @@ pub struct Endpoint<S, R> {
     ready: Vec<u16>,
     counters: Counters,
     next_loss_check_ns: u64,
+    /// By node: the route that its packets must have.
+    expected_routes: Vec<RouteWords>,
 }
 
 impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
@@ -125,9 +128,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let nodes = identity.incarnations.len();
         let coroutines = usize::from(identity.coroutines);
         let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes, sender.mtu())));
+        let numbers = 0..u16::try_from(nodes).expect("nodes are numbered with 16 bits");
         Self {
             batches: (0..coroutines).map(|_| batch()).collect(),
             sessions: (0..nodes * coroutines).map(|_| Session::default()).collect(),
+            expected_routes: numbers.map(|node| RouteWords(identity.route_from(node).words())).collect(),
             arrived: Vec::new(),
             local: Vec::with_capacity(coroutines),
             local_running: Vec::with_capacity(coroutines),
@@ -196,13 +201,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             }
             let sequence = batch.sequence;
             let lane = batch.lane(destination);
-            let header = PacketHeader {
-                cluster_id: identity.cluster_id,
-                epoch: identity.epoch,
-                source: identity.node,
-                destination,
-                source_incarnation: identity.incarnations[usize::from(identity.node)],
-                destination_incarnation: identity.incarnations[usize::from(destination)],
+            let packet = lane.request.as_mut_slice();
+            identity.route_to(destination).write(packet);
+            let contents = Contents {
                 worker: identity.worker,
                 coroutine,
                 kind: Kind::Request,
@@ -210,13 +211,13 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 sequence,
                 fragment: 0,
                 fragments: 1,
-                message_bytes: (lane.request.len() - HEADER_BYTES) as u32,
+                message_bytes: (packet.len() - HEADER_BYTES) as u32,
             };
-            header.write(lane.request.as_mut_slice());
+            contents.write(packet);
             if sender.wants_checksum() {
-                seal(lane.request.as_mut_slice());
+                seal(packet);
             }
-            sender.queue(destination, lane.request.as_slice());
+            sender.queue(destination, packet);
         }
     }
 
@@ -250,8 +251,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             debug_assert!(prepared, "a batch is well-formed");
         }
         for index in 0..packets {
-            if let Some(header) = self.check(index, handler, incoming) {
-                self.arrived.push(Arrived { index, header });
+            if let Some((source, contents)) = self.check(index, handler, incoming) {
+                self.arrived.push(Arrived { index, source, contents });
             }
         }
         for request in incoming.iter() {
@@ -297,13 +298,13 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         H::Prepared: 'i,
     {
         let mut arrived = std::mem::take(&mut self.arrived);
-        for Arrived { index, header } in arrived.drain(..) {
-            match header.kind {
+        for arrived in arrived.drain(..) {
+            match arrived.contents.kind {
                 Kind::Request => {
-                    let requests = incoming.take(usize::from(header.messages));
-                    self.run_requests(handler, index, &header, requests);
+                    let requests = incoming.take(usize::from(arrived.contents.messages));
+                    self.run_requests(handler, &arrived, requests);
                 }
-                Kind::Response => self.take_response(index, &header),
+                Kind::Response => self.take_response(&arrived),
             }
         }
         self.arrived = arrived;
@@ -314,16 +315,16 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     fn run_requests<'i, H: Handler>(
         &mut self,
         handler: &mut H,
-        index: usize,
-        header: &PacketHeader,
+        arrived: &Arrived,
         requests: impl Iterator<Item = &'i Incoming<H::Prepared>>,
     ) where
         H::Prepared: 'i,
     {
         let Self { identity, sender, receiver, sessions, counters, .. } = self;
-        let session = usize::from(header.source) * usize::from(identity.coroutines)
-            + usize::from(header.coroutine);
-        match sessions[session].admit(header.sequence) {
+        let Arrived { index, source, contents } = *arrived;
+        let session =
+            usize::from(source) * usize::from(identity.coroutines) + usize::from(contents.coroutine);
+        match sessions[session].admit(contents.sequence) {
             Admission::Run(packet) => {
                 packet.claim(HEADER_BYTES);
                 let mut response = ResponseWriter::new(packet);
@@ -331,27 +332,21 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 for request in requests {
                     handler.handle(request.prepared, request.payload(messages), &mut response);
                 }
-                counters.requests += u64::from(header.messages);
-                let answer = PacketHeader {
-                    source: header.destination,
-                    destination: header.source,
-                    source_incarnation: header.destination_incarnation,
-                    destination_incarnation: header.source_incarnation,
-                    kind: Kind::Response,
-                    messages: response.messages(),
-                    message_bytes: (packet.len() - HEADER_BYTES) as u32,
-                    ..*header
-                };
-                answer.write(packet.as_mut_slice());
+                counters.requests += u64::from(contents.messages);
+                let messages = response.messages();
+                let packet = packet.as_mut_slice();
+                let message_bytes = (packet.len() - HEADER_BYTES) as u32;
+                identity.route_to(source).write(packet);
+                Contents { kind: Kind::Response, messages, message_bytes, ..contents }.write(packet);
                 if sender.wants_checksum() {
-                    seal(packet.as_mut_slice());
+                    seal(packet);
                 }
-                sender.queue(header.source, packet.as_slice());
+                sender.queue(source, packet);
             }
             Admission::Resend(packet) => {
                 counters.duplicates += 1;
                 requests.for_each(drop);
-                sender.queue(header.source, packet);
+                sender.queue(source, packet);
             }
             Admission::Drop => {
                 counters.duplicates += 1;
@@ -361,73 +356,65 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     #[inline]
-    fn take_response(&mut self, index: usize, header: &PacketHeader) {
-        let mut batch = self.batches[usize::from(header.coroutine)].borrow_mut();
+    fn take_response(&mut self, arrived: &Arrived) {
+        let Arrived { index, source, contents } = arrived;
+        let mut batch = self.batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
-        let lane = batch.lane(header.source);
-        if header.sequence != sequence || lane.answered || header.messages != lane.requests {
+        let lane = batch.lane(*source);
+        if contents.sequence != sequence || lane.answered || contents.messages != lane.requests {
             self.counters.late_responses += 1;
             return;
         }
-        let messages = &self.receiver.packet(index)[HEADER_BYTES..];
+        let messages = &self.receiver.packet(*index)[HEADER_BYTES..];
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
         batch.unanswered -= 1;
         if batch.unanswered == 0 {
-            self.ready.push(header.coroutine);
+            self.ready.push(contents.coroutine);
         }
     }
 
-    /// The header of packet `index`, if the packet is meant for this endpoint and well-formed; its
-    /// requests are prepared and appended to `incoming`.
+    /// Sender and contents of packet `index`, if the packet is meant for this endpoint and
+    /// well-formed; its requests are prepared and appended to `incoming`.
     #[inline]
     fn check<H: Handler>(
         &mut self,
         index: usize,
         handler: &H,
         incoming: &mut Vec<Incoming<H::Prepared>>,
-    ) -> Option<PacketHeader> {
-        let Self { identity, sender, receiver, counters, .. } = self;
+    ) -> Option<(u16, Contents)> {
+        let Self { identity, sender, receiver, counters, expected_routes, .. } = self;
         let packet = receiver.packet(index);
         if sender.wants_checksum() && !is_intact(packet) {
             counters.corrupt += 1;
             return None;
         }
-        let Some(header) = PacketHeader::parse(packet) else {
+        let (Some(route), Some(contents)) = (RouteWords::parse(packet), Contents::parse(packet))
+        else {
             counters.malformed += 1;
             return None;
         };
-        if header.cluster_id != identity.cluster_id {
-            counters.wrong_cluster += 1;
-            return None;
-        }
-        if header.epoch != identity.epoch {
-            counters.wrong_epoch += 1;
-            return None;
-        }
-        let incarnation = identity.incarnations.get(usize::from(header.source)).copied();
-        if header.destination != identity.node
-            || header.worker != identity.worker
-            || header.source == identity.node
-            || Some(header.source_incarnation) != incarnation
-            || header.destination_incarnation != identity.incarnations[usize::from(identity.node)]
+        let source = route.source();
+        if expected_routes.get(usize::from(source)) != Some(&route)
+            || contents.worker != identity.worker
+            || source == identity.node
         {
-            counters.wrong_incarnation += 1;
+            identity.count_stranger(packet, counters);
             return None;
         }
         let messages = &packet[HEADER_BYTES..];
-        let well_formed = header.coroutine < identity.coroutines
-            && (header.fragment, header.fragments) == (0, 1)
-            && header.message_bytes as usize == messages.len()
-            && match header.kind {
-                Kind::Request => prepare(handler, messages, header.messages, incoming),
-                Kind::Response => Messages::are_well_formed(messages, header.messages),
+        let well_formed = contents.coroutine < identity.coroutines
+            && (contents.fragment, contents.fragments) == (0, 1)
+            && contents.message_bytes as usize == messages.len()
+            && match contents.kind {
+                Kind::Request => prepare(handler, messages, contents.messages, incoming),
+                Kind::Response => Messages::are_well_formed(messages, contents.messages),
             };
         if !well_formed {
             counters.malformed += 1;
             return None;
         }
-        Some(header)
+        Some((source, contents))
     }
 
     /// Sends every request again that has been unanswered for too long; looks at most every
@@ -463,6 +450,41 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.batches.iter().any(|batch| batch.borrow().unanswered > 0)
+    }
+}
+
+impl Identity {
+    #[inline(always)]
+    fn route(&self, source: u16, destination: u16) -> Route {
+        Route {
+            cluster_id: self.cluster_id,
+            epoch: self.epoch,
+            source,
+            destination,
+            source_incarnation: self.incarnations[usize::from(source)],
+            destination_incarnation: self.incarnations[usize::from(destination)],
+        }
+    }
+
+    #[inline(always)]
+    fn route_to(&self, destination: u16) -> Route {
+        self.route(self.node, destination)
+    }
+
+    fn route_from(&self, source: u16) -> Route {
+        self.route(source, self.node)
+    }
+
+    /// Counts a packet that is not from a peer to this endpoint, by what is wrong with it.
+    #[cold]
+    fn count_stranger(&self, packet: &[u8], counters: &mut Counters) {
+        let counter = match Route::parse(packet) {
+            None => &mut counters.malformed,
+            Some(route) if route.cluster_id != self.cluster_id => &mut counters.wrong_cluster,
+            Some(route) if route.epoch != self.epoch => &mut counters.wrong_epoch,
+            Some(_) => &mut counters.wrong_incarnation,
+        };
+        *counter += 1;
     }
 }
 

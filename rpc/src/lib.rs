@@ -33,7 +33,7 @@ pub use endpoint::{Counters, Endpoint, Handler, Identity, Incoming, RETRANSMIT_A
 #[cfg(not(loom))]
 pub use memory::{MemoryFabric, MemoryReceiver, MemorySender};
 pub use message::{Message, Messages, ResponseWriter};
-pub use packet::{HEADER_BYTES, Kind, PacketHeader};
+pub use packet::{Contents, HEADER_BYTES, Kind, PacketHeader, Route};
 pub use parking::{Parking, Waker};
 pub use request_batch::{RequestBatch, TooLarge};
 pub use transport::{PacketReceiver, PacketSender};

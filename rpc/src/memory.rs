@@ -124,7 +124,7 @@ impl PacketSender for MemorySender {
         for destination in self.rung.drain(..) {
             let lane = &mut self.lanes[usize::from(destination)];
             lane.queued = false;
-            if let Some(producer) = &lane.producer {
+            if let Some(producer) = &mut lane.producer {
                 producer.publish();
             }
             if let Some(waker) = &lane.waker {

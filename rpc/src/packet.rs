@@ -35,9 +35,19 @@ pub enum Kind {
     Response = 2,
 }
 
-/// A packet header in memory.
+/// A packet header in memory: the part that names sender and receiver, and the part that changes
+/// with each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketHeader {
+    /// Who sends to whom.
+    pub route: Route,
+    /// What is sent.
+    pub contents: Contents,
+}
+
+/// Cluster, epoch, sender and receiver of a packet: the same for all packets from one to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
     /// Cluster that the packet belongs to.
     pub cluster_id: u32,
     /// Membership epoch of the sender; an opaque number that is compared.
@@ -50,6 +60,11 @@ pub struct PacketHeader {
     pub source_incarnation: u32,
     /// Incarnation that the sender believes the receiver to have.
     pub destination_incarnation: u32,
+}
+
+/// What a packet holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contents {
     /// Worker at both ends.
     pub worker: u16,
     /// Coroutine whose batch this is, of the requesting node in both directions.
@@ -68,19 +83,83 @@ pub struct PacketHeader {
     pub message_bytes: u32,
 }
 
-impl PacketHeader {
-    /// Writes the header into the first [`HEADER_BYTES`] of `packet`, the checksum as 0.
+/// Bytes of a route in a header.
+const ROUTE_BYTES: usize = 24;
+
+impl Route {
+    /// The route's three words, the checksum as 0.
+    #[inline]
+    #[must_use]
+    pub(crate) fn words(&self) -> [u64; 3] {
+        [
+            u64::from(self.cluster_id) << 32,
+            u64::from(self.epoch) | u64::from(self.source) << 32 | u64::from(self.destination) << 48,
+            u64::from(self.source_incarnation) | u64::from(self.destination_incarnation) << 32,
+        ]
+    }
+
+    /// Writes the route into a packet's header.
     ///
     /// # Panics
-    /// If `packet` is shorter than that.
+    /// If `packet` is shorter than a header.
     #[inline]
     pub fn write(&self, packet: &mut [u8]) {
         let header: &mut [u8; HEADER_BYTES] =
             packet.first_chunk_mut().expect("a packet has room for its header");
+        for (bytes, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(self.words()) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+
+    /// Reads the route of a packet.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "each field is shifted to the low bits")]
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        let words = RouteWords::parse(packet)?.0;
+        Some(Self {
+            cluster_id: (words[0] >> 32) as u32,
+            epoch: words[1] as u32,
+            source: (words[1] >> 32) as u16,
+            destination: (words[1] >> 48) as u16,
+            source_incarnation: words[2] as u32,
+            destination_incarnation: (words[2] >> 32) as u32,
+        })
+    }
+}
+
+/// A route as it lies in a header, to be compared with the one that is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RouteWords(pub(crate) [u64; 3]);
+
+impl RouteWords {
+    /// The route of a packet, without its checksum.
+    #[inline(always)]
+    pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; HEADER_BYTES] = packet.first_chunk()?;
+        let words = header.as_chunks::<8>().0;
+        let word = |index: usize| u64::from_le_bytes(words[index]);
+        Some(Self([word(0) & !0xffff_ffff, word(1), word(2)]))
+    }
+
+    /// The node that sent it, as it says.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the field is shifted to the low bits")]
+    pub(crate) fn source(&self) -> u16 {
+        (self.0[1] >> 32) as u16
+    }
+}
+
+impl Contents {
+    /// Writes the contents' part of a packet's header.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than a header.
+    #[inline(always)]
+    pub fn write(&self, packet: &mut [u8]) {
+        let header: &mut [u8; HEADER_BYTES] =
+            packet.first_chunk_mut().expect("a packet has room for its header");
         let words = [
-            u64::from(self.cluster_id) << 32,
-            u64::from(self.epoch) | u64::from(self.source) << 32 | u64::from(self.destination) << 48,
-            u64::from(self.source_incarnation) | u64::from(self.destination_incarnation) << 32,
             u64::from(self.worker)
                 | u64::from(self.coroutine) << 16
                 | (self.kind as u64) << 32
@@ -90,32 +169,27 @@ impl PacketHeader {
                 | u64::from(self.fragments) << 16
                 | u64::from(self.message_bytes) << 32,
         ];
-        for (bytes, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        let behind_route = header[ROUTE_BYTES..].as_chunks_mut::<8>().0;
+        for (bytes, word) in behind_route.iter_mut().zip(words) {
             *bytes = word.to_le_bytes();
         }
     }
 
-    /// Reads the header of `packet`; `None` if it is too short or of no known kind.
-    #[inline]
+    /// Reads the contents' part; `None` if the packet is too short or of no known kind.
+    #[inline(always)]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each field is shifted to the low bits")]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let header: &[u8; HEADER_BYTES] = packet.first_chunk()?;
         let words = header.as_chunks::<8>().0;
         let word = |index: usize| u64::from_le_bytes(words[index]);
-        let (route, incarnations, batch, tail) = (word(1), word(2), word(3), word(5));
+        let (batch, tail) = (word(3), word(5));
         let kind = match (batch >> 32) as u16 {
             1 => Kind::Request,
             2 => Kind::Response,
             _ => return None,
         };
         Some(Self {
-            cluster_id: (word(0) >> 32) as u32,
-            epoch: route as u32,
-            source: (route >> 32) as u16,
-            destination: (route >> 48) as u16,
-            source_incarnation: incarnations as u32,
-            destination_incarnation: (incarnations >> 32) as u32,
             worker: batch as u16,
             coroutine: (batch >> 16) as u16,
             kind,
@@ -125,6 +199,25 @@ impl PacketHeader {
             fragments: (tail >> 16) as u16,
             message_bytes: (tail >> 32) as u32,
         })
+    }
+}
+
+impl PacketHeader {
+    /// Writes the header into the first [`HEADER_BYTES`] of `packet`, the checksum as 0.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than that.
+    #[inline]
+    pub fn write(&self, packet: &mut [u8]) {
+        self.route.write(packet);
+        self.contents.write(packet);
+    }
+
+    /// Reads the header of `packet`; `None` if it is too short or of no known kind.
+    #[inline]
+    #[must_use]
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        Some(Self { route: Route::parse(packet)?, contents: Contents::parse(packet)? })
     }
 }
 
@@ -151,11 +244,16 @@ mod tests {
             (worker, coroutine, request, messages) in any::<(u16, u16, bool, u16)>(),
             (sequence, fragment, fragments, message_bytes) in any::<(u64, u16, u16, u32)>(),
         ) -> PacketHeader {
+            let kind = if request { Kind::Request } else { Kind::Response };
             PacketHeader {
-                cluster_id, epoch, source, destination, source_incarnation,
-                destination_incarnation, worker, coroutine,
-                kind: if request { Kind::Request } else { Kind::Response },
-                messages, sequence, fragment, fragments, message_bytes,
+                route: Route {
+                    cluster_id, epoch, source, destination, source_incarnation,
+                    destination_incarnation,
+                },
+                contents: Contents {
+                    worker, coroutine, kind, messages, sequence, fragment, fragments,
+                    message_bytes,
+                },
             }
         }
     }

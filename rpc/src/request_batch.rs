@@ -97,7 +97,7 @@ impl RequestBatch {
     ///
     /// # Errors
     /// [`TooLarge`], with nothing added, if the destination's requests or responses exceed a packet.
-    #[inline]
+    #[inline(always)]
     pub fn push(
         &mut self,
         destination: u16,

@@ -5,7 +5,9 @@
 //! head: what the receiver has released       tail: what the sender has published
 //! ```
 //! Positions count bytes and never wrap; a position modulo the capacity is the place in the ring. A
-//! frame is contiguous, so a packet can be read where it lies.
+//! frame is contiguous, so a packet can be read where it lies. A sender that finds the ring empty
+//! goes back to its start once it has left the first few KiB: the part in use stays in the cache,
+//! however large the ring is for bursts.
 //!
 //! Facts that the unsafe code rests on:
 //! - there is one [`Producer`] and one [`Consumer`], neither of which can be cloned, and each of
@@ -34,6 +36,8 @@ use crossbeam::utils::CachePadded;
 
 const FRAME_HEADER_BYTES: usize = 8;
 const SKIP: u64 = u64::MAX;
+/// How far into an otherwise empty ring a sender goes before it returns to the start.
+const RESTART_BYTES: usize = 4 << 10;
 
 struct Shared {
     memory: Memory,
@@ -46,6 +50,8 @@ pub(crate) struct Producer {
     shared: Arc<Shared>,
     /// Where the next frame goes; ahead of the published tail until [`Producer::publish`].
     tail: u64,
+    /// The tail at the last doorbell.
+    published: u64,
     /// The receiver's position when this end last looked.
     head_seen: u64,
 }
@@ -75,7 +81,7 @@ pub(crate) fn ring(capacity: usize) -> (Producer, Consumer) {
         tail: CachePadded::new(AtomicU64::new(0)),
     });
     (
-        Producer { shared: Arc::clone(&shared), tail: 0, head_seen: 0 },
+        Producer { shared: Arc::clone(&shared), tail: 0, published: 0, head_seen: 0 },
         Consumer { shared, head: 0, tail_seen: 0 },
     )
 }
@@ -92,34 +98,51 @@ impl Producer {
     pub(crate) fn push(&mut self, packet: &[u8]) -> bool {
         let capacity = self.shared.memory.capacity();
         let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
-        let at = offset(self.tail, capacity);
-        let skipped = if at + frame > capacity { capacity - at } else { 0 };
-        let needed = (skipped + frame) as u64;
-        if self.tail + needed > self.head_seen + capacity as u64 {
-            // Acquire: pairs with the Release in Consumer::release(): what it released is not read
-            // any more and may be overwritten.
-            self.head_seen = self.shared.head.load(Ordering::Acquire);
-            if self.tail + needed > self.head_seen + capacity as u64 {
+        let mut at = offset(self.tail, capacity);
+        if at + frame > capacity || at >= RESTART_BYTES && self.is_empty() {
+            if !self.has_room(capacity - at + frame) {
                 return false;
             }
+            self.shared.memory.write_u64(at, SKIP);
+            self.tail += (capacity - at) as u64;
+            at = 0;
+        } else if !self.has_room(frame) {
+            return false;
         }
-        let memory = &self.shared.memory;
-        if skipped != 0 {
-            memory.write(at, &SKIP.to_le_bytes());
-            self.tail += skipped as u64;
-        }
-        let at = offset(self.tail, capacity);
-        memory.write(at, &(packet.len() as u64).to_le_bytes());
-        memory.write(at + FRAME_HEADER_BYTES, packet);
+        self.shared.memory.write_frame(at, packet);
         self.tail += frame as u64;
         true
     }
 
+    #[inline]
+    fn has_room(&mut self, needed: usize) -> bool {
+        let end = self.tail + needed as u64;
+        let capacity = self.shared.memory.capacity() as u64;
+        if end > self.head_seen + capacity {
+            // Acquire: pairs with the Release in Consumer::release(): what it released is not read
+            // any more and may be overwritten.
+            self.head_seen = self.shared.head.load(Ordering::Acquire);
+        }
+        end <= self.head_seen + capacity
+    }
+
+    /// Whether the receiver has released everything; looked at once per doorbell.
+    #[inline]
+    fn is_empty(&mut self) -> bool {
+        if self.published != self.tail {
+            return false;
+        }
+        // Acquire: as in has_room().
+        self.head_seen = self.shared.head.load(Ordering::Acquire);
+        self.head_seen == self.tail
+    }
+
     /// Makes the packets pushed so far visible: the doorbell.
     #[inline]
-    pub(crate) fn publish(&self) {
+    pub(crate) fn publish(&mut self) {
         // Release: pairs with the Acquire in Consumer::pop().
         self.shared.tail.store(self.tail, Ordering::Release);
+        self.published = self.tail;
     }
 }
 
@@ -202,11 +225,24 @@ mod memory {
 
         /// Called by the producer alone, on a range that the consumer does not read.
         #[inline(always)]
-        pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
-            let to = self.at(offset, bytes.len());
-            // SAFETY: `to` is valid for `bytes.len()` bytes inside the allocation (asserted), which
-            // is writable through UnsafeCell; the range is the producer's alone until it publishes,
-            // so nothing reads it and it cannot overlap `bytes`.
+        pub(super) fn write_u64(&self, offset: usize, word: u64) {
+            self.write(self.at(offset, 8), &word.to_le_bytes());
+        }
+
+        /// Called by the producer alone, on a range that the consumer does not read.
+        #[inline(always)]
+        pub(super) fn write_frame(&self, offset: usize, packet: &[u8]) {
+            let to = self.at(offset, 8 + packet.len());
+            self.write(to, &(packet.len() as u64).to_le_bytes());
+            self.write(to.wrapping_add(8), packet);
+        }
+
+        /// `to` comes from `at`, for a range that has `bytes` from there on.
+        #[inline(always)]
+        fn write(&self, to: *mut u8, bytes: &[u8]) {
+            // SAFETY: `to` is valid for `bytes.len()` bytes inside the allocation (asserted in
+            // `at`), which is writable through UnsafeCell; the range is the producer's alone until
+            // it publishes, so nothing reads it and it cannot overlap `bytes`.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
 
@@ -247,7 +283,16 @@ mod memory {
             self.words.len() * 8
         }
 
-        pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
+        pub(super) fn write_u64(&self, offset: usize, word: u64) {
+            self.words[offset / 8].store(word, Ordering::Relaxed);
+        }
+
+        pub(super) fn write_frame(&self, offset: usize, packet: &[u8]) {
+            self.write_u64(offset, packet.len() as u64);
+            self.write(offset + 8, packet);
+        }
+
+        fn write(&self, offset: usize, bytes: &[u8]) {
             for (index, chunk) in bytes.chunks(8).enumerate() {
                 let mut word = [0; 8];
                 word[..chunk.len()].copy_from_slice(chunk);

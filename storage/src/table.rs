@@ -95,6 +95,15 @@ pub struct Place {
     pub(crate) tag: u8,
 }
 
+impl Place {
+    /// The same bucket, for a key with this tag.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_tag(self, tag: u8) -> Self {
+        Self { tag, ..self }
+    }
+}
+
 /// A table on one node: some or all of its partitions, in the node's arena.
 ///
 /// Every operation may be called from any thread. Operations take a [`Place`], which exists only for
@@ -176,9 +185,15 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn place(&self, key: u64) -> Option<Place> {
-        let location = self.locate(key);
+        self.place_of(self.locate(key))
+    }
+
+    /// Where a key with this location lies on this node, if it holds the key's partition.
+    #[inline(always)]
+    #[must_use]
+    pub fn place_of(&self, location: Location) -> Option<Place> {
         let place = self.bucket_place(location.partition, location.bucket)?;
-        Some(Place { tag: location.tag, ..place })
+        Some(place.with_tag(location.tag))
     }
 
     /// Where `bucket` of `partition` lies on this node, if there is such a bucket and it holds it.

@@ -36,7 +36,7 @@ impl Participant {
         let table = self.node.table(request.table)?;
         let location = table.locate(request.key);
         let is_primary = self.node.configuration().primary(location.partition) == self.node.id();
-        let place = table.place(request.key)?;
+        let place = table.place_of(location)?;
         is_primary.then_some(Target { request: *request, place })
     }
 
@@ -66,7 +66,7 @@ impl Participant {
             if !fits || (location.partition, location.bucket) != (unit.partition, unit.bucket) {
                 return None;
             }
-            place = table.place(key)?;
+            place = place.with_tag(location.tag);
         }
         Some((unit.table, place))
     }
