@@ -21,6 +21,11 @@ pub(crate) const BACKUP: u16 = 5;
 pub(crate) const PRIMARY: u16 = 6;
 pub(crate) const UNLOCK: u16 = 7;
 
+/// Modes of LOCK.
+pub(crate) const UPDATE: u16 = 1;
+pub(crate) const INSERT: u16 = 2;
+pub(crate) const DELETE: u16 = 3;
+
 /// Bytes of a request about one key or bucket.
 pub(crate) const KEY_REQUEST_BYTES: usize = 24;
 /// Bytes before the value in an answer to READ or LOCK.
@@ -118,19 +123,9 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[inline]
 pub(crate) fn lock_mode_to_wire(mode: LockMode) -> u16 {
     match mode {
-        LockMode::Update => 1,
-        LockMode::Insert => 2,
-        LockMode::Delete => 3,
-    }
-}
-
-#[inline]
-pub(crate) fn lock_mode_from_wire(mode: u16) -> Option<LockMode> {
-    match mode {
-        1 => Some(LockMode::Update),
-        2 => Some(LockMode::Insert),
-        3 => Some(LockMode::Delete),
-        _ => None,
+        LockMode::Update => UPDATE,
+        LockMode::Insert => INSERT,
+        LockMode::Delete => DELETE,
     }
 }
 
@@ -149,9 +144,6 @@ mod tests {
         };
         assert_eq!(KeyRequest::decode(&request.encode()), Some(request));
         assert_eq!(KeyRequest::decode(&request.encode()[1..]), None);
-        for mode in [LockMode::Update, LockMode::Insert, LockMode::Delete] {
-            assert_eq!(lock_mode_from_wire(lock_mode_to_wire(mode)), Some(mode));
-        }
         for status in 1..=10 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }

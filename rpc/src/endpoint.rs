@@ -48,8 +48,8 @@ pub trait Handler {
 pub struct Incoming<P> {
     prepared: P,
     /// Where its payload lies among the messages of its packet.
-    payload_at: usize,
-    payload_bytes: usize,
+    payload_at: u32,
+    payload_bytes: u32,
 }
 
 /// Who an endpoint is, and whom it talks to.
@@ -491,12 +491,13 @@ impl Identity {
 impl<P> Incoming<P> {
     #[inline(always)]
     fn payload<'m>(&self, messages: &'m [u8]) -> &'m [u8] {
-        &messages[self.payload_at..self.payload_at + self.payload_bytes]
+        &messages[self.payload_at as usize..][..self.payload_bytes as usize]
     }
 }
 
 /// Prepares `count` requests; `false`, with none of them left in `incoming`, if they are malformed.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "messages are shorter than the MTU")]
 fn prepare<H: Handler>(
     handler: &H,
     messages: &[u8],
@@ -505,12 +506,12 @@ fn prepare<H: Handler>(
 ) -> bool {
     let before = incoming.len();
     let mut requests = Messages::new(messages, count);
-    let mut payload_at = MESSAGE_HEADER_BYTES;
+    let mut payload_at = MESSAGE_HEADER_BYTES as u32;
     for request in requests.by_ref() {
         let prepared = handler.prepare(request.kind, request.payload);
-        let payload_bytes = request.payload.len();
+        let payload_bytes = request.payload.len() as u32;
         incoming.push(Incoming { prepared, payload_at, payload_bytes });
-        payload_at += message_bytes(payload_bytes);
+        payload_at += message_bytes(request.payload.len()) as u32;
     }
     let well_formed = incoming.len() - before == usize::from(count) && requests.is_at_end();
     if !well_formed {

@@ -4,10 +4,8 @@
 //! worker i of the others. A doorbell is one release store per destination of the batch. Where two
 //! peers are driven by different OS threads it also wakes a thread that sleeps.
 
-use crossbeam::utils::CachePadded;
-
 use crate::parking::Waker;
-use crate::ring::{Consumer, Frame, Producer, ring};
+use crate::ring::{Consumer, ConsumerSet, Producer, ring};
 use crate::transport::{PacketReceiver, PacketSender};
 
 /// Most packets received in one batch: what the prefetch passes keep in flight.
@@ -71,11 +69,10 @@ impl MemoryFabric {
             .collect();
         let consumers = (0..self.nodes)
             .filter_map(|peer| self.consumers[index(peer, node)].take())
-            .map(CachePadded::new)
-            .collect();
+            .collect::<Vec<_>>();
         let sender =
             MemorySender { lanes, rung: Vec::with_capacity(self.nodes), mtu: self.mtu, dropped: 0 };
-        let receiver = MemoryReceiver { consumers, first: 0, batch: Vec::with_capacity(BATCH_MAX) };
+        let receiver = MemoryReceiver { consumers: ConsumerSet::new(consumers.into_iter()) };
         (sender, receiver)
     }
 }
@@ -140,58 +137,30 @@ impl PacketSender for MemorySender {
 
 /// The receiving ends of one worker.
 pub struct MemoryReceiver {
-    consumers: Vec<CachePadded<Consumer>>,
-    /// The ring to look at first, so that a busy peer does not starve the others.
-    first: usize,
-    batch: Vec<(usize, Frame)>,
+    consumers: ConsumerSet,
 }
 
 impl MemoryReceiver {
     /// Whether a packet waits in any ring.
     #[must_use]
     pub fn has_packets(&self) -> bool {
-        self.consumers.iter().any(|consumer| consumer.has_packets())
+        self.consumers.has_packets()
     }
 }
 
 impl PacketReceiver for MemoryReceiver {
     #[inline]
     fn poll(&mut self) -> usize {
-        debug_assert!(self.batch.is_empty(), "a batch is released before the next");
-        let rings = self.consumers.len();
-        for step in 0..rings {
-            let index = if self.first + step < rings {
-                self.first + step
-            } else {
-                self.first + step - rings
-            };
-            let consumer = &mut self.consumers[index];
-            while let Some(frame) = consumer.pop() {
-                self.batch.push((index, frame));
-                if self.batch.len() == BATCH_MAX {
-                    self.first = index;
-                    return BATCH_MAX;
-                }
-            }
-        }
-        self.first = if self.first + 1 < rings { self.first + 1 } else { 0 };
-        self.batch.len()
+        self.consumers.poll(BATCH_MAX)
     }
 
-    #[inline]
+    #[inline(always)]
     fn packet(&self, index: usize) -> &[u8] {
-        let (ring, frame) = self.batch[index];
-        self.consumers[ring].packet(frame)
+        self.consumers.packet(index)
     }
 
     #[inline]
     fn release(&mut self) {
-        let mut last = usize::MAX;
-        for (index, _) in self.batch.drain(..) {
-            if index != last {
-                self.consumers[index].release();
-                last = index;
-            }
-        }
+        self.consumers.release();
     }
 }

@@ -10,11 +10,13 @@
 //! however large the ring is for bursts.
 //!
 //! Facts that the unsafe code rests on:
-//! - there is one [`Producer`] and one [`Consumer`], neither of which can be cloned, and each of
-//!   their methods takes `&mut self` or borrows `self` for as long as the bytes are used;
+//! - there is one [`Producer`] and one [`Consumer`] of a ring, neither of which can be cloned;
 //! - the producer writes only to positions in `tail .. head + capacity`, where `head` was loaded with
 //!   Acquire; the consumer reads only positions in `head .. tail`, where `tail` was loaded with
 //!   Acquire; the two ranges never overlap;
+//! - a [`ConsumerSet`] remembers a frame only from its poll to its release; both take it by
+//!   `&mut self`, and packets are borrowed from it, so no packet is read after its room was given
+//!   back;
 //! - the memory is allocated once, zeroed, and lives as long as either half.
 //!
 //! *Source*: the single-producer queue of Lamport (Specifying Concurrent Program Modules, 1983),
@@ -59,17 +61,21 @@ pub(crate) struct Producer {
 /// The receiving end.
 pub(crate) struct Consumer {
     shared: Arc<Shared>,
-    /// The next frame to look at; ahead of the published head until [`Consumer::release`].
+    /// The next frame to look at; ahead of the published head until the set is released.
     head: u64,
     /// The sender's position when this end last looked.
     tail_seen: u64,
+    /// Whether frames were taken since the last release.
+    taken: bool,
 }
 
-/// A packet in the ring, read with [`Consumer::packet`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
-    offset: usize,
-    bytes: usize,
+/// The receiving ends of several rings, polled in turn.
+pub(crate) struct ConsumerSet {
+    consumers: Vec<CachePadded<Consumer>>,
+    /// The ring to look at first, so that a busy peer does not starve the others.
+    first: usize,
+    /// Packets taken since the last release.
+    frames: Vec<Frame>,
 }
 
 /// A ring of `capacity` bytes, a power of two.
@@ -82,7 +88,7 @@ pub(crate) fn ring(capacity: usize) -> (Producer, Consumer) {
     });
     (
         Producer { shared: Arc::clone(&shared), tail: 0, published: 0, head_seen: 0 },
-        Consumer { shared, head: 0, tail_seen: 0 },
+        Consumer { shared, head: 0, tail_seen: 0, taken: false },
     )
 }
 
@@ -147,9 +153,9 @@ impl Producer {
 }
 
 impl Consumer {
-    /// The next packet, left in place until [`Self::release`].
-    #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Frame> {
+    /// Takes the next packet; it is left in place.
+    #[inline(always)]
+    fn take(&mut self) -> Option<Frame> {
         if self.head == self.tail_seen {
             // Acquire: pairs with the Release in Producer::publish().
             self.tail_seen = self.shared.tail.load(Ordering::Acquire);
@@ -160,34 +166,69 @@ impl Consumer {
         let memory = &self.shared.memory;
         let capacity = memory.capacity();
         let mut at = offset(self.head, capacity);
-        let mut length = memory.read_u64(at);
-        if length == SKIP {
+        let mut bytes = memory.read_u64(at);
+        if bytes == SKIP {
             self.head += (capacity - at) as u64;
             at = 0;
-            length = memory.read_u64(at);
+            bytes = memory.read_u64(at);
         }
-        let bytes = usize::try_from(length).expect("the producer wrote a length in memory");
-        self.head += (FRAME_HEADER_BYTES + bytes.next_multiple_of(8)) as u64;
-        Some(Frame { offset: at + FRAME_HEADER_BYTES, bytes })
+        self.head += FRAME_HEADER_BYTES as u64 + bytes.next_multiple_of(8);
+        self.taken = true;
+        let bytes = usize::try_from(bytes).expect("the producer wrote a length in memory");
+        Some(memory.frame(at + FRAME_HEADER_BYTES, bytes))
+    }
+}
+
+impl ConsumerSet {
+    pub(crate) fn new(consumers: impl Iterator<Item = Consumer>) -> Self {
+        Self { consumers: consumers.map(CachePadded::new).collect(), first: 0, frames: Vec::new() }
     }
 
-    /// The bytes of a frame popped since the last release.
+    /// Takes up to `max` packets and returns how many; they are left in place until the release.
     #[inline]
-    pub(crate) fn packet(&self, frame: Frame) -> Bytes<'_> {
-        self.shared.memory.read(frame.offset, frame.bytes)
+    pub(crate) fn poll(&mut self, max: usize) -> usize {
+        debug_assert!(self.frames.is_empty(), "a batch is released before the next");
+        let rings = self.consumers.len();
+        let mut index = self.first;
+        for _ in 0..rings {
+            while let Some(frame) = self.consumers[index].take() {
+                self.frames.push(frame);
+                if self.frames.len() == max {
+                    self.first = index;
+                    return max;
+                }
+            }
+            index = if index + 1 < rings { index + 1 } else { 0 };
+        }
+        self.first = if self.first + 1 < rings { self.first + 1 } else { 0 };
+        self.frames.len()
     }
 
-    /// Gives the room of all popped packets back to the sender.
+    /// The bytes of packet `index` since the last release.
+    #[inline(always)]
+    pub(crate) fn packet(&self, index: usize) -> Bytes<'_> {
+        self.frames[index].bytes()
+    }
+
+    /// Gives the room of all packets taken back to the senders.
     #[inline]
     pub(crate) fn release(&mut self) {
-        // Release: pairs with the Acquire in Producer::push().
-        self.shared.head.store(self.head, Ordering::Release);
+        self.frames.clear();
+        for consumer in &mut self.consumers {
+            if consumer.taken {
+                consumer.taken = false;
+                // Release: pairs with the Acquire in Producer::has_room().
+                consumer.shared.head.store(consumer.head, Ordering::Release);
+            }
+        }
     }
 
     /// Whether a packet waits.
     pub(crate) fn has_packets(&self) -> bool {
-        // Acquire: as in pop().
-        self.head != self.shared.tail.load(Ordering::Acquire)
+        // Acquire: as in take().
+        let waits =
+            |consumer: &Consumer| consumer.head != consumer.shared.tail.load(Ordering::Acquire);
+        self.consumers.iter().any(|consumer| waits(consumer))
     }
 }
 
@@ -248,17 +289,35 @@ mod memory {
 
         /// Called by the consumer alone, on a published range.
         #[inline(always)]
-        pub(super) fn read(&self, offset: usize, bytes: usize) -> Bytes<'_> {
-            let from = self.at(offset, bytes);
-            // SAFETY: `from` is valid for `bytes` initialised bytes inside the allocation
-            // (asserted), which the producer does not write until the consumer has released them,
-            // and releasing takes the consumer by `&mut` while this borrow is alive.
-            unsafe { std::slice::from_raw_parts(from, bytes) }
+        pub(super) fn frame(&self, offset: usize, bytes: usize) -> Frame {
+            Frame { first: self.at(offset, bytes), bytes }
         }
 
+        /// Called by the consumer alone, on a published range.
         #[inline(always)]
         pub(super) fn read_u64(&self, offset: usize) -> u64 {
-            u64::from_le_bytes(self.read(offset, 8).try_into().expect("8 bytes"))
+            u64::from_le_bytes(self.frame(offset, 8).bytes().try_into().expect("8 bytes"))
+        }
+    }
+
+    /// A packet in a ring.
+    #[derive(Clone, Copy)]
+    pub(super) struct Frame {
+        first: *const u8,
+        bytes: usize,
+    }
+
+    // SAFETY: a frame is only dereferenced by the set of consumers that took it, which moves between
+    // threads as a whole, with the rings that it points into.
+    unsafe impl Send for Frame {}
+
+    impl Frame {
+        #[inline(always)]
+        pub(super) fn bytes(&self) -> Bytes<'_> {
+            // SAFETY: `first` is valid for `bytes` initialised bytes of a ring that the set's
+            // consumer keeps alive (asserted in `at`); the producer does not write them until the
+            // set is released, which forgets the frame and needs `&mut` while this borrow is alive.
+            unsafe { std::slice::from_raw_parts(self.first, self.bytes) }
         }
     }
 }
@@ -300,21 +359,31 @@ mod memory {
             }
         }
 
-        pub(super) fn read(&self, offset: usize, bytes: usize) -> Bytes<'_> {
-            let mut read: Vec<u8> = (offset / 8..(offset + bytes).div_ceil(8))
+        pub(super) fn frame(&self, offset: usize, bytes: usize) -> Frame {
+            let words = offset / 8..(offset + bytes).div_ceil(8);
+            let mut read: Vec<u8> = words
                 .flat_map(|word| self.words[word].load(Ordering::Relaxed).to_le_bytes())
                 .collect();
             read.truncate(bytes);
-            read
+            Frame(read)
         }
 
         pub(super) fn read_u64(&self, offset: usize) -> u64 {
             self.words[offset / 8].load(Ordering::Relaxed)
         }
     }
+
+    /// A packet, copied when it was taken.
+    pub(super) struct Frame(Vec<u8>);
+
+    impl Frame {
+        pub(super) fn bytes(&self) -> Bytes<'_> {
+            self.0.clone()
+        }
+    }
 }
 
-use memory::{Bytes, Memory};
+use memory::{Bytes, Frame, Memory};
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -327,7 +396,8 @@ mod tests {
         fn packets_come_out_as_they_went_in(
             steps in proptest::collection::vec((any::<bool>(), 0_usize..50), 1..200),
         ) {
-            let (mut producer, mut consumer) = ring(128);
+            let (mut producer, consumer) = ring(128);
+            let mut consumers = ConsumerSet::new(std::iter::once(consumer));
             let mut expected = VecDeque::new();
             let mut next = 0_u8;
             for (push, bytes) in steps {
@@ -341,12 +411,14 @@ mod tests {
                     }
                     producer.publish();
                 } else {
-                    for _ in 0..=bytes / 25 {
-                        let frame = consumer.pop();
-                        let popped = frame.map(|frame| consumer.packet(frame).to_vec());
-                        prop_assert_eq!(popped, expected.pop_front());
+                    let max = 1 + bytes / 25;
+                    let count = consumers.poll(max);
+                    prop_assert_eq!(count, max.min(expected.len()));
+                    for index in 0..count {
+                        let packet = consumers.packet(index).to_vec();
+                        prop_assert_eq!(Some(packet), expected.pop_front());
                     }
-                    consumer.release();
+                    consumers.release();
                 }
             }
         }
@@ -354,11 +426,13 @@ mod tests {
 
     #[test]
     fn nothing_is_seen_before_the_doorbell() {
-        let (mut producer, mut consumer) = ring(64);
+        let (mut producer, consumer) = ring(64);
+        let mut consumers = ConsumerSet::new(std::iter::once(consumer));
         assert!(producer.push(b"packet"));
-        assert!(consumer.pop().is_none());
+        assert_eq!(consumers.poll(1), 0);
         producer.publish();
-        assert!(consumer.pop().is_some());
+        assert_eq!(consumers.poll(1), 1);
+        assert_eq!(consumers.packet(0), b"packet");
     }
 }
 
@@ -369,7 +443,8 @@ mod loom_tests {
     #[test]
     fn packets_cross_threads_whole_and_in_order() {
         loom::model(|| {
-            let (mut producer, mut consumer) = ring(32);
+            let (mut producer, consumer) = ring(32);
+            let mut consumers = ConsumerSet::new(std::iter::once(consumer));
             let sender = loom::thread::spawn(move || {
                 for value in 1..=3_u64 {
                     while !producer.push(&value.to_le_bytes()) {
@@ -380,14 +455,13 @@ mod loom_tests {
             });
             let mut expected = 1_u64;
             while expected <= 3 {
-                match consumer.pop() {
-                    Some(frame) => {
-                        assert_eq!(consumer.packet(frame), expected.to_le_bytes());
-                        consumer.release();
-                        expected += 1;
-                    }
-                    None => loom::thread::yield_now(),
+                if consumers.poll(1) == 0 {
+                    loom::thread::yield_now();
+                    continue;
                 }
+                assert_eq!(consumers.packet(0), expected.to_le_bytes());
+                consumers.release();
+                expected += 1;
             }
             sender.join().unwrap();
         });

@@ -19,10 +19,10 @@ impl Table {
         let place = self.place(key).expect("the caller loads the copies that a node holds");
         let bucket = self.bucket(place);
         bucket.write(|next| {
-            if bucket.find(*next << 32, place.tag, key).is_some() {
+            if bucket.find(*next << 32, place.tag(), key).is_some() {
                 return Err(StorageError::Exists { table: self.name().to_owned(), key });
             }
-            if bucket.put(next, place.tag, key, value, Quota::WithinLimit) {
+            if bucket.put(next, place.tag(), key, value, Quota::WithinLimit) {
                 Ok(())
             } else {
                 let (table, limit) = (self.name().to_owned(), self.limit_bytes());

@@ -59,7 +59,7 @@ impl Table {
             Err(_) => return Lock::Locked,
         };
         let found = bucket.read_consistent(|sequence| {
-            bucket.find(sequence, place.tag, key).map(|slot| slot.copy_value(out)).is_some()
+            bucket.find(sequence, place.tag(), key).map(|slot| slot.copy_value(out)).is_some()
         });
         let version = bucket.version();
         let lock = match (mode, found) {

@@ -35,7 +35,7 @@ impl Table {
                 return Read::Locked;
             }
             let version = bucket.version();
-            match bucket.find(sequence, place.tag, key) {
+            match bucket.find(sequence, place.tag(), key) {
                 Some(slot) => {
                     slot.copy_value(out);
                     Read::Found { version }
@@ -48,12 +48,12 @@ impl Table {
     /// Asks for the header of a bucket; first of two stages (HERD section 4.1.1).
     #[inline]
     pub fn prefetch(&self, place: Place) {
-        self.prefetch_word(place.first_word);
+        self.prefetch_word(place.first_word());
     }
 
     /// Asks for the slot of the key that `place` was made for, once the header has arrived.
     #[inline]
     pub fn prefetch_slot(&self, place: Place) {
-        self.bucket(place).prefetch_slot(place.first_word, place.tag);
+        self.bucket(place).prefetch_slot(place.first_word(), place.tag());
     }
 }

@@ -89,18 +89,37 @@ impl TableLayout {
 }
 
 /// A bucket of a table on one node, and the tag of the key that was looked for.
+///
+/// `first word of the bucket 56 | tag 8`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub(crate) first_word: usize,
-    pub(crate) tag: u8,
-}
+pub struct Place(u64);
 
 impl Place {
+    /// No bucket: the arena's first line is never handed out.
+    pub const NOWHERE: Self = Self(0);
+
+    #[inline(always)]
+    fn new(first_word: usize) -> Self {
+        Self((first_word as u64) << 8)
+    }
+
     /// The same bucket, for a key with this tag.
     #[inline(always)]
     #[must_use]
     pub fn with_tag(self, tag: u8) -> Self {
-        Self { tag, ..self }
+        Self(self.0 & !0xff | u64::from(tag))
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "it was a usize before")]
+    pub(crate) fn first_word(self) -> usize {
+        (self.0 >> 8) as usize
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the tag is the low byte")]
+    pub(crate) fn tag(self) -> u8 {
+        self.0 as u8
     }
 }
 
@@ -202,12 +221,12 @@ impl Table {
     pub fn bucket_place(&self, partition: u16, bucket: u32) -> Option<Place> {
         let first = (*self.partitions.get(usize::from(partition))?)?;
         let first_word = first + bucket as usize * self.layout.main_words;
-        (bucket < self.layout.buckets).then_some(Place { first_word, tag: 0 })
+        (bucket < self.layout.buckets).then_some(Place::new(first_word))
     }
 
     #[inline(always)]
     pub(crate) fn bucket(&self, place: Place) -> Bucket<'_> {
-        Bucket::new(&self.arena, &self.layout, place.first_word)
+        Bucket::new(&self.arena, &self.layout, place.first_word())
     }
 
     #[inline(always)]

@@ -2,17 +2,16 @@
 
 use gannet_rpc::ResponseWriter;
 use gannet_storage::mutant::{Mutant, active};
-use gannet_storage::{Applied, BucketUpdate, Place};
+use gannet_storage::{Applied, BucketUpdate};
 
-use crate::participant::Participant;
+use crate::participant::{Participant, Prepared};
 use crate::request::Status;
 
 impl Participant {
     #[inline]
     pub(super) fn backup(
         &self,
-        table: u16,
-        place: Place,
+        prepared: &Prepared,
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
@@ -22,7 +21,7 @@ impl Participant {
         {
             return response.push(Status::Done as u16);
         }
-        let status = match self.table(table).apply_at_backup(place, &unit) {
+        let status = match self.table(prepared.table).apply_at_backup(prepared.place, &unit) {
             Applied::Applied | Applied::Duplicate => Status::Done,
             Applied::Gap => {
                 self.node.count_gap();

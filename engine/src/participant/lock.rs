@@ -3,18 +3,18 @@
 use gannet_rpc::ResponseWriter;
 use gannet_storage::{Lock, LockMode};
 
-use crate::participant::{Participant, Target};
+use crate::participant::{Participant, Prepared};
 use crate::request::{Status, VERSION_BYTES};
 
 impl Participant {
     #[inline]
-    pub(super) fn lock(&self, target: Target, mode: LockMode, response: &mut ResponseWriter<'_>) {
-        let Target { request, place } = target;
-        let table = self.table(request.table);
+    pub(super) fn lock(&self, prepared: &Prepared, mode: LockMode, response: &mut ResponseWriter<'_>) {
+        let Prepared { table, place, key, owner, .. } = *prepared;
+        let table = self.table(table);
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let lock = table.lock(place, request.key, request.owner, mode, value);
+            let lock = table.lock(place, key, owner, mode, value);
             let (status, version, bytes) = match lock {
                 Lock::Granted { version } if mode == LockMode::Insert => {
                     (Status::Granted, version, VERSION_BYTES)

@@ -14,10 +14,10 @@ mod validate;
 use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
-use gannet_storage::{BucketUpdate, CommitLog, Item, LockMode, Place, Table};
+use gannet_storage::{BucketUpdate, CommitLog, Item, LockMode, Owner, Place, Table};
 
 use crate::node::Node;
-use crate::request::{self, KeyRequest, Status, lock_mode_from_wire};
+use crate::request::{self, KeyRequest, Status};
 
 /// One worker's participant: the node's tables, and the worker's own log slots.
 pub(crate) struct Participant {
@@ -30,27 +30,38 @@ impl Participant {
         Self { node, log }
     }
 
-    /// What `request` is about, if this node is the primary of its key.
-    #[inline]
-    fn key_target(&self, request: &KeyRequest) -> Option<Target> {
-        let table = self.node.table(request.table)?;
+    /// What a request about a key is about, if this node is the key's primary.
+    #[inline(always)]
+    fn key_target(&self, action: Action, request: &KeyRequest) -> Prepared {
+        let Some(table) = self.node.table(request.table) else { return Prepared::REFUSED };
         let location = table.locate(request.key);
-        let is_primary = self.node.configuration().primary(location.partition) == self.node.id();
-        let place = table.place_of(location)?;
-        is_primary.then_some(Target { request: *request, place })
+        let Some(place) = table.place_of(location) else { return Prepared::REFUSED };
+        table.prefetch(place);
+        if self.node.configuration().primary(location.partition) != self.node.id() {
+            return Prepared::REFUSED;
+        }
+        Prepared { action, table: request.table, place, key: request.key, owner: request.owner }
     }
 
-    /// What `request` is about, if this node is the primary of its bucket.
-    #[inline]
-    fn bucket_target(&self, request: &KeyRequest) -> Option<Target> {
-        let place = self.node.table(request.table)?.bucket_place(request.detail, request.bucket)?;
-        let is_primary = self.node.configuration().primary(request.detail) == self.node.id();
-        is_primary.then_some(Target { request: *request, place })
+    /// What a request about a bucket is about, if this node is the bucket's primary.
+    #[inline(always)]
+    fn bucket_target(&self, action: Action, request: &KeyRequest) -> Prepared {
+        let table = self.node.table(request.table);
+        let place = table.and_then(|table| table.bucket_place(request.detail, request.bucket));
+        match place {
+            Some(place)
+                if self.node.configuration().primary(request.detail) == self.node.id() =>
+            {
+                let (key, owner) = (request.key, request.owner);
+                Prepared { action, table: request.table, place, key, owner }
+            }
+            _ => Prepared::REFUSED,
+        }
     }
 
-    /// Table and place of a unit, if it fits the table and this node holds the bucket.
+    /// What a unit is about, if it fits its table and this node holds the bucket.
     #[inline]
-    fn unit_target(&self, payload: &[u8]) -> Option<(u16, Place)> {
+    fn unit_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
         let (unit, rest) = BucketUpdate::parse(payload).ok()?;
         let table = self.node.table(unit.table)?;
         let mut place = table.bucket_place(unit.partition, unit.bucket)?;
@@ -68,7 +79,11 @@ impl Participant {
             }
             place = place.with_tag(location.tag);
         }
-        Some((unit.table, place))
+        if action == Action::Backup {
+            // At the primary header and slots were touched when the bucket was locked.
+            table.prefetch(place);
+        }
+        Some(Prepared { action, table: unit.table, place, key: 0, owner: unit.owner })
     }
 
     /// The table of a request that was prepared.
@@ -83,24 +98,36 @@ impl Participant {
     }
 }
 
-/// A request about a key or a bucket of this node.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    request: KeyRequest,
-    place: Place,
+/// What a request wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Read,
+    LockForUpdate,
+    LockForInsert,
+    LockForDelete,
+    Validate,
+    Log,
+    Backup,
+    Primary,
+    Unlock,
+    Refuse,
 }
 
-/// A request that was parsed and found to be about something that is here.
+/// A request that was parsed, and found to be about something that is here.
 #[derive(Clone, Copy)]
-pub(crate) enum Prepared {
-    Read(Target),
-    Lock(Target, LockMode),
-    Validate(Target),
-    Log,
-    Backup(u16, Place),
-    Primary(u16, Place),
-    Unlock(Target),
-    Refused,
+pub(crate) struct Prepared {
+    action: Action,
+    table: u16,
+    place: Place,
+    /// Key, or version.
+    key: u64,
+    owner: Owner,
+}
+
+impl Prepared {
+    const REFUSED: Self =
+        Self { action: Action::Refuse, table: 0, place: Place::NOWHERE, key: 0, owner: Owner::FREE };
+    const LOG: Self = Self { action: Action::Log, ..Self::REFUSED };
 }
 
 impl Handler for Participant {
@@ -108,68 +135,53 @@ impl Handler for Participant {
 
     #[inline]
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
-        let key_request = || KeyRequest::decode(payload);
-        let prepared = match kind {
-            request::READ => {
-                key_request().and_then(|request| self.key_target(&request)).map(Prepared::Read)
-            }
-            request::LOCK => key_request().and_then(|request| {
-                let mode = lock_mode_from_wire(request.detail)?;
-                Some(Prepared::Lock(self.key_target(&request)?, mode))
-            }),
-            request::VALIDATE => {
-                key_request().and_then(|request| self.bucket_target(&request)).map(Prepared::Validate)
-            }
-            request::UNLOCK => {
-                key_request().and_then(|request| self.bucket_target(&request)).map(Prepared::Unlock)
-            }
-            request::LOG => Some(Prepared::Log),
+        match kind {
+            request::LOG => return Prepared::LOG,
             request::BACKUP => {
-                self.unit_target(payload).map(|(table, place)| Prepared::Backup(table, place))
+                return self.unit_target(Action::Backup, payload).unwrap_or(Prepared::REFUSED);
             }
             request::PRIMARY => {
-                self.unit_target(payload).map(|(table, place)| Prepared::Primary(table, place))
+                return self.unit_target(Action::Primary, payload).unwrap_or(Prepared::REFUSED);
             }
-            _ => None,
-        };
-        match prepared {
-            Some(Prepared::Read(target) | Prepared::Lock(target, _) | Prepared::Validate(target)) => {
-                self.table(target.request.table).prefetch(target.place);
-            }
-            Some(Prepared::Backup(table, place)) => self.table(table).prefetch(place),
-            // The header and slots of what it unlocks were touched when it was locked.
-            Some(Prepared::Primary(..) | Prepared::Unlock(_) | Prepared::Log | Prepared::Refused)
-            | None => {}
+            _ => {}
         }
-        prepared.unwrap_or(Prepared::Refused)
+        let Some(request) = KeyRequest::decode(payload) else { return Prepared::REFUSED };
+        match (kind, request.detail) {
+            (request::READ, _) => self.key_target(Action::Read, &request),
+            (request::LOCK, request::UPDATE) => self.key_target(Action::LockForUpdate, &request),
+            (request::LOCK, request::INSERT) => self.key_target(Action::LockForInsert, &request),
+            (request::LOCK, request::DELETE) => self.key_target(Action::LockForDelete, &request),
+            (request::VALIDATE, _) => self.bucket_target(Action::Validate, &request),
+            (request::UNLOCK, _) => self.bucket_target(Action::Unlock, &request),
+            _ => Prepared::REFUSED,
+        }
     }
 
     #[inline]
     fn prefetch_next(&self, prepared: &Prepared) {
-        match prepared {
-            Prepared::Read(target) | Prepared::Lock(target, _) => {
-                self.table(target.request.table).prefetch_slot(target.place);
-            }
-            Prepared::Backup(table, place) => self.table(*table).prefetch_slot(*place),
-            Prepared::Validate(_)
-            | Prepared::Primary(..)
-            | Prepared::Unlock(_)
-            | Prepared::Log
-            | Prepared::Refused => {}
+        match prepared.action {
+            Action::Read
+            | Action::LockForUpdate
+            | Action::LockForInsert
+            | Action::LockForDelete
+            | Action::Backup => self.table(prepared.table).prefetch_slot(prepared.place),
+            Action::Validate | Action::Primary | Action::Unlock | Action::Log | Action::Refuse => {}
         }
     }
 
     #[inline]
     fn handle(&mut self, prepared: Prepared, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        match prepared {
-            Prepared::Read(target) => self.read(target, response),
-            Prepared::Lock(target, mode) => self.lock(target, mode, response),
-            Prepared::Validate(target) => self.validate(target, response),
-            Prepared::Log => self.log(payload, response),
-            Prepared::Backup(table, place) => self.backup(table, place, payload, response),
-            Prepared::Primary(table, place) => self.primary(table, place, payload, response),
-            Prepared::Unlock(target) => self.unlock(target, response),
-            Prepared::Refused => self.refuse(response),
+        match prepared.action {
+            Action::Read => self.read(&prepared, response),
+            Action::LockForUpdate => self.lock(&prepared, LockMode::Update, response),
+            Action::LockForInsert => self.lock(&prepared, LockMode::Insert, response),
+            Action::LockForDelete => self.lock(&prepared, LockMode::Delete, response),
+            Action::Validate => self.validate(&prepared, response),
+            Action::Log => self.log(payload, response),
+            Action::Backup => self.backup(&prepared, payload, response),
+            Action::Primary => self.primary(&prepared, payload, response),
+            Action::Unlock => self.unlock(&prepared, response),
+            Action::Refuse => self.refuse(response),
         }
     }
 }

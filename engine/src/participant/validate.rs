@@ -3,15 +3,14 @@
 use gannet_rpc::ResponseWriter;
 use gannet_storage::Validation;
 
-use crate::participant::{Participant, Target};
+use crate::participant::{Participant, Prepared};
 use crate::request::Status;
 
 impl Participant {
     #[inline]
-    pub(super) fn validate(&self, target: Target, response: &mut ResponseWriter<'_>) {
-        let Target { request, place } = target;
-        let version = request.key;
-        let status = match self.table(request.table).validate(place, version, request.owner) {
+    pub(super) fn validate(&self, prepared: &Prepared, response: &mut ResponseWriter<'_>) {
+        let Prepared { table, place, key: version, owner, .. } = *prepared;
+        let status = match self.table(table).validate(place, version, owner) {
             Validation::Unchanged => Status::Done,
             Validation::Changed => Status::Changed,
             Validation::Locked => Status::Locked,
