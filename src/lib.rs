@@ -2,6 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Cluster, ClusterError, ClusterOptions, Completion, Coordinator, LockMode, LogObserver,
-    Lost, Outcome, Place, RowId, TableId, Topology, Transaction,
+    Abort, Cluster, ClusterError, ClusterOptions, Completion, Coordinator, Loader, LockMode,
+    LogObserver, Lost, Outcome, Place, RowId, TableId, Topology, Transaction,
 };

@@ -183,12 +183,13 @@ impl Workload for ObjectStore {
         share: u64,
         shares: u64,
     ) -> std::result::Result<(), BenchmarkError> {
+        let mut loader = cluster.loader();
         for key in (share..self.keys).step_by(usize::try_from(shares).unwrap_or(1)) {
             let mut value = [0; VALUE_BYTES];
             value[8..16].copy_from_slice(&key.to_le_bytes());
-            cluster.load(self.table(), key, &value)?;
+            loader.add(self.table(), key, &value)?;
         }
-        Ok(())
+        Ok(loader.finish()?)
     }
 
     fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran {

@@ -103,13 +103,14 @@ impl Workload for Pairs {
         share: u64,
         shares: u64,
     ) -> std::result::Result<(), BenchmarkError> {
+        let mut loader = cluster.loader();
         // Every second pair is there at the start.
         for pair in (0..self.pairs).filter(|pair| pair % 2 == 0 && pair / 2 % shares == share) {
             for key in [2 * pair, 2 * pair + 1] {
-                cluster.load(self.table(), key, &[7; VALUE_BYTES])?;
+                loader.add(self.table(), key, &[7; VALUE_BYTES])?;
             }
         }
-        Ok(())
+        Ok(loader.finish()?)
     }
 
     fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran {

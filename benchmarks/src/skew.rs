@@ -105,10 +105,11 @@ impl Workload for Skew {
         share: u64,
         shares: u64,
     ) -> std::result::Result<(), BenchmarkError> {
+        let mut loader = cluster.loader();
         for key in (0..2 * self.pairs).filter(|key| key % shares == share) {
-            cluster.load(self.table(), key, &AMOUNT.to_le_bytes())?;
+            loader.add(self.table(), key, &AMOUNT.to_le_bytes())?;
         }
-        Ok(())
+        Ok(loader.finish()?)
     }
 
     fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran {

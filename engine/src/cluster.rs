@@ -14,6 +14,7 @@ use crate::completion::{Completion, completion};
 use crate::configuration::Configuration;
 use crate::coordinator::Coordinator;
 use crate::driver::{Seat, Shared, drive};
+use crate::loader::Loader;
 use crate::node::{Node, TableId};
 use crate::outcome::{Abort, Outcome};
 use crate::transaction::Transaction;
@@ -309,20 +310,9 @@ impl Cluster {
             .map(|(number, _)| TableId(number))
     }
 
-    /// Adds a row to all its copies before any transaction runs; several threads may load at once.
-    ///
-    /// # Errors
-    /// [`StorageError::Exists`] or [`StorageError::Full`].
-    ///
-    /// # Panics
-    /// If the value does not have the table's size.
-    pub fn load(&self, table: TableId, key: u64, value: &[u8]) -> Result<(), StorageError> {
-        let partition = self.configuration.partitioning.partition(key);
-        for &copy in self.configuration.copies(partition) {
-            let node = &self.nodes[usize::from(copy)];
-            node.table(table.0).expect("a table id comes from create_table").load(key, value)?;
-        }
-        Ok(())
+    /// A loader for the first rows, before any transaction runs.
+    pub fn loader(&self) -> Loader<'_> {
+        Loader::new(self)
     }
 
     /// Runs `job` on a coroutine of the worker at `place`.

@@ -40,7 +40,12 @@ pub trait Handler {
     fn prefetch_next(&self, prepared: &Self::Prepared);
 
     /// Runs a request and appends exactly one message to `response`.
-    fn handle(&mut self, prepared: Self::Prepared, payload: &[u8], response: &mut ResponseWriter<'_>);
+    fn handle(
+        &mut self,
+        prepared: Self::Prepared,
+        payload: &[u8],
+        response: &mut ResponseWriter<'_>,
+    );
 }
 
 /// A request of the present batch between the passes.
@@ -132,7 +137,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         Self {
             batches: (0..coroutines).map(|_| batch()).collect(),
             sessions: (0..nodes * coroutines).map(|_| Session::default()).collect(),
-            expected_routes: numbers.map(|node| RouteWords(identity.route_from(node).words())).collect(),
+            expected_routes: numbers
+                .map(|node| RouteWords(identity.route_from(node).words()))
+                .collect(),
             arrived: Vec::new(),
             local: Vec::with_capacity(coroutines),
             local_running: Vec::with_capacity(coroutines),
@@ -322,8 +329,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     {
         let Self { identity, sender, receiver, sessions, counters, .. } = self;
         let Arrived { index, source, contents } = *arrived;
-        let session =
-            usize::from(source) * usize::from(identity.coroutines) + usize::from(contents.coroutine);
+        let session = usize::from(source) * usize::from(identity.coroutines)
+            + usize::from(contents.coroutine);
         match sessions[session].admit(contents.sequence) {
             Admission::Run(packet) => {
                 packet.claim(HEADER_BYTES);
@@ -337,7 +344,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 let packet = packet.as_mut_slice();
                 let message_bytes = (packet.len() - HEADER_BYTES) as u32;
                 identity.route_to(source).write(packet);
-                Contents { kind: Kind::Response, messages, message_bytes, ..contents }.write(packet);
+                Contents { kind: Kind::Response, messages, message_bytes, ..contents }
+                    .write(packet);
                 if sender.wants_checksum() {
                     seal(packet);
                 }

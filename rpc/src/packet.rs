@@ -93,7 +93,9 @@ impl Route {
     pub(crate) fn words(&self) -> [u64; 3] {
         [
             u64::from(self.cluster_id) << 32,
-            u64::from(self.epoch) | u64::from(self.source) << 32 | u64::from(self.destination) << 48,
+            u64::from(self.epoch)
+                | u64::from(self.source) << 32
+                | u64::from(self.destination) << 48,
             u64::from(self.source_incarnation) | u64::from(self.destination_incarnation) << 32,
         ]
     }

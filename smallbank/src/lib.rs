@@ -176,13 +176,14 @@ impl Workload for SmallBank {
         share: u64,
         shares: u64,
     ) -> std::result::Result<(), BenchmarkError> {
+        let mut loader = cluster.loader();
         let tables = self.tables();
         for account in (share..self.accounts.count).step_by(usize::try_from(shares).unwrap_or(1)) {
             let (savings, checking) = Accounts::initial(self.seed, account);
-            cluster.load(tables.savings, account, &savings.to_le_bytes())?;
-            cluster.load(tables.checking, account, &checking.to_le_bytes())?;
+            loader.add(tables.savings, account, &savings.to_le_bytes())?;
+            loader.add(tables.checking, account, &checking.to_le_bytes())?;
         }
-        Ok(())
+        Ok(loader.finish()?)
     }
 
     #[inline]

@@ -2,10 +2,10 @@
 
 use crate::arena::Quota;
 use crate::error::StorageError;
-use crate::table::Table;
+use crate::table::{Place, Table};
 
 impl Table {
-    /// Adds a row to this replica; several threads may load at once.
+    /// Adds a row whose key lives at `place` to this replica; several threads may load at once.
     ///
     /// Versions stay 0, so replicas that were loaded with the same rows are equal.
     ///
@@ -14,9 +14,8 @@ impl Table {
     ///
     /// # Panics
     /// If `value` does not have the table's value size.
-    pub fn load(&self, key: u64, value: &[u8]) -> Result<(), StorageError> {
+    pub fn load(&self, place: Place, key: u64, value: &[u8]) -> Result<(), StorageError> {
         assert_eq!(value.len(), self.layout().value_bytes, "values of {} are fixed", self.name());
-        let place = self.place(key).expect("the caller loads the copies that a node holds");
         let bucket = self.bucket(place);
         bucket.write(|next| {
             if bucket.find(*next << 32, place.tag(), key).is_some() {
@@ -29,5 +28,10 @@ impl Table {
                 Err(StorageError::Full { table, limit })
             }
         })
+    }
+
+    /// Asks for the first slot that is free at `place`, once the header has arrived.
+    pub fn prefetch_free_slot(&self, place: Place) {
+        self.bucket(place).prefetch_slot(place.first_word(), 0);
     }
 }

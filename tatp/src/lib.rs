@@ -162,25 +162,26 @@ impl Workload for Tatp {
         share: u64,
         shares: u64,
     ) -> std::result::Result<(), BenchmarkError> {
+        let mut loader = cluster.loader();
         let tables = self.tables();
         let stride = usize::try_from(shares).unwrap_or(1);
         for s_id in (1 + share..=self.selection.subscribers()).step_by(stride) {
             let subscriber = Subscriber::generate(self.seed, s_id);
-            cluster.load(tables.subscriber, s_id, &subscriber.row())?;
-            cluster.load(tables.secondary, sub_nbr(s_id), &s_id.to_le_bytes())?;
+            loader.add(tables.subscriber, s_id, &subscriber.row())?;
+            loader.add(tables.secondary, sub_nbr(s_id), &s_id.to_le_bytes())?;
             for (ai_type, row) in subscriber.access_info() {
-                cluster.load(tables.access_info, access_info_key(s_id, ai_type), &row)?;
+                loader.add(tables.access_info, access_info_key(s_id, ai_type), &row)?;
             }
             for (sf_type, row) in subscriber.special_facilities() {
                 let key = special_facility_key(s_id, sf_type);
-                cluster.load(tables.special_facility, key, &row)?;
+                loader.add(tables.special_facility, key, &row)?;
             }
             for (sf_type, start_time, row) in subscriber.call_forwardings() {
                 let key = call_forwarding_key(s_id, sf_type, start_time);
-                cluster.load(tables.call_forwarding, key, &row)?;
+                loader.add(tables.call_forwarding, key, &row)?;
             }
         }
-        Ok(())
+        Ok(loader.finish()?)
     }
 
     #[inline]

@@ -8,7 +8,12 @@ use crate::request::{Status, VERSION_BYTES};
 
 impl Participant {
     #[inline]
-    pub(super) fn lock(&self, prepared: &Prepared, mode: LockMode, response: &mut ResponseWriter<'_>) {
+    pub(super) fn lock(
+        &self,
+        prepared: &Prepared,
+        mode: LockMode,
+        response: &mut ResponseWriter<'_>,
+    ) {
         let Prepared { table, place, key, owner, .. } = *prepared;
         let table = self.table(table);
         let capacity = VERSION_BYTES + table.layout().value_bytes;

@@ -49,9 +49,7 @@ impl Participant {
         let table = self.node.table(request.table);
         let place = table.and_then(|table| table.bucket_place(request.detail, request.bucket));
         match place {
-            Some(place)
-                if self.node.configuration().primary(request.detail) == self.node.id() =>
-            {
+            Some(place) if self.node.configuration().primary(request.detail) == self.node.id() => {
                 let (key, owner) = (request.key, request.owner);
                 Prepared { action, table: request.table, place, key, owner }
             }
@@ -125,8 +123,13 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    const REFUSED: Self =
-        Self { action: Action::Refuse, table: 0, place: Place::NOWHERE, key: 0, owner: Owner::FREE };
+    const REFUSED: Self = Self {
+        action: Action::Refuse,
+        table: 0,
+        place: Place::NOWHERE,
+        key: 0,
+        owner: Owner::FREE,
+    };
     const LOG: Self = Self { action: Action::Log, ..Self::REFUSED };
 }
 
