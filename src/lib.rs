@@ -1,4 +1,102 @@
 //! Gannet: a distributed in-memory OLTP engine, embedded.
+//!
+//! Tables map 64-bit keys to values of a fixed size and are kept in several copies on the nodes of
+//! a cluster. Transactions over any of their rows are strictly serializable. Today all nodes live
+//! in one process; they exchange messages all the same.
+//!
+//! ```text
+//! Cluster::open(ClusterOptions)        nodes, their memory, their threads
+//!   ├─ create_table ─ loader           tables and their first rows
+//!   ├─ run, submit                     a closure as a transaction, retried after conflicts
+//!   │     └─ Transaction               add keys ─ execute ─ value, put ─ return
+//!   └─ spawn                           a job that starts transactions itself, on a chosen worker
+//! ```
+//!
+//! # A transaction
+//!
+//! ```
+//! use gannet::{Abort, Cluster, ClusterOptions, LockMode, Outcome};
+//!
+//! /// What the application itself can object to, and what the engine does.
+//! #[derive(Debug)]
+//! enum StockError {
+//!     SoldOut,
+//!     Engine(Abort),
+//! }
+//!
+//! impl From<Abort> for StockError {
+//!     fn from(abort: Abort) -> Self {
+//!         Self::Engine(abort)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Three nodes with three copies of every row, in this process.
+//! let cluster = Cluster::open(ClusterOptions {
+//!     memory_limit_bytes: Some(16 << 20),
+//!     ..ClusterOptions::default()
+//! })?;
+//! // About 100 rows with values of 8 bytes.
+//! let stock = cluster.create_table("stock", 8, 100)?;
+//!
+//! let item = 42;
+//! let inserted = cluster.run(move |tx| tx.insert(stock, item, &2_u64.to_le_bytes()))?;
+//! assert_eq!(inserted, Outcome::Committed(()));
+//!
+//! for _ in 0..3 {
+//!     let outcome = cluster.run(move |tx| {
+//!         let row = tx.add_to_write_set(stock, item, LockMode::Update);
+//!         tx.execute()?;
+//!         let value = tx.value_mut(row)?;
+//!         let left = u64::from_le_bytes(value.try_into().expect("values have 8 bytes"));
+//!         let left = left.checked_sub(1).ok_or(StockError::SoldOut)?;
+//!         tx.put(row, &left.to_le_bytes())?;
+//!         Ok::<u64, StockError>(left)
+//!     })?;
+//!     match outcome {
+//!         // On every copy, and visible to every transaction that begins from now on.
+//!         Outcome::Committed(left) => println!("sold; {left} left"),
+//!         // The closure returned an error of its own, on rows that were valid together.
+//!         Outcome::Failed(StockError::SoldOut) => println!("sold out"),
+//!         // It passed on an abort that running it again would not cure, such as a missing row.
+//!         Outcome::Failed(StockError::Engine(abort)) => return Err(abort.into()),
+//!         // Conflicts as often as the bound on retries allows, or commit refused it for good:
+//!         // `Abort::is_conflict` tells which.
+//!         Outcome::Aborted(abort) => return Err(abort.into()),
+//!         // The closure panicked; the cluster goes on.
+//!         Outcome::Panicked(message) => return Err(message.into()),
+//!     }
+//! }
+//!
+//! // Reads: the transaction commits only if what it read was all true at one moment.
+//! let left = cluster.run(move |tx| {
+//!     let value = tx.get(stock, item)?;
+//!     Ok::<_, Abort>(value.map(<[u8]>::to_vec))
+//! })?;
+//! assert_eq!(left, Outcome::Committed(Some(0_u64.to_le_bytes().to_vec())));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Unless an outcome is [`Outcome::Committed`], nothing was written and no lock is held.
+//!
+//! # Rules for closures
+//!
+//! - A closure may run several times: effects outside the transaction belong after its outcome.
+//! - It may see rows that do not belong together; such a run never commits, and its errors and
+//!   panics are not reported but retried.
+//! - It runs on a coroutine with a stack of 256 KiB, and the thread below it serves other
+//!   transactions too: it must not block, nor wait for a [`Completion`] or call [`Cluster::run`].
+//! - A row read by [`Transaction::add_to_read_set`] keeps the value in the table, whatever the
+//!   transaction writes; a key may be in the write set once.
+//!
+//! # Full queues
+//!
+//! Work enters through bounded queues. When all are full, [`Cluster::run`] and [`Cluster::submit`]
+//! return [`ClusterError::Busy`] at once, and the closure was not run.
+//!
+//! `examples/bank.rs` is a whole program. *Not here*: durability on disk, recovery from the failure
+//! of a node, nodes in other processes, range scans and SQL.
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{

@@ -9,11 +9,11 @@
 //! the number of keys written by committed transactions: a lost update shows.
 
 use gannet_engine::{Abort, Cluster, Coordinator, LockMode, RowId, TableId};
-use gannet_storage::BucketSnapshot;
 use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
 
 use crate::check::Check;
+use crate::rows::for_each_row;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 
@@ -62,7 +62,7 @@ impl ObjectStore {
             return setting("--keys", keys.to_string(), format!("at least {}", 2 * KEYS_MAX));
         }
         let zipf = if theta == 0.0 { None } else { Zipf::new(keys as f64, theta).ok() };
-        if theta < 0.0 || theta > 10.0 || (theta != 0.0 && zipf.is_none()) {
+        if !(0.0..=10.0).contains(&theta) || (theta != 0.0 && zipf.is_none()) {
             return setting("--theta", theta.to_string(), "0 to 10".to_owned());
         }
         Ok(Self { keys, reads, writes, theta, zipf, spread: false, table: None })
@@ -217,20 +217,5 @@ impl Workload for ObjectStore {
             Check::equal("writes in the data", written, i128::from(sum)),
             Check::equal("rows with another row's value", 0, i128::from(foreign)),
         ]
-    }
-}
-
-/// Visits every row of a table at its primary; no transaction may run.
-pub fn for_each_row(cluster: &Cluster, table: TableId, mut visit: impl FnMut(u64, &[u8])) {
-    let configuration = cluster.configuration();
-    let mut snapshot = BucketSnapshot::default();
-    for partition in 0..configuration.partitioning.count() {
-        let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
-        let primary = usize::from(configuration.primary(partition));
-        let table = cluster.nodes()[primary].table(table.number()).expect("a table of the cluster");
-        for bucket in 0..table.layout().buckets {
-            table.snapshot(partition, bucket, &mut snapshot);
-            snapshot.rows().for_each(|(key, value)| visit(key, value));
-        }
     }
 }

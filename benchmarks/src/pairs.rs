@@ -8,7 +8,7 @@ use gannet_engine::{Abort, Cluster, Coordinator, LockMode, TableId, Transaction}
 use rand::RngExt;
 
 use crate::check::Check;
-use crate::object_store::for_each_row;
+use crate::rows::for_each_row;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use gannet_rpc::{
-    Coroutine, Endpoint, HEADER_BYTES, Handler, Identity, MemoryFabric, MemoryReceiver,
+    Coroutine, Endpoint, HEADER_BYTES, Handler, Identity, Incoming, MemoryFabric, MemoryReceiver,
     MemorySender, PacketReceiver, PacketSender, Parking, ResponseWriter,
 };
 use hdrhistogram::Histogram;
@@ -235,41 +235,72 @@ fn client(
     })
 }
 
+/// One node: its endpoint and the client in each of its coroutines.
+type EchoNode = (Endpoint<MemorySender, MemoryReceiver>, Vec<Coroutine>);
+
+fn echo_nodes(
+    settings: &EchoSettings,
+    worker: u16,
+    nodes: usize,
+    counts: &Rc<Counts>,
+) -> Vec<EchoNode> {
+    let coroutines = u16::try_from(settings.coroutines).expect("checked");
+    let build = |(node, (sender, receiver)): (usize, _)| {
+        let identity = Identity {
+            cluster_id: 1,
+            epoch: 1,
+            node: u16::try_from(node).expect("few nodes"),
+            worker,
+            coroutines,
+            incarnations: vec![1; nodes],
+        };
+        let endpoint = Endpoint::new(identity, sender, receiver);
+        let clients = (0..coroutines)
+            .map(|coroutine| client(&endpoint, (node, coroutine), settings, nodes, counts))
+            .collect();
+        (endpoint, clients)
+    };
+    ends(nodes).into_iter().enumerate().map(build).collect()
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self {
+            requests: Cell::new(0),
+            mismatches: Cell::new(0),
+            now_ns: Cell::new(0),
+            measuring: Cell::new(false),
+            stopping: Cell::new(false),
+            latencies: std::cell::RefCell::new(histogram()),
+        }
+    }
+}
+
+/// One step of all nodes of a thread; returns how many clients ended.
+fn step(nodes: &mut [EchoNode], incoming: &mut Vec<Incoming<u16>>, now_ns: u64) -> usize {
+    let mut ended = 0;
+    for (endpoint, clients) in nodes {
+        endpoint.receive(&mut Echo, incoming);
+        while let Some(coroutine) = endpoint.take_ready() {
+            if clients[usize::from(coroutine)].resume() {
+                endpoint.submit(coroutine, now_ns);
+            } else {
+                ended += 1;
+            }
+        }
+        endpoint.ring_doorbell();
+        endpoint.retransmit(now_ns);
+    }
+    ended
+}
+
 /// Runs `nodes` nodes on this thread.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn echo(settings: &EchoSettings, thread: usize, nodes: usize) -> Measured {
+    let counts = Rc::new(Counts::new());
     let worker = u16::try_from(thread).expect("checked");
-    let coroutines = u16::try_from(settings.coroutines).expect("checked");
-    let counts = Rc::new(Counts {
-        requests: Cell::new(0),
-        mismatches: Cell::new(0),
-        now_ns: Cell::new(0),
-        measuring: Cell::new(false),
-        stopping: Cell::new(false),
-        latencies: std::cell::RefCell::new(histogram()),
-    });
-    let mut workers: Vec<_> = ends(nodes)
-        .into_iter()
-        .enumerate()
-        .map(|(node, (sender, receiver))| {
-            let node_number = u16::try_from(node).expect("few nodes");
-            let identity = Identity {
-                cluster_id: 1,
-                epoch: 1,
-                node: node_number,
-                worker,
-                coroutines,
-                incarnations: vec![1; nodes],
-            };
-            let endpoint = Endpoint::new(identity, sender, receiver);
-            let clients: Vec<_> = (0..coroutines)
-                .map(|coroutine| client(&endpoint, (node, coroutine), settings, nodes, &counts))
-                .collect();
-            (endpoint, clients)
-        })
-        .collect();
+    let mut workers = echo_nodes(settings, worker, nodes, &counts);
     let start = Instant::now();
-    let elapsed_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     for (endpoint, clients) in &mut workers {
         for (coroutine, client) in (0..).zip(clients) {
             client.resume();
@@ -283,10 +314,10 @@ fn echo(settings: &EchoSettings, thread: usize, nodes: usize) -> Measured {
     // After the end, every batch in flight must still be answered; this bounds the wait.
     let give_up = settings.warmup + settings.duration + Duration::from_secs(10);
     while running > 0 && start.elapsed() < give_up {
-        polls += 1;
-        let now_ns = elapsed_ns();
+        polls = polls.wrapping_add(1);
+        let now_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         counts.now_ns.set(now_ns);
-        if polls % POLLS_PER_LOOK == 0 {
+        if polls.is_multiple_of(POLLS_PER_LOOK) {
             let now = Duration::from_nanos(now_ns);
             if !counts.measuring.get() && measured_to == 0 && now >= settings.warmup {
                 counts.measuring.set(true);
@@ -297,18 +328,7 @@ fn echo(settings: &EchoSettings, thread: usize, nodes: usize) -> Measured {
                 measured_to = now_ns;
             }
         }
-        for (endpoint, clients) in &mut workers {
-            endpoint.receive(&mut Echo, &mut incoming);
-            while let Some(coroutine) = endpoint.take_ready() {
-                if clients[usize::from(coroutine)].resume() {
-                    endpoint.submit(coroutine, now_ns);
-                } else {
-                    running -= 1;
-                }
-            }
-            endpoint.ring_doorbell();
-            endpoint.retransmit(now_ns);
-        }
+        running -= step(&mut workers, &mut incoming, now_ns);
     }
     Measured {
         requests: counts.requests.get(),

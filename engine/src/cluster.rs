@@ -156,6 +156,9 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Option`] for sizes that are not possible, [`ClusterError::Storage`] if there
     /// is no memory, [`ClusterError::Thread`] if there are no threads.
+    ///
+    /// # Panics
+    /// Never: every size is checked first.
     pub fn open(options: ClusterOptions) -> Result<Self, ClusterError> {
         let partitioning = check(&options)?;
         let count = u16::try_from(options.nodes).expect("checked");

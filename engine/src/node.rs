@@ -105,19 +105,25 @@ impl Node {
         Ok(())
     }
 
-    /// Creates this node's part of a table.
-    pub(crate) fn create_table(
+    /// Creates this node's part of a table; every node of a cluster creates the same one.
+    ///
+    /// # Errors
+    /// [`StorageError::OutOfMemory`] if it does not fit.
+    ///
+    /// # Panics
+    /// If there is a table with that number.
+    pub fn create_table(
         &self,
         number: u16,
         name: &str,
         layout: TableLayout,
-    ) -> Result<(), StorageError> {
+    ) -> Result<TableId, StorageError> {
         let holds = |partition| self.configuration.copies(partition).contains(&self.id);
         let partitioning = self.configuration.partitioning;
         let table = Table::new(name, layout, partitioning, Arc::clone(&self.arena), holds)?;
         let created = self.tables[usize::from(number)].set(table);
         assert!(created.is_ok(), "the cluster hands out each table number once");
-        Ok(())
+        Ok(TableId(number))
     }
 
     /// Updates that a copy here could not apply because an earlier one is missing.

@@ -27,6 +27,9 @@ use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::transaction::Transaction;
 
+/// Requests of a batch of packets that there is room for before the list grows.
+const REQUESTS_EXPECTED: usize = 512;
+
 /// Work for a coroutine: runs on it from start to end.
 pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
 
@@ -116,8 +119,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             slots,
             jobs,
             idle: (0..coroutines).rev().collect(),
-            sleeping: Vec::new(),
-            incoming: Vec::new(),
+            sleeping: Vec::with_capacity(usize::from(coroutines)),
+            incoming: Vec::with_capacity(REQUESTS_EXPECTED),
         }
     }
 

@@ -1,5 +1,8 @@
 //! A byte buffer that is filled and cleared over and over, without being zeroed or freed in between.
 
+/// Length of a buffer once it is used: the packets of small transactions fit.
+const BYTES_MIN: usize = 512;
+
 /// Bytes that grow to what they are used for and stay that long.
 #[derive(Default)]
 pub(crate) struct Buffer {
@@ -48,6 +51,6 @@ impl Buffer {
 
     #[cold]
     fn grow(&mut self) {
-        self.bytes.resize(self.used.next_power_of_two().max(256), 0);
+        self.bytes.resize(self.used.next_power_of_two().max(BYTES_MIN), 0);
     }
 }

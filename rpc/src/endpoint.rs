@@ -25,6 +25,8 @@ use crate::transport::{PacketReceiver, PacketSender};
 
 /// A request unanswered for this long is sent again; each further time it waits twice as long.
 pub const RETRANSMIT_AFTER_NS: u64 = 5_000_000;
+/// Packets of a batch that there is room for before the list grows.
+const PACKETS_EXPECTED: usize = 64;
 /// Doublings of the wait between retransmissions.
 const RETRANSMIT_DOUBLINGS_MAX: u32 = 6;
 
@@ -128,6 +130,9 @@ pub struct Endpoint<S, R> {
 
 impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     /// An endpoint over one worker's halves of a transport.
+    ///
+    /// # Panics
+    /// If the identity names more than 65,535 nodes.
     #[must_use]
     pub fn new(identity: Identity, sender: S, receiver: R) -> Self {
         let nodes = identity.incarnations.len();
@@ -140,7 +145,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             expected_routes: numbers
                 .map(|node| RouteWords(identity.route_from(node).words()))
                 .collect(),
-            arrived: Vec::new(),
+            arrived: Vec::with_capacity(PACKETS_EXPECTED),
             local: Vec::with_capacity(coroutines),
             local_running: Vec::with_capacity(coroutines),
             ready: Vec::with_capacity(coroutines),

@@ -107,18 +107,16 @@ impl RequestBatch {
     ) -> Result<(), TooLarge> {
         let max = self.message_bytes_max;
         let lane = &mut self.lanes[usize::from(destination)];
-        if lane.requests == 0 {
-            self.destinations.push(destination);
-            lane.request.claim(HEADER_BYTES);
-        }
-        let request = lane.request.len() - HEADER_BYTES + message_bytes(payload.len());
+        let request_bytes = lane.request.len().saturating_sub(HEADER_BYTES);
+        let request = request_bytes + message_bytes(payload.len());
         let response = lane.response_bytes + message_bytes(response_bytes);
         let bytes = request.max(response);
         if bytes > max || lane.requests == u16::MAX {
-            if lane.requests == 0 {
-                self.destinations.pop();
-            }
             return Err(TooLarge { bytes, max });
+        }
+        if lane.requests == 0 {
+            self.destinations.push(destination);
+            lane.request.claim(HEADER_BYTES);
         }
         append(&mut lane.request, payload.len(), |out| {
             out.copy_from_slice(payload);

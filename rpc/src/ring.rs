@@ -40,6 +40,8 @@ const FRAME_HEADER_BYTES: usize = 8;
 const SKIP: u64 = u64::MAX;
 /// How far into an otherwise empty ring a sender goes before it returns to the start.
 const RESTART_BYTES: usize = 4 << 10;
+/// Packets that a set has room for before its list grows.
+const FRAMES_EXPECTED: usize = 64;
 
 struct Shared {
     memory: Memory,
@@ -181,7 +183,11 @@ impl Consumer {
 
 impl ConsumerSet {
     pub(crate) fn new(consumers: impl Iterator<Item = Consumer>) -> Self {
-        Self { consumers: consumers.map(CachePadded::new).collect(), first: 0, frames: Vec::new() }
+        Self {
+            consumers: consumers.map(CachePadded::new).collect(),
+            first: 0,
+            frames: Vec::with_capacity(FRAMES_EXPECTED),
+        }
     }
 
     /// Takes up to `max` packets and returns how many; they are left in place until the release.

@@ -1,7 +1,6 @@
 //! The bank's books after a run: money appears and disappears only as committed transactions say.
 
-use gannet_benchmarks::object_store::for_each_row;
-use gannet_benchmarks::{Check, Totals};
+use gannet_benchmarks::{Check, Totals, for_each_row};
 use gannet_engine::Cluster;
 
 use crate::{

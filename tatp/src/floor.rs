@@ -110,13 +110,12 @@ impl FloorWorkload for Floor {
 impl Maps {
     fn probe(&self, s_id: u64, probe: Probe) -> bool {
         let key = special_facility_key(s_id, probe.sf_type);
-        if !self.special_facility.get(&key).is_some_and(|row| row[0] == 1) {
-            return false;
-        }
-        (0..=probe.start_index).any(|index| {
-            let key = call_forwarding_key(s_id, probe.sf_type, 8 * index);
-            self.call_forwarding.get(&key).is_some_and(|row| probe.end_time < row[0])
-        })
+        let active = self.special_facility.get(&key).is_some_and(|row| row[0] == 1);
+        active
+            && (0..=probe.start_index).any(|index| {
+                let key = call_forwarding_key(s_id, probe.sf_type, 8 * index);
+                self.call_forwarding.get(&key).is_some_and(|row| probe.end_time < row[0])
+            })
     }
 
     fn forward(&mut self, s_id: u64, insert: bool, random: &mut Random) -> bool {

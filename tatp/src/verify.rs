@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gannet_benchmarks::object_store::for_each_row;
-use gannet_benchmarks::{Check, Totals};
+use gannet_benchmarks::{Check, Totals, for_each_row};
 use gannet_engine::Cluster;
 
 use crate::population::Subscriber;

@@ -11,6 +11,9 @@ use crate::transaction::{RowState, Stage, Transaction};
 
 impl Transaction<'_> {
     /// Ends the transaction without a trace; does nothing if it has ended.
+    ///
+    /// # Panics
+    /// Never: an UNLOCK fits a packet.
     pub fn abort(&mut self) {
         if self.stage == Stage::Closed {
             return;

@@ -17,7 +17,8 @@ impl Transaction<'_> {
     /// # Errors
     /// Why the transaction cannot commit any more, now or since an earlier call; abort it then.
     pub fn execute(&mut self) -> Result<(), Abort> {
-        if active(Mutant::ValidateBeforeLock) && self.stage == Stage::Open && self.executed > 0 {
+        let is_later_round = self.executed > 0 && self.executed < self.rows.len();
+        if active(Mutant::ValidateBeforeLock) && self.stage == Stage::Open && is_later_round {
             self.group_buckets()?;
             self.validate_groups()?;
         }

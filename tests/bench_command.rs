@@ -1,0 +1,133 @@
+//! The `gannet bench` command, run as a user runs it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::{Command, Output};
+
+fn gannet(arguments: &str) -> Output {
+    let arguments = arguments.split_whitespace();
+    Command::new(env!("CARGO_BIN_EXE_gannet")).arg("bench").args(arguments).output().unwrap()
+}
+
+const SHORT: &str = "--duration 200ms --warmup 50ms --memory 128MiB";
+
+#[test]
+fn every_workload_runs_and_verifies() {
+    for workload in [
+        "tatp --subscribers 2000 --floor",
+        "smallbank --accounts 5000 --floor",
+        "objects --reads 1 --writes 0 --keys 5000",
+        "objects --reads 4 --writes 2 --keys 5000 --theta 0.9",
+        "pairs",
+        "skew --pairs 20",
+        "rpc --batch 3",
+    ] {
+        let output = gannet(&format!("{workload} {SHORT}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{workload}: {text}");
+        assert!(text.contains("verify: passed") && text.contains(" committed per core"), "{text}");
+        assert_eq!(text.contains("floor: "), workload.contains("--floor"), "{text}");
+    }
+}
+
+#[test]
+fn other_shapes_of_a_cluster_run_and_verify() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for shape in [
+        "--nodes 1 --replicas 1 --threads 1",
+        "--nodes 5 --replicas 2 --threads 1 --coroutines 1",
+        "--nodes 2 --replicas 2 --threads 1 --thread-per-node",
+        "--nodes 4 --replicas 3 --threads 1 --transactions 20000",
+    ] {
+        if shape.contains("thread-per-node") && cores < 2 {
+            continue;
+        }
+        let short = if shape.contains("--transactions") { "--memory 128MiB" } else { SHORT };
+        let output = gannet(&format!("smallbank --accounts 1000 {shape} {short}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains("verify: passed"), "{shape}: {text}");
+    }
+}
+
+#[test]
+fn the_json_report_has_its_fields() {
+    let path = std::env::temp_dir().join(format!("gannet-report-{}.json", std::process::id()));
+    let output = gannet(&format!(
+        "tatp --subscribers 2000 {SHORT} --format json --output {}",
+        path.display()
+    ));
+    assert!(output.status.success());
+    assert!(output.stdout.is_empty(), "the report goes to the file");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for field in [
+        "workload",
+        "settings",
+        "seconds",
+        "cores",
+        "topology",
+        "durability",
+        "attempted_per_second",
+        "committed_per_second",
+        "committed_per_second_per_core",
+        "aborts",
+        "transactions",
+        "verify",
+    ] {
+        assert!(!report[field].is_null(), "{field}");
+    }
+    assert_eq!(report["workload"], "tatp");
+    assert_eq!(report["settings"]["subscribers"], "2000");
+    assert_eq!(report["verify"]["passed"], true);
+    assert!(report["verify"]["checks"].as_array().unwrap().len() > 10);
+    let transactions = report["transactions"].as_array().unwrap();
+    assert_eq!(transactions.len(), 7);
+    for transaction in transactions {
+        for field in ["name", "attempted", "succeeded", "rate"] {
+            assert!(!transaction[field].is_null(), "{field}");
+        }
+        for quantile in ["p50", "p99", "p999", "max"] {
+            assert!(transaction["latency_us"][quantile].as_f64().unwrap() > 0.0, "{quantile}");
+        }
+    }
+}
+
+#[test]
+fn bad_input_is_an_error_that_says_what_to_do() {
+    for (arguments, expected) in [
+        ("tatp --replicas 4", "use 1 to 3, a copy per node at most"),
+        ("tatp --nodes 0", "the number of nodes is 0; use 1 to 1024"),
+        ("tatp --threads 0", "the number of threads is 0"),
+        ("tatp --threads 4000", "the cores of this machine"),
+        ("tatp --coroutines 0", "the number of coroutines is 0"),
+        ("tatp --coroutines 100000", "use 1 to 256"),
+        ("tatp --subscribers 0", "--subscribers is 0; use 1 to"),
+        ("tatp --subscribers 1000000 --memory 1MiB", "raise the memory limit"),
+        ("smallbank --accounts 1", "use 2 to"),
+        ("objects --reads 0", "--reads is 0"),
+        ("objects --reads 2 --writes 3", "at most --reads, 2"),
+        ("objects --keys 3", "--keys is 3"),
+        ("objects --theta=-1", "--theta is -1; use 0 to 10"),
+        ("rpc --batch 0", "--batch is 0"),
+        ("skew --pairs 0", "--pairs is 0"),
+        ("tatp --duration 0s", "--duration is 0"),
+        ("tatp --duration 10", "such as 10s"),
+        ("tatp --output /no/such/directory/report", "choose another --output"),
+        ("tatp --surely-unknown", "unexpected argument"),
+        ("nothing", "unrecognized subcommand"),
+    ] {
+        let output = gannet(arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {error}");
+        assert!(error.contains(expected), "{arguments}: {error}");
+        assert!(!error.contains("panicked"), "{arguments}: {error}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_report_that_cannot_be_written_is_an_error() {
+    let output = gannet(&format!("pairs {SHORT} --output /dev/full"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot write the report"));
+}

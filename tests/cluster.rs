@@ -1,0 +1,347 @@
+//! The embedding interface: every outcome, every misuse, and that none leaves a lock or a poisoned
+//! cluster behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gannet::{Abort, Cluster, ClusterError, ClusterOptions, LockMode, Outcome, Place, TableId};
+use gannet_benchmarks::check_replicas;
+
+fn open(memory_bytes: usize) -> Cluster {
+    let options = ClusterOptions {
+        threads: 2,
+        coroutines: 4,
+        memory_limit_bytes: Some(memory_bytes),
+        ..ClusterOptions::default()
+    };
+    Cluster::open(options).unwrap()
+}
+
+fn open_with_table(rows: u64) -> (Cluster, TableId) {
+    let cluster = open(16 << 20);
+    let table = cluster.create_table("t", 8, 1000).unwrap();
+    let mut loader = cluster.loader();
+    for key in 0..rows {
+        loader.add(table, key, &key.to_le_bytes()).unwrap();
+    }
+    loader.finish().unwrap();
+    (cluster, table)
+}
+
+/// Nothing is locked and all copies are equal.
+fn assert_sound(cluster: &Cluster) {
+    for check in check_replicas(cluster) {
+        assert!(check.passed, "{}: {}", check.name, check.detail);
+    }
+}
+
+fn read(cluster: &Cluster, table: TableId, key: u64) -> Option<u64> {
+    let outcome = cluster
+        .run(move |tx| {
+            let value = tx.get(table, key)?;
+            Ok::<_, Abort>(value.map(|value| u64::from_le_bytes(value.try_into().unwrap())))
+        })
+        .unwrap();
+    outcome.committed()
+}
+
+#[test]
+fn rows_are_inserted_updated_and_deleted() {
+    let (cluster, table) = open_with_table(10);
+    let moved = cluster.run(move |tx| {
+        let changed = tx.add_to_write_set(table, 1, LockMode::Update);
+        let deleted = tx.add_to_write_set(table, 2, LockMode::Delete);
+        let added = tx.add_to_write_set(table, 100, LockMode::Insert);
+        tx.execute()?;
+        assert_eq!(tx.value(deleted).unwrap(), 2_u64.to_le_bytes());
+        assert_eq!(tx.value(added), None);
+        tx.put(changed, &7_u64.to_le_bytes())?;
+        tx.put(added, &8_u64.to_le_bytes())?;
+        Ok::<_, Abort>(())
+    });
+    assert_eq!(moved.unwrap(), Outcome::Committed(()));
+    let found = [1, 2, 100, 3, 4000].map(|key| read(&cluster, table, key));
+    assert_eq!(found, [Some(7), None, Some(8), Some(3), None]);
+    assert_sound(&cluster);
+}
+
+#[test]
+fn a_row_that_is_not_as_the_lock_mode_wants_it_is_an_error_that_leaves_no_lock() {
+    let (cluster, table) = open_with_table(10);
+    let exists = cluster.run(move |tx| tx.insert(table, 3, &[0; 8]));
+    assert!(matches!(exists.unwrap(), Outcome::Failed(Abort::Exists { key: 3, .. })));
+    let not_found = cluster.run(move |tx| {
+        let row = tx.add_to_write_set(table, 77, LockMode::Update);
+        tx.execute()?;
+        tx.put(row, &[0; 8])
+    });
+    assert!(matches!(not_found.unwrap(), Outcome::Failed(Abort::NotFound { key: 77, .. })));
+    let too_long = cluster.run(move |tx| tx.insert(table, 78, &[0; 9]));
+    let expected = Abort::ValueBytes { table: table.number(), expected: 8, found: 9 };
+    assert_eq!(too_long.unwrap(), Outcome::Failed(expected));
+    assert_sound(&cluster);
+    assert_eq!((read(&cluster, table, 77), read(&cluster, table, 78)), (None, None));
+}
+
+#[test]
+fn misuse_of_rows_is_an_error_that_says_so() {
+    let (cluster, table) = open_with_table(10);
+    let in_read_set = cluster.run(move |tx| {
+        let row = tx.add_to_read_set(table, 1);
+        tx.execute()?;
+        tx.put(row, &[0; 8])
+    });
+    assert!(matches!(in_read_set.unwrap(), Outcome::Failed(Abort::Usage { key: 1, .. })));
+    let not_executed = cluster.run(move |tx| {
+        let row = tx.add_to_write_set(table, 1, LockMode::Update);
+        tx.put(row, &[0; 8])
+    });
+    assert!(matches!(not_executed.unwrap(), Outcome::Failed(Abort::Usage { .. })));
+    let twice = cluster.run(move |tx| {
+        let rows = [1, 1].map(|key| tx.add_to_write_set(table, key, LockMode::Update));
+        tx.execute()?;
+        rows.iter().try_for_each(|&row| tx.put(row, &[0; 8]))
+    });
+    assert!(matches!(twice.unwrap(), Outcome::Aborted(Abort::Usage { key: 1, .. })));
+    let (other, _) = open_with_table(0);
+    let foreign = other.create_table("second", 8, 1).unwrap();
+    let no_table = cluster.run(move |tx| tx.get(foreign, 1).map(|_| ()));
+    assert!(matches!(no_table.unwrap(), Outcome::Failed(Abort::NoSuchTable { table: 1 })));
+    assert_sound(&cluster);
+}
+
+#[test]
+fn a_closure_that_panics_is_an_outcome_and_the_cluster_goes_on() {
+    let (cluster, table) = open_with_table(10);
+    let outcome = cluster.run(move |tx| {
+        let row = tx.add_to_write_set(table, 5, LockMode::Update);
+        tx.execute()?;
+        tx.put(row, &[9; 8])?;
+        assert!(tx.value(row).is_none(), "on purpose");
+        Ok::<_, Abort>(())
+    });
+    assert_eq!(outcome.unwrap(), Outcome::Panicked("on purpose".to_owned()));
+    assert_sound(&cluster);
+    assert_eq!(read(&cluster, table, 5), Some(5));
+
+    let completion = cluster
+        .spawn(Place { node: 0, worker: 1 }, move |coordinator| {
+            let tx = coordinator.begin();
+            tx.add_to_write_set(table, 6, LockMode::Update);
+            tx.execute().unwrap();
+            panic!("outside of run, on purpose");
+        })
+        .unwrap();
+    let lost: Result<(), _> = completion.wait();
+    assert!(lost.is_err());
+    assert_eq!(read(&cluster, table, 6), Some(6));
+    assert_sound(&cluster);
+}
+
+#[test]
+fn a_transaction_left_open_holds_no_lock_after_its_job() {
+    let (cluster, table) = open_with_table(10);
+    let completion = cluster.spawn(Place { node: 1, worker: 0 }, move |coordinator| {
+        let tx = coordinator.begin();
+        tx.add_to_write_set(table, 1, LockMode::Update);
+        tx.execute()
+    });
+    assert_eq!(completion.unwrap().wait(), Ok(Ok(())));
+    assert_eq!(read(&cluster, table, 1), Some(1));
+    assert_sound(&cluster);
+}
+
+#[test]
+fn an_error_of_a_doomed_closure_is_retried_and_not_reported() {
+    let (cluster, table) = open_with_table(2);
+    let runs = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&runs);
+    // The closure reads a row, lets another transaction change it, and then fails because of what
+    // it read: its failure rests on a value that is gone.
+    let cluster = Arc::new(cluster);
+    let completion = cluster.spawn(Place { node: 0, worker: 0 }, move |coordinator| {
+        coordinator.run(|tx| {
+            let first = u64::from_le_bytes(tx.get(table, 0)?.unwrap().try_into().unwrap());
+            if counter.fetch_add(1, Ordering::SeqCst) == 0 {
+                // Read again until the other client's change is there: reads of one transaction may
+                // disagree before it validates.
+                while tx.get(table, 0)?.unwrap() == first.to_le_bytes() {}
+            }
+            if first == 0 { Err(Abort::Requested) } else { Ok(first) }
+        })
+    });
+    while runs.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let change = cluster.run(move |tx| {
+        let row = tx.add_to_write_set(table, 0, LockMode::Update);
+        tx.execute()?;
+        tx.put(row, &5_u64.to_le_bytes())
+    });
+    assert_eq!(change.unwrap(), Outcome::Committed(()));
+    assert_eq!(completion.unwrap().wait().unwrap(), Outcome::Committed(5));
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_table_that_fills_up_refuses_inserts_and_goes_on_otherwise() {
+    let cluster = open(2_300_000);
+    let table = cluster.create_table("small", 256, 1).unwrap();
+    let mut inserted = 0_u64;
+    let full = loop {
+        let outcome = cluster.run(move |tx| tx.insert(table, inserted, &[1; 256])).unwrap();
+        match outcome {
+            Outcome::Committed(()) => inserted += 1,
+            other => break other,
+        }
+    };
+    assert!(matches!(full, Outcome::Failed(Abort::TableFull { .. })), "{full:?}");
+    assert!(inserted > 1000, "{inserted}");
+    assert_sound(&cluster);
+    let deleted = cluster.run(move |tx| {
+        let row = tx.add_to_write_set(table, 0, LockMode::Delete);
+        tx.execute()?;
+        Ok::<_, Abort>(tx.value(row).is_some())
+    });
+    assert_eq!(deleted.unwrap(), Outcome::Committed(true));
+    assert_sound(&cluster);
+}
+
+#[test]
+fn large_values_and_large_transactions() {
+    let cluster = open(64 << 20);
+    assert!(cluster.create_table("too large", 4097, 1).is_err());
+    let table = cluster.create_table("large", 4096, 100).unwrap();
+    let written = cluster.run(move |tx| tx.insert(table, 1, &[3; 4096]));
+    assert_eq!(written.unwrap(), Outcome::Committed(()));
+    // More reads and locks than fit one packet go out in several.
+    let many = cluster.run(move |tx| {
+        let rows: Vec<_> = (0..200).map(|key| tx.add_to_read_set(table, key)).collect();
+        tx.execute()?;
+        Ok::<_, Abort>(rows.iter().filter(|&&row| tx.value(row) == Some(&[3; 4096])).count())
+    });
+    assert_eq!(many.unwrap(), Outcome::Committed(1));
+    let too_much =
+        cluster.run(move |tx| (10..20).try_for_each(|key| tx.insert(table, key, &[4; 4096])));
+    assert!(matches!(too_much.unwrap(), Outcome::Aborted(Abort::TooLarge { .. })));
+    assert_sound(&cluster);
+    let many_locks = cluster.run(move |tx| {
+        let mode = LockMode::Insert;
+        let rows: Vec<_> = (100..400).map(|key| tx.add_to_write_set(table, key, mode)).collect();
+        tx.execute()?;
+        Ok::<_, Abort>(rows.iter().filter(|&&row| tx.value(row).is_none()).count())
+    });
+    assert_eq!(many_locks.unwrap(), Outcome::Committed(300));
+    assert_sound(&cluster);
+}
+
+#[test]
+fn options_out_of_range_are_refused_with_what_is_allowed() {
+    let refused = |change: fn(&mut ClusterOptions)| {
+        let mut options = ClusterOptions { threads: 1, ..ClusterOptions::default() };
+        options.memory_limit_bytes = Some(1 << 20);
+        change(&mut options);
+        let error = Cluster::open(options).err().expect("an option out of range");
+        assert!(matches!(error, ClusterError::Option { .. }), "{error}");
+        error.to_string()
+    };
+    assert!(refused(|options| options.nodes = 0).contains("1 to 1024"));
+    assert!(refused(|options| options.replicas = 4).contains("1 to 3, a copy per node"));
+    assert!(refused(|options| options.replicas = 0).contains("1 to 3"));
+    assert!(refused(|options| options.threads = 0).contains("1 to 256"));
+    assert!(refused(|options| options.coroutines = 1000).contains("1 to 256"));
+    assert!(refused(|options| options.partitions = 3).contains("power of two"));
+    assert!(refused(|options| options.queued_jobs_max = 0).contains("1 to"));
+    let huge = ClusterOptions { memory_limit_bytes: Some(1 << 60), ..ClusterOptions::default() };
+    assert!(matches!(Cluster::open(huge).err(), Some(ClusterError::Storage(_))));
+}
+
+#[test]
+fn tables_have_distinct_names_and_must_fit() {
+    let cluster = open(8 << 20);
+    let first = cluster.create_table("one", 8, 10).unwrap();
+    assert!(matches!(cluster.create_table("one", 8, 10), Err(ClusterError::TableExists(_))));
+    assert_eq!(cluster.table("one"), Some(first));
+    assert_eq!(cluster.table("two"), None);
+    let error = cluster.create_table("huge", 4096, 1_000_000).unwrap_err().to_string();
+    assert!(error.contains("raise the memory limit"), "{error}");
+    // The refused table left nothing behind.
+    assert!(cluster.create_table("two", 8, 10).is_ok());
+}
+
+#[test]
+fn full_queues_are_busy_and_not_endless() {
+    let options = ClusterOptions {
+        threads: 1,
+        coroutines: 1,
+        queued_jobs_max: 2,
+        memory_limit_bytes: Some(8 << 20),
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::open(options).unwrap();
+    let table = cluster.create_table("t", 8, 10).unwrap();
+    let release = Arc::new(AtomicU32::new(0));
+    let mut completions = Vec::new();
+    let busy = loop {
+        let release = Arc::clone(&release);
+        let job = cluster.submit(move |tx| {
+            while release.load(Ordering::SeqCst) == 0 {
+                tx.get(table, 1)?;
+            }
+            Ok::<_, Abort>(())
+        });
+        match job {
+            Ok(completion) => completions.push(completion),
+            Err(error) => break error,
+        }
+        assert!(completions.len() < 20, "the queues have no bound");
+    };
+    assert!(matches!(busy, ClusterError::Busy));
+    release.store(1, Ordering::SeqCst);
+    for completion in completions {
+        assert_eq!(completion.wait().unwrap(), Outcome::Committed(()));
+    }
+}
+
+#[test]
+fn two_clusters_in_one_process_do_not_meet() {
+    let (first, table) = open_with_table(1);
+    let (second, _) = open_with_table(1);
+    let written = first.run(move |tx| {
+        let row = tx.add_to_write_set(table, 0, LockMode::Update);
+        tx.execute()?;
+        tx.put(row, &9_u64.to_le_bytes())
+    });
+    assert_eq!(written.unwrap(), Outcome::Committed(()));
+    assert_eq!((read(&first, table, 0), read(&second, table, 0)), (Some(9), Some(0)));
+    first.close();
+    assert_eq!(read(&second, table, 0), Some(0));
+}
+
+#[test]
+fn many_threads_and_futures_share_a_cluster() {
+    let (cluster, table) = open_with_table(10);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for step in 0..200_u64 {
+                    let outcome = cluster
+                        .run(move |tx| {
+                            let row = tx.add_to_write_set(table, step % 10, LockMode::Update);
+                            tx.execute()?;
+                            let value = tx.value_mut(row)?;
+                            let raised = u64::from_le_bytes((&*value).try_into().unwrap()) + 1;
+                            value.copy_from_slice(&raised.to_le_bytes());
+                            Ok::<_, Abort>(())
+                        })
+                        .unwrap();
+                    assert_eq!(outcome, Outcome::Committed(()));
+                }
+            });
+        }
+    });
+    let sum: u64 = (0..10).filter_map(|key| read(&cluster, table, key)).sum();
+    assert_eq!(sum, 45 + 800);
+    assert_sound(&cluster);
+}

@@ -1,0 +1,136 @@
+//! The commit log holds everything: replaying all records on the initial rows rebuilds the database.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use gannet::{
+    Abort, Cluster, ClusterOptions, Coordinator, LockMode, LogObserver, Outcome, Place, TableId,
+};
+use gannet_benchmarks::for_each_row;
+use gannet_storage::{BucketUpdate, CommitRecord, Item};
+
+/// Copies every record as it is stored on any replica, before its slot is overwritten.
+#[derive(Default)]
+struct Records(Mutex<Vec<Vec<u8>>>);
+
+impl LogObserver for Records {
+    fn stored(&self, record: &[u8]) {
+        self.0.lock().unwrap().push(record.to_vec());
+    }
+}
+
+type Rows = BTreeMap<(u16, u64), Vec<u8>>;
+
+fn rows(cluster: &Cluster, tables: &[TableId]) -> Rows {
+    let mut rows = Rows::new();
+    for &table in tables {
+        for_each_row(cluster, table, |key, value| {
+            rows.insert((table.number(), key), value.to_vec());
+        });
+    }
+    rows
+}
+
+/// Applies every unit in the order of its bucket's versions.
+fn replay(initial: Rows, records: &[Vec<u8>]) -> Rows {
+    let mut buckets: BTreeMap<_, BTreeMap<u64, BucketUpdate<'_>>> = BTreeMap::new();
+    for record in records {
+        assert!(CommitRecord::is_intact(record), "a record's checksum is right");
+        for unit in CommitRecord::parse(record).unwrap().units() {
+            let unit = unit.unwrap();
+            let bucket = buckets.entry((unit.table, unit.partition, unit.bucket)).or_default();
+            if let Some(same) = bucket.insert(unit.base_version, unit) {
+                assert_eq!(same, unit, "one transaction installs a version, on every replica");
+            }
+        }
+    }
+    let mut rows = initial;
+    for ((table, ..), units) in buckets {
+        for (expected, (version, unit)) in (0..).zip(units) {
+            assert_eq!(version, expected, "no version of a bucket is missing in the log");
+            for item in unit.items() {
+                match item {
+                    Item::Put { key, value } => rows.insert((table, key), value.to_vec()),
+                    Item::Delete { key } => rows.remove(&(table, key)),
+                };
+            }
+        }
+    }
+    rows
+}
+
+/// What one client does: 100 transactions that update, insert or delete one row and update another.
+fn client(coordinator: &mut Coordinator<'_>, tables: [TableId; 2], client: u64) -> u32 {
+    let mut committed = 0;
+    for step in 0..100_u64 {
+        let draw = (client * 7919 + step * 104_729) % 200;
+        let mode = [LockMode::Update, LockMode::Insert, LockMode::Delete][(step % 3) as usize];
+        let stamp = u8::try_from(client).unwrap();
+        let outcome = coordinator.run(|tx| {
+            let first = tx.add_to_write_set(tables[0], draw, mode);
+            let second = tx.add_to_write_set(tables[1], (draw * 3) % 200, LockMode::Update);
+            tx.execute()?;
+            let is_there = tx.value(first).is_some();
+            if mode != LockMode::Delete && is_there == (mode == LockMode::Update) {
+                tx.put(first, &[stamp; 8])?;
+            }
+            if tx.value(second).is_some() {
+                tx.put(second, &[stamp; 100])?;
+            }
+            Ok::<_, Abort>(())
+        });
+        committed += u32::from(outcome == Outcome::Committed(()));
+    }
+    committed
+}
+
+#[test]
+fn replaying_the_records_rebuilds_the_database() {
+    let records = Arc::new(Records::default());
+    let options = ClusterOptions {
+        threads: 2,
+        coroutines: 8,
+        memory_limit_bytes: Some(16 << 20),
+        log_observer: Some(records.clone()),
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::open(options).unwrap();
+    let tables = [("narrow", 8), ("wide", 100)]
+        .map(|(name, bytes)| cluster.create_table(name, bytes, 100).unwrap());
+    let mut loader = cluster.loader();
+    for key in 0..100 {
+        loader.add(tables[0], key, &[1; 8]).unwrap();
+        loader.add(tables[1], key, &[2; 100]).unwrap();
+    }
+    loader.finish().unwrap();
+    let initial = rows(&cluster, &tables);
+
+    let completions: Vec<_> = (0..6 * 8_usize)
+        .map(|number| {
+            let place = Place { node: number % 3, worker: number / 3 % 2 };
+            let job =
+                move |coordinator: &mut Coordinator<'_>| client(coordinator, tables, number as u64);
+            cluster.spawn(place, job).unwrap()
+        })
+        .collect();
+    let committed: u32 = completions.into_iter().map(|completion| completion.wait().unwrap()).sum();
+    assert!(committed > 2_000, "{committed} committed");
+
+    let records = records.0.lock().unwrap();
+    assert_eq!(records.len() % 3, 0, "each record is stored on f + 1 = 3 replicas");
+    let found = rows(&cluster, &tables);
+    assert_ne!(found, initial);
+    assert_eq!(replay(initial.clone(), &records), found);
+    // The oracle can fail: without its last record the log rebuilds something else.
+    let changes = |record: &[u8]| {
+        let record = CommitRecord::parse(record).unwrap();
+        record.units().any(|unit| unit.unwrap().items().count() > 0)
+    };
+    let lost = records.iter().rposition(|record| changes(record)).unwrap();
+    let id = |record: &[u8]| CommitRecord::parse(record).unwrap().id;
+    let lost = id(&records[lost]);
+    let shorter: Vec<_> = records.iter().filter(|record| id(record) != lost).cloned().collect();
+    let rebuilt = std::panic::catch_unwind(|| replay(initial, &shorter));
+    assert!(rebuilt.map_or(true, |rows| rows != found), "a lost record goes unnoticed");
+}

@@ -1,0 +1,134 @@
+//! The rules of the source tree that no compiler checks.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each crate, and the crates of ours that it may depend on.
+const ARROWS: [(&str, &[&str]); 7] = [
+    (".", &["rpc", "storage", "engine", "frontend", "benchmarks", "tatp", "smallbank"]),
+    ("tatp", &["benchmarks", "frontend", "engine"]),
+    ("smallbank", &["benchmarks", "frontend", "engine"]),
+    ("benchmarks", &["engine", "rpc", "storage"]),
+    ("engine", &["rpc", "storage"]),
+    ("rpc", &[]),
+    ("storage", &[]),
+];
+
+/// The files that may hold unsafe code.
+const FENCE: [&str; 3] = ["rpc/src/ring.rs", "storage/src/arena.rs", "tests/allocations.rs"];
+
+/// The only files that may ask the system for the time, or sleep.
+const CLOCKS: [&str; 4] = [
+    "rpc/src/clock.rs",
+    "benchmarks/src/harness.rs",
+    "benchmarks/src/floor.rs",
+    "benchmarks/src/rpc_echo.rs",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources() -> BTreeMap<String, String> {
+    fn visit(folder: &Path, files: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    visit(&path, files);
+                }
+            } else if name.ends_with(".rs") {
+                files.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    visit(root(), &mut files);
+    assert!(files.len() > 60, "only {} source files found", files.len());
+    let name = |path: &Path| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+    files.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn crates_depend_only_along_the_arrows() {
+    let workspace: toml::Table =
+        fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();
+    let members: BTreeSet<_> = workspace["workspace"]["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|member| member.as_str().unwrap())
+        .collect();
+    let known: BTreeSet<_> =
+        ARROWS.iter().map(|(name, _)| *name).filter(|name| *name != ".").collect();
+    assert_eq!(members, known, "every crate has its arrows");
+    for (name, allowed) in ARROWS {
+        let path = root().join(name).join("Cargo.toml");
+        let manifest: toml::Table = fs::read_to_string(path).unwrap().parse().unwrap();
+        let Some(dependencies) = manifest.get("dependencies").and_then(|table| table.as_table())
+        else {
+            continue;
+        };
+        for dependency in dependencies.keys() {
+            if let Some(ours) = dependency.strip_prefix("gannet-") {
+                assert!(allowed.contains(&ours), "{name} must not depend on {ours}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (name, text) in sources() {
+        assert!(text.starts_with("//! "), "{name} does not open with //!");
+    }
+}
+
+#[test]
+fn unsafe_code_is_inside_the_fence() {
+    let words = ["unsafe {", "unsafe fn", "unsafe impl"];
+    let mut fenced = BTreeSet::new();
+    for (name, text) in sources() {
+        let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let has_words = code.any(|line| words.iter().any(|word| line.contains(word)));
+        if has_words && name != "tests/tidy.rs" {
+            assert!(FENCE.contains(&name.as_str()), "{name} holds unsafe code");
+            fenced.insert(name);
+        }
+    }
+    assert_eq!(fenced.len(), FENCE.len(), "a file of the fence holds none: {fenced:?}");
+}
+
+#[test]
+fn time_enters_in_few_places() {
+    for (name, text) in sources() {
+        let asks = ["Instant::now()", "SystemTime::now()", "thread::sleep("]
+            .iter()
+            .any(|call| text.lines().any(|line| line.contains(call) && !line.contains('"')));
+        let allowed = CLOCKS.contains(&name.as_str()) || name.contains("/benches/");
+        assert!(!asks || allowed, "{name} asks for the time");
+    }
+}
+
+#[test]
+fn files_hold_one_concept() {
+    for (name, text) in sources() {
+        let lines = text.lines().count();
+        assert!(lines <= 650, "{name} has {lines} lines: look for the second concept inside");
+    }
+}
+
+#[test]
+fn nothing_is_left_to_do_or_switched_off() {
+    for (name, text) in sources() {
+        if name == "tests/tidy.rs" {
+            continue;
+        }
+        for word in ["todo!(", "unimplemented!(", "FIXME", "#[ignore"] {
+            assert!(!text.contains(word), "{name} contains {word}");
+        }
+    }
+}
