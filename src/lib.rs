@@ -83,6 +83,9 @@
 //! # Rules for closures
 //!
 //! - A closure may run several times: effects outside the transaction belong after its outcome.
+//! - It gives up by returning an error, and leaves [`Transaction::commit`] and
+//!   [`Transaction::abort`] alone: those are for jobs that [`Cluster::spawn`] runs, which begin
+//!   transactions themselves.
 //! - It may see rows that do not belong together; such a run never commits, and its errors and
 //!   panics are not reported but retried.
 //! - It runs on a coroutine with a stack of 256 KiB, and the thread below it serves other

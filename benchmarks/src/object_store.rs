@@ -20,7 +20,7 @@ use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 /// Bytes of a value.
 const VALUE_BYTES: usize = 40;
 /// Most keys of a transaction.
-pub const KEYS_MAX: usize = 64;
+pub const KEYS_MAX: usize = 16;
 /// Draws for a key on another node before any key will do.
 const DRAWS_MAX: u32 = 100;
 
@@ -118,18 +118,21 @@ impl ObjectStore {
     ) -> std::result::Result<usize, Abort> {
         let mut keys = [0; KEYS_MAX];
         let keys = self.draw_keys(coordinator, random, &mut keys);
-        let mut written = [None::<RowId>; KEYS_MAX];
+        let mut rows = [None::<RowId>; KEYS_MAX];
+        let mut written = 0;
         let transaction = coordinator.begin();
-        for (key, row) in keys.iter().zip(&mut written) {
-            if random.random_range(0..self.reads) < self.writes {
-                *row = Some(transaction.add_to_write_set(self.table(), *key, LockMode::Update));
+        for key in keys {
+            if self.writes > 0 && random.random_range(0..self.reads) < self.writes {
+                let row = transaction.add_to_write_set(self.table(), *key, LockMode::Update);
+                rows[written] = Some(row);
+                written += 1;
             } else {
                 transaction.add_to_read_set(self.table(), *key);
             }
         }
         let run = |transaction: &mut gannet_engine::Transaction<'_>| {
             transaction.execute()?;
-            for row in written.iter().flatten() {
+            for row in rows[..written].iter().flatten() {
                 let value = transaction.value_mut(*row)?;
                 let counter = u64::from_le_bytes(value[..8].try_into().expect("8 of 40 bytes"));
                 value[..8].copy_from_slice(&(counter + 1).to_le_bytes());
@@ -137,7 +140,7 @@ impl ObjectStore {
             transaction.commit()
         };
         match run(transaction) {
-            Ok(()) => Ok(written.iter().flatten().count()),
+            Ok(()) => Ok(written),
             Err(abort) => {
                 transaction.abort();
                 Err(abort)

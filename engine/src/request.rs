@@ -116,7 +116,7 @@ impl KeyRequest {
 
 /// The 8 bytes at `at`, which the caller knows to be there.
 #[inline]
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes"))
 }
 

@@ -9,7 +9,7 @@ use crate::ring::{Consumer, ConsumerSet, Producer, ring};
 use crate::transport::{PacketReceiver, PacketSender};
 
 /// Most packets received in one batch: what the prefetch passes keep in flight.
-const BATCH_MAX: usize = 32;
+const BATCH_MAX: usize = 64;
 /// A ring holds at least this many of the largest packets.
 const PACKETS_PER_RING_MIN: usize = 4;
 

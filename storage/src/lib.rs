@@ -23,6 +23,8 @@ mod iterate;
 mod load;
 mod location;
 mod lock;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub mod mutant;
 mod owner;
 mod read;

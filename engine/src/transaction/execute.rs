@@ -2,11 +2,10 @@
 //!
 //! *Source*: FaSST section 5, step 1. It fails if a key is locked; the caller then aborts.
 
-use gannet_storage::LockMode;
 use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
-use crate::request::{self, KeyRequest, Status, VERSION_BYTES, lock_mode_to_wire, u64_at};
+use crate::request::{self, KeyRequest, Status, VERSION_BYTES, lock_mode_to_wire};
 use crate::transaction::{RowState, Stage, Transaction};
 
 impl Transaction<'_> {
@@ -59,43 +58,42 @@ impl Transaction<'_> {
 
     /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must.
     fn take_answers(&mut self, end: usize) {
-        let mut doom = None;
+        let mut failed = None;
         let mut batch = self.batch.borrow_mut();
         for row in &mut self.rows[self.executed..end] {
             let answer = batch.next_response(row.primary);
             let status = Status::from_wire(answer.kind);
-            let (state, abort) = match status {
-                Status::Found | Status::Exists => (RowState::Found, None),
-                Status::Absent => (RowState::Absent, None),
-                Status::Granted => (RowState::Granted, None),
-                Status::Full => (RowState::Failed, Some(Abort::TableFull { table: row.table })),
-                Status::Refused => {
-                    (RowState::Failed, Some(Abort::NoSuchTable { table: row.table }))
-                }
-                Status::Locked | Status::Done | Status::Changed | Status::Gap => {
-                    (RowState::Failed, Some(Abort::Locked))
+            row.state = match status {
+                Status::Found | Status::Exists => RowState::Found,
+                Status::Absent => RowState::Absent,
+                Status::Granted => RowState::Granted,
+                Status::Locked
+                | Status::Full
+                | Status::Refused
+                | Status::Done
+                | Status::Changed
+                | Status::Gap => {
+                    failed = failed.or(Some((status, row.table)));
+                    RowState::Failed
                 }
             };
-            row.state = state;
-            doom = doom.or(abort);
-            if answer.payload.len() >= VERSION_BYTES {
-                row.version = u64_at(answer.payload, 0);
-            }
-            let value = answer.payload.get(VERSION_BYTES..VERSION_BYTES + row.value_bytes);
-            if let Some(value) = value {
+            let Some((version, value)) = answer.payload.split_first_chunk::<VERSION_BYTES>() else {
+                continue;
+            };
+            row.version = u64::from_le_bytes(*version);
+            // An answer has a value where the key is there.
+            if value.len() == row.value_bytes {
                 self.values[row.value_at..row.value_at + row.value_bytes].copy_from_slice(value);
             }
-            debug_assert_eq!(
-                value.is_some(),
-                state == RowState::Found
-                    || state == RowState::Granted && row.mode != Some(LockMode::Insert),
-                "an answer has a value where the key is there"
-            );
         }
         self.executed = end;
         drop(batch);
-        if let Some(abort) = doom {
-            self.doom(abort);
+        if let Some((status, table)) = failed {
+            self.doom(match status {
+                Status::Full => Abort::TableFull { table },
+                Status::Refused => Abort::NoSuchTable { table },
+                _ => Abort::Locked,
+            });
         }
     }
 }

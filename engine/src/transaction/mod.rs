@@ -94,7 +94,10 @@ pub struct Transaction<'s> {
     rows: Vec<Row>,
     /// Rows before this one are executed.
     executed: usize,
+    /// The rows' values; bytes of earlier transactions until they are overwritten.
     values: Vec<u8>,
+    /// How much of `values` the present transaction has taken.
+    values_used: usize,
     /// Rows in the order of their buckets; see `buckets.rs`.
     order: Vec<u32>,
     groups: Vec<BucketGroup>,
@@ -122,6 +125,7 @@ impl<'s> Transaction<'s> {
             rows: Vec::new(),
             executed: 0,
             values: Vec::new(),
+            values_used: 0,
             order: Vec::new(),
             groups: Vec::new(),
             record: Vec::new(),
@@ -137,7 +141,7 @@ impl<'s> Transaction<'s> {
         self.stage = Stage::Open;
         self.rows.clear();
         self.executed = 0;
-        self.values.clear();
+        self.values_used = 0;
     }
 
     /// Adds `key` to the keys that the next [`Self::execute`] reads.
@@ -158,7 +162,7 @@ impl<'s> Transaction<'s> {
     #[inline]
     fn add(&mut self, table: TableId, key: u64, mode: Option<LockMode>) -> RowId {
         let row = RowId(u32::try_from(self.rows.len()).expect("fewer than 2^32 rows"));
-        let value_at = self.values.len();
+        let value_at = self.values_used;
         let (location, value_bytes) = match self.node.table(table.0) {
             Some(table) => (table.locate(key), table.layout().value_bytes),
             None => {
@@ -166,7 +170,13 @@ impl<'s> Transaction<'s> {
                 return row;
             }
         };
-        self.values.resize(value_at + value_bytes.next_multiple_of(8), 0);
+        self.values_used += value_bytes.next_multiple_of(8);
+        if self.values.len() < self.values_used {
+            self.values.resize(self.values_used.next_power_of_two(), 0);
+        }
+        if mode == Some(LockMode::Insert) {
+            self.values[value_at..value_at + value_bytes].fill(0);
+        }
         self.rows.push(Row {
             table: table.0,
             partition: location.partition,
@@ -277,7 +287,9 @@ impl<'s> Transaction<'s> {
     }
 
     fn commit_phases(&mut self) -> Result<(), Abort> {
-        self.execute()?;
+        if self.executed < self.rows.len() || self.stage != Stage::Open {
+            self.execute()?;
+        }
         if let [Row { mode: None, .. }] = self.rows[..] {
             // One read of one bucket is a snapshot by itself.
             return Ok(());

@@ -1,0 +1,346 @@
+//! Interleavings of the bucket protocols, exhaustive up to a bound, under loom's model of C11 memory.
+//!
+//! Tables here have one bucket of 8- or 16-byte values unless a test says otherwise. A property that
+//! a removed rule must break is counted over all interleavings and looked at after the exploration,
+//! so that a failure of another kind is not mistaken for it.
+
+use std::sync::atomic::{AtomicU64 as Count, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::mutant::{Mutant, activate};
+use crate::{
+    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner,
+    Partitioning, Place, Read, Table, TableLayout, Unlocked, Validation,
+};
+
+/// The switch is process wide, and tests run in several threads.
+static SWITCH: Mutex<()> = Mutex::new(());
+
+/// Explores `model` with `mutant` active; at most `preemptions` preemptions per interleaving.
+fn explore(mutant: Mutant, preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let switch = SWITCH.lock().unwrap_or_else(PoisonError::into_inner);
+    activate(mutant);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(model);
+    activate(Mutant::None);
+    drop(switch);
+}
+
+/// A table with room for `overflow` overflow buckets of one slot each.
+fn table(value_bytes: usize, buckets: u32, overflow: usize) -> Arc<Table> {
+    let partitioning = Partitioning::new(1).unwrap();
+    let mut layout = TableLayout::new("t", value_bytes, 1, partitioning).unwrap();
+    (layout.buckets, layout.overflow_slots) = (buckets, 1);
+    let limit_bytes = 64 + layout.main_bytes(1) + overflow * layout.overflow_words * 8;
+    let arena = Arc::new(Arena::new(limit_bytes).unwrap());
+    Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap())
+}
+
+fn place(table: &Table, key: u64) -> Place {
+    table.place(key).unwrap()
+}
+
+/// A value that consists of one word.
+fn value(table: &Table, word: u64) -> Vec<u8> {
+    word.to_le_bytes().repeat(table.layout().value_bytes / 8)
+}
+
+/// A unit that writes the words `base_version + 1` under `key`.
+fn unit(table: &Table, key: u64, base_version: u64, owner: Owner) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let address = (0, 0, table.locate(key).bucket, 0);
+    let mut writer = BucketUpdateWriter::begin(&mut bytes, address, base_version, owner);
+    writer.put(key, &value(table, base_version + 1));
+    writer.finish();
+    bytes
+}
+
+fn apply_at_primary(table: &Table, key: u64, bytes: &[u8]) -> Applied {
+    table.apply_at_primary(place(table, key), &BucketUpdate::parse_checked(bytes))
+}
+
+fn apply_at_backup(table: &Table, key: u64, bytes: &[u8]) -> Applied {
+    table.apply_at_backup(place(table, key), &BucketUpdate::parse_checked(bytes))
+}
+
+fn lock(table: &Table, key: u64, owner: Owner, mode: LockMode) -> Lock {
+    table.lock(place(table, key), key, owner, mode, &mut vec![0; table.layout().value_bytes])
+}
+
+/// What a reader saw, over all interleavings.
+#[derive(Default)]
+struct Seen {
+    torn: Count,
+    old: Count,
+    new: Count,
+    locked: Count,
+}
+
+impl Seen {
+    fn add(&self, count: impl Fn(&Self) -> &Count) {
+        count(self).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> [u64; 4] {
+        [&self.torn, &self.old, &self.new, &self.locked].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Reads a key whose value consists of the bucket's version.
+    fn read(&self, table: &Table, key: u64) {
+        let mut out = vec![0; table.layout().value_bytes];
+        match table.read(place(table, key), key, Owner(99), &mut out) {
+            Read::Found { version } if out != value(table, version) => self.add(|seen| &seen.torn),
+            Read::Found { version: 0 } => self.add(|seen| &seen.old),
+            Read::Found { .. } => self.add(|seen| &seen.new),
+            Read::Absent { .. } => self.add(|seen| &seen.torn),
+            Read::Locked => self.add(|seen| &seen.locked),
+        }
+    }
+}
+
+/// One thread applies a unit of a two-word value at a backup, another reads the key.
+fn read_against_backup(mutant: Mutant) -> [u64; 4] {
+    let seen = Arc::new(Seen::default());
+    let total = Arc::clone(&seen);
+    explore(mutant, 3, move || {
+        let table = table(16, 1, 0);
+        table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+        let writer = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || {
+                let bytes = unit(&table, 1, 0, Owner(1));
+                assert_eq!(apply_at_backup(&table, 1, &bytes), Applied::Applied);
+            })
+        };
+        seen.read(&table, 1);
+        writer.join().unwrap();
+    });
+    total.counts()
+}
+
+#[test]
+fn loom_a_read_is_never_torn() {
+    let [torn, old, new, locked] = read_against_backup(Mutant::None);
+    assert_eq!((torn, locked), (0, 0));
+    assert!(old > 0 && new > 0, "both outcomes were explored");
+}
+
+#[test]
+fn loom_a_read_without_its_fence_is_torn() {
+    assert!(read_against_backup(Mutant::NoReadFence)[0] > 0);
+}
+
+#[test]
+fn loom_a_write_without_its_fence_tears_reads() {
+    assert!(read_against_backup(Mutant::NoWriteFence)[0] > 0);
+}
+
+#[test]
+fn loom_a_read_without_the_sequence_check_is_torn() {
+    assert!(read_against_backup(Mutant::SkipSequenceCheck)[0] > 0);
+}
+
+/// One thread locks and applies at the primary, another reads the key.
+fn read_against_primary(mutant: Mutant) -> [u64; 4] {
+    let seen = Arc::new(Seen::default());
+    let total = Arc::clone(&seen);
+    explore(mutant, 3, move || {
+        let table = table(16, 1, 0);
+        table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+        let writer = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || {
+                let owner = Owner(1);
+                let granted = lock(&table, 1, owner, LockMode::Update);
+                assert_eq!(granted, Lock::Granted { version: 0 });
+                let bytes = unit(&table, 1, 0, owner);
+                assert_eq!(apply_at_primary(&table, 1, &bytes), Applied::Applied);
+            })
+        };
+        seen.read(&table, 1);
+        writer.join().unwrap();
+    });
+    total.counts()
+}
+
+#[test]
+fn loom_a_read_at_the_primary_is_old_new_or_refused() {
+    let [torn, old, new, locked] = read_against_primary(Mutant::None);
+    assert_eq!(torn, 0);
+    assert!(old > 0 && new > 0 && locked > 0, "all outcomes were explored");
+}
+
+#[test]
+fn loom_a_snapshot_is_never_torn() {
+    explore(Mutant::None, 3, || {
+        let table = table(8, 1, 0);
+        for key in [1, 2] {
+            table.load(place(&table, key), key, &value(&table, 0)).unwrap();
+        }
+        let writer = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0, 0), 0, Owner(1));
+                unit.put(1, &value(&table, 1));
+                unit.put(2, &value(&table, 1));
+                unit.finish();
+                assert_eq!(apply_at_backup(&table, 1, &bytes), Applied::Applied);
+            })
+        };
+        let mut snapshot = BucketSnapshot::default();
+        table.snapshot(0, 0, &mut snapshot);
+        let version = value(&table, snapshot.version);
+        assert!(snapshot.rows().eq([(1, version.as_slice()), (2, version.as_slice())]));
+        writer.join().unwrap();
+    });
+}
+
+/// Locks the bucket if it can, counts itself in and out, and applies or unlocks.
+fn hold(table: &Table, holders: &Count, owner: Owner, commit: bool) -> bool {
+    let Lock::Granted { version } = lock(table, 1, owner, LockMode::Update) else {
+        return false;
+    };
+    assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "two transactions hold the bucket");
+    loom::thread::yield_now();
+    assert_eq!(holders.fetch_sub(1, Ordering::Relaxed), 1);
+    if commit {
+        let bytes = unit(table, 1, version, owner);
+        assert_eq!(apply_at_primary(table, 1, &bytes), Applied::Applied);
+    } else {
+        assert_eq!(table.unlock(place(table, 1), owner), Unlocked::Released);
+    }
+    commit
+}
+
+#[test]
+fn loom_one_transaction_at_a_time_holds_a_bucket() {
+    let committed = Arc::new([Count::new(0), Count::new(0), Count::new(0)]);
+    let total = Arc::clone(&committed);
+    explore(Mutant::None, 3, move || {
+        let table = table(8, 1, 0);
+        table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+        let holders = Arc::new(Count::new(0));
+        let other = {
+            let (table, holders) = (Arc::clone(&table), Arc::clone(&holders));
+            loom::thread::spawn(move || {
+                u64::from(hold(&table, &holders, Owner(1), true))
+                    + u64::from(hold(&table, &holders, Owner(2), false))
+            })
+        };
+        let mut units = u64::from(hold(&table, &holders, Owner(3), true));
+        units += other.join().unwrap();
+        let mut out = [0; 8];
+        let read = table.read(place(&table, 1), 1, Owner(99), &mut out);
+        assert_eq!((read, u64::from_le_bytes(out)), (Read::Found { version: units }, units));
+        committed[units as usize].fetch_add(1, Ordering::Relaxed);
+    });
+    let counts: Vec<u64> = total.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    assert!(counts[1] > 0 && counts[2] > 0, "refused and granted: {counts:?}");
+}
+
+/// Inserts keys until the chain grows, against a reader of the key `read` among `loaded` others.
+fn read_against_growth(loaded: u64, read: u64) {
+    let absent_and_found = Arc::new([Count::new(0), Count::new(0)]);
+    let total = Arc::clone(&absent_and_found);
+    explore(Mutant::None, 3, move || {
+        let table = table(8, 1, 2);
+        for key in 0..loaded {
+            table.load(place(&table, key), key, &value(&table, key)).unwrap();
+        }
+        let inserter = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || {
+                let bytes = unit(&table, loaded, 0, Owner(1));
+                assert_eq!(apply_at_backup(&table, loaded, &bytes), Applied::Applied);
+            })
+        };
+        let mut out = [0; 8];
+        let found = table.read(place(&table, read), read, Owner(99), &mut out);
+        if read == loaded {
+            match found {
+                Read::Absent { version } => assert_eq!(version, 0),
+                Read::Found { version } => assert_eq!((version, u64::from_le_bytes(out)), (1, 1)),
+                Read::Locked => panic!("a backup has no locks"),
+            }
+        } else {
+            assert!(matches!(found, Read::Found { .. }), "{found:?}");
+            assert_eq!(u64::from_le_bytes(out), read);
+        }
+        let new = matches!(found, Read::Found { version: 1 });
+        absent_and_found[usize::from(new)].fetch_add(1, Ordering::Relaxed);
+        inserter.join().unwrap();
+    });
+    assert!(total.iter().all(|count| count.load(Ordering::Relaxed) > 0), "old and new");
+}
+
+#[test]
+fn loom_growth_by_the_first_overflow_bucket_hides_no_key() {
+    read_against_growth(7, 6);
+    read_against_growth(7, 7);
+}
+
+#[test]
+fn loom_growth_by_a_further_overflow_bucket_hides_no_key() {
+    read_against_growth(8, 7);
+    read_against_growth(8, 8);
+}
+
+#[test]
+fn loom_a_unit_that_two_threads_apply_is_applied_once() {
+    for at_primary in [true, false] {
+        explore(Mutant::None, 3, move || {
+            let table = table(8, 1, 0);
+            table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+            let owner = Owner(1);
+            lock(&table, 1, owner, LockMode::Update);
+            let apply = move |table: &Table| {
+                let bytes = unit(table, 1, 0, owner);
+                let apply = if at_primary { apply_at_primary } else { apply_at_backup };
+                u64::from(apply(table, 1, &bytes) == Applied::Applied)
+            };
+            let other = {
+                let table = Arc::clone(&table);
+                loom::thread::spawn(move || apply(&table))
+            };
+            let applied = apply(&table) + other.join().unwrap();
+            assert_eq!(applied, 1, "at the primary: {at_primary}");
+        });
+    }
+}
+
+/// Two keys of different buckets in a table of two.
+fn two_buckets(table: &Table) -> [u64; 2] {
+    let other = (1..).find(|&key| table.locate(key).bucket != table.locate(0).bucket);
+    [0, other.unwrap()]
+}
+
+#[test]
+fn loom_of_two_transactions_that_read_what_the_other_writes_one_fails() {
+    let both = Arc::new(Count::new(0));
+    let total = Arc::clone(&both);
+    explore(Mutant::None, 3, move || {
+        let table = table(8, 2, 0);
+        let [x, y] = two_buckets(&table);
+        for key in [x, y] {
+            table.load(place(&table, key), key, &value(&table, 0)).unwrap();
+        }
+        // Locks one key and validates the other, which it read at version 0.
+        let transaction = |table: &Table, owner, written, read| {
+            let granted = lock(table, written, owner, LockMode::Update);
+            assert_eq!(granted, Lock::Granted { version: 0 });
+            table.validate(place(table, read), 0, owner) == Validation::Unchanged
+        };
+        let other = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || transaction(&table, Owner(1), x, y))
+        };
+        let validated = transaction(&table, Owner(2), y, x);
+        if validated && other.join().unwrap() {
+            both.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    assert_eq!(total.load(Ordering::Relaxed), 0, "write skew");
+}
