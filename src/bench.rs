@@ -121,7 +121,8 @@ enum WorkloadArguments {
         #[arg(long, default_value_t = 100)]
         pairs: u64,
     },
-    /// RPC echo, without transactions.
+    /// RPC echo, without transactions: of the common options it takes threads, coroutines, duration,
+    /// warmup, format and output.
     Rpc {
         /// Requests per batch.
         #[arg(long, default_value_t = 11)]

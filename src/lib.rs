@@ -103,6 +103,7 @@
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Cluster, ClusterError, ClusterOptions, Completion, Coordinator, Loader, LockMode,
-    LogObserver, Lost, Outcome, Place, RowId, TableId, Topology, Transaction,
+    Abort, Cluster, ClusterError, ClusterOptions, Completion, Configuration, Coordinator, Loader,
+    LockMode, LogObserver, Lost, Node, Outcome, Place, RowId, StorageError, TableId, Topology,
+    Transaction,
 };

@@ -140,6 +140,24 @@ fn a_closure_that_panics_is_an_outcome_and_the_cluster_goes_on() {
 }
 
 #[test]
+fn a_closure_may_end_its_transaction_itself() {
+    let (cluster, table) = open_with_table(1);
+    let committed = cluster.run(move |tx| {
+        tx.insert(table, 10, &[1; 8])?;
+        tx.commit()
+    });
+    assert_eq!(committed.unwrap(), Outcome::Committed(()));
+    let aborted = cluster.run(move |tx| {
+        tx.insert(table, 11, &[1; 8])?;
+        tx.abort();
+        Ok::<_, Abort>(())
+    });
+    assert_eq!(aborted.unwrap(), Outcome::Aborted(Abort::Requested));
+    assert_eq!((read(&cluster, table, 10).is_some(), read(&cluster, table, 11)), (true, None));
+    assert_sound(&cluster);
+}
+
+#[test]
 fn a_transaction_left_open_holds_no_lock_after_its_job() {
     let (cluster, table) = open_with_table(10);
     let completion = cluster.spawn(Place { node: 1, worker: 0 }, move |coordinator| {
@@ -215,13 +233,15 @@ fn large_values_and_large_transactions() {
     let table = cluster.create_table("large", 4096, 100).unwrap();
     let written = cluster.run(move |tx| tx.insert(table, 1, &[3; 4096]));
     assert_eq!(written.unwrap(), Outcome::Committed(()));
+    let three = cluster.run(move |tx| (2..5).try_for_each(|key| tx.insert(table, key, &[3; 4096])));
+    assert_eq!(three.unwrap(), Outcome::Committed(()));
     // More reads and locks than fit one packet go out in several.
     let many = cluster.run(move |tx| {
         let rows: Vec<_> = (0..200).map(|key| tx.add_to_read_set(table, key)).collect();
         tx.execute()?;
         Ok::<_, Abort>(rows.iter().filter(|&&row| tx.value(row) == Some(&[3; 4096])).count())
     });
-    assert_eq!(many.unwrap(), Outcome::Committed(1));
+    assert_eq!(many.unwrap(), Outcome::Committed(4));
     let too_much =
         cluster.run(move |tx| (10..20).try_for_each(|key| tx.insert(table, key, &[4; 4096])));
     assert!(matches!(too_much.unwrap(), Outcome::Aborted(Abort::TooLarge { .. })));

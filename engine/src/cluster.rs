@@ -111,7 +111,7 @@ pub enum ClusterError {
     #[error("the operating system refused a thread: {0}; use fewer threads")]
     Thread(std::io::Error),
     /// The queues are full.
-    #[error("all workers have their queues full of jobs; wait for some to finish and try again")]
+    #[error("the job queues are full; wait for some jobs to finish and try again")]
     Busy,
     /// There is no such worker.
     #[error("there is no worker {worker} on node {node}; look at the cluster's options")]

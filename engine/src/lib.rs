@@ -35,4 +35,4 @@ pub use transaction::{RowId, Transaction};
 pub use worker::{Job, Worker, WorkerParts};
 
 /// Re-exported for embedding.
-pub use gannet_storage::{LockMode, LogObserver, mutant};
+pub use gannet_storage::{LockMode, LogObserver, StorageError, mutant};

@@ -38,12 +38,20 @@ impl<'c> Loader<'c> {
     /// Adds a row.
     ///
     /// # Errors
-    /// [`StorageError::Exists`] or [`StorageError::Full`], for this row or an earlier one.
+    /// [`StorageError::Exists`] or [`StorageError::Full`], for this row or an earlier one;
+    /// [`StorageError::RowBytes`] if the value does not have the table's size.
     ///
     /// # Panics
-    /// If the value does not have the table's size.
+    /// If the table is of another cluster.
     pub fn add(&mut self, table: TableId, key: u64, value: &[u8]) -> Result<(), StorageError> {
         let (value_at, value_bytes) = (self.values.len(), value.len());
+        let node = &self.cluster.nodes()[0];
+        let definition = node.table(table.number()).expect("a table id comes from create_table");
+        let expected = definition.layout().value_bytes;
+        if value_bytes != expected {
+            let table = definition.name().to_owned();
+            return Err(StorageError::RowBytes { table, expected, found: value_bytes });
+        }
         self.values.extend_from_slice(value);
         self.rows.push(PendingRow { table, key, value_at, value_bytes });
         if self.rows.len() == BATCH_ROWS { self.flush() } else { Ok(()) }

@@ -113,9 +113,11 @@ impl From<TooLarge> for Abort {
 pub enum Outcome<T, E> {
     /// Its changes are on every copy, and this is what it returned.
     Committed(T),
-    /// It met conflicts as often as the bound on retries allows; nothing was written. Safe to retry.
+    /// It could not commit; nothing was written. After [`Abort::is_conflict`] it was retried as often
+    /// as the bound allows and may be tried again; the other reasons will stand.
     Aborted(Abort),
-    /// It returned an error of its own, and what it had read was still valid; nothing was written.
+    /// It returned an error, its own or an [`Abort`] that it passed on, and what it had read was still
+    /// valid; nothing was written.
     Failed(E),
     /// It panicked with this message, and what it had read was still valid; nothing was written.
     Panicked(String),

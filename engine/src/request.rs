@@ -88,14 +88,16 @@ pub(crate) struct KeyRequest {
 }
 
 impl KeyRequest {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn encode(&self) -> [u8; KEY_REQUEST_BYTES] {
+        let head =
+            u64::from(self.table) | u64::from(self.detail) << 16 | u64::from(self.bucket) << 32;
         let mut bytes = [0; KEY_REQUEST_BYTES];
-        bytes[0..2].copy_from_slice(&self.table.to_le_bytes());
-        bytes[2..4].copy_from_slice(&self.detail.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.bucket.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.owner.0.to_le_bytes());
+        for (bytes, word) in
+            bytes.as_chunks_mut::<8>().0.iter_mut().zip([head, self.key, self.owner.0])
+        {
+            *bytes = word.to_le_bytes();
+        }
         bytes
     }
 

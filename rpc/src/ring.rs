@@ -107,7 +107,8 @@ impl Producer {
         let capacity = self.shared.memory.capacity();
         let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
         let mut at = offset(self.tail, capacity);
-        if at + frame > capacity || at >= RESTART_BYTES && self.is_empty() {
+        // A restart gives up the rest of the ring, so the frame must fit before where it would go.
+        if at + frame > capacity || at >= RESTART_BYTES.max(frame) && self.is_empty() {
             if !self.has_room(capacity - at + frame) {
                 return false;
             }
@@ -427,6 +428,20 @@ mod tests {
                     consumers.release();
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_empty_ring_takes_packets_of_any_size_wherever_it_stands() {
+        let (mut producer, consumer) = ring(64 << 10);
+        let mut consumers = ConsumerSet::new(std::iter::once(consumer));
+        for step in 0..2_000_usize {
+            let packet = vec![1; (step * 7919) % (16 << 10)];
+            assert!(producer.push(&packet), "packet {step} of {} bytes", packet.len());
+            producer.publish();
+            assert_eq!(consumers.poll(1), 1);
+            assert_eq!(consumers.packet(0), packet);
+            consumers.release();
         }
     }
 

@@ -57,6 +57,18 @@ pub enum StorageError {
         /// The node's memory limit in bytes.
         limit: usize,
     },
+    /// Reacted to by whoever loads rows: the value does not have the table's size.
+    #[error(
+        "table {table} has values of {expected} bytes and was given {found}; pad or cut the value"
+    )]
+    RowBytes {
+        /// The table's name.
+        table: String,
+        /// The table's value size.
+        expected: usize,
+        /// The size given.
+        found: usize,
+    },
     /// Reacted to by whoever loads rows: the key is there already.
     #[error("table {table} already holds key {key}; load each key once")]
     Exists {

@@ -15,10 +15,14 @@ impl Transaction<'_> {
     /// # Panics
     /// Never: an UNLOCK fits a packet.
     pub fn abort(&mut self) {
-        if self.stage == Stage::Closed {
-            return;
+        if matches!(self.stage, Stage::Open | Stage::Doomed(_)) {
+            self.stage = Stage::Closed;
+            self.release_locks();
         }
-        self.stage = Stage::Closed;
+    }
+
+    /// Releases every lock that was granted.
+    pub(super) fn release_locks(&mut self) {
         self.begin_round();
         for index in 0..self.rows.len() {
             let row = &self.rows[index];

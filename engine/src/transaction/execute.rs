@@ -29,7 +29,7 @@ impl Transaction<'_> {
         match self.stage {
             Stage::Open => Ok(()),
             Stage::Doomed(abort) => Err(abort),
-            Stage::Closed => {
+            Stage::Closed | Stage::Committed => {
                 let problem = "the transaction has ended; begin another";
                 Err(Abort::Usage { table: 0, key: 0, problem })
             }

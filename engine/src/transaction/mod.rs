@@ -75,8 +75,10 @@ struct Row {
 /// How far a transaction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It has not begun, or has ended.
+    /// It has not begun, or was aborted.
     Closed,
+    /// It has committed.
+    Committed,
     Open,
     /// It cannot commit any more.
     Doomed(Abort),
@@ -153,8 +155,9 @@ impl<'s> Transaction<'s> {
 
     /// Adds `key` to the keys that the next [`Self::execute`] locks and reads.
     ///
-    /// For [`LockMode::Delete`] the row is deleted at commit; otherwise give it a value with
-    /// [`Self::put`] or [`Self::value_mut`]. A key may be in the write set once.
+    /// For [`LockMode::Delete`] a row that is there is deleted at commit; otherwise give it a value
+    /// with [`Self::put`] or [`Self::value_mut`], which tell if the row is not as the mode wants it.
+    /// A row that is given none stays as it is. A key may be in the write set once.
     pub fn add_to_write_set(&mut self, table: TableId, key: u64, mode: LockMode) -> RowId {
         self.add(table, key, Some(mode))
     }
@@ -251,7 +254,8 @@ impl<'s> Transaction<'s> {
         Ok(())
     }
 
-    /// Reads one key: [`Self::add_to_read_set`], [`Self::execute`], [`Self::value`].
+    /// Reads one key as it was last committed, without this transaction's own changes:
+    /// [`Self::add_to_read_set`], [`Self::execute`], [`Self::value`].
     ///
     /// # Errors
     /// As [`Self::execute`].
@@ -276,13 +280,20 @@ impl<'s> Transaction<'s> {
     /// A read-only transaction of one bucket skips validation (FaSST section 5).
     ///
     /// # Errors
-    /// The [`Abort`] that ended the transaction. All its locks are released.
+    /// The [`Abort`] that ended the transaction; [`Abort::Requested`] if it was aborted before. All
+    /// its locks are released. To commit twice is to commit once.
     pub fn commit(&mut self) -> Result<(), Abort> {
+        match self.stage {
+            Stage::Committed => return Ok(()),
+            Stage::Closed => return Err(Abort::Requested),
+            Stage::Open | Stage::Doomed(_) => {}
+        }
         let result = self.commit_phases();
-        if result.is_err() {
+        if result.is_ok() {
+            self.stage = Stage::Committed;
+        } else {
             self.abort();
         }
-        self.stage = Stage::Closed;
         result
     }
 
@@ -297,7 +308,7 @@ impl<'s> Transaction<'s> {
         self.group_buckets()?;
         self.validate()?;
         if !self.rows.iter().any(Row::changes) {
-            self.abort();
+            self.release_locks();
             return Ok(());
         }
         self.write_record()?;
@@ -337,7 +348,7 @@ impl<'s> Transaction<'s> {
     pub(crate) fn conflict(&self) -> Option<Abort> {
         match self.stage {
             Stage::Doomed(abort) if abort.is_conflict() => Some(abort),
-            Stage::Doomed(_) | Stage::Open | Stage::Closed => None,
+            Stage::Doomed(_) | Stage::Open | Stage::Closed | Stage::Committed => None,
         }
     }
 
