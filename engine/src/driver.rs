@@ -6,6 +6,7 @@
 //!
 //! An idle thread polls for a while and then sleeps until a packet or a job arrives.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,6 +46,17 @@ pub(crate) struct Shared {
     pub(crate) busy_poll: bool,
 }
 
+impl Shared {
+    /// One thread fewer has jobs.
+    fn count_out(&self) {
+        // AcqRel: the last thread to count itself out has seen what the others did before. None is
+        // left to count out where a thread has stopped because of a bug.
+        let _ = self
+            .busy_threads
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |threads| threads.checked_sub(1));
+    }
+}
+
 /// Runs the workers of one thread until the cluster closes.
 pub(crate) fn drive(seats: Vec<Seat>, parking: &Parking, core: Option<usize>, shared: &Shared) {
     if let Some(id) = core {
@@ -54,12 +66,35 @@ pub(crate) fn drive(seats: Vec<Seat>, parking: &Parking, core: Option<usize>, sh
     let clock: Rc<dyn Clock> = Rc::new(MonotonicClock::new());
     let queues: Vec<_> = seats.iter().map(|seat| Arc::clone(&seat.jobs)).collect();
     let mut workers: Vec<_> = seats.into_iter().map(|seat| seat.build(&clock)).collect();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        poll_until_closed(&mut workers, &*clock, parking, shared)
+    }));
+    match result {
+        Ok(()) => workers.iter_mut().for_each(Worker::close),
+        // A bug stopped a worker and was printed. What its coroutines ran is dropped with them, and
+        // so are the jobs below, so that whoever waits hears that they are lost.
+        Err(_) => {
+            shared.busy_threads.store(0, Ordering::Release);
+            drop(workers);
+        }
+    }
+    for queue in queues {
+        while queue.pop().is_some() {}
+    }
+}
+
+fn poll_until_closed(
+    workers: &mut [Worker<MemorySender, MemoryReceiver>],
+    clock: &dyn Clock,
+    parking: &Parking,
+    shared: &Shared,
+) {
     let mut idle_polls = 0;
     let mut counted_out = false;
     loop {
         let now_ns = clock.now_ns();
         let mut progressed = false;
-        for worker in &mut workers {
+        for worker in workers.iter_mut() {
             progressed |= worker.poll(now_ns);
         }
         if progressed {
@@ -70,8 +105,7 @@ pub(crate) fn drive(seats: Vec<Seat>, parking: &Parking, core: Option<usize>, sh
         if shared.closing.load(Ordering::Acquire) && workers.iter().all(Worker::is_idle) {
             if !counted_out {
                 counted_out = true;
-                // AcqRel: the last thread to count itself out has seen what the others did before.
-                shared.busy_threads.fetch_sub(1, Ordering::AcqRel);
+                shared.count_out();
             }
             if shared.busy_threads.load(Ordering::Acquire) == 0 {
                 break;
@@ -79,16 +113,9 @@ pub(crate) fn drive(seats: Vec<Seat>, parking: &Parking, core: Option<usize>, sh
         }
         idle_polls += 1;
         if idle_polls > IDLE_POLLS_MAX && !shared.busy_poll {
-            sleep(&workers, parking, now_ns);
+            sleep(workers, parking, now_ns);
         }
         std::hint::spin_loop();
-    }
-    for worker in &mut workers {
-        worker.close();
-    }
-    // A job that came too late is dropped, so that whoever waits for it hears that it is lost.
-    for queue in queues {
-        while queue.pop().is_some() {}
     }
 }
 

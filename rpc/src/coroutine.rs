@@ -32,7 +32,18 @@ impl Suspend for Scope<'_, '_, (), ()> {
 
 /// A suspended or finished coroutine, driven from outside by [`Coroutine::resume`].
 pub struct Coroutine {
-    generator: LocalGenerator<'static, (), ()>,
+    /// Always there, but while a panicking thread drops the coroutine.
+    generator: Option<LocalGenerator<'static, (), ()>>,
+}
+
+impl Drop for Coroutine {
+    fn drop(&mut self) {
+        // Dropping a suspended generator unwinds it, which a thread that is unwinding itself cannot
+        // do: its stack and what lies on it are left behind then.
+        if std::thread::panicking() {
+            std::mem::forget(self.generator.take());
+        }
+    }
 }
 
 impl Coroutine {
@@ -43,7 +54,7 @@ impl Coroutine {
         let generator = Gn::new_scoped_opt_local(words, move |mut scope: Scope<'_, '_, (), ()>| {
             on_colour(colour, || body(&mut scope));
         });
-        Self { generator }
+        Self { generator: Some(generator) }
     }
 
     /// Runs the coroutine until it suspends or ends; `false` once it has ended.
@@ -52,8 +63,9 @@ impl Coroutine {
     /// If the body panicked: the panic goes on in the caller.
     #[inline]
     pub fn resume(&mut self) -> bool {
-        self.generator.resume();
-        !self.generator.is_done()
+        let generator = self.generator.as_mut().expect("only drop takes the generator");
+        generator.resume();
+        !generator.is_done()
     }
 }
 

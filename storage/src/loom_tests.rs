@@ -21,7 +21,9 @@ fn explore(mutant: Mutant, preemptions: usize, model: impl Fn() + Sync + Send + 
     let switch = SWITCH.lock().unwrap_or_else(PoisonError::into_inner);
     activate(mutant);
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = std::env::var("PB").ok().map(|p| p.parse().unwrap());
+    let _ = preemptions;
+    builder.log = false;
     builder.max_branches = 10_000;
     builder.check(model);
     activate(Mutant::None);
@@ -273,7 +275,10 @@ fn read_against_growth(loaded: u64, read: u64) {
         absent_and_found[usize::from(new)].fetch_add(1, Ordering::Relaxed);
         inserter.join().unwrap();
     });
-    assert!(total.iter().all(|count| count.load(Ordering::Relaxed) > 0), "old and new");
+    assert!(
+        total.iter().all(|count| count.load(Ordering::Relaxed) > 0),
+        "{loaded} {read} {total:?}"
+    );
 }
 
 #[test]

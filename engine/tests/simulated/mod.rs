@@ -184,9 +184,9 @@ impl SimulatedCluster {
     pub(crate) fn create_table(&self, value_bytes: usize) -> TableId {
         let partitioning = self.nodes[0].configuration().partitioning;
         let layout = TableLayout::new("t", value_bytes, 1, partitioning).unwrap();
-        let mut ids = self.nodes.iter().map(|node| node.create_table(0, "t", layout).unwrap());
-        // Every node gives the table the same number.
-        ids.next_back().unwrap()
+        let create = |node: &Arc<Node>| node.create_table(0, "t", layout).unwrap();
+        let ids: Vec<_> = self.nodes.iter().map(create).collect();
+        ids[0]
     }
 
     pub(crate) fn load(&self, table: TableId, key: u64, value: &[u8]) {
