@@ -22,13 +22,16 @@ impl Table {
     /// Applies a unit of the bucket at `place` at its primary and releases the lock: once, however often it arrives.
     pub fn apply_at_primary(&self, place: Place, unit: &BucketUpdate<'_>) -> Applied {
         let bucket = self.bucket(place);
-        if bucket.owner() != unit.owner || bucket.version() != unit.base_version {
-            return Applied::Duplicate;
-        }
-        bucket.write(|next| self.install(bucket, next, unit));
-        // After the version, so that whoever sees the bucket free sees the version too.
-        bucket.release();
-        Applied::Applied
+        // Checked under the sequence, so that of two threads with the same unit one finds it applied.
+        bucket.write(|next| {
+            if bucket.owner() != unit.owner || bucket.version() != unit.base_version {
+                return Applied::Duplicate;
+            }
+            self.install(bucket, next, unit);
+            // After the version, so that whoever sees the bucket free sees the version too.
+            bucket.release();
+            Applied::Applied
+        })
     }
 
     /// Applies a unit of the bucket at `place` at a backup, which knows no locks: by version alone.

@@ -137,19 +137,31 @@ impl<'a> Bucket<'a> {
     /// The lock word.
     #[inline(always)]
     pub(crate) fn owner(&self) -> Owner {
-        // Acquire: pairs with the Release in release(), so that whoever sees the bucket free also
-        // sees the version and the words that its last owner stored.
-        Owner(self.words[OWNER].load(Ordering::Acquire))
+        if cfg!(loom) {
+            // Loom knows sequential consistency of fences, not of accesses.
+            fence(Ordering::SeqCst);
+        }
+        // Acquire, in SeqCst: pairs with the Release in release(), so that whoever sees the bucket
+        // free also sees the version and the words that its last owner stored. SeqCst: pairs with
+        // acquire(). Of two transactions that each lock one bucket and then validate the other's, one
+        // must see the other's lock, or both commit on reads that the other's write makes stale.
+        Owner(self.words[OWNER].load(Ordering::SeqCst))
     }
 
     /// Takes the lock for `owner`; on failure tells who has it.
     #[inline(always)]
     pub(crate) fn acquire(&self, owner: Owner) -> Result<(), Owner> {
-        // Acquire: as in owner().
-        self.words[OWNER]
-            .compare_exchange(Owner::FREE.0, owner.0, Ordering::Acquire, Ordering::Acquire)
-            .map(|_| ())
-            .map_err(Owner)
+        // SeqCst: as in owner().
+        let taken = self.words[OWNER].compare_exchange(
+            Owner::FREE.0,
+            owner.0,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+        if cfg!(loom) {
+            fence(Ordering::SeqCst);
+        }
+        taken.map(|_| ()).map_err(Owner)
     }
 
     /// Frees the lock word; the caller holds the lock.

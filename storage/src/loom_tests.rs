@@ -21,9 +21,8 @@ fn explore(mutant: Mutant, preemptions: usize, model: impl Fn() + Sync + Send + 
     let switch = SWITCH.lock().unwrap_or_else(PoisonError::into_inner);
     activate(mutant);
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = std::env::var("PB").ok().map(|p| p.parse().unwrap());
-    let _ = preemptions;
-    builder.log = false;
+    builder.preemption_bound = Some(preemptions);
+
     builder.max_branches = 10_000;
     builder.check(model);
     activate(Mutant::None);
@@ -252,28 +251,29 @@ fn read_against_growth(loaded: u64, read: u64) {
         for key in 0..loaded {
             table.load(place(&table, key), key, &value(&table, key)).unwrap();
         }
-        let inserter = {
+        let reader = {
             let table = Arc::clone(&table);
             loom::thread::spawn(move || {
-                let bytes = unit(&table, loaded, 0, Owner(1));
-                assert_eq!(apply_at_backup(&table, loaded, &bytes), Applied::Applied);
+                let mut out = [0; 8];
+                let found = table.read(place(&table, read), read, Owner(99), &mut out);
+                (found, u64::from_le_bytes(out))
             })
         };
-        let mut out = [0; 8];
-        let found = table.read(place(&table, read), read, Owner(99), &mut out);
+        let bytes = unit(&table, loaded, 0, Owner(1));
+        assert_eq!(apply_at_backup(&table, loaded, &bytes), Applied::Applied);
+        let (found, out) = reader.join().unwrap();
         if read == loaded {
             match found {
                 Read::Absent { version } => assert_eq!(version, 0),
-                Read::Found { version } => assert_eq!((version, u64::from_le_bytes(out)), (1, 1)),
+                Read::Found { version } => assert_eq!((version, out), (1, 1)),
                 Read::Locked => panic!("a backup has no locks"),
             }
         } else {
             assert!(matches!(found, Read::Found { .. }), "{found:?}");
-            assert_eq!(u64::from_le_bytes(out), read);
+            assert_eq!(out, read);
         }
         let new = matches!(found, Read::Found { version: 1 });
         absent_and_found[usize::from(new)].fetch_add(1, Ordering::Relaxed);
-        inserter.join().unwrap();
     });
     assert!(
         total.iter().all(|count| count.load(Ordering::Relaxed) > 0),

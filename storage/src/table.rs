@@ -243,7 +243,8 @@ mod tests {
     use super::*;
 
     fn layout(value_bytes: usize, rows: u64) -> Result<TableLayout, StorageError> {
-        TableLayout::new("t", value_bytes, rows, Partitioning::new(16).unwrap())
+        let partitioning = Partitioning::new(16).expect("a power of two");
+        TableLayout::new("t", value_bytes, rows, partitioning)
     }
 
     #[test]

@@ -1,0 +1,440 @@
+//! The table's operations against a `BTreeMap`, at a primary and at a backup that gets the same units.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![cfg(not(loom))]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use gannet_storage::{
+    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner,
+    Partitioning, Place, Read, StorageError, Table, TableLayout, Unlocked, Validation,
+};
+use proptest::prelude::*;
+
+/// Main buckets of the tables here: few, so that a chain grows by several overflow buckets.
+const BUCKETS: u32 = 3;
+const KEYS: usize = 40;
+const VALUE_SIZES: [usize; 5] = [1, 8, 13, 40, 4096];
+const OTHER: Owner = Owner(u64::MAX);
+
+fn table(value_bytes: usize, buckets: u32, limit_bytes: usize) -> Table {
+    let partitioning = Partitioning::new(1).unwrap();
+    let mut layout = TableLayout::new("t", value_bytes, 1, partitioning).unwrap();
+    layout.buckets = buckets;
+    let arena = Arc::new(Arena::new(limit_bytes).unwrap());
+    Table::new("t", layout, partitioning, arena, |_| true).unwrap()
+}
+
+/// Keys from both ends of the key space.
+fn key(index: usize) -> u64 {
+    if index.is_multiple_of(2) { index as u64 } else { u64::MAX - index as u64 }
+}
+
+fn place(table: &Table, key: u64) -> Place {
+    table.place(key).unwrap()
+}
+
+fn value(value_bytes: usize, seed: u8) -> Vec<u8> {
+    (0..value_bytes).map(|at| seed.wrapping_add((at % 251) as u8)).collect()
+}
+
+/// The bytes of a unit for bucket `bucket`; `None` deletes.
+fn unit(bucket: u32, base_version: u64, owner: Owner, items: &[(u64, Option<Vec<u8>>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket, 0), base_version, owner);
+    for (key, value) in items {
+        match value {
+            Some(value) => writer.put(*key, value),
+            None => writer.delete(*key),
+        }
+    }
+    writer.finish();
+    bytes
+}
+
+fn bucket_place(table: &Table, unit: &BucketUpdate<'_>) -> Place {
+    table.bucket_place(unit.partition, unit.bucket).unwrap()
+}
+
+fn apply_at_primary(table: &Table, bytes: &[u8]) -> Applied {
+    let unit = BucketUpdate::parse_checked(bytes);
+    table.apply_at_primary(bucket_place(table, &unit), &unit)
+}
+
+fn apply_at_backup(table: &Table, bytes: &[u8]) -> Applied {
+    let unit = BucketUpdate::parse_checked(bytes);
+    table.apply_at_backup(bucket_place(table, &unit), &unit)
+}
+
+fn snapshot(table: &Table, bucket: u32) -> BucketSnapshot {
+    let mut snapshot = BucketSnapshot::default();
+    table.snapshot(0, bucket, &mut snapshot);
+    snapshot
+}
+
+/// How a unit reaches the backup.
+#[derive(Clone, Copy, Debug)]
+enum Delivery {
+    Once,
+    Twice,
+    /// After a later unit of the bucket, or at the end.
+    Held,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Commit(Delivery),
+    Abort,
+}
+
+#[derive(Clone, Debug)]
+struct Transaction {
+    changes: Vec<(usize, LockMode, u8)>,
+    end: End,
+}
+
+fn transaction() -> impl Strategy<Value = Transaction> {
+    let mode = prop_oneof![Just(LockMode::Update), Just(LockMode::Insert), Just(LockMode::Delete)];
+    let end = prop_oneof![
+        4 => Just(End::Commit(Delivery::Once)),
+        1 => Just(End::Commit(Delivery::Twice)),
+        1 => Just(End::Commit(Delivery::Held)),
+        2 => Just(End::Abort),
+    ];
+    (proptest::collection::vec((0..KEYS, mode, any::<u8>()), 1..8), end)
+        .prop_map(|(changes, end)| Transaction { changes, end })
+}
+
+/// Two replicas, and what they should hold.
+struct Replicas {
+    primary: Table,
+    backup: Table,
+    value_bytes: usize,
+    rows: BTreeMap<u64, Vec<u8>>,
+    versions: [u64; BUCKETS as usize],
+    /// Units that the backup has not seen, by bucket, oldest first.
+    held: [VecDeque<Vec<u8>>; BUCKETS as usize],
+    transactions: u64,
+}
+
+impl Replicas {
+    fn new(value_bytes: usize) -> Self {
+        let new = || table(value_bytes, BUCKETS, 1 << 20);
+        Self {
+            primary: new(),
+            backup: new(),
+            value_bytes,
+            rows: BTreeMap::new(),
+            versions: [0; BUCKETS as usize],
+            held: Default::default(),
+            transactions: 0,
+        }
+    }
+
+    fn bucket(&self, key: u64) -> usize {
+        self.primary.locate(key).bucket as usize
+    }
+
+    fn load(&mut self, key: u64, seed: u8) {
+        let value = value(self.value_bytes, seed);
+        for table in [&self.primary, &self.backup] {
+            let loaded = table.load(place(table, key), key, &value);
+            if self.rows.contains_key(&key) {
+                assert!(matches!(loaded, Err(StorageError::Exists { .. })));
+            } else {
+                loaded.unwrap();
+            }
+        }
+        self.rows.entry(key).or_insert(value);
+    }
+
+    /// Reads `key` at the primary as `reader` and compares with the model.
+    fn check_read(&self, key: u64, reader: Owner) {
+        let version = self.versions[self.bucket(key)];
+        let mut out = vec![0; self.value_bytes];
+        let read = self.primary.read(place(&self.primary, key), key, reader, &mut out);
+        match self.rows.get(&key) {
+            Some(value) => {
+                assert_eq!(read, Read::Found { version });
+                assert_eq!(&out, value);
+            }
+            None => assert_eq!(read, Read::Absent { version }),
+        }
+    }
+
+    /// Checks what others and the owner see of a bucket that is, or is not, held by `owner`.
+    fn check_lock(&self, key: u64, owner: Owner, held: bool) {
+        let (table, place) = (&self.primary, place(&self.primary, key));
+        let version = self.versions[self.bucket(key)];
+        let mut out = vec![0; self.value_bytes];
+        self.check_read(key, owner);
+        assert_eq!(table.validate(place, version, owner), Validation::Unchanged);
+        assert_eq!(table.validate(place, version + 1, owner), Validation::Changed);
+        if held {
+            assert_eq!(table.read(place, key, OTHER, &mut out), Read::Locked);
+            assert_eq!(table.validate(place, version, OTHER), Validation::Locked);
+            assert_eq!(table.lock(place, key, OTHER, LockMode::Update, &mut out), Lock::Locked);
+            assert_eq!(table.unlock(place, OTHER), Unlocked::NotHeld);
+            assert_eq!(snapshot(table, table.locate(key).bucket).owner, owner);
+        } else {
+            assert_eq!(table.validate(place, version, OTHER), Validation::Unchanged);
+            assert_eq!(snapshot(table, table.locate(key).bucket).owner, Owner::FREE);
+        }
+    }
+
+    /// Locks `key` and returns whether that was granted.
+    fn lock(&self, key: u64, owner: Owner, mode: LockMode) -> bool {
+        let version = self.versions[self.bucket(key)];
+        let mut out = vec![0; self.value_bytes];
+        let lock = self.primary.lock(place(&self.primary, key), key, owner, mode, &mut out);
+        let row = self.rows.get(&key);
+        let expected = match (mode, row) {
+            (LockMode::Update | LockMode::Delete, Some(_)) | (LockMode::Insert, None) => {
+                Lock::Granted { version }
+            }
+            (LockMode::Update | LockMode::Delete, None) => Lock::Absent { version },
+            (LockMode::Insert, Some(_)) => Lock::Exists { version },
+        };
+        assert_eq!(lock, expected);
+        assert!(row.is_none_or(|value| *value == out));
+        matches!(lock, Lock::Granted { .. })
+    }
+
+    fn run(&mut self, transaction: &Transaction) {
+        self.transactions += 1;
+        let owner = Owner(self.transactions);
+        let mut seen = BTreeSet::new();
+        let mut granted: BTreeMap<u32, Vec<(u64, Option<Vec<u8>>)>> = BTreeMap::new();
+        for &(index, mode, seed) in &transaction.changes {
+            let key = key(index);
+            if !seen.insert(key) {
+                continue;
+            }
+            let bucket = self.primary.locate(key).bucket;
+            if self.lock(key, owner, mode) {
+                let value = (mode != LockMode::Delete).then(|| value(self.value_bytes, seed));
+                granted.entry(bucket).or_default().push((key, value));
+            }
+            self.check_lock(key, owner, granted.contains_key(&bucket));
+        }
+        for (bucket, items) in granted {
+            match transaction.end {
+                End::Commit(delivery) => self.commit(bucket, owner, &items, delivery),
+                End::Abort => {
+                    let place = self.primary.bucket_place(0, bucket).unwrap();
+                    assert_eq!(self.primary.unlock(place, owner), Unlocked::Released);
+                    assert_eq!(self.primary.unlock(place, owner), Unlocked::NotHeld);
+                }
+            }
+            self.check_lock(items[0].0, owner, false);
+        }
+    }
+
+    fn commit(
+        &mut self,
+        bucket: u32,
+        owner: Owner,
+        items: &[(u64, Option<Vec<u8>>)],
+        delivery: Delivery,
+    ) {
+        let at = bucket as usize;
+        let bytes = unit(bucket, self.versions[at], owner, items);
+        assert_eq!(apply_at_primary(&self.primary, &bytes), Applied::Applied);
+        assert_eq!(apply_at_primary(&self.primary, &bytes), Applied::Duplicate);
+        self.versions[at] += 1;
+        for (key, value) in items {
+            match value {
+                Some(value) => self.rows.insert(*key, value.clone()),
+                None => self.rows.remove(key),
+            };
+        }
+        if matches!(delivery, Delivery::Held) {
+            self.held[at].push_back(bytes);
+            return;
+        }
+        if !self.held[at].is_empty() {
+            let before = snapshot(&self.backup, bucket);
+            assert_eq!(apply_at_backup(&self.backup, &bytes), Applied::Gap);
+            assert!(snapshot(&self.backup, bucket).equals(&before), "a gap changes nothing");
+            self.deliver_held(at);
+        }
+        assert_eq!(apply_at_backup(&self.backup, &bytes), Applied::Applied);
+        if matches!(delivery, Delivery::Twice) {
+            assert_eq!(apply_at_backup(&self.backup, &bytes), Applied::Duplicate);
+        }
+        assert!(snapshot(&self.backup, bucket).equals(&snapshot(&self.primary, bucket)));
+    }
+
+    fn deliver_held(&mut self, bucket: usize) {
+        while let Some(bytes) = self.held[bucket].pop_front() {
+            assert_eq!(apply_at_backup(&self.backup, &bytes), Applied::Applied);
+        }
+    }
+
+    fn check_end(&mut self) {
+        for index in 0..KEYS {
+            self.check_read(key(index), OTHER);
+        }
+        for bucket in 0..BUCKETS {
+            self.deliver_held(bucket as usize);
+            let primary = snapshot(&self.primary, bucket);
+            let backup = snapshot(&self.backup, bucket);
+            assert!(primary.equals(&backup), "replicas differ: {primary:?} {backup:?}");
+            assert_eq!((primary.owner, backup.owner), (Owner::FREE, Owner::FREE));
+            assert_eq!(primary.version, self.versions[bucket as usize]);
+            let expected = self.rows.iter().filter(|row| self.bucket(*row.0) == bucket as usize);
+            assert!(primary.rows().eq(expected.map(|(key, value)| (*key, value.as_slice()))));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn replicas_agree_with_the_model(
+        value_bytes in proptest::sample::select(&VALUE_SIZES[..]),
+        loads in proptest::collection::vec((0..KEYS, any::<u8>()), 0..50),
+        transactions in proptest::collection::vec(transaction(), 0..60),
+    ) {
+        let mut replicas = Replicas::new(value_bytes);
+        for (index, seed) in loads {
+            replicas.load(key(index), seed);
+        }
+        for transaction in &transactions {
+            replicas.run(transaction);
+        }
+        replicas.check_end();
+    }
+}
+
+/// One bucket, 8-byte values: seven slots, and room within the limit for one overflow bucket.
+fn nearly_full(rows: u64) -> (Table, u64) {
+    let partitioning = Partitioning::new(1).unwrap();
+    let mut layout = TableLayout::new("t", 8, 1, partitioning).unwrap();
+    layout.buckets = 1;
+    // The arena's first line, the main bucket (18 words in 3 lines), one overflow bucket (1 line).
+    let limit_bytes = 64 + layout.main_bytes(1) + 64;
+    let table = table(8, 1, limit_bytes);
+    for key in 0..rows {
+        table.load(place(&table, key), key, &key.to_le_bytes()).unwrap();
+    }
+    // Three slots of two words fit an overflow bucket of one line, after two words of header.
+    (table, 7 + 3)
+}
+
+fn lock(table: &Table, key: u64, owner: Owner, mode: LockMode) -> Lock {
+    table.lock(place(table, key), key, owner, mode, &mut [0; 8])
+}
+
+#[test]
+fn inserts_are_refused_at_the_limit_and_leave_no_lock() {
+    let (table, capacity) = nearly_full(0);
+    for key in 0..capacity {
+        table.load(place(&table, key), key, &[0; 8]).unwrap();
+    }
+    let owner = Owner(1);
+    let loaded = table.load(place(&table, capacity), capacity, &[0; 8]);
+    assert!(matches!(loaded, Err(StorageError::Full { .. })));
+    assert_eq!(lock(&table, capacity, owner, LockMode::Insert), Lock::Full);
+    assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+    assert_eq!(table.unlock(place(&table, 0), owner), Unlocked::NotHeld);
+
+    // Under a lock that the transaction has for another key, that lock stays.
+    assert_eq!(lock(&table, 0, owner, LockMode::Delete), Lock::Granted { version: 0 });
+    assert_eq!(lock(&table, capacity, owner, LockMode::Insert), Lock::Full);
+    assert_eq!(snapshot(&table, 0).owner, owner);
+    assert_eq!(apply_at_primary(&table, &unit(0, 0, owner, &[(0, None)])), Applied::Applied);
+
+    // The slot that the deletion freed can be promised.
+    assert_eq!(lock(&table, capacity, owner, LockMode::Insert), Lock::Granted { version: 1 });
+    let bytes = unit(0, 1, owner, &[(capacity, Some(vec![9; 8]))]);
+    assert_eq!(apply_at_primary(&table, &bytes), Applied::Applied);
+    assert_eq!(snapshot(&table, 0).rows().len() as u64, capacity);
+}
+
+#[test]
+fn a_promised_slot_is_not_promised_twice_until_the_lock_is_released() {
+    let (table, capacity) = nearly_full(0);
+    for key in 1..capacity {
+        table.load(place(&table, key), key, &[0; 8]).unwrap();
+    }
+    let first = Owner(1);
+    for _ in 0..300 {
+        assert_eq!(lock(&table, 0, first, LockMode::Insert), Lock::Granted { version: 0 });
+        assert_eq!(lock(&table, capacity, first, LockMode::Insert), Lock::Full);
+        assert_eq!(table.validate(place(&table, 0), 0, OTHER), Validation::Locked);
+        assert_eq!(table.unlock(place(&table, 0), first), Unlocked::Released);
+    }
+    assert_eq!(lock(&table, capacity, OTHER, LockMode::Insert), Lock::Granted { version: 0 });
+    let bytes = unit(0, 0, OTHER, &[(capacity, Some(vec![1; 8]))]);
+    assert_eq!(apply_at_primary(&table, &bytes), Applied::Applied);
+    assert_eq!(lock(&table, 0, OTHER, LockMode::Insert), Lock::Full);
+}
+
+#[test]
+fn a_backup_applies_beyond_the_limit() {
+    let (table, capacity) = nearly_full(0);
+    for key in 0..capacity {
+        table.load(place(&table, key), key, &key.to_le_bytes()).unwrap();
+    }
+    // The mapping is twice the limit: four lines of main bucket and arena header, and six of overflow.
+    for (base_version, key) in (capacity..capacity + 12).enumerate() {
+        let bytes =
+            unit(0, base_version as u64, Owner(1), &[(key, Some(key.to_le_bytes().into()))]);
+        assert_eq!(apply_at_backup(&table, &bytes), Applied::Applied);
+    }
+    let snapshot = snapshot(&table, 0);
+    assert_eq!((snapshot.version, snapshot.owner), (12, Owner::FREE));
+    assert!(snapshot.rows().map(|row| row.0).eq(0..capacity + 12));
+    assert!(snapshot.rows().all(|(key, value)| value == key.to_le_bytes()));
+}
+
+#[test]
+fn absent_and_exists_release_the_lock_unless_it_was_held_before() {
+    let (table, _) = nearly_full(1);
+    let owner = Owner(1);
+    let version = 0;
+    assert_eq!(lock(&table, 1, owner, LockMode::Update), Lock::Absent { version });
+    assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+    assert_eq!(lock(&table, 1, owner, LockMode::Delete), Lock::Absent { version });
+    assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+    assert_eq!(lock(&table, 0, owner, LockMode::Insert), Lock::Exists { version });
+    assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+
+    assert_eq!(lock(&table, 0, owner, LockMode::Update), Lock::Granted { version });
+    assert_eq!(lock(&table, 1, owner, LockMode::Update), Lock::Absent { version });
+    assert_eq!(lock(&table, 0, owner, LockMode::Insert), Lock::Exists { version });
+    assert_eq!(snapshot(&table, 0).owner, owner);
+    assert_eq!(table.unlock(place(&table, 0), owner), Unlocked::Released);
+    assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+}
+
+#[test]
+fn a_unit_of_several_keys_steps_the_version_once() {
+    let (table, _) = nearly_full(2);
+    let owner = Owner(1);
+    assert_eq!(lock(&table, 0, owner, LockMode::Delete), Lock::Granted { version: 0 });
+    assert_eq!(lock(&table, 1, owner, LockMode::Update), Lock::Granted { version: 0 });
+    assert_eq!(lock(&table, 2, owner, LockMode::Insert), Lock::Granted { version: 0 });
+    assert_eq!(lock(&table, 2, OTHER, LockMode::Insert), Lock::Locked);
+    let items = [(0, None), (1, Some(vec![11; 8])), (2, Some(vec![12; 8]))];
+    let bytes = unit(0, 0, owner, &items);
+    assert_eq!(apply_at_primary(&table, &bytes), Applied::Applied);
+    let snapshot = snapshot(&table, 0);
+    assert_eq!((snapshot.version, snapshot.owner), (1, Owner::FREE));
+    assert!(snapshot.rows().eq([(1, [11; 8].as_slice()), (2, [12; 8].as_slice())]));
+    assert_eq!(apply_at_primary(&table, &bytes), Applied::Duplicate);
+}
+
+#[test]
+fn a_primary_applies_only_under_the_units_own_lock() {
+    let (table, _) = nearly_full(1);
+    let put = |owner| unit(0, 0, owner, &[(0, Some(vec![1; 8]))]);
+    assert_eq!(apply_at_primary(&table, &put(Owner(1))), Applied::Duplicate);
+    assert_eq!(lock(&table, 0, Owner(2), LockMode::Update), Lock::Granted { version: 0 });
+    assert_eq!(apply_at_primary(&table, &put(Owner(1))), Applied::Duplicate);
+    assert_eq!(snapshot(&table, 0).owner, Owner(2));
+    assert_eq!(apply_at_primary(&table, &put(Owner(2))), Applied::Applied);
+    assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+}

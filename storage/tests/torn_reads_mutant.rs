@@ -1,0 +1,23 @@
+//! Without the check of the physical sequence, readers see torn units: the stress would notice.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![cfg(all(feature = "mutants", not(loom)))]
+
+mod hot_bucket;
+
+use gannet_storage::mutant::{Mutant, activate};
+use hot_bucket::HotBucket;
+
+/// Units written before the search for a torn read is given up.
+const UNITS_MAX: u64 = 200_000;
+
+#[test]
+fn skipping_the_sequence_check_tears_reads() {
+    activate(Mutant::SkipSequenceCheck);
+    let bucket = HotBucket::new(4096, UNITS_MAX);
+    std::thread::scope(|scope| {
+        scope.spawn(|| bucket.write_as_backup(HotBucket::is_torn));
+        scope.spawn(|| bucket.read(HotBucket::is_torn));
+    });
+    activate(Mutant::None);
+    assert!(bucket.is_torn(), "{UNITS_MAX} units, no torn read");
+}
