@@ -22,7 +22,6 @@ fn explore(mutant: Mutant, preemptions: usize, model: impl Fn() + Sync + Send + 
     activate(mutant);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-
     builder.max_branches = 10_000;
     builder.check(model);
     activate(Mutant::None);
@@ -314,6 +313,32 @@ fn loom_a_unit_that_two_threads_apply_is_applied_once() {
             assert_eq!(applied, 1, "at the primary: {at_primary}");
         });
     }
+}
+
+#[test]
+fn loom_an_unlock_that_two_threads_run_frees_only_its_own_lock() {
+    let relocked = Arc::new(Count::new(0));
+    let total = Arc::clone(&relocked);
+    explore(Mutant::None, 3, move || {
+        let table = table(8, 1, 0);
+        let owner = Owner(1);
+        lock(&table, 1, owner, LockMode::Insert);
+        let other = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || table.unlock(place(&table, 1), owner))
+        };
+        let unlocked = table.unlock(place(&table, 1), owner);
+        let next = Owner(2);
+        let granted = lock(&table, 1, next, LockMode::Insert);
+        let released = [unlocked, other.join().unwrap()];
+        assert_eq!(released.iter().filter(|&&end| end == Unlocked::Released).count(), 1);
+        assert_eq!(granted, Lock::Granted { version: 0 }, "the first lock is free");
+        let mut snapshot = BucketSnapshot::default();
+        table.snapshot(0, 0, &mut snapshot);
+        assert_eq!(snapshot.owner, next, "the second lock stays");
+        relocked.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(total.load(Ordering::Relaxed) > 1, "several interleavings were explored");
 }
 
 /// Two keys of different buckets in a table of two.

@@ -11,6 +11,9 @@ use gannet_storage::{
 };
 use proptest::prelude::*;
 
+/// A key, and the value that it will have; none to delete it.
+type Change = (u64, Option<Vec<u8>>);
+
 /// Main buckets of the tables here: few, so that a chain grows by several overflow buckets.
 const BUCKETS: u32 = 3;
 const KEYS: usize = 40;
@@ -35,7 +38,7 @@ fn place(table: &Table, key: u64) -> Place {
 }
 
 fn value(value_bytes: usize, seed: u8) -> Vec<u8> {
-    (0..value_bytes).map(|at| seed.wrapping_add((at % 251) as u8)).collect()
+    (0..value_bytes).map(|at| seed.wrapping_add(at.to_le_bytes()[0])).collect()
 }
 
 /// The bytes of a unit for bucket `bucket`; `None` deletes.
@@ -204,7 +207,7 @@ impl Replicas {
         self.transactions += 1;
         let owner = Owner(self.transactions);
         let mut seen = BTreeSet::new();
-        let mut granted: BTreeMap<u32, Vec<(u64, Option<Vec<u8>>)>> = BTreeMap::new();
+        let mut granted: BTreeMap<u32, Vec<Change>> = BTreeMap::new();
         for &(index, mode, seed) in &transaction.changes {
             let key = key(index);
             if !seen.insert(key) {
