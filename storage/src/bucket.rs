@@ -309,11 +309,6 @@ impl<'a> Bucket<'a> {
         self.store_reserved(0);
     }
 
-    /// Whether slots are promised under the present lock.
-    pub(crate) fn has_reserved(&self) -> bool {
-        self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT != 0
-    }
-
     /// Calls `visit` for each slot that holds a key.
     pub(crate) fn for_each(&self, sequence_word: u64, mut visit: impl FnMut(&Slot<'a>)) {
         let mut group = Some((self.main_slots(), next_of(sequence_word)));

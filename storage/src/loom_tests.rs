@@ -374,3 +374,49 @@ fn loom_of_two_transactions_that_read_what_the_other_writes_one_fails() {
     });
     assert_eq!(total.load(Ordering::Relaxed), 0, "write skew");
 }
+
+fn vary(value_bytes: usize, overflow: usize, loaded: u64, written: u64, read: u64) {
+    let n = Arc::new(Count::new(0));
+    let m = Arc::clone(&n);
+    explore(Mutant::None, 3, move || {
+        let table = table(value_bytes, 1, overflow);
+        for key in 0..loaded {
+            table.load(place(&table, key), key, &value(&table, key)).unwrap();
+        }
+        let inserter = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || {
+                let bytes = unit(&table, written, 0, Owner(1));
+                assert_eq!(apply_at_backup(&table, written, &bytes), Applied::Applied);
+            })
+        };
+        let mut out = vec![0; value_bytes];
+        let _ = table.read(place(&table, read), read, Owner(99), &mut out);
+        m.fetch_add(1, Ordering::Relaxed);
+        inserter.join().unwrap();
+    });
+    eprintln!(
+        "X {:?} {}",
+        (value_bytes, overflow, loaded, written, read),
+        n.load(Ordering::Relaxed)
+    );
+}
+#[test]
+fn loom_experiment() {
+    for v in [
+        (8, 2, 1, 1, 0),
+        (8, 0, 1, 1, 0),
+        (16, 0, 1, 1, 0),
+        (16, 0, 1, 0, 0),
+        (8, 0, 1, 0, 0),
+        (8, 0, 2, 1, 0),
+        (8, 0, 2, 1, 1),
+        (8, 0, 2, 0, 1),
+        (8, 2, 2, 1, 1),
+        (8, 0, 0, 1, 1),
+        (8, 0, 0, 0, 1),
+        (8, 0, 0, 1, 0),
+    ] {
+        vary(v.0, v.1, v.2, v.3, v.4)
+    }
+}

@@ -17,16 +17,18 @@ impl Table {
     /// Releases the bucket at `place` if `owner` holds it; version and rows stay as they were.
     pub fn unlock(&self, place: Place, owner: Owner) -> Unlocked {
         let bucket = self.bucket(place);
-        if bucket.owner() != owner {
-            return Unlocked::NotHeld;
-        }
-        if bucket.has_reserved() {
-            bucket.write(|_| bucket.clear_reserved());
-        }
-        if active(Mutant::AbortBumpsVersion) {
-            bucket.write(|_| bucket.store_version(bucket.version() + 1));
-        }
-        bucket.release();
-        Unlocked::Released
+        // Checked under the sequence, so that of two threads with the same request one finds it done,
+        // and does not free the lock of whoever came next.
+        bucket.write(|_| {
+            if bucket.owner() != owner {
+                return Unlocked::NotHeld;
+            }
+            bucket.clear_reserved();
+            if active(Mutant::AbortBumpsVersion) {
+                bucket.store_version(bucket.version() + 1);
+            }
+            bucket.release();
+            Unlocked::Released
+        })
     }
 }
