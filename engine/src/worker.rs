@@ -26,6 +26,7 @@ use crate::coordinator::Coordinator;
 use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::transaction::Transaction;
+use crate::transaction::round::Round;
 
 /// Requests of a batch of packets that there is room for before the list grows.
 const REQUESTS_EXPECTED: usize = 512;
@@ -105,9 +106,10 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                 let epoch = node.configuration().epoch;
                 let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
                 let seed = seed ^ u64::from(coroutine) << 48;
-                let body = move |suspend: &mut dyn gannet_rpc::Suspend| {
+                let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
-                    let transaction = Transaction::new(node, batch, control_inside, suspend, id);
+                    let round = Round::new(batch, control_inside, suspend);
+                    let transaction = Transaction::new(node, round, id);
                     run_jobs(&control, Coordinator::new(transaction, clock, seed));
                 };
                 Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }
@@ -182,7 +184,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn resume(&mut self, coroutine: u16, now_ns: u64) {
         let slot = &mut self.slots[usize::from(coroutine)];
         slot.coroutine.resume();

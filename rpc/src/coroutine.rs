@@ -1,78 +1,114 @@
 //! Stackful coroutines that run straight-line transaction code and are resumed by their worker.
 //!
 //! ```text
-//! stack, lazily mapped:  | guard page | ............... user code | pad 0-60 lines | context |
+//! stack, lazily mapped:  | guard page | ............... user code | pad 0-60 lines | link |
 //! ```
 //! Stacks are page-aligned, so the hot ends of all coroutines would fall into the same cache sets;
 //! the pad, a frame of another size for each colour, spreads them. A worker allocates its stacks
-//! once and runs every later transaction on them.
+//! once and runs every later transaction on them. Whatever lies between a suspension and the code
+//! that goes on is inlined: after a switch the processor mispredicts every return.
 //!
-//! *Source*: FaSST section 4.1; the context switch is the `generator` crate's, the core of `may`.
+//! *Source*: FaSST section 4.1; the context switch is the `corosensei` crate's.
 //!
-//! *Not here*: any scheduler. `generator` installs process-wide SIGSEGV and SIGBUS handlers to turn
-//! a stack overflow into a panic, and cancels a suspended coroutine by unwinding it.
+//! *Not here*: any scheduler. A body that overflows its stack hits the guard page, and the operating
+//! system ends the process, as for an overflow of a thread's stack.
 
-use generator::{Gn, LocalGenerator, Scope};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use corosensei::stack::DefaultStack;
+use corosensei::{CoroutineResult, Yielder};
 
 /// Address space of one coroutine's stack, in bytes; pages are backed when first touched.
 const STACK_BYTES: usize = 256 << 10;
 
+/// What a worker tells a coroutine that it resumes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Resume {
+    GoOn,
+    /// Unwind: the coroutine is being dropped.
+    Cancel,
+}
+
 /// What code inside a coroutine uses to hand control back to its worker.
-pub trait Suspend {
+#[derive(Clone, Copy)]
+pub struct Suspend<'c>(&'c Yielder<Resume, ()>);
+
+impl Suspend<'_> {
     /// Returns when the worker resumes the coroutine.
-    fn suspend(&mut self);
-}
-
-impl Suspend for Scope<'_, '_, (), ()> {
-    #[inline]
-    fn suspend(&mut self) {
-        self.yield_with(());
-    }
-}
-
-/// A suspended or finished coroutine, driven from outside by [`Coroutine::resume`].
-pub struct Coroutine {
-    /// Always there, but while a panicking thread drops the coroutine.
-    generator: Option<LocalGenerator<'static, (), ()>>,
-}
-
-impl Drop for Coroutine {
-    fn drop(&mut self) {
-        // Dropping a suspended generator unwinds it, which a thread that is unwinding itself cannot
-        // do: its stack and what lies on it are left behind then.
-        if std::thread::panicking() {
-            std::mem::forget(self.generator.take());
+    ///
+    /// # Panics
+    /// With what [`is_cancel`] knows, if the coroutine is dropped instead.
+    #[inline(always)]
+    pub fn suspend(self) {
+        if self.0.suspend(()) == Resume::Cancel {
+            cancel();
         }
     }
 }
 
-impl Coroutine {
-    /// Creates a coroutine; `body` starts at the first resume. `colour` spreads stacks over the cache.
-    #[must_use]
-    pub fn new(colour: usize, body: impl FnOnce(&mut dyn Suspend) + 'static) -> Self {
-        let words = STACK_BYTES / size_of::<usize>();
-        let generator = Gn::new_scoped_opt_local(words, move |mut scope: Scope<'_, '_, (), ()>| {
-            on_colour(colour, || body(&mut scope));
-        });
-        Self { generator: Some(generator) }
-    }
+/// The panic of a coroutine that was dropped while suspended.
+struct Cancelled;
 
-    /// Runs the coroutine until it suspends or ends; `false` once it has ended.
-    ///
-    /// # Panics
-    /// If the body panicked: the panic goes on in the caller.
-    #[inline]
-    pub fn resume(&mut self) -> bool {
-        let generator = self.generator.as_mut().expect("only drop takes the generator");
-        generator.resume();
-        !generator.is_done()
-    }
+#[cold]
+fn cancel() -> ! {
+    // Not a fault: no panic hook runs.
+    resume_unwind(Box::new(Cancelled))
 }
 
 /// Whether a caught panic is the unwinding of a coroutine that was dropped while suspended.
 #[must_use]
 pub fn is_cancel(panic: &(dyn std::any::Any + Send)) -> bool {
-    panic.downcast_ref::<generator::Error>().is_some_and(|error| *error == generator::Error::Cancel)
+    panic.is::<Cancelled>()
+}
+
+/// A suspended or finished coroutine, driven from outside by [`Coroutine::resume`].
+pub struct Coroutine {
+    /// Always there, but while the coroutine is dropped.
+    inner: Option<corosensei::Coroutine<Resume, (), (), DefaultStack>>,
+}
+
+impl Coroutine {
+    /// Creates a coroutine; `body` starts at the first resume. `colour` spreads stacks over the cache.
+    ///
+    /// # Panics
+    /// If the operating system refuses the memory for its stack.
+    #[must_use]
+    pub fn new(colour: usize, body: impl FnOnce(Suspend<'_>) + 'static) -> Self {
+        let stack = DefaultStack::new(STACK_BYTES).expect("address space for a coroutine's stack");
+        let inner = corosensei::Coroutine::with_stack(stack, move |yielder, resume| {
+            if resume == Resume::GoOn {
+                on_colour(colour, || body(Suspend(yielder)));
+            }
+        });
+        Self { inner: Some(inner) }
+    }
+
+    /// Runs the coroutine until it suspends or ends; `false` once it has ended.
+    ///
+    /// # Panics
+    /// If the body panicked: the panic goes on in the caller. If it has ended.
+    #[inline(always)]
+    pub fn resume(&mut self) -> bool {
+        let inner = self.inner.as_mut().expect("only drop takes the coroutine");
+        matches!(inner.resume(Resume::GoOn), CoroutineResult::Yield(()))
+    }
+}
+
+impl Drop for Coroutine {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take() else { return };
+        let is_suspended =
+            |inner: &corosensei::Coroutine<_, _, _, _>| inner.started() && !inner.done();
+        if is_suspended(&inner) && !std::thread::panicking() {
+            // What ends here is the cancelling, or a panic of a destructor, which was printed.
+            let _ = catch_unwind(AssertUnwindSafe(|| inner.resume(Resume::Cancel)));
+        }
+        if is_suspended(&inner) {
+            // A thread that is unwinding itself cannot unwind the coroutine as well, and a body may
+            // go on in spite of being cancelled: stack and what lies on it are left behind then.
+            std::mem::forget(inner);
+        }
+    }
 }
 
 /// Runs `body` below a frame of `LINES` cache lines.
@@ -117,10 +153,10 @@ mod tests {
         let mut coroutines: Vec<_> = (0..3)
             .map(|id| {
                 let steps = Rc::clone(&steps);
-                Coroutine::new(id, move |scope| {
+                Coroutine::new(id, move |suspend| {
                     for step in 0..2 {
                         steps.borrow_mut().push((id, step));
-                        scope.suspend();
+                        suspend.suspend();
                     }
                 })
             })
@@ -158,9 +194,12 @@ mod tests {
         }
         let dropped = Rc::new(RefCell::new(false));
         let flag = Flag(Rc::clone(&dropped));
-        let mut coroutine = Coroutine::new(0, move |scope| {
+        let mut coroutine = Coroutine::new(0, move |suspend| {
             let _flag = flag;
-            scope.suspend();
+            let result = catch_unwind(AssertUnwindSafe(|| suspend.suspend()));
+            let panic = result.expect_err("the coroutine is cancelled");
+            assert!(is_cancel(&*panic));
+            resume_unwind(panic);
         });
         assert!(coroutine.resume());
         drop(coroutine);

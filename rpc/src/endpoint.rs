@@ -101,7 +101,7 @@ pub struct Counters {
     pub retransmitted: u64,
 }
 
-/// A packet that passed all checks of its header.
+/// A packet of requests that passed all checks and whose requests are prepared.
 struct Arrived {
     index: usize,
     source: u16,
@@ -126,6 +126,8 @@ pub struct Endpoint<S, R> {
     next_loss_check_ns: u64,
     /// By node: the route that its packets must have.
     expected_routes: Vec<RouteWords>,
+    /// By node: the route of packets to it.
+    routes: Vec<RouteWords>,
 }
 
 impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
@@ -139,12 +141,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let coroutines = usize::from(identity.coroutines);
         let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes, sender.mtu())));
         let numbers = 0..u16::try_from(nodes).expect("nodes are numbered with 16 bits");
+        let route = |source, destination| RouteWords::from(identity.route(source, destination));
         Self {
             batches: (0..coroutines).map(|_| batch()).collect(),
             sessions: (0..nodes * coroutines).map(|_| Session::default()).collect(),
-            expected_routes: numbers
-                .map(|node| RouteWords(identity.route_from(node).words()))
-                .collect(),
+            expected_routes: numbers.clone().map(|node| route(node, identity.node)).collect(),
+            routes: numbers.map(|node| route(identity.node, node)).collect(),
             arrived: Vec::with_capacity(PACKETS_EXPECTED),
             local: Vec::with_capacity(coroutines),
             local_running: Vec::with_capacity(coroutines),
@@ -197,7 +199,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         reason = "messages are shorter than the MTU, nodes fewer than 2^16"
     )]
     pub fn submit(&mut self, coroutine: u16, now_ns: u64) {
-        let Self { identity, sender, batches, local, .. } = self;
+        let Self { identity, sender, batches, local, routes, .. } = self;
         let mut batch = batches[usize::from(coroutine)].borrow_mut();
         let batch = &mut *batch;
         assert!(!batch.is_empty(), "a coroutine suspends on a batch with requests");
@@ -214,7 +216,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             let sequence = batch.sequence;
             let lane = batch.lane(destination);
             let packet = lane.request.as_mut_slice();
-            identity.route_to(destination).write(packet);
+            routes[usize::from(destination)].write(packet);
             let contents = Contents {
                 worker: identity.worker,
                 coroutine,
@@ -263,8 +265,17 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             debug_assert!(prepared, "a batch is well-formed");
         }
         for index in 0..packets {
-            if let Some((source, contents)) = self.check(index, handler, incoming) {
-                self.arrived.push(Arrived { index, source, contents });
+            let Some((source, contents)) = self.check(index) else { continue };
+            match contents.kind {
+                Kind::Request => {
+                    let messages = &self.receiver.packet(index)[HEADER_BYTES..];
+                    if prepare(handler, messages, contents.messages, incoming) {
+                        self.arrived.push(Arrived { index, source, contents });
+                    } else {
+                        self.counters.malformed += 1;
+                    }
+                }
+                Kind::Response => self.take_response(index, source, &contents),
             }
         }
         for request in incoming.iter() {
@@ -310,14 +321,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         H::Prepared: 'i,
     {
         let mut arrived = std::mem::take(&mut self.arrived);
-        for arrived in arrived.drain(..) {
-            match arrived.contents.kind {
-                Kind::Request => {
-                    let requests = incoming.take(usize::from(arrived.contents.messages));
-                    self.run_requests(handler, &arrived, requests);
-                }
-                Kind::Response => self.take_response(&arrived),
-            }
+        for packet in arrived.drain(..) {
+            let requests = incoming.take(usize::from(packet.contents.messages));
+            self.run_requests(handler, &packet, requests);
         }
         self.arrived = arrived;
     }
@@ -332,7 +338,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     ) where
         H::Prepared: 'i,
     {
-        let Self { identity, sender, receiver, sessions, counters, .. } = self;
+        let Self { identity, sender, receiver, sessions, counters, routes, .. } = self;
         let Arrived { index, source, contents } = *arrived;
         let session = usize::from(source) * usize::from(identity.coroutines)
             + usize::from(contents.coroutine);
@@ -348,7 +354,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 let messages = response.messages();
                 let packet = packet.as_mut_slice();
                 let message_bytes = (packet.len() - HEADER_BYTES) as u32;
-                identity.route_to(source).write(packet);
+                routes[usize::from(source)].write(packet);
                 Contents { kind: Kind::Response, messages, message_bytes, ..contents }
                     .write(packet);
                 if sender.wants_checksum() {
@@ -368,17 +374,20 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
     }
 
-    #[inline]
-    fn take_response(&mut self, arrived: &Arrived) {
-        let Arrived { index, source, contents } = arrived;
+    #[inline(always)]
+    fn take_response(&mut self, index: usize, source: u16, contents: &Contents) {
         let mut batch = self.batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
-        let lane = batch.lane(*source);
+        let lane = batch.lane(source);
         if contents.sequence != sequence || lane.answered || contents.messages != lane.requests {
             self.counters.late_responses += 1;
             return;
         }
-        let messages = &self.receiver.packet(*index)[HEADER_BYTES..];
+        let messages = &self.receiver.packet(index)[HEADER_BYTES..];
+        if !Messages::are_well_formed(messages, contents.messages) {
+            self.counters.malformed += 1;
+            return;
+        }
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
         batch.unanswered -= 1;
@@ -387,15 +396,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
     }
 
-    /// Sender and contents of packet `index`, if the packet is meant for this endpoint and
-    /// well-formed; its requests are prepared and appended to `incoming`.
-    #[inline]
-    fn check<H: Handler>(
-        &mut self,
-        index: usize,
-        handler: &H,
-        incoming: &mut Vec<Incoming<H::Prepared>>,
-    ) -> Option<(u16, Contents)> {
+    /// Sender and contents of packet `index`, if it is meant for this endpoint and its header is
+    /// as it must be.
+    #[inline(always)]
+    fn check(&mut self, index: usize) -> Option<(u16, Contents)> {
         let Self { identity, sender, receiver, counters, expected_routes, .. } = self;
         let packet = receiver.packet(index);
         if sender.wants_checksum() && !is_intact(packet) {
@@ -415,14 +419,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             identity.count_stranger(packet, counters);
             return None;
         }
-        let messages = &packet[HEADER_BYTES..];
         let well_formed = contents.coroutine < identity.coroutines
             && (contents.fragment, contents.fragments) == (0, 1)
-            && contents.message_bytes as usize == messages.len()
-            && match contents.kind {
-                Kind::Request => prepare(handler, messages, contents.messages, incoming),
-                Kind::Response => Messages::are_well_formed(messages, contents.messages),
-            };
+            && contents.message_bytes as usize == packet.len() - HEADER_BYTES;
         if !well_formed {
             counters.malformed += 1;
             return None;
@@ -467,7 +466,6 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
 }
 
 impl Identity {
-    #[inline(always)]
     fn route(&self, source: u16, destination: u16) -> Route {
         Route {
             cluster_id: self.cluster_id,
@@ -477,15 +475,6 @@ impl Identity {
             source_incarnation: self.incarnations[usize::from(source)],
             destination_incarnation: self.incarnations[usize::from(destination)],
         }
-    }
-
-    #[inline(always)]
-    fn route_to(&self, destination: u16) -> Route {
-        self.route(self.node, destination)
-    }
-
-    fn route_from(&self, source: u16) -> Route {
-        self.route(source, self.node)
     }
 
     /// Counts a packet that is not from a peer to this endpoint, by what is wrong with it.

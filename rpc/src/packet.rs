@@ -87,32 +87,6 @@ pub struct Contents {
 const ROUTE_BYTES: usize = 24;
 
 impl Route {
-    /// The route's three words, the checksum as 0.
-    #[inline]
-    #[must_use]
-    pub(crate) fn words(&self) -> [u64; 3] {
-        [
-            u64::from(self.cluster_id) << 32,
-            u64::from(self.epoch)
-                | u64::from(self.source) << 32
-                | u64::from(self.destination) << 48,
-            u64::from(self.source_incarnation) | u64::from(self.destination_incarnation) << 32,
-        ]
-    }
-
-    /// Writes the route into a packet's header.
-    ///
-    /// # Panics
-    /// If `packet` is shorter than a header.
-    #[inline]
-    pub fn write(&self, packet: &mut [u8]) {
-        let header: &mut [u8; HEADER_BYTES] =
-            packet.first_chunk_mut().expect("a packet has room for its header");
-        for (bytes, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(self.words()) {
-            *bytes = word.to_le_bytes();
-        }
-    }
-
     /// Reads the route of a packet.
     #[inline]
     #[must_use]
@@ -130,11 +104,45 @@ impl Route {
     }
 }
 
-/// A route as it lies in a header, to be compared with the one that is expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RouteWords(pub(crate) [u64; 3]);
+/// A route as it lies in a header, the checksum as 0: to be written, or compared with the one that
+/// is expected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteWords([u64; 3]);
+
+impl From<Route> for RouteWords {
+    fn from(route: Route) -> Self {
+        Self([
+            u64::from(route.cluster_id) << 32,
+            u64::from(route.epoch)
+                | u64::from(route.source) << 32
+                | u64::from(route.destination) << 48,
+            u64::from(route.source_incarnation) | u64::from(route.destination_incarnation) << 32,
+        ])
+    }
+}
+
+impl PartialEq for RouteWords {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let [a, b] = [self.0, other.0];
+        (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) == 0
+    }
+}
 
 impl RouteWords {
+    /// Writes the route into a packet's header.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than a header.
+    #[inline(always)]
+    pub(crate) fn write(&self, packet: &mut [u8]) {
+        let header: &mut [u8; HEADER_BYTES] =
+            packet.first_chunk_mut().expect("a packet has room for its header");
+        for (bytes, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(self.0) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+
     /// The route of a packet, without its checksum.
     #[inline(always)]
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
@@ -211,7 +219,7 @@ impl PacketHeader {
     /// If `packet` is shorter than that.
     #[inline]
     pub fn write(&self, packet: &mut [u8]) {
-        self.route.write(packet);
+        RouteWords::from(self.route).write(packet);
         self.contents.write(packet);
     }
 

@@ -141,13 +141,17 @@ impl RequestBatch {
         message
     }
 
-    /// Visits all responses, by destination and in the order of the requests to each.
+    /// The status of the first response that has not `status`, by destination and in the order of
+    /// the requests to each; for responses without a payload.
     #[inline]
-    pub fn for_each_response(&self, mut visit: impl FnMut(Message<'_>)) {
-        for &destination in &self.destinations {
+    #[must_use]
+    pub fn first_other_than(&self, status: u16) -> Option<u16> {
+        self.destinations.iter().find_map(|&destination| {
             let lane = &self.lanes[usize::from(destination)];
-            Messages::new(lane.response.as_slice(), lane.requests).for_each(&mut visit);
-        }
+            Messages::new(lane.response.as_slice(), lane.requests)
+                .map(|response| response.kind)
+                .find(|&found| found != status)
+        })
     }
 
     #[inline]

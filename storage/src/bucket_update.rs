@@ -92,26 +92,27 @@ impl<'a> BucketUpdate<'a> {
     /// # Errors
     /// [`Malformed`] if the bytes end before the unit does.
     pub fn parse(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
+        let (unit, rest) = Self::parse_header(bytes)?;
+        let mut items = unit.items();
+        items.by_ref().for_each(drop);
+        if !items.is_at_end() {
+            let (expected, found) = (unit.items.len() - items.bytes.len(), unit.items.len());
+            return Err(Malformed { what: "unit's items", expected, found });
+        }
+        Ok((unit, rest))
+    }
+
+    /// As [`Self::parse`], but leaves it to the caller to see by [`Items::is_at_end`] whether the
+    /// items are well-formed.
+    ///
+    /// # Errors
+    /// [`Malformed`] if the bytes end before the unit does.
+    #[inline(always)]
+    pub fn parse_header(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         Malformed::check("unit header", HEADER_BYTES, bytes.len())?;
-        let items_bytes = read_u32(bytes, 12) as usize;
-        Malformed::check("unit", HEADER_BYTES + items_bytes, bytes.len())?;
-        let (items, rest) = bytes[HEADER_BYTES..].split_at(items_bytes);
-        let count = usize::from(read_u16(bytes, 10));
-        let mut left = items;
-        for _ in 0..count {
-            Malformed::check("item header", ITEM_HEADER_BYTES, left.len())?;
-            let value_bytes = match read_u32(left, 8) {
-                DELETE => 0,
-                value_bytes => (value_bytes as usize).next_multiple_of(8),
-            };
-            Malformed::check("item", ITEM_HEADER_BYTES + value_bytes, left.len())?;
-            left = &left[ITEM_HEADER_BYTES + value_bytes..];
-        }
-        if !left.is_empty() {
-            let (expected, found) = (items_bytes - left.len(), items_bytes);
-            return Err(Malformed { what: "unit's end", expected, found });
-        }
-        Ok((Self::parse_checked(bytes), rest))
+        let unit_bytes = HEADER_BYTES + read_u32(bytes, 12) as usize;
+        Malformed::check("unit", unit_bytes, bytes.len())?;
+        Ok((Self::parse_checked(bytes), &bytes[unit_bytes..]))
     }
 
     /// Parses bytes that [`Self::parse`] has accepted, without looking at the items again.
@@ -135,34 +136,51 @@ impl<'a> BucketUpdate<'a> {
     }
 
     /// The changes, in the order in which the transaction's keys were added.
+    #[inline(always)]
     #[must_use]
     pub fn items(&self) -> Items<'a> {
         Items { bytes: self.items, left: self.count }
     }
 }
 
-/// Iterator over a unit's changes.
+/// Iterator over a unit's changes; ends early where the bytes are malformed.
 #[derive(Clone, Debug)]
 pub struct Items<'a> {
     bytes: &'a [u8],
     left: usize,
 }
 
+impl Items<'_> {
+    /// Whether all items were taken and nothing follows them.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        self.left == 0 && self.bytes.is_empty()
+    }
+}
+
 impl<'a> Iterator for Items<'a> {
     type Item = Item<'a>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Item<'a>> {
-        self.left = self.left.checked_sub(1)?;
-        let key = read_u64(self.bytes, 0);
-        let value_bytes = read_u32(self.bytes, 8);
-        let rest = &self.bytes[ITEM_HEADER_BYTES..];
-        if value_bytes == DELETE {
-            self.bytes = rest;
-            return Some(Item::Delete { key });
-        }
-        let value_bytes = value_bytes as usize;
-        self.bytes = &rest[value_bytes.next_multiple_of(8)..];
-        Some(Item::Put { key, value: &rest[..value_bytes] })
+        let left = self.left.checked_sub(1)?;
+        let (header, rest) = self.bytes.split_first_chunk::<ITEM_HEADER_BYTES>()?;
+        let key = read_u64(header, 0);
+        let item = match read_u32(header, 8) {
+            DELETE => {
+                self.bytes = rest;
+                Item::Delete { key }
+            }
+            value_bytes => {
+                let value_bytes = value_bytes as usize;
+                let (value, rest) = rest.split_at_checked(value_bytes.next_multiple_of(8))?;
+                self.bytes = rest;
+                Item::Put { key, value: &value[..value_bytes] }
+            }
+        };
+        self.left = left;
+        Some(item)
     }
 }
 

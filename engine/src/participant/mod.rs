@@ -60,13 +60,14 @@ impl Participant {
     /// What a unit is about, if it fits its table and this node holds the bucket.
     #[inline]
     fn unit_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
-        let (unit, rest) = BucketUpdate::parse(payload).ok()?;
+        let (unit, rest) = BucketUpdate::parse_header(payload).ok()?;
         let table = self.node.table(unit.table)?;
         let mut place = table.bucket_place(unit.partition, unit.bucket)?;
         if !rest.is_empty() || unit.layout != table.layout().version {
             return None;
         }
-        for item in unit.items() {
+        let mut items = unit.items();
+        for item in items.by_ref() {
             let (key, fits) = match item {
                 Item::Put { key, value } => (key, value.len() == table.layout().value_bytes),
                 Item::Delete { key } => (key, true),
@@ -76,6 +77,9 @@ impl Participant {
                 return None;
             }
             place = place.with_tag(location.tag);
+        }
+        if !items.is_at_end() {
+            return None;
         }
         if action == Action::Backup {
             // At the primary header and slots were touched when the bucket was locked.

@@ -23,10 +23,10 @@ impl Transaction<'_> {
 
     /// Releases every lock that was granted.
     pub(super) fn release_locks(&mut self) {
-        self.begin_round();
-        for index in 0..self.rows.len() {
-            let row = &self.rows[index];
-            if row.state != RowState::Granted || active(Mutant::SkipUnlock) {
+        let Self { rows, round, owner, .. } = self;
+        round.begin();
+        for row in rows.iter().filter(|row| row.state == RowState::Granted) {
+            if active(Mutant::SkipUnlock) {
                 continue;
             }
             let request = KeyRequest {
@@ -34,12 +34,12 @@ impl Transaction<'_> {
                 detail: row.partition,
                 bucket: row.bucket,
                 key: 0,
-                owner: self.owner,
+                owner: *owner,
             };
-            let primary = row.primary;
-            self.request(primary, request::UNLOCK, &request.encode())
+            round
+                .request(row.primary, request::UNLOCK, &request.encode())
                 .expect("an UNLOCK fits a packet");
         }
-        let _ = self.end_round();
+        let _ = round.end();
     }
 }

@@ -16,24 +16,21 @@ impl Transaction<'_> {
     ///
     /// An answer other than `Done` is a copy that missed an earlier update. It is counted at that
     /// copy's node, and the comparison of replicas reports it; the transaction is decided.
+    #[inline(always)]
     pub(super) fn send_units(&mut self, kind: u16) {
-        self.begin_round();
-        let node = std::sync::Arc::clone(&self.node);
-        let record = std::mem::take(&mut self.record);
-        for index in 0..self.groups.len() {
-            let group = self.groups[index];
-            if !group.locked {
-                continue;
-            }
-            let partition = self.first_row(group).partition;
+        let Self { node, rows, groups, record, round, .. } = self;
+        let configuration = node.configuration();
+        round.begin();
+        for group in groups.iter().filter(|group| group.locked) {
             let unit = &record[group.unit.0 as usize..group.unit.1 as usize];
-            let copies = node.configuration().copies(partition);
+            let copies = configuration.copies(rows[group.row as usize].partition);
             let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
             for &target in targets {
-                self.request(target, kind, unit).expect("a unit is smaller than the record logged");
+                round
+                    .request(target, kind, unit)
+                    .expect("a unit is smaller than the record logged");
             }
         }
-        self.record = record;
-        let _ = self.end_round();
+        let _ = round.end();
     }
 }

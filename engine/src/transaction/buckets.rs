@@ -3,7 +3,7 @@
 //! Rule C2: all observations of one bucket by one transaction must agree, whether they were reads or
 //! locks, and in whatever round of execute they were made.
 
-use gannet_storage::LockMode;
+use std::ops::Range;
 
 use crate::outcome::Abort;
 use crate::transaction::{Row, RowState, Transaction};
@@ -11,19 +11,31 @@ use crate::transaction::{Row, RowState, Transaction};
 /// The rows of one bucket: a range of `Transaction::order`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketGroup {
-    pub(super) start: u32,
-    pub(super) end: u32,
+    start: u32,
+    end: u32,
+    /// One of its rows; all have the same bucket and version.
+    pub(super) row: u32,
     /// Whether this transaction holds the bucket.
     pub(super) locked: bool,
     /// The bucket's bytes in the commit record: its unit.
     pub(super) unit: (u32, u32),
 }
 
+impl BucketGroup {
+    /// The group's part of `order`.
+    pub(super) fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
 impl Row {
-    fn address(&self) -> (u16, u16, u32) {
-        (self.table, self.partition, self.bucket)
+    /// Table, partition and bucket, in one number that orders by them.
+    #[inline(always)]
+    fn address(&self) -> u64 {
+        u64::from(self.table) << 48 | u64::from(self.partition) << 32 | u64::from(self.bucket)
     }
 
+    #[inline(always)]
     fn is_observed(&self) -> bool {
         matches!(self.state, RowState::Found | RowState::Absent | RowState::Granted)
     }
@@ -39,52 +51,38 @@ impl Transaction<'_> {
         let Self { rows, order, groups, .. } = self;
         order.clear();
         groups.clear();
-        let count = u32::try_from(rows.len()).expect("fewer than 2^32 rows");
-        order.extend((0..count).filter(|&row| rows[row as usize].is_observed()));
+        let observed = rows.iter().zip(0..).filter(|(row, _)| row.is_observed());
+        order.extend(observed.map(|(row, index)| (row.address(), index)));
         if order.len() > 1 {
-            order.sort_unstable_by_key(|&row| (rows[row as usize].address(), row));
+            order.sort_unstable();
         }
-        let mut start = 0;
-        for end in 1..=order.len() {
-            let address = rows[order[start] as usize].address();
-            if end < order.len() && rows[order[end] as usize].address() == address {
-                continue;
+        for (&(address, row), end) in order.iter().zip(1..) {
+            let locked = rows[row as usize].state == RowState::Granted;
+            match groups.last_mut() {
+                Some(group) if order[group.start as usize].0 == address => {
+                    group.end = end;
+                    group.locked |= locked;
+                    check_row(rows, &order[group.range()])?;
+                }
+                _ => groups.push(BucketGroup { start: end - 1, end, row, locked, unit: (0, 0) }),
             }
-            let members = &order[start..end];
-            check_group(rows, members)?;
-            let locked = members.iter().any(|&row| rows[row as usize].state == RowState::Granted);
-            let bounds = [start, end].map(|at| u32::try_from(at).expect("at most as many as rows"));
-            groups.push(BucketGroup { start: bounds[0], end: bounds[1], locked, unit: (0, 0) });
-            start = end;
         }
         Ok(())
     }
-
-    /// A row of the group; all have the same bucket and version.
-    #[inline]
-    pub(super) fn first_row(&self, group: BucketGroup) -> &Row {
-        &self.rows[self.order[group.start as usize] as usize]
-    }
 }
 
-fn check_group(rows: &[Row], members: &[u32]) -> Result<(), Abort> {
-    let version = rows[members[0] as usize].version;
-    for (index, &member) in members.iter().enumerate() {
-        let row = &rows[member as usize];
-        if row.version != version {
+/// Checks the last row of a group against those before it.
+fn check_row(rows: &[Row], group: &[(u64, u32)]) -> Result<(), Abort> {
+    let Some((&(_, last), before)) = group.split_last() else { return Ok(()) };
+    let last = &rows[last as usize];
+    for &(_, other) in before {
+        let other = &rows[other as usize];
+        if other.version != last.version {
             return Err(Abort::Changed);
         }
-        let is_again = |&other: &u32| {
-            let other = &rows[other as usize];
-            other.mode.is_some() && other.key == row.key
-        };
-        if row.mode.is_some() && members[..index].iter().any(is_again) {
-            let problem = match row.mode {
-                Some(LockMode::Update | LockMode::Insert | LockMode::Delete) | None => {
-                    "is in the write set twice; add each key once"
-                }
-            };
-            return Err(Abort::Usage { table: row.table, key: row.key, problem });
+        if last.mode.is_some() && other.mode.is_some() && other.key == last.key {
+            let problem = "is in the write set twice; add each key once";
+            return Err(Abort::Usage { table: last.table, key: last.key, problem });
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use gannet_storage::mutant::{Mutant, active};
 use crate::outcome::Abort;
 use crate::request::{self, KeyRequest, Status, VERSION_BYTES, lock_mode_to_wire};
 use crate::transaction::{RowState, Stage, Transaction};
+use crate::worker::Want;
 
 impl Transaction<'_> {
     /// Sends all keys added since the last call to their primaries and waits for the answers.
@@ -23,7 +24,7 @@ impl Transaction<'_> {
         }
         while self.executed < self.rows.len() && self.stage == Stage::Open {
             let end = self.send_rows();
-            self.wait_for_responses();
+            self.round.wait_for(Want::Responses);
             self.take_answers(end);
         }
         match self.stage {
@@ -38,7 +39,7 @@ impl Transaction<'_> {
 
     /// Fills a batch with as many rows as fit and returns the first that did not.
     fn send_rows(&mut self) -> usize {
-        let mut batch = self.batch.borrow_mut();
+        let mut batch = self.round.batch();
         batch.clear();
         for (index, row) in self.rows.iter().enumerate().skip(self.executed) {
             let (kind, detail) = match row.mode {
@@ -59,7 +60,7 @@ impl Transaction<'_> {
     /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must.
     fn take_answers(&mut self, end: usize) {
         let mut failed = None;
-        let mut batch = self.batch.borrow_mut();
+        let mut batch = self.round.batch();
         for row in &mut self.rows[self.executed..end] {
             let answer = batch.next_response(row.primary);
             let status = Status::from_wire(answer.kind);

@@ -15,24 +15,23 @@ impl Transaction<'_> {
     /// # Errors
     /// [`Abort::TooLarge`] if the record does not fit a packet; nothing has been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
-        let Self { node, rows, order, groups, values, record, id, owner, batch, .. } = self;
+        let Self { node, rows, order, groups, values, record, id, owner, round, .. } = self;
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
         let partitions = groups
             .iter()
             .filter(|group| group.locked)
-            .map(|group| rows[order[group.start as usize] as usize].partition);
+            .map(|group| rows[group.row as usize].partition);
         let mut writer = CommitRecordWriter::begin(record, *id, partitions);
         let mut units = 0;
         for group in groups.iter_mut().filter(|group| group.locked) {
-            let members = &order[group.start as usize..group.end as usize];
-            let first = &rows[members[0] as usize];
+            let first = &rows[group.row as usize];
             let table = node.table(first.table).expect("rows were added to tables that exist");
             let address = (first.table, first.partition, first.bucket, table.layout().version);
             let start = writer.units().len();
             let mut unit =
                 BucketUpdateWriter::begin(writer.units(), address, first.version, *owner);
-            for &member in members {
-                let row = &rows[member as usize];
+            for &(_, row) in &order[group.range()] {
+                let row = &rows[row as usize];
                 if !row.changes() {
                     continue;
                 }
@@ -49,7 +48,7 @@ impl Transaction<'_> {
             units += 1;
         }
         writer.finish(units);
-        let (bytes, max) = (record.len() + 8, batch.borrow().message_bytes_max());
+        let (bytes, max) = (record.len() + 8, round.batch().message_bytes_max());
         if bytes > max { Err(Abort::TooLarge { bytes, max }) } else { Ok(()) }
     }
 
@@ -58,14 +57,12 @@ impl Transaction<'_> {
     /// # Errors
     /// Never after [`Self::write_record`] succeeded: the record fits.
     pub(super) fn log(&mut self) -> Result<(), Abort> {
-        self.begin_round();
-        let node = std::sync::Arc::clone(&self.node);
-        let record = std::mem::take(&mut self.record);
-        for &replica in node.configuration().log_group(self.id.node) {
-            self.request(replica, request::LOG, &record)?;
+        let Self { node, record, round, id, .. } = self;
+        round.begin();
+        for &replica in node.configuration().log_group(id.node) {
+            round.request(replica, request::LOG, record)?;
         }
-        self.record = record;
-        let refusal = self.end_round();
+        let refusal = round.end();
         assert!(refusal.is_none(), "a log replica refused a record of this cluster: {refusal:?}");
         Ok(())
     }

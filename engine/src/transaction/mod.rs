@@ -19,22 +19,19 @@ mod buckets;
 mod execute;
 mod log;
 mod primary;
-mod round;
+pub(crate) mod round;
 mod validate;
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use gannet_rpc::{RequestBatch, Suspend};
 use gannet_storage::mutant::{Mutant, active};
 use gannet_storage::{LockMode, Owner, TransactionId};
 
 use crate::node::{Node, TableId};
 use crate::outcome::Abort;
-use crate::request::Status;
 use crate::transaction::buckets::BucketGroup;
-use crate::worker::{Control, Want};
+use crate::transaction::round::Round;
+use crate::worker::Want;
 
 /// A row of the read or write set, as its transaction names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +84,7 @@ enum Stage {
 /// A transaction in a coroutine; [`crate::Coordinator::begin`] starts one.
 pub struct Transaction<'s> {
     node: Arc<Node>,
-    batch: Rc<RefCell<RequestBatch>>,
-    control: Rc<Control>,
-    suspend: &'s mut (dyn Suspend + 's),
+    round: Round<'s>,
     id: TransactionId,
     owner: Owner,
     stage: Stage,
@@ -100,27 +95,17 @@ pub struct Transaction<'s> {
     values: Vec<u8>,
     /// How much of `values` the present transaction has taken.
     values_used: usize,
-    /// Rows in the order of their buckets; see `buckets.rs`.
-    order: Vec<u32>,
+    /// Buckets and rows in the order of the buckets; see `buckets.rs`.
+    order: Vec<(u64, u32)>,
     groups: Vec<BucketGroup>,
     record: Vec<u8>,
-    /// The first answer of the present phase that was not `Done`.
-    refusal: Option<Status>,
 }
 
 impl<'s> Transaction<'s> {
-    pub(crate) fn new(
-        node: Arc<Node>,
-        batch: Rc<RefCell<RequestBatch>>,
-        control: Rc<Control>,
-        suspend: &'s mut (dyn Suspend + 's),
-        id: TransactionId,
-    ) -> Self {
+    pub(crate) fn new(node: Arc<Node>, round: Round<'s>, id: TransactionId) -> Self {
         Self {
             node,
-            batch,
-            control,
-            suspend,
+            round,
             id,
             owner: Owner::from(id),
             stage: Stage::Closed,
@@ -131,7 +116,6 @@ impl<'s> Transaction<'s> {
             order: Vec::new(),
             groups: Vec::new(),
             record: Vec::new(),
-            refusal: None,
         }
     }
 
@@ -359,23 +343,14 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// Waits until the batch is answered.
-    #[inline]
-    fn wait_for_responses(&mut self) {
-        self.control.want.set(Want::Responses);
-        self.suspend.suspend();
-    }
-
     /// Waits until the clock shows `until_ns`.
     pub(crate) fn sleep_until(&mut self, until_ns: u64) {
-        self.control.want.set(Want::Time(until_ns));
-        self.suspend.suspend();
+        self.round.wait_for(Want::Time(until_ns));
     }
 
     /// Waits for the next job of the coroutine.
     pub(crate) fn wait_for_job(&mut self) {
-        self.control.want.set(Want::Job);
-        self.suspend.suspend();
+        self.round.wait_for(Want::Job);
     }
 }
 

@@ -1,58 +1,98 @@
-//! Rounds of requests that are answered by a status alone: all phases but execute.
+//! A round: requests of one phase, sent together, and the wait for their answers.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+
+use gannet_rpc::{RequestBatch, Suspend};
 
 use crate::outcome::Abort;
 use crate::request::Status;
-use crate::transaction::Transaction;
+use crate::worker::{Control, Want};
 
-impl Transaction<'_> {
-    /// Starts a phase.
-    #[inline]
-    pub(super) fn begin_round(&mut self) {
+/// What the phases of a coroutine's transactions send their requests through.
+pub(crate) struct Round<'s> {
+    batch: Rc<RefCell<RequestBatch>>,
+    control: Rc<Control>,
+    suspend: Suspend<'s>,
+    /// The first answer of the present phase that was not `Done`.
+    refusal: Option<Status>,
+}
+
+impl<'s> Round<'s> {
+    pub(crate) fn new(
+        batch: Rc<RefCell<RequestBatch>>,
+        control: Rc<Control>,
+        suspend: Suspend<'s>,
+    ) -> Self {
+        Self { batch, control, suspend, refusal: None }
+    }
+
+    /// The coroutine's batch.
+    #[inline(always)]
+    pub(super) fn batch(&self) -> RefMut<'_, RequestBatch> {
+        self.batch.borrow_mut()
+    }
+
+    /// Hands control to the worker until it can give what is wanted.
+    #[inline(always)]
+    pub(super) fn wait_for(&self, want: Want) {
+        self.control.want.set(want);
+        self.suspend.suspend();
+    }
+
+    /// Starts a phase whose requests are answered by a status alone.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) {
         self.refusal = None;
-        self.batch.borrow_mut().clear();
+        self.batch().clear();
     }
 
     /// Adds a request; sends what there is first if the packet for its destination is full.
     ///
     /// # Errors
     /// [`Abort::TooLarge`] if the request alone does not fit a packet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn request(
         &mut self,
         destination: u16,
         kind: u16,
         payload: &[u8],
     ) -> Result<(), Abort> {
-        let pushed = self.batch.borrow_mut().push(destination, kind, payload, 0);
+        let pushed = self.batch().push(destination, kind, payload, 0);
         match pushed {
             Ok(()) => Ok(()),
-            Err(too_large) if self.batch.borrow().is_empty() => Err(too_large.into()),
-            Err(_) => {
-                self.wait_for_answers();
-                Ok(self.batch.borrow_mut().push(destination, kind, payload, 0)?)
-            }
+            Err(too_large) if self.batch().is_empty() => Err(too_large.into()),
+            Err(_) => self.request_in_next_packet(destination, kind, payload),
         }
     }
 
-    /// Ends a phase: the first answer that was not `Done`, if any.
-    #[inline]
-    pub(super) fn end_round(&mut self) -> Option<Status> {
-        if !self.batch.borrow().is_empty() {
+    #[cold]
+    fn request_in_next_packet(
+        &mut self,
+        destination: u16,
+        kind: u16,
+        payload: &[u8],
+    ) -> Result<(), Abort> {
+        self.wait_for_answers();
+        Ok(self.batch().push(destination, kind, payload, 0)?)
+    }
+
+    /// Ends the phase: the first answer that was not `Done`, if any.
+    #[inline(always)]
+    pub(super) fn end(&mut self) -> Option<Status> {
+        if !self.batch().is_empty() {
             self.wait_for_answers();
         }
-        self.refusal.take()
+        self.refusal
     }
 
+    #[inline(always)]
     fn wait_for_answers(&mut self) {
-        self.wait_for_responses();
-        let refusal = &mut self.refusal;
+        self.wait_for(Want::Responses);
         let mut batch = self.batch.borrow_mut();
-        batch.for_each_response(|answer| {
-            let status = Status::from_wire(answer.kind);
-            if status != Status::Done {
-                refusal.get_or_insert(status);
-            }
-        });
+        if let Some(status) = batch.first_other_than(Status::Done as u16) {
+            self.refusal.get_or_insert(Status::from_wire(status));
+        }
         batch.clear();
     }
 }

@@ -23,24 +23,20 @@ impl Transaction<'_> {
     }
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
-        self.begin_round();
-        for index in 0..self.groups.len() {
-            let group = self.groups[index];
-            if group.locked {
-                continue;
-            }
-            let row = self.first_row(group);
+        let Self { rows, groups, round, owner, .. } = self;
+        round.begin();
+        for group in groups.iter().filter(|group| !group.locked) {
+            let row = &rows[group.row as usize];
             let request = KeyRequest {
                 table: row.table,
                 detail: row.partition,
                 bucket: row.bucket,
                 key: row.version,
-                owner: self.owner,
+                owner: *owner,
             };
-            let primary = row.primary;
-            self.request(primary, request::VALIDATE, &request.encode())?;
+            round.request(row.primary, request::VALIDATE, &request.encode())?;
         }
-        match self.end_round() {
+        match round.end() {
             None => Ok(()),
             Some(Status::Locked) => Err(Abort::Locked),
             Some(_) => Err(Abort::Changed),
