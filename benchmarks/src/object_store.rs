@@ -24,8 +24,25 @@ pub const KEYS_MAX: usize = 16;
 /// Draws for a key on another node before any key will do.
 const DRAWS_MAX: u32 = 100;
 
-/// The tally of keys written is kept by the number written: tally i counts commits that wrote i + 1.
-static TALLIES: [&str; KEYS_MAX] = ["keys written"; KEYS_MAX];
+/// Commits are counted by the keys that they wrote.
+static TALLIES: [&str; KEYS_MAX] = [
+    "wrote 1 key",
+    "wrote 2 keys",
+    "wrote 3 keys",
+    "wrote 4 keys",
+    "wrote 5 keys",
+    "wrote 6 keys",
+    "wrote 7 keys",
+    "wrote 8 keys",
+    "wrote 9 keys",
+    "wrote 10 keys",
+    "wrote 11 keys",
+    "wrote 12 keys",
+    "wrote 13 keys",
+    "wrote 14 keys",
+    "wrote 15 keys",
+    "wrote 16 keys",
+];
 
 /// The workload O(`reads`, `writes`).
 pub struct ObjectStore {

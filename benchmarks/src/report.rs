@@ -137,6 +137,8 @@ pub struct Report {
     pub aborts: BTreeMap<&'static str, u64>,
     /// By transaction type.
     pub transactions: Vec<TransactionReport>,
+    /// What else committed transactions were counted by, where there were any.
+    pub counted: BTreeMap<&'static str, u64>,
     /// All types together.
     pub latency_us: Latency,
     /// The same transactions on plain maps, where asked for.
@@ -196,6 +198,13 @@ impl Report {
             committed_per_second_per_core: per_second(measured.qualified()) / cores as f64,
             aborts: reasons.map(|(reason, count)| (reason.name(), count)).collect(),
             transactions,
+            counted: workload
+                .tallies()
+                .iter()
+                .zip(&measured.tallies)
+                .filter(|&(_, &count)| count > 0)
+                .map(|(&name, &count)| (name, count))
+                .collect(),
             latency_us: Latency::of(&together),
             floor: None,
             transport_packets_per_second_per_core: None,
@@ -252,6 +261,11 @@ impl Report {
         let aborts: Vec<_> =
             self.aborts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         writeln!(out, "aborts: {}", aborts.join(", "))?;
+        if !self.counted.is_empty() {
+            let counted: Vec<_> =
+                self.counted.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            writeln!(out, "counted: {}", counted.join(", "))?;
+        }
         if let Some(floor) = &self.floor {
             writeln!(
                 out,

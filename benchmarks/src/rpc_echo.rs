@@ -103,6 +103,7 @@ pub fn run(settings: &EchoSettings) -> Result<Report, BenchmarkError> {
         committed_per_second: requests_per_second,
         committed_per_second_per_core: requests_per_second / cores as f64,
         aborts: BTreeMap::new(),
+        counted: BTreeMap::new(),
         transactions: vec![
             row("echo, uncoalesced", &uncoalesced),
             row("echo, coalesced", &coalesced),

@@ -5,7 +5,7 @@ use gannet_engine::{Abort, LockMode, Transaction};
 
 use crate::{Tables, cents, set_cents};
 
-pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> Result<bool, Abort> {
+pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> Result<(), Abort> {
     let savings_a = tx.add_to_write_set(tables.savings, a, LockMode::Update);
     let checking_a = tx.add_to_write_set(tables.checking, a, LockMode::Update);
     let checking_b = tx.add_to_write_set(tables.checking, b, LockMode::Update);
@@ -16,5 +16,5 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> R
     set_cents(tx, checking_a, 0)?;
     set_cents(tx, checking_b, sum)?;
     tx.commit()?;
-    Ok(true)
+    Ok(())
 }

@@ -50,7 +50,7 @@ impl FloorWorkload for Floor {
 }
 
 impl Maps {
-    /// None where the transaction is refused.
+    /// None where an account is missing.
     #[inline]
     fn run(&mut self, transaction: usize, a: u64, b: u64) -> Option<()> {
         match transaction {
@@ -66,7 +66,7 @@ impl Maps {
             SEND_PAYMENT => {
                 let from = self.checking.get_mut(&a)?;
                 if *from < PAYMENT {
-                    return None;
+                    return Some(());
                 }
                 *from -= PAYMENT;
                 *self.checking.get_mut(&b)? += PAYMENT;
