@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -19,13 +20,22 @@ struct Arguments {
 enum Command {
     /// Run a benchmark on a cluster in this process, and verify its data.
     Bench(bench::Arguments),
+    /// Run clusters in virtual time, under faults, from seeds, and check what they did.
+    Simulate(simulate::Arguments),
 }
 
 fn main() -> ExitCode {
-    let Arguments { command: Command::Bench(arguments) } = Arguments::parse();
-    match bench::run(&arguments) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
+    let result = match Arguments::parse().command {
+        Command::Bench(arguments) => bench::run(&arguments)
+            .map(u8::from)
+            .map(|passed| 1 - passed)
+            .map_err(|error| error.to_string()),
+        Command::Simulate(arguments) => {
+            simulate::run(&arguments).map_err(|error| error.to_string())
+        }
+    };
+    match result {
+        Ok(exit_code) => ExitCode::from(exit_code),
         Err(error) => {
             eprintln!("gannet: {error}");
             ExitCode::from(2)

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::replicas::check_replicas;
 use crate::report::{Load, Report, Verification};
 use crate::statistics::{self, Statistics};
-use crate::workload::{BenchmarkError, Workload, seeded};
+use crate::workload::{BenchmarkError, Result as Outcome, Workload, seeded};
 
 /// How long transactions are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +45,13 @@ const MEASURING: u8 = 1;
 const STOPPING: u8 = 2;
 
 /// What the coroutines of a run share.
-struct Control {
+pub(crate) struct Control {
     phase: AtomicU8,
     /// Transactions that may still be begun; unlimited for a duration.
     left: AtomicU64,
     counted: bool,
+    /// Whether a client waits after a conflict.
+    backs_off: bool,
     /// By worker place: transactions begun, for the progress line.
     begun: Vec<PaddedCount>,
 }
@@ -115,17 +117,8 @@ fn measure<W: Workload>(
     progress: &Progress,
 ) -> Result<(Statistics, f64), BenchmarkError> {
     let options = cluster.options();
-    let (transactions, counted) = match settings.limit {
-        Limit::Duration(_) => (u64::MAX, false),
-        Limit::Transactions(transactions) => (transactions, true),
-    };
     let places = options.nodes * options.threads;
-    let control = Arc::new(Control {
-        phase: AtomicU8::new(if counted { MEASURING } else { WARMING_UP }),
-        left: AtomicU64::new(transactions),
-        counted,
-        begun: (0..places).map(|_| PaddedCount::default()).collect(),
-    });
+    let control = Arc::new(Control::new(settings.limit, false, places));
     let mut start = now();
     let mut completions = Vec::new();
     for place in 0..places {
@@ -146,7 +139,7 @@ fn measure<W: Workload>(
         control.phase.store(MEASURING, Ordering::Relaxed);
         start = now();
         wait(duration, "measuring", &control, progress);
-        control.phase.store(STOPPING, Ordering::Relaxed);
+        control.stop();
         seconds = Some(start.elapsed().as_secs_f64());
     }
     let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
@@ -159,7 +152,7 @@ fn measure<W: Workload>(
 }
 
 /// What every coroutine does.
-fn client<W: Workload>(
+pub(crate) fn client<W: Workload>(
     workload: &W,
     control: &Control,
     coordinator: &mut Coordinator<'_>,
@@ -171,6 +164,7 @@ fn client<W: Workload>(
     let sizes = (workload.transactions().len(), workload.tallies().len());
     let begun = &control.begun[place].0;
     let mut start_ns = coordinator.now_ns();
+    let mut conflicts = 0;
     loop {
         // Relaxed: a transaction more or less in a phase does not matter.
         let phase = control.phase.load(Ordering::Relaxed);
@@ -180,12 +174,37 @@ fn client<W: Workload>(
         begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let ran = workload.run_one(coordinator, &mut random);
         let end_ns = coordinator.now_ns();
-        statistics::record(&ran, end_ns - start_ns, phase == MEASURING, sizes);
+        statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
         start_ns = end_ns;
+        if control.backs_off {
+            conflicts = if matches!(ran.result, Outcome::Aborted(_)) { conflicts + 1 } else { 0 };
+            if conflicts > 0 {
+                coordinator.back_off(conflicts);
+            }
+        }
     }
 }
 
 impl Control {
+    pub(crate) fn new(limit: Limit, backs_off: bool, places: usize) -> Self {
+        let (transactions, counted) = match limit {
+            Limit::Duration(_) => (u64::MAX, false),
+            Limit::Transactions(transactions) => (transactions, true),
+        };
+        Self {
+            phase: AtomicU8::new(if counted { MEASURING } else { WARMING_UP }),
+            left: AtomicU64::new(transactions),
+            counted,
+            backs_off,
+            begun: (0..places).map(|_| PaddedCount::default()).collect(),
+        }
+    }
+
+    /// No client begins another transaction.
+    pub(crate) fn stop(&self) {
+        self.phase.store(STOPPING, Ordering::Relaxed);
+    }
+
     fn take_one(&self) -> bool {
         let taken = self
             .left
@@ -193,7 +212,7 @@ impl Control {
         taken.is_ok()
     }
 
-    fn begun(&self) -> u64 {
+    pub(crate) fn begun(&self) -> u64 {
         self.begun.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
     }
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+pub mod consistency;
 mod floor;
 mod harness;
 pub mod object_store;
@@ -18,6 +19,7 @@ mod replicas;
 mod report;
 mod rows;
 pub mod rpc_echo;
+mod simulate;
 pub mod skew;
 mod statistics;
 mod workload;
@@ -25,9 +27,11 @@ mod workload;
 pub use check::Check;
 pub use floor::{FloorReport, FloorWorkload, run_floor};
 pub use harness::{Limit, Settings, run};
+pub use progress::Progress;
 pub use replicas::check_replicas;
 pub use report::{Load, Report, TransactionReport, Verification};
 pub use rows::for_each_row;
 pub use rpc_echo::EchoSettings;
+pub use simulate::{Ended, Simulated, SimulatedRun, simulate};
 pub use statistics::{Reason, Totals};
 pub use workload::{BenchmarkError, Ran, Random, Result, Workload, seeded};

@@ -5,12 +5,17 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A line on standard error that is rewritten in place; silent where that is no terminal.
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    pub(crate) fn new(workload: &str) -> Self {
+    /// A line that names what is being run.
+    ///
+    /// # Panics
+    /// Never: the style is a constant.
+    #[must_use]
+    pub fn new(workload: &str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{spinner} {prefix}: {msg} [{elapsed}]")
             .expect("the template is a constant that the library takes");
@@ -20,7 +25,8 @@ impl Progress {
         Self { bar }
     }
 
-    pub(crate) fn say(&self, message: String) {
+    /// Replaces what the line says.
+    pub fn say(&self, message: String) {
         self.bar.set_message(message);
     }
 }

@@ -33,7 +33,7 @@ impl Differences {
 #[must_use]
 pub fn check_replicas(cluster: &Cluster) -> Vec<Check> {
     let found = Differences::default();
-    let threads = cluster.thread_count();
+    let threads = cluster.thread_count().max(1);
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let found = &found;

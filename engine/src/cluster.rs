@@ -23,7 +23,7 @@ use crate::worker::Job;
 /// Number that the packets of a cluster in one process carry.
 const CLUSTER_ID: u32 = 0x6741_6e74;
 /// Largest packet: a commit record of three of the largest values fits.
-const MTU_BYTES: usize = 16 << 10;
+pub(crate) const MTU_BYTES: usize = 16 << 10;
 /// Bytes of each ring.
 const RING_BYTES: usize = 64 << 10;
 /// Share of the free memory that the tables may use by default, in percent.
@@ -160,6 +160,13 @@ impl Cluster {
     /// # Panics
     /// Never: every size is checked first.
     pub fn open(options: ClusterOptions) -> Result<Self, ClusterError> {
+        let mut cluster = Self::unstarted(options)?;
+        cluster.start_threads()?;
+        Ok(cluster)
+    }
+
+    /// A cluster whose workers somebody else drives; see [`Self::seat`].
+    pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
         let partitioning = check(&options)?;
         let count = u16::try_from(options.nodes).expect("checked");
         let configuration =
@@ -174,7 +181,7 @@ impl Cluster {
         let workers = options.nodes * options.threads;
         let jobs =
             (0..workers).map(|_| Arc::new(ArrayQueue::new(options.queued_jobs_max))).collect();
-        let mut cluster = Self {
+        Ok(Self {
             configuration,
             nodes,
             jobs,
@@ -188,9 +195,7 @@ impl Cluster {
             next_place: AtomicUsize::new(0),
             creating_table: std::sync::Mutex::new(()),
             options,
-        };
-        cluster.start_threads()?;
-        Ok(cluster)
+        })
     }
 
     fn start_threads(&mut self) -> Result<(), ClusterError> {
@@ -205,10 +210,13 @@ impl Cluster {
             .map(|place| parkings[thread_of(place / workers, place % workers)].waker())
             .collect();
         let mut fabric = MemoryFabric::new(nodes, workers, MTU_BYTES, RING_BYTES);
-        let mut seats: Vec<Vec<Seat>> = (0..count).map(|_| Vec::new()).collect();
+        let mut seats: Vec<_> = (0..count).map(|_| Vec::new()).collect();
         for place in 0..nodes * workers {
             let (node, worker) = (place / workers, place % workers);
-            seats[thread_of(node, worker)].push(self.seat(&mut fabric, node, worker));
+            let peers: Vec<_> =
+                (0..nodes).map(|peer| self.wakers[peer * workers + worker].clone()).collect();
+            let transport = fabric.take(node, worker, &peers[node], &peers);
+            seats[thread_of(node, worker)].push((self.seat(node, worker), transport));
         }
         self.shared.busy_threads.store(count, Ordering::Release);
         for (index, (seats, parking)) in seats.into_iter().zip(parkings).enumerate() {
@@ -223,13 +231,9 @@ impl Cluster {
         Ok(())
     }
 
-    fn seat(&self, fabric: &mut MemoryFabric, node: usize, worker: usize) -> Seat {
-        let workers = self.options.threads;
-        let peers: Vec<_> = (0..self.options.nodes)
-            .map(|peer| self.wakers[peer * workers + worker].clone())
-            .collect();
-        let (sender, receiver) = fabric.take(node, worker, &peers[node], &peers);
-        let place = node * workers + worker;
+    /// What the worker `worker` of `node` is made of.
+    pub(crate) fn seat(&self, node: usize, worker: usize) -> Seat {
+        let place = node * self.options.threads + worker;
         let narrow = |value: usize| u16::try_from(value).expect("checked when the cluster opened");
         Seat {
             node: Arc::clone(&self.nodes[node]),
@@ -241,8 +245,6 @@ impl Cluster {
                 coroutines: narrow(self.options.coroutines),
                 incarnations: self.configuration.incarnations.clone(),
             },
-            sender,
-            receiver,
             jobs: Arc::clone(&self.jobs[place]),
             seed: self.options.seed ^ (place as u64) << 32,
             observer: self.options.log_observer.clone(),
@@ -342,7 +344,10 @@ impl Cluster {
 
     fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
         self.jobs[place].push(job)?;
-        self.wakers[place].wake();
+        // A simulated cluster has no threads to wake.
+        if let Some(waker) = self.wakers.get(place) {
+            waker.wake();
+        }
         Ok(())
     }
 

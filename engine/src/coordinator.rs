@@ -89,8 +89,10 @@ impl<'s> Coordinator<'s> {
         }
     }
 
-    /// Waits for a random time below a bound that doubles with each attempt.
-    fn back_off(&mut self, attempt: u32) {
+    /// Waits for a random time below a bound that doubles with each attempt, up to a millisecond.
+    ///
+    /// For jobs that begin transactions themselves and meet conflicts; [`Self::run`] does it itself.
+    pub fn back_off(&mut self, attempt: u32) {
         let bound = (BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX);
         // Knuth's multiplicative generator; its upper bits are good enough to part two rivals.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{
-    Clock, Endpoint, Identity, MemoryReceiver, MemorySender, MonotonicClock, Parking,
+    Clock, Endpoint, Identity, MemoryReceiver, MemorySender, MonotonicClock, PacketReceiver,
+    PacketSender, Parking,
 };
 use gannet_storage::{CommitLog, LogObserver};
 
@@ -26,12 +27,10 @@ const IDLE_POLLS_MAX: u32 = 2_000;
 /// Longest sleep: a thread looks at everything at least this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// What a worker is made of before it is on its thread.
+/// What a worker is made of before it is on its thread, but for its transport.
 pub(crate) struct Seat {
     pub(crate) node: Arc<Node>,
     pub(crate) identity: Identity,
-    pub(crate) sender: MemorySender,
-    pub(crate) receiver: MemoryReceiver,
     pub(crate) jobs: Arc<ArrayQueue<Job>>,
     pub(crate) seed: u64,
     pub(crate) observer: Option<Arc<dyn LogObserver>>,
@@ -58,14 +57,22 @@ impl Shared {
 }
 
 /// Runs the workers of one thread until the cluster closes.
-pub(crate) fn drive(seats: Vec<Seat>, parking: &Parking, core: Option<usize>, shared: &Shared) {
+pub(crate) fn drive(
+    seats: Vec<(Seat, (MemorySender, MemoryReceiver))>,
+    parking: &Parking,
+    core: Option<usize>,
+    shared: &Shared,
+) {
     if let Some(id) = core {
         // Where the host does not allow it, the scheduler decides.
         core_affinity::set_for_current(core_affinity::CoreId { id });
     }
     let clock: Rc<dyn Clock> = Rc::new(MonotonicClock::new());
-    let queues: Vec<_> = seats.iter().map(|seat| Arc::clone(&seat.jobs)).collect();
-    let mut workers: Vec<_> = seats.into_iter().map(|seat| seat.build(&clock)).collect();
+    let queues: Vec<_> = seats.iter().map(|(seat, _)| Arc::clone(&seat.jobs)).collect();
+    let mut workers: Vec<_> = seats
+        .into_iter()
+        .map(|(seat, (sender, receiver))| seat.build(Rc::clone(&clock), sender, receiver))
+        .collect();
     let result = catch_unwind(AssertUnwindSafe(|| {
         poll_until_closed(&mut workers, &*clock, parking, shared)
     }));
@@ -128,12 +135,16 @@ fn sleep(workers: &[Worker<MemorySender, MemoryReceiver>], parking: &Parking, no
 }
 
 impl Seat {
-    fn build(self, clock: &Rc<dyn Clock>) -> Worker<MemorySender, MemoryReceiver> {
-        let Self { node, identity, sender, receiver, jobs, seed, observer } = self;
+    pub(crate) fn build<S: PacketSender, R: PacketReceiver>(
+        self,
+        clock: Rc<dyn Clock>,
+        sender: S,
+        receiver: R,
+    ) -> Worker<S, R> {
+        let Self { node, identity, jobs, seed, observer } = self;
         let (worker, coroutines) = (identity.worker, identity.coroutines);
         let log = CommitLog::new(identity.incarnations.len(), usize::from(coroutines), observer);
         let endpoint = Endpoint::new(identity, sender, receiver);
-        let clock = Rc::clone(clock);
         Worker::new(WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed })
     }
 }

@@ -21,6 +21,7 @@ mod node;
 mod outcome;
 mod participant;
 mod request;
+pub mod simulation;
 mod transaction;
 mod worker;
 
@@ -34,5 +35,7 @@ pub use outcome::{Abort, Outcome};
 pub use transaction::{RowId, Transaction};
 pub use worker::{Job, Worker, WorkerParts};
 
+/// Re-exported for tests that remove a rule.
+pub use gannet_rpc::mutant as rpc_mutant;
 /// Re-exported for embedding.
 pub use gannet_storage::{LockMode, LogObserver, StorageError, mutant};

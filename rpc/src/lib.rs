@@ -20,6 +20,7 @@ mod endpoint;
 #[cfg(not(loom))]
 mod memory;
 mod message;
+pub mod mutant;
 mod packet;
 mod parking;
 mod request_batch;

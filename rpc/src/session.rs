@@ -8,6 +8,7 @@
 //! *Source*: `architecture.md`, "RPC"; Birrell and Nelson's call identifiers, as used since 1984.
 
 use crate::buffer::Buffer;
+use crate::mutant::{Mutant, active};
 
 /// The last message of one session.
 #[derive(Default)]
@@ -37,8 +38,14 @@ impl Session {
                 self.response.clear();
                 Admission::Run(&mut self.response)
             }
-            std::cmp::Ordering::Equal => Admission::Resend(self.response.as_slice()),
-            std::cmp::Ordering::Less => Admission::Drop,
+            std::cmp::Ordering::Equal if !active(Mutant::RunDuplicates) => {
+                Admission::Resend(self.response.as_slice())
+            }
+            std::cmp::Ordering::Less if !active(Mutant::RunDuplicates) => Admission::Drop,
+            _ => {
+                self.response.clear();
+                Admission::Run(&mut self.response)
+            }
         }
     }
 }

@@ -31,6 +31,27 @@ pub enum Mutant {
     AbortBumpsVersion = 10,
     /// `INSERT_CALL_FORWARDING` skips its read of the special facility.
     TatpSkipsFacility = 11,
+    /// Two observations of a bucket by one transaction may differ (rule C2).
+    SkipAgreement = 12,
+}
+
+impl Mutant {
+    /// All rules.
+    pub const ALL: [Self; 13] = [
+        Self::None,
+        Self::SkipValidation,
+        Self::SkipUnlock,
+        Self::ValidateBeforeLock,
+        Self::PrimaryBeforeBackup,
+        Self::ReadLocked,
+        Self::SkipSequenceCheck,
+        Self::DropBackupUpdate,
+        Self::NoReadFence,
+        Self::NoWriteFence,
+        Self::AbortBumpsVersion,
+        Self::TatpSkipsFacility,
+        Self::SkipAgreement,
+    ];
 }
 
 #[cfg(any(feature = "mutants", loom, test))]

@@ -1,0 +1,238 @@
+//! Transactions that read lists and append to them, recorded: every read shows the order of all
+//! appends before it.
+//!
+//! A transaction touches one to four lists out of a window that moves on as lists fill up, so lists
+//! are created all the time. An append reads its list in an earlier round of execute, or locks it at
+//! once in the mode that it guesses: a guess that was wrong is a read.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gannet_engine::{Abort, Cluster, Coordinator, LockMode, RowId, TableId, Transaction};
+use rand::RngExt;
+use rand::seq::IndexedRandom;
+
+use crate::check::Check;
+use crate::consistency::history::{Fate, History, Operation};
+use crate::consistency::{acknowledged, colliding_keys, second_opinion, serializable};
+use crate::rows::for_each_row;
+use crate::statistics::Totals;
+use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
+
+/// Most elements of a list.
+const ELEMENTS_MAX: usize = 62;
+const VALUE_BYTES: usize = 4 * (1 + ELEMENTS_MAX);
+/// Lists that transactions choose from.
+const WINDOW: usize = 8;
+/// Appends before the window moves on by one list.
+const APPENDS_PER_LIST: usize = 36;
+/// Most lists that a transaction touches.
+const LISTS_MAX: usize = 4;
+/// Buckets of each partition that all lists share.
+const BUCKETS: u32 = 6;
+
+/// The workload, with the history that it records.
+pub struct ListAppend {
+    history: History,
+    next_value: AtomicU64,
+    keys: Vec<u64>,
+    table: Option<TableId>,
+}
+
+/// How a transaction goes about one list.
+#[derive(Clone, Copy)]
+enum Plan {
+    Read,
+    /// Read it, then lock it in the next round.
+    ReadThenAppend,
+    /// Lock it at once, in the mode that is guessed.
+    Append(LockMode),
+}
+
+impl ListAppend {
+    /// Room for the lists of about `transactions` transactions.
+    #[must_use]
+    pub fn new(transactions: u64) -> Self {
+        let transactions = usize::try_from(transactions).unwrap_or(usize::MAX);
+        let lists = transactions.saturating_mul(LISTS_MAX) / APPENDS_PER_LIST + 2 * WINDOW;
+        Self {
+            history: History::default(),
+            next_value: AtomicU64::new(1),
+            keys: vec![0; lists],
+            table: None,
+        }
+    }
+
+    fn table(&self) -> TableId {
+        self.table.expect("the harness creates the tables first")
+    }
+
+    /// Runs a transaction; `operations` gets what it does.
+    fn transact(
+        &self,
+        tx: &mut Transaction<'_>,
+        random: &mut Random,
+        operations: &mut Vec<Operation>,
+    ) -> std::result::Result<(), Abort> {
+        let appended = usize::try_from(self.next_value.load(Ordering::Relaxed));
+        let first = appended.unwrap_or(usize::MAX) / APPENDS_PER_LIST;
+        let mut choice: Vec<_> = (first..first + WINDOW).collect();
+        let count = random.random_range(1..=LISTS_MAX);
+        choice = choice.sample(random, count).copied().collect();
+        let plans: Vec<_> = choice
+            .into_iter()
+            .map(|list| {
+                let key = self.keys[list % self.keys.len()];
+                let is_old = list < first + WINDOW / 2;
+                let mode = if is_old { LockMode::Update } else { LockMode::Insert };
+                let plan = match random.random_range(0..4) {
+                    0 | 1 => Plan::Read,
+                    2 => Plan::ReadThenAppend,
+                    _ => Plan::Append(mode),
+                };
+                let row = match plan {
+                    Plan::Append(mode) => tx.add_to_write_set(self.table(), key, mode),
+                    Plan::Read | Plan::ReadThenAppend => tx.add_to_read_set(self.table(), key),
+                };
+                (key, plan, row)
+            })
+            .collect();
+        // A transaction that aborts has appended its values all the same, as far as it knows.
+        let value = || self.next_value.fetch_add(1, Ordering::Relaxed);
+        tx.execute()?;
+        let mut second = Vec::new();
+        for (key, plan, row) in plans {
+            let elements = elements(tx.value(row));
+            match plan {
+                Plan::Append(LockMode::Insert) if tx.value(row).is_none() => {
+                    operations.push(Operation::Append { key, value: value() });
+                    append(tx, row, &elements, operations)?;
+                }
+                Plan::Append(LockMode::Update)
+                    if tx.value(row).is_some() && elements.len() < ELEMENTS_MAX =>
+                {
+                    operations.push(Operation::Append { key, value: value() });
+                    append(tx, row, &elements, operations)?;
+                }
+                Plan::ReadThenAppend if elements.len() < ELEMENTS_MAX => {
+                    let there = tx.value(row).is_some();
+                    let mode = if there { LockMode::Update } else { LockMode::Insert };
+                    second.push((key, tx.add_to_write_set(self.table(), key, mode), there));
+                    operations.push(Operation::ReadList { key, elements });
+                }
+                _ => operations.push(Operation::ReadList { key, elements }),
+            }
+        }
+        tx.execute()?;
+        for (key, row, was_there) in second {
+            // What was read in the first round may be gone by now, which commit would notice.
+            if was_there != tx.value(row).is_some() {
+                return Err(Abort::Changed);
+            }
+            let elements = elements(tx.value(row));
+            operations.push(Operation::Append { key, value: value() });
+            append(tx, row, &elements, operations)?;
+        }
+        tx.commit()
+    }
+}
+
+/// Appends the value of the last operation.
+fn append(
+    tx: &mut Transaction<'_>,
+    row: RowId,
+    elements: &[u64],
+    operations: &[Operation],
+) -> std::result::Result<(), Abort> {
+    let Some(&Operation::Append { value, .. }) = operations.last() else { return Ok(()) };
+    let mut list = [0; VALUE_BYTES];
+    let all = elements.iter().copied().chain([value]);
+    let count = elements.len() as u64 + 1;
+    for (word, number) in
+        list.as_chunks_mut::<4>().0.iter_mut().zip(std::iter::once(count).chain(all))
+    {
+        *word = u32::try_from(number).expect("values are small").to_le_bytes();
+    }
+    tx.put(row, &list)
+}
+
+/// The elements of a list; none if it is not there.
+fn elements(value: Option<&[u8]>) -> Vec<u64> {
+    let words = value.unwrap_or(&[]).as_chunks::<4>().0;
+    let mut numbers = words.iter().map(|word| u64::from(u32::from_le_bytes(*word)));
+    let count = numbers.next().unwrap_or(0);
+    numbers.take(usize::try_from(count).unwrap_or(usize::MAX)).collect()
+}
+
+impl Workload for ListAppend {
+    fn name(&self) -> &'static str {
+        "list-append"
+    }
+
+    fn transactions(&self) -> &'static [&'static str] {
+        &["list_append"]
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("lists in use", WINDOW.to_string())]
+    }
+
+    fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
+        let table = cluster.create_table("lists", VALUE_BYTES, 1)?;
+        self.keys = colliding_keys(cluster, table, self.keys.len(), BUCKETS);
+        self.table = Some(table);
+        Ok(())
+    }
+
+    fn load(&self, _: &Cluster, _: u64, _: u64) -> std::result::Result<(), BenchmarkError> {
+        Ok(())
+    }
+
+    fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran {
+        let mut operations = Vec::new();
+        let invoked = self.history.invoke();
+        let tx = coordinator.begin();
+        let result = match self.transact(tx, random, &mut operations) {
+            Ok(()) => Result::Qualified,
+            Err(abort) => {
+                tx.abort();
+                Result::Aborted(abort)
+            }
+        };
+        let fate = if result == Result::Qualified { Fate::Committed } else { Fate::Aborted };
+        self.history.complete(invoked, fate, operations);
+        Ran { transaction: 0, result, tally: None }
+    }
+
+    fn verify(&self, cluster: &Cluster, _: &Totals) -> Vec<Check> {
+        let mut lists = BTreeMap::new();
+        for_each_row(cluster, self.table(), |key, value| {
+            lists.insert(key, elements(Some(value)));
+        });
+        // Whoever reads every list at the end sees these.
+        let invoked = self.history.invoke();
+        let reads = lists
+            .iter()
+            .map(|(&key, elements)| Operation::ReadList { key, elements: elements.clone() });
+        self.history.complete(invoked, Fate::Committed, reads.collect());
+        let history = self.history.transactions();
+        let ours = serializable::check(&history, &lists);
+        let (theirs, said) = second_opinion::judge(&history, adya::Workload::ListAppend);
+        let none = |name: &str, wrong: &[String]| {
+            let counted = format!("{} transactions, {} violations", history.len(), wrong.len());
+            let detail =
+                wrong.first().map_or(counted.clone(), |first| format!("{counted}: {first}"));
+            Check::new(name, wrong.is_empty(), detail)
+        };
+        vec![
+            none("strictly serializable", &ours),
+            Check::new("adya: strictly serializable", theirs, said),
+            Check::new(
+                "both checkers agree",
+                ours.is_empty() == theirs,
+                format!("ours {}, adya {theirs}", ours.is_empty()),
+            ),
+            none("acknowledged appends", &acknowledged::check(&history, &lists)),
+        ]
+    }
+}

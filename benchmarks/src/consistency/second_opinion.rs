@@ -1,0 +1,58 @@
+//! The same histories, judged by the crate `adya`, which shares no code with our checkers.
+
+use adya::history::{Id, Interner, Mop, Op, OpType, ReadValue, Scalar};
+use adya::{Opts, Report, Valid, Workload, check};
+
+use crate::consistency::history::{Fate, Operation, Recorded};
+
+/// Whether `adya` finds a history strictly serializable, and what it says if not.
+pub(super) fn judge(history: &[Recorded], workload: Workload) -> (bool, String) {
+    let options = Opts { linearizable_keys: true, ..Opts::default() };
+    let Report { valid, anomalies, .. } = check(&translate(history), workload, &options);
+    // A history without any dependency has nothing that could be wrong.
+    let only = |kind: &str| anomalies.len() == 1 && anomalies.contains_key(kind);
+    if valid == Valid::True || only("empty-transaction-graph") {
+        return (true, "strict-serializable".to_owned());
+    }
+    let first = anomalies.iter().find_map(|(kind, found)| Some((kind, found.first()?)));
+    (false, first.map_or_else(String::new, |(kind, one)| format!("{kind}: {}", one.explanation)))
+}
+
+fn translate(history: &[Recorded]) -> adya::History {
+    let mut interner = Interner::default();
+    let mut ops = Vec::with_capacity(2 * history.len());
+    for (process, transaction) in (0..).zip(history) {
+        let value: Vec<_> =
+            transaction.operations.iter().map(|one| translate_one(one, &mut interner)).collect();
+        let kind = match transaction.fate {
+            Fate::Committed => OpType::Ok,
+            Fate::Aborted => OpType::Fail,
+            Fate::Unknown => OpType::Info,
+        };
+        // Every transaction is its own process: the order of one client's is in real time already.
+        let op =
+            |index: u64, kind, value| Op { index, kind, process: Some(process), value, time: None };
+        ops.push(op(transaction.invoked, OpType::Invoke, value.clone()));
+        ops.push(op(transaction.completed, kind, value));
+    }
+    ops.sort_by_key(|op| op.index);
+    adya::History::from_ops(ops, interner)
+}
+
+fn translate_one(operation: &Operation, interner: &mut Interner) -> Mop {
+    let mut id = |number: u64| -> Id {
+        interner.intern(Scalar::Int(i64::try_from(number).unwrap_or(i64::MAX)))
+    };
+    match *operation {
+        Operation::Append { key, value } => Mop::Append { key: id(key), value: id(value) },
+        Operation::Write { key, value } => Mop::Write { key: id(key), value: id(value) },
+        Operation::ReadRegister { key, value } => {
+            let value = if value == 0 { ReadValue::Nil } else { ReadValue::Scalar(id(value)) };
+            Mop::Read { key: id(key), value }
+        }
+        Operation::ReadList { key, ref elements } => {
+            let elements = elements.iter().map(|&element| id(element)).collect();
+            Mop::Read { key: id(key), value: ReadValue::List(elements) }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Running a workload on a simulated cluster, in virtual time, under faults, and verifying it.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use gannet_engine::simulation::{Fault, Firings, Simulation};
+use gannet_engine::{ClusterOptions, Coordinator, Place};
+use gannet_rpc::Counters;
+
+use crate::check::Check;
+use crate::harness::{Control, Limit, client};
+use crate::replicas::check_replicas;
+use crate::statistics::{self, Statistics, Totals};
+use crate::workload::{BenchmarkError, Workload};
+
+/// After the last fault, some transaction must end within this much virtual time.
+const HEAL_NS: u64 = 10_000_000_000;
+/// Virtual time between two looks at whether there is progress.
+const LOOK_NS: u64 = 10_000_000;
+
+/// What to simulate.
+pub struct SimulatedRun {
+    /// The cluster.
+    pub cluster: ClusterOptions,
+    /// Seed of network and clients.
+    pub seed: u64,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// How many transactions, or how much virtual time.
+    pub limit: Limit,
+    /// Gets a line for every event.
+    pub trace: Option<Box<dyn Write>>,
+}
+
+/// How a simulated run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every client has finished.
+    Finished,
+    /// Some client waits for ever, although nothing is wrong any more.
+    Stuck,
+}
+
+/// What a simulated run has found.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// How it ended.
+    pub ended: Ended,
+    /// What was checked; nothing if it did not finish.
+    pub checks: Vec<Check>,
+    /// What the clients counted.
+    pub totals: Totals,
+    /// How often each fault struck.
+    pub firings: Firings,
+    /// What the endpoints counted.
+    pub counters: Counters,
+    /// Virtual time that it took, in nanoseconds.
+    pub virtual_ns: u64,
+    /// A hash of everything that happened.
+    pub trace_hash: u64,
+}
+
+impl Simulated {
+    /// Whether it finished and every check holds.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.ended == Ended::Finished && self.checks.iter().all(|check| check.passed)
+    }
+}
+
+/// Runs until every client has finished, or too much time has passed since the last fault ended and
+/// the last transaction began.
+fn run_to_the_end(simulation: &mut Simulation, control: &Control) -> bool {
+    let (mut begun, mut progressed_ns) = (control.begun(), simulation.now_ns());
+    loop {
+        let now_ns = simulation.now_ns();
+        if simulation.run_until(now_ns + LOOK_NS, &|| control.begun()) {
+            return true;
+        }
+        if control.begun() != begun {
+            (begun, progressed_ns) = (control.begun(), now_ns);
+        }
+        if now_ns > simulation.last_end_ns().max(progressed_ns) + HEAL_NS {
+            return false;
+        }
+    }
+}
+
+/// Simulates `workload`.
+///
+/// # Errors
+/// [`BenchmarkError`] if the settings are not possible or the memory does not suffice. What the
+/// checks find is no error.
+///
+/// # Panics
+/// If the simulated cluster does: a bug.
+pub fn simulate<W: Workload>(
+    mut workload: W,
+    run: SimulatedRun,
+) -> Result<Simulated, BenchmarkError> {
+    let SimulatedRun { cluster, seed, faults, limit, trace } = run;
+    let mut simulation = Simulation::open(cluster, seed, faults, trace)?;
+    workload.create_tables(simulation.cluster())?;
+    workload.load(simulation.cluster(), 0, 1)?;
+    let workload = Arc::new(workload);
+    let options = simulation.cluster().options();
+    let control = Arc::new(Control::new(limit, true, options.nodes * options.threads));
+    // What an earlier run on this thread left, if it was stuck.
+    drop(statistics::take());
+    let mut completions = Vec::new();
+    for place in 0..options.nodes * options.threads {
+        for coroutine in 0..options.coroutines {
+            let stream = (place * options.coroutines + coroutine) as u64;
+            let (workload, control) = (Arc::clone(&workload), Arc::clone(&control));
+            let job = move |coordinator: &mut Coordinator<'_>| {
+                client(&*workload, &control, coordinator, place, seed, stream)
+            };
+            let at = Place { node: place / options.threads, worker: place % options.threads };
+            completions.push(simulation.cluster().spawn(at, job)?);
+        }
+    }
+    if let Limit::Duration(duration) = limit {
+        let end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        simulation.run_until(end_ns, &|| control.begun());
+        control.stop();
+    }
+    let finished = run_to_the_end(&mut simulation, &control);
+    let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
+    let mut checks = Vec::new();
+    if finished {
+        for completion in completions {
+            if let Some(found) = completion.wait().map_err(gannet_engine::ClusterError::from)? {
+                sum.add(&found);
+            }
+        }
+        checks = workload.verify(simulation.cluster(), &sum.whole);
+        checks.extend(check_replicas(simulation.cluster()));
+        if let Some(error) = sum.whole.first_error {
+            checks.push(Check::new("no transaction ended in an error", false, error.to_string()));
+        }
+        let refused: u64 = simulation.cluster().nodes().iter().map(|node| node.refused()).sum();
+        checks.push(Check::equal("requests refused", 0, i128::from(refused)));
+    }
+    Ok(Simulated {
+        ended: if finished { Ended::Finished } else { Ended::Stuck },
+        checks,
+        totals: sum.whole,
+        firings: simulation.firings(),
+        counters: simulation.counters(),
+        virtual_ns: simulation.now_ns(),
+        trace_hash: simulation.trace_hash(),
+    })
+}

@@ -1,0 +1,83 @@
+//! A node's clock: virtual time, seen at a wrong rate or after a jump ahead.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use gannet_rpc::Clock;
+
+/// One in the rate's unit.
+const PERMILLE: i128 = 1_000;
+
+/// Nanoseconds of virtual time since the simulation began, shared by all that asks for it.
+pub(crate) type VirtualTime = Rc<Cell<u64>>;
+
+/// A node's view of virtual time.
+pub(crate) struct NodeClock {
+    time: VirtualTime,
+    /// Where this clock stood at `since_ns` of virtual time.
+    at_since_ns: Cell<u64>,
+    since_ns: Cell<u64>,
+    /// Nanoseconds that it counts in a microsecond.
+    rate_permille: Cell<u32>,
+}
+
+impl NodeClock {
+    pub(crate) fn new(time: VirtualTime) -> Self {
+        let (at_since_ns, since_ns) = (Cell::new(0), Cell::new(0));
+        Self { time, at_since_ns, since_ns, rate_permille: Cell::new(1_000) }
+    }
+
+    /// Lets the clock run at `permille` thousandths of the right rate from now on.
+    pub(crate) fn set_rate(&self, permille: u32) {
+        self.set(self.now_ns());
+        self.rate_permille.set(permille.max(1));
+    }
+
+    /// Moves the clock ahead by `by_ns`.
+    pub(crate) fn jump(&self, by_ns: u64) {
+        self.set(self.now_ns().saturating_add(by_ns));
+    }
+
+    fn set(&self, to_ns: u64) {
+        self.at_since_ns.set(to_ns);
+        self.since_ns.set(self.time.get());
+    }
+
+    /// The virtual time at which this clock will show `local_ns`.
+    pub(crate) fn virtual_ns(&self, local_ns: u64) -> u64 {
+        let left = i128::from(local_ns) - i128::from(self.at_since_ns.get());
+        let rate = i128::from(self.rate_permille.get());
+        let stretched = (left * PERMILLE + rate - 1).div_euclid(rate);
+        u64::try_from(i128::from(self.since_ns.get()) + stretched).unwrap_or(0)
+    }
+}
+
+impl Clock for NodeClock {
+    fn now_ns(&self) -> u64 {
+        let passed = i128::from(self.time.get() - self.since_ns.get());
+        let counted = passed * i128::from(self.rate_permille.get()) / PERMILLE;
+        u64::try_from(i128::from(self.at_since_ns.get()) + counted).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_met_at_every_rate() {
+        let time = VirtualTime::default();
+        let clock = NodeClock::new(Rc::clone(&time));
+        for (rate, jump) in [(1_000, 0), (800, 5), (1_199, 1_000_000), (1_000, 7)] {
+            clock.set_rate(rate);
+            clock.jump(jump);
+            let local = clock.now_ns() + 12_345;
+            let due = clock.virtual_ns(local);
+            assert!(due > time.get());
+            time.set(due - 1);
+            assert!(clock.now_ns() < local, "at rate {rate}");
+            time.set(due);
+            assert!(clock.now_ns() >= local, "at rate {rate}");
+        }
+    }
+}

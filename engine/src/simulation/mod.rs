@@ -1,0 +1,285 @@
+//! A cluster on one thread in virtual time, from one seed: the production code over a network, clocks
+//! and scheduling that misbehave as planned.
+//!
+//! ```text
+//! Simulation ── Cluster without threads: tables, loader, jobs
+//!   ├─ clock.rs     virtual time as each node sees it
+//!   ├─ network.rs   the transport: delay, loss, duplicates, damage, partitions
+//!   ├─ faults.rs    which faults a run has, and how often each struck
+//!   └─ trace.rs     a hash of everything that happened
+//! ```
+//! Time advances by a little after a step in which some worker did something, and to the next
+//! arrival, deadline or end of a fault where none did. Nothing else decides what happens: the same
+//! seed and the same faults give the same run.
+//!
+//! *Source*: `testing.md`, "Simulation".
+//!
+//! *Not here*: disks, and the death of nodes, which nothing recovers from yet.
+
+mod clock;
+mod faults;
+mod network;
+mod trace;
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::rc::Rc;
+
+use gannet_rpc::{Clock, Counters};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+pub use faults::{Fault, FaultKind, Firings, draw_faults};
+
+use crate::cluster::{Cluster, ClusterError, ClusterOptions};
+use crate::simulation::clock::{NodeClock, VirtualTime};
+use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
+use crate::simulation::trace::Trace;
+use crate::worker::Worker;
+
+/// Virtual time of a step in which some worker did something.
+const STEP_NS: u64 = 500;
+/// A slow node waits up to this long between two steps.
+const SLOW_NS_MAX: u64 = 2_000_000;
+/// A clock jumps ahead by up to this.
+const JUMP_NS_MAX: u64 = 2_000_000_000;
+
+type SimulatedWorker = Worker<SimulatedSender, SimulatedReceiver>;
+
+struct SimulatedNode {
+    clock: Rc<NodeClock>,
+    workers: Vec<(SimulatedWorker, Rc<RefCell<Inbox>>)>,
+    /// It takes no step before this virtual time.
+    stands_until_ns: u64,
+    /// Virtual time between two of its steps.
+    step_ns: u64,
+    next_step_ns: u64,
+}
+
+/// A simulated cluster; see the module's text.
+pub struct Simulation {
+    cluster: Cluster,
+    time: VirtualTime,
+    network: Rc<RefCell<Network>>,
+    nodes: Vec<SimulatedNode>,
+    /// Not begun, the last to begin first.
+    planned: Vec<Fault>,
+    /// Begun, with the virtual time of their end.
+    active: Vec<(u64, Fault)>,
+    last_end_ns: u64,
+    trace: Trace,
+}
+
+impl Simulation {
+    /// A cluster in virtual time with these faults. `trace` gets a line for each event.
+    ///
+    /// # Errors
+    /// As [`Cluster::open`].
+    ///
+    /// # Panics
+    /// Never: the numbers of nodes and workers are checked first.
+    pub fn open(
+        options: ClusterOptions,
+        seed: u64,
+        mut faults: Vec<Fault>,
+        trace: Option<Box<dyn Write>>,
+    ) -> Result<Self, ClusterError> {
+        let cluster = Cluster::unstarted(options)?;
+        let options = cluster.options();
+        let narrow = |count: usize| u16::try_from(count).expect("checked by the cluster");
+        let (nodes, workers) = (narrow(options.nodes), narrow(options.threads));
+        let time = VirtualTime::default();
+        let network = Network::new(Rc::clone(&time), nodes, seed);
+        let network = Rc::new(RefCell::new(network));
+        let worker = |node: u16, worker: u16, clock: &Rc<NodeClock>| {
+            let inbox = Rc::new(RefCell::new(Inbox::default()));
+            let sender = SimulatedSender { network: Rc::clone(&network), source: (node, worker) };
+            let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
+            let seat = cluster.seat(usize::from(node), usize::from(worker));
+            let clock: Rc<NodeClock> = Rc::clone(clock);
+            (seat.build(clock, sender, receiver), inbox)
+        };
+        let nodes = (0..nodes)
+            .map(|node| {
+                let clock = Rc::new(NodeClock::new(Rc::clone(&time)));
+                SimulatedNode {
+                    workers: (0..workers).map(|number| worker(node, number, &clock)).collect(),
+                    clock,
+                    stands_until_ns: 0,
+                    step_ns: 0,
+                    next_step_ns: 0,
+                }
+            })
+            .collect();
+        faults.sort_by_key(|fault| std::cmp::Reverse(fault.begins_at));
+        Ok(Self {
+            cluster,
+            time,
+            network,
+            nodes,
+            planned: faults,
+            active: Vec::new(),
+            last_end_ns: 0,
+            trace: Trace::new(trace),
+        })
+    }
+
+    /// The cluster: create and load tables, spawn jobs, look at the data.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Virtual time since the start, in nanoseconds.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.time.get()
+    }
+
+    /// When the last fault that has begun ends.
+    #[must_use]
+    pub fn last_end_ns(&self) -> u64 {
+        self.last_end_ns
+    }
+
+    /// How often each fault struck.
+    #[must_use]
+    pub fn firings(&self) -> Firings {
+        self.network.borrow().firings
+    }
+
+    /// A hash of everything that has happened.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.hash()
+    }
+
+    /// Sum over all workers of what their endpoints have seen.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let workers = self.nodes.iter().flat_map(|node| &node.workers);
+        workers.fold(Counters::default(), |sum, (worker, _)| sum + worker.counters())
+    }
+
+    /// Whether no job runs or waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.nodes.iter().all(|node| node.workers.iter().all(|(worker, _)| worker.is_idle()))
+    }
+
+    /// Runs until every job has ended, `true`, or virtual time has reached `deadline_ns`.
+    ///
+    /// `begun` tells how many transactions have begun: faults wait for it.
+    pub fn run_until(&mut self, deadline_ns: u64, begun: &dyn Fn() -> u64) -> bool {
+        while self.now_ns() < deadline_ns {
+            if self.is_idle() {
+                return true;
+            }
+            self.begin_faults(begun());
+            self.end_faults();
+            self.deliver();
+            let progressed = self.step();
+            let now_ns = self.now_ns();
+            let next_ns = if progressed { now_ns + STEP_NS } else { self.next_event_ns() };
+            self.time.set(next_ns.clamp(now_ns + 1, deadline_ns.max(now_ns + 1)));
+        }
+        self.is_idle()
+    }
+
+    /// Lets every worker that may take a step; whether one did something.
+    fn step(&mut self) -> bool {
+        let now_ns = self.time.get();
+        let mut progressed = false;
+        for node in &mut self.nodes {
+            if now_ns < node.stands_until_ns.max(node.next_step_ns) {
+                continue;
+            }
+            node.next_step_ns = now_ns + node.step_ns;
+            let local_ns = node.clock.now_ns();
+            for (worker, _) in &mut node.workers {
+                progressed |= worker.poll(local_ns);
+            }
+        }
+        progressed
+    }
+
+    fn deliver(&mut self) {
+        loop {
+            let arrived = self.network.borrow_mut().take_arrived();
+            let Some((source, (node, worker), packet)) = arrived else { break };
+            self.trace.arrival(self.time.get(), source, node, &packet);
+            let (_, inbox) = &self.nodes[usize::from(node)].workers[usize::from(worker)];
+            inbox.borrow_mut().push(packet);
+        }
+    }
+
+    /// When something happens next if no worker does anything before.
+    fn next_event_ns(&self) -> u64 {
+        let now_ns = self.time.get();
+        let ends = self.active.iter().map(|&(end_ns, _)| end_ns);
+        let nodes = self.nodes.iter().filter_map(|node| {
+            let local_ns = node.clock.now_ns();
+            let mut due = None;
+            for (worker, inbox) in &node.workers {
+                let has_work = worker.has_jobs() || !inbox.borrow().is_empty();
+                let deadline = worker.next_deadline_ns(local_ns);
+                let deadline = deadline.map(|local_ns| node.clock.virtual_ns(local_ns));
+                due = [due, deadline, has_work.then_some(now_ns)].into_iter().flatten().min();
+            }
+            due.map(|due| due.max(node.stands_until_ns).max(node.next_step_ns))
+        });
+        let arrival = self.network.borrow().next_arrival_ns();
+        ends.chain(nodes).chain(arrival).min().unwrap_or(u64::MAX)
+    }
+
+    fn begin_faults(&mut self, begun: u64) {
+        while let Some(fault) = self.planned.pop_if(|fault| fault.begins_at <= begun) {
+            let end_ns = self.time.get() + fault.lasts_ns;
+            self.trace.note(self.time.get(), || format!("begins: {fault}"));
+            self.last_end_ns = self.last_end_ns.max(end_ns);
+            self.active.push((end_ns, fault));
+            let node = &mut self.nodes[usize::from(fault.node)];
+            let mut random = SmallRng::seed_from_u64(fault.seed);
+            match fault.kind {
+                FaultKind::Pause => node.stands_until_ns = node.stands_until_ns.max(end_ns),
+                FaultKind::Slow => {
+                    node.step_ns = SLOW_NS_MAX * u64::from(fault.permille) / 1_000;
+                }
+                FaultKind::ClockRate => node.clock.set_rate(random.random_range(800..1_200)),
+                FaultKind::ClockJump => {
+                    node.clock.jump(random.random_range(1..JUMP_NS_MAX));
+                }
+                _ => {
+                    self.network.borrow_mut().begin(fault);
+                    continue;
+                }
+            }
+            self.network.borrow_mut().firings.count(fault.kind);
+        }
+    }
+
+    fn end_faults(&mut self) {
+        let now_ns = self.time.get();
+        while let Some(index) = self.active.iter().position(|&(end_ns, _)| end_ns <= now_ns) {
+            let (_, fault) = self.active.swap_remove(index);
+            self.trace.note(now_ns, || format!("ends: {fault}"));
+            let node = &mut self.nodes[usize::from(fault.node)];
+            match fault.kind {
+                FaultKind::Slow => node.step_ns = 0,
+                FaultKind::ClockRate => node.clock.set_rate(1_000),
+                FaultKind::Pause | FaultKind::ClockJump => {}
+                _ => self.network.borrow_mut().end(&fault),
+            }
+        }
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        for (worker, _) in self.nodes.iter_mut().flat_map(|node| &mut node.workers) {
+            if worker.is_idle() {
+                worker.close();
+            }
+        }
+    }
+}

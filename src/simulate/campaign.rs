@@ -1,0 +1,149 @@
+//! Many seeds, on all cores, and what they add up to.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gannet_benchmarks::{BenchmarkError, Progress, Simulated};
+use gannet_engine::simulation::{FaultKind, Firings};
+
+use crate::simulate::scenario::{Scenario, Verdict, WorkloadKind};
+
+/// One seed in this many runs twice.
+const TWICE_EVERY: u64 = 100;
+
+/// What a campaign is to do.
+pub(crate) struct Campaign {
+    pub(crate) first_seed: u64,
+    pub(crate) seeds: u64,
+    pub(crate) time_limit: Option<Duration>,
+    pub(crate) transactions: u64,
+    pub(crate) workload: Option<WorkloadKind>,
+}
+
+/// What a campaign has found.
+#[derive(Default)]
+pub(crate) struct Summary {
+    pub(crate) seeds: u64,
+    pub(crate) virtual_ns: u64,
+    pub(crate) transactions: u64,
+    pub(crate) committed: u64,
+    pub(crate) firings: Firings,
+    pub(crate) retransmitted: u64,
+    pub(crate) seconds: f64,
+    /// By name of the workload.
+    pub(crate) by_workload: BTreeMap<String, u64>,
+    /// The failure with the lowest seed.
+    pub(crate) failure: Option<(Scenario, Verdict)>,
+    /// A seed whose second run left another trace.
+    pub(crate) unrepeatable: Option<u64>,
+}
+
+impl Summary {
+    fn add(&mut self, scenario: Scenario, verdict: Verdict) {
+        self.seeds += 1;
+        *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
+        if let Some(found) = verdict.found() {
+            self.add_found(found);
+        }
+        let is_first =
+            self.failure.as_ref().is_none_or(|(earlier, _)| scenario.seed < earlier.seed);
+        if verdict.exit_code() != 0 && is_first {
+            self.failure = Some((scenario, verdict));
+        }
+    }
+
+    fn add_found(&mut self, found: &Simulated) {
+        self.virtual_ns += found.virtual_ns;
+        self.transactions += found.totals.attempted();
+        self.committed += found.totals.qualified();
+        self.firings.add(&found.firings);
+        self.retransmitted += found.counters.retransmitted;
+    }
+
+    /// Virtual time, in hours.
+    pub(crate) fn virtual_hours(&self) -> f64 {
+        self.virtual_ns as f64 / 3.6e12
+    }
+
+    /// Kinds of faults that struck fewer than `least` times.
+    pub(crate) fn idle_faults(&self, least: u64) -> Vec<FaultKind> {
+        FaultKind::ALL.into_iter().filter(|&kind| self.firings.of(kind) < least).collect()
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            out,
+            "{} seeds, {:.3} virtual hours, {} transactions, {} committed and found their rows",
+            self.seeds,
+            self.virtual_hours(),
+            self.transactions,
+            self.committed
+        )?;
+        let per_hour = self.seeds as f64 / self.seconds.max(1e-9) * 3600.0;
+        writeln!(out, "{:.1} s, {per_hour:.0} seeds per hour", self.seconds)?;
+        let workloads: Vec<_> =
+            self.by_workload.iter().map(|(name, seeds)| format!("{name} {seeds}")).collect();
+        writeln!(out, "seeds by workload: {}", workloads.join(", "))?;
+        let firings: Vec<_> = FaultKind::ALL
+            .iter()
+            .map(|&kind| format!("{} {}", kind.name(), self.firings.of(kind)))
+            .collect();
+        writeln!(out, "faults while transactions were in flight: {}", firings.join(", "))?;
+        write!(out, "requests sent again: {}", self.retransmitted)
+    }
+}
+
+impl Campaign {
+    /// Runs the seeds; stops early at a failure.
+    pub(crate) fn run(&self) -> Result<Summary, BenchmarkError> {
+        let summary = Mutex::new(Summary::default());
+        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let start = now();
+        let progress = Progress::new("simulate");
+        let work = || -> Result<(), BenchmarkError> {
+            while !stop.load(Ordering::Relaxed) {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let is_late = self.time_limit.is_some_and(|limit| start.elapsed() >= limit);
+                if index >= self.seeds || is_late {
+                    break;
+                }
+                let seed = self.first_seed + index;
+                let scenario = Scenario::draw(seed, self.transactions, self.workload);
+                let verdict = scenario.run(None)?;
+                let again = if index % TWICE_EVERY == 0 { Some(scenario.run(None)?) } else { None };
+                let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
+                let hash = |verdict: &Verdict| verdict.found().map(|found| found.trace_hash);
+                if again.is_some_and(|again| hash(&again) != hash(&verdict)) {
+                    summary.unrepeatable = Some(seed);
+                }
+                summary.add(scenario, verdict);
+                if summary.failure.is_some() || summary.unrepeatable.is_some() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                let (seeds, transactions) = (summary.seeds, summary.transactions);
+                progress
+                    .say(format!("{seeds} of {} seeds, {transactions} transactions", self.seeds));
+            }
+            Ok(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().expect("a scenario's panic is caught"))
+        })?;
+        let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+        summary.seconds = start.elapsed().as_secs_f64();
+        Ok(summary)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a campaign may end after a given time")]
+fn now() -> Instant {
+    Instant::now()
+}

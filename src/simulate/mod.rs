@@ -1,0 +1,197 @@
+//! `gannet simulate`: clusters in virtual time, under faults, from seeds.
+//!
+//! Exit codes: 0 every check held, 1 a check failed, 2 the campaign could not run, 3 a client waited
+//! for ever, 4 the engine panicked, 5 a run could not be repeated, 6 some fault struck too seldom.
+
+mod campaign;
+mod scenario;
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use gannet_benchmarks::BenchmarkError;
+
+use campaign::{Campaign, Summary};
+use scenario::{Scenario, Verdict, WorkloadKind};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Run this many seeds.
+    #[arg(long, default_value_t = 100, conflicts_with = "seed")]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 1, conflicts_with = "seed")]
+    first_seed: u64,
+    /// Run this seed alone, twice, and say what it is and what became of it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Begin no further seed after so many minutes.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Transactions of each seed.
+    #[arg(long, default_value_t = 5_000)]
+    transactions: u64,
+    /// Run this workload instead of the one that each seed draws.
+    #[arg(long)]
+    workload: Option<WorkloadKind>,
+    /// Write a line for every event of the seed to this file.
+    #[arg(long, requires = "seed")]
+    trace: Option<PathBuf>,
+    /// Fail unless every kind of fault struck so often.
+    #[arg(long, default_value_t = 0)]
+    firings_min: u64,
+    /// Add a line about this campaign to this file.
+    #[arg(long)]
+    ledger: Option<PathBuf>,
+    /// Remove this rule of the protocol, to see a check fail.
+    #[cfg(feature = "mutants")]
+    #[arg(long)]
+    mutant: Option<String>,
+}
+
+/// Why a campaign could not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SimulateError {
+    #[error(transparent)]
+    Benchmark(#[from] BenchmarkError),
+    #[error("cannot write {path}: {error}; name a file in a folder that exists")]
+    Write { path: PathBuf, error: std::io::Error },
+    #[cfg(feature = "mutants")]
+    #[error("there is no rule named {0} to remove; see gannet_storage::mutant::Mutant")]
+    NoSuchMutant(String),
+}
+
+/// Runs the command; what it exits with.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
+    #[cfg(feature = "mutants")]
+    if let Some(name) = &arguments.mutant {
+        remove_rule(name)?;
+    }
+    if let Some(seed) = arguments.seed {
+        return replay(seed, arguments);
+    }
+    let campaign = Campaign {
+        first_seed: arguments.first_seed,
+        seeds: arguments.seeds,
+        time_limit: arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes)),
+        transactions: arguments.transactions,
+        workload: arguments.workload,
+    };
+    let summary = campaign.run()?;
+    println!("{summary}");
+    let exit_code = judge(&summary, arguments)?;
+    if let Some(path) = &arguments.ledger {
+        append(path, &ledger_line(&campaign, &summary, exit_code))?;
+    }
+    Ok(exit_code)
+}
+
+/// Switches the mutant of that name on.
+#[cfg(feature = "mutants")]
+fn remove_rule(name: &str) -> Result<(), SimulateError> {
+    use gannet_engine::{mutant, rpc_mutant};
+    let is_named = |mutant: &dyn std::fmt::Debug| format!("{mutant:?}") == name;
+    if let Some(mutant) = mutant::Mutant::ALL.into_iter().find(|mutant| is_named(mutant)) {
+        mutant::activate(mutant);
+    } else if let Some(mutant) = rpc_mutant::Mutant::ALL.into_iter().find(|one| is_named(one)) {
+        rpc_mutant::activate(mutant);
+    } else {
+        return Err(SimulateError::NoSuchMutant(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Says what was wrong with a campaign; what to exit with.
+fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> {
+    if let Some((scenario, verdict)) = &summary.failure {
+        println!("seed {} {}", scenario.seed, verdict.describe());
+        let smallest = scenario.minimise(verdict)?;
+        println!("it needs {} of its {} faults:", smallest.faults.len(), scenario.faults.len());
+        for fault in &smallest.faults {
+            println!("  {fault}");
+        }
+        let workload = if arguments.workload.is_some() { " with the same --workload" } else { "" };
+        println!(
+            "replay it: gannet simulate --seed {} --transactions {}{workload}",
+            scenario.seed, scenario.transactions
+        );
+        return Ok(verdict.exit_code());
+    }
+    if let Some(seed) = summary.unrepeatable {
+        println!("seed {seed} left another trace when it was run again");
+        return Ok(5);
+    }
+    let idle = summary.idle_faults(arguments.firings_min);
+    if !idle.is_empty() {
+        let names: Vec<_> = idle.iter().map(|kind| kind.name()).collect();
+        let least = arguments.firings_min;
+        println!("these faults struck fewer than {least} times: {}", names.join(", "));
+        return Ok(6);
+    }
+    println!("passed");
+    Ok(0)
+}
+
+/// Runs one seed twice and tells all about it.
+fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
+    let scenario = Scenario::draw(seed, arguments.transactions, arguments.workload);
+    let Scenario { cluster, workload, faults, transactions, .. } = &scenario;
+    println!("seed {seed}: {transactions} transactions of {workload:?}");
+    println!(
+        "{} nodes, {} copies, {} workers each with {} coroutines, {} partitions",
+        cluster.nodes, cluster.replicas, cluster.threads, cluster.coroutines, cluster.partitions
+    );
+    for fault in faults {
+        println!("  {fault}");
+    }
+    let trace = match &arguments.trace {
+        None => None,
+        Some(path) => {
+            let file = File::create(path)
+                .map_err(|error| SimulateError::Write { path: path.clone(), error })?;
+            Some(Box::new(BufWriter::new(file)) as Box<dyn Write>)
+        }
+    };
+    let verdict = scenario.run(trace)?;
+    if let Some(found) = verdict.found() {
+        let ms = found.virtual_ns as f64 / 1e6;
+        println!("{ms:.3} ms of virtual time, trace {:016x}", found.trace_hash);
+        for check in &found.checks {
+            let mark = if check.passed { "ok    " } else { "FAILED" };
+            println!("  {mark} {}: {}", check.name, check.detail);
+        }
+    }
+    println!("{}", verdict.describe());
+    let again = scenario.run(None)?;
+    let hash = |verdict: &Verdict| verdict.found().map(|found| found.trace_hash);
+    if hash(&again) != hash(&verdict) {
+        println!("the second run left another trace");
+        return Ok(5);
+    }
+    Ok(verdict.exit_code())
+}
+
+fn ledger_line(campaign: &Campaign, summary: &Summary, exit_code: u8) -> String {
+    let least = gannet_engine::simulation::FaultKind::ALL
+        .into_iter()
+        .map(|kind| summary.firings.of(kind))
+        .min()
+        .unwrap_or(0);
+    let result = if exit_code == 0 { "clean".to_owned() } else { format!("exit {exit_code}") };
+    format!(
+        "| {} | {} | {} | {:.2} | {} | {least} | {result} |\n",
+        env!("CARGO_PKG_VERSION"),
+        campaign.first_seed,
+        summary.seeds,
+        summary.virtual_hours(),
+        summary.transactions
+    )
+}
+
+fn append(path: &Path, line: &str) -> Result<(), SimulateError> {
+    let write = || OpenOptions::new().append(true).open(path)?.write_all(line.as_bytes());
+    write().map_err(|error| SimulateError::Write { path: path.to_owned(), error })
+}

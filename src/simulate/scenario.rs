@@ -1,0 +1,178 @@
+//! What one seed stands for: a cluster, a workload, faults; and what became of it.
+
+use std::any::Any;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use gannet_benchmarks::consistency::{ListAppend, Registers};
+use gannet_benchmarks::pairs::Pairs;
+use gannet_benchmarks::skew::Skew;
+use gannet_benchmarks::{
+    BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
+};
+use gannet_engine::ClusterOptions;
+use gannet_engine::simulation::{Fault, draw_faults};
+use gannet_smallbank::SmallBank;
+use gannet_tatp::Tatp;
+use rand::RngExt;
+
+/// Table memory of a simulated node, in bytes.
+const MEMORY_BYTES: usize = 16 << 20;
+/// The stream of a seed's generator that draws the cluster and the workload.
+const STREAM: u64 = u64::MAX;
+
+/// A workload of simulated runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WorkloadKind {
+    ListAppend,
+    Registers,
+    Pairs,
+    Skew,
+    Smallbank,
+    Tatp,
+}
+
+/// What one seed stands for.
+#[derive(Clone)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    pub(crate) cluster: ClusterOptions,
+    pub(crate) workload: WorkloadKind,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) transactions: u64,
+}
+
+/// What became of a scenario.
+pub(crate) enum Verdict {
+    Passed(Simulated),
+    /// A check failed.
+    Unsafe(Simulated),
+    /// Some client waits for ever.
+    Stuck(Simulated),
+    /// The engine panicked.
+    Crashed(String),
+}
+
+impl Scenario {
+    /// The scenario of `seed`, with `workload` instead of the one that it would draw.
+    pub(crate) fn draw(seed: u64, transactions: u64, workload: Option<WorkloadKind>) -> Self {
+        let mut random: Random = seeded(seed, STREAM);
+        let nodes = random.random_range(3..=7);
+        let cluster = ClusterOptions {
+            nodes,
+            replicas: random.random_range(2..=3),
+            threads: random.random_range(1..=2),
+            coroutines: random.random_range(1..=6),
+            partitions: 1 << random.random_range(1..5),
+            memory_limit_bytes: Some(MEMORY_BYTES),
+            seed,
+            ..ClusterOptions::default()
+        };
+        let drawn = match random.random_range(0..10) {
+            0..4 => WorkloadKind::ListAppend,
+            4..6 => WorkloadKind::Registers,
+            6 => WorkloadKind::Pairs,
+            7 => WorkloadKind::Skew,
+            8 => WorkloadKind::Smallbank,
+            _ => WorkloadKind::Tatp,
+        };
+        let faults =
+            draw_faults(seed, u16::try_from(nodes).expect("at most seven nodes"), transactions);
+        Self { seed, cluster, workload: workload.unwrap_or(drawn), faults, transactions }
+    }
+
+    /// Runs it; `trace` gets a line for each event.
+    pub(crate) fn run(&self, trace: Option<Box<dyn Write>>) -> Result<Verdict, BenchmarkError> {
+        let result = catch_unwind(AssertUnwindSafe(|| match self.workload {
+            WorkloadKind::ListAppend => self.run_with(ListAppend::new(self.transactions), trace),
+            WorkloadKind::Registers => self.run_with(Registers::default(), trace),
+            WorkloadKind::Pairs => self.run_with(Pairs::default(), trace),
+            WorkloadKind::Skew => self.run_with(Skew::new(20)?, trace),
+            WorkloadKind::Smallbank => self.run_with(SmallBank::new(200, self.seed)?, trace),
+            WorkloadKind::Tatp => self.run_with(Tatp::new(50, true, self.seed)?, trace),
+        }));
+        match result {
+            Ok(found) => {
+                let found = found?;
+                Ok(match found.ended {
+                    Ended::Stuck => Verdict::Stuck(found),
+                    Ended::Finished if found.passed() => Verdict::Passed(found),
+                    Ended::Finished => Verdict::Unsafe(found),
+                })
+            }
+            Err(panic) => Ok(Verdict::Crashed(panic_text(&*panic))),
+        }
+    }
+
+    fn run_with<W: Workload>(
+        &self,
+        workload: W,
+        trace: Option<Box<dyn Write>>,
+    ) -> Result<Simulated, BenchmarkError> {
+        let run = SimulatedRun {
+            cluster: self.cluster.clone(),
+            seed: self.seed,
+            faults: self.faults.clone(),
+            limit: Limit::Transactions(self.transactions),
+            trace,
+        };
+        simulate(workload, run)
+    }
+
+    /// The same scenario with as few faults as it still fails with, in the same way.
+    pub(crate) fn minimise(&self, failure: &Verdict) -> Result<Self, BenchmarkError> {
+        let mut smallest = self.clone();
+        let mut index = 0;
+        while index < smallest.faults.len() {
+            let mut smaller = smallest.clone();
+            smaller.faults.remove(index);
+            if smaller.run(None)?.exit_code() == failure.exit_code() {
+                smallest = smaller;
+            } else {
+                index += 1;
+            }
+        }
+        Ok(smallest)
+    }
+}
+
+impl Verdict {
+    /// What the command exits with.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Passed(_) => 0,
+            Self::Unsafe(_) => 1,
+            Self::Stuck(_) => 3,
+            Self::Crashed(_) => 4,
+        }
+    }
+
+    /// What the simulation found, if it came to its end.
+    pub(crate) fn found(&self) -> Option<&Simulated> {
+        match self {
+            Self::Passed(found) | Self::Unsafe(found) | Self::Stuck(found) => Some(found),
+            Self::Crashed(_) => None,
+        }
+    }
+
+    /// What is wrong, in words.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Passed(_) => "passed".to_owned(),
+            Self::Unsafe(found) => {
+                let failed = found.checks.iter().filter(|check| !check.passed);
+                let failed: Vec<_> =
+                    failed.map(|check| format!("{}: {}", check.name, check.detail)).collect();
+                format!("unsafe: {}", failed.join("; "))
+            }
+            Self::Stuck(_) => "stuck: a client waits although all faults have ended".to_owned(),
+            Self::Crashed(message) => format!("crashed: {message}"),
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}

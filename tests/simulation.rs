@@ -1,0 +1,93 @@
+//! Clusters in virtual time, under faults, through the command that a user runs.
+//!
+//! Rules of the protocol that are removed, and what notices:
+//!
+//! | removed | noticed by |
+//! |---|---|
+//! | read validation | sums below zero (skew), cycles of transactions (list-append) |
+//! | UNLOCK on abort | locks held at the end |
+//! | C1, all locks before the first VALIDATE | sums below zero, cycles of transactions |
+//! | C2, observations of one bucket agree | cycles of transactions |
+//! | C5, backups before primaries | updates missing at a backup, replicas that differ |
+//! | refusing reads of a locked bucket | cycles of single-key reads |
+//! | one copy's update | replicas that differ |
+//! | the version restored on abort | replicas that differ in their versions |
+//! | the session's slot | a request that is run twice: replicas, sums, appends |
+//! | the packet's checksum | anything, a panic included |
+//!
+//! The sequence check of a torn read needs threads: `storage/tests/torn_reads_mutant.rs`.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::{Command, Output};
+
+fn simulate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gannet")).arg("simulate").args(arguments).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The number in front of `what` in a report.
+fn count(report: &str, what: &str) -> u64 {
+    let before = report.split(what).next().unwrap();
+    before.split_whitespace().next_back().unwrap().trim_matches(',').parse().unwrap()
+}
+
+#[test]
+fn five_hundred_seeds_break_nothing() {
+    let output = simulate(&["--seeds", "500", "--firings-min", "50"]);
+    let report = text(&output);
+    print!("{report}");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(count(&report, " transactions,") >= 2_000_000, "too few transactions");
+    assert!(count(&report, " committed and") >= 500_000, "too few commits");
+}
+
+#[test]
+fn every_workload_passes_and_replays() {
+    for workload in ["list-append", "registers", "pairs", "skew", "smallbank", "tatp"] {
+        // Each runs twice and must leave the same trace.
+        for seed in ["11", "12", "13"] {
+            let arguments = ["--workload", workload, "--transactions", "1000", "--seed", seed];
+            let output = simulate(&arguments);
+            assert_eq!(output.status.code(), Some(0), "{workload}: {}", text(&output));
+        }
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn every_mutant_is_killed() {
+    let seeds_max = "200";
+    for mutant in [
+        "SkipValidation",
+        "SkipUnlock",
+        "ValidateBeforeLock",
+        "SkipAgreement",
+        "PrimaryBeforeBackup",
+        "ReadLocked",
+        "DropBackupUpdate",
+        "AbortBumpsVersion",
+        "RunDuplicates",
+        "SkipChecksum",
+    ] {
+        let output = simulate(&["--seeds", seeds_max, "--mutant", mutant]);
+        let report = text(&output);
+        let killed = report.lines().find(|line| line.starts_with("seed "));
+        let killed = killed.unwrap_or_else(|| panic!("{mutant} survives {seeds_max} seeds"));
+        println!("| {mutant} | {} seeds | {killed:.120} |", count(&report, " seeds,"));
+        assert!([1, 3, 4].map(Some).contains(&output.status.code()), "{mutant}: {report}");
+        assert!(report.contains("replay it: gannet simulate --seed"), "{mutant}: {report}");
+    }
+}
+
+#[test]
+fn a_bad_command_says_what_to_do() {
+    let output = simulate(&["--seed", "1", "--trace", "/nowhere/trace"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("/nowhere/trace") && said.contains("folder that exists"), "{said}");
+    let output = simulate(&["--seeds", "1", "--workload", "nonsense"]);
+    assert_eq!(output.status.code(), Some(2));
+}
