@@ -235,15 +235,21 @@ fn large_values_and_large_transactions() {
     assert_eq!(written.unwrap(), Outcome::Committed(()));
     let three = cluster.run(move |tx| (2..5).try_for_each(|key| tx.insert(table, key, &[3; 4096])));
     assert_eq!(three.unwrap(), Outcome::Committed(()));
-    // More reads and locks than fit one packet go out in several.
+    // Many reads and locks in one batch.
     let many = cluster.run(move |tx| {
         let rows: Vec<_> = (0..200).map(|key| tx.add_to_read_set(table, key)).collect();
         tx.execute()?;
         Ok::<_, Abort>(rows.iter().filter(|&&row| tx.value(row) == Some(&[3; 4096])).count())
     });
     assert_eq!(many.unwrap(), Outcome::Committed(4));
-    let too_much =
+    // A commit record of many packets.
+    let large =
         cluster.run(move |tx| (10..20).try_for_each(|key| tx.insert(table, key, &[4; 4096])));
+    assert_eq!(large.unwrap(), Outcome::Committed(()));
+    assert_sound(&cluster);
+    // One of more than the largest message.
+    let too_much =
+        cluster.run(move |tx| (1_000..2_100).try_for_each(|key| tx.insert(table, key, &[4; 4096])));
     assert!(matches!(too_much.unwrap(), Outcome::Aborted(Abort::TooLarge { .. })));
     assert_sound(&cluster);
     let many_locks = cluster.run(move |tx| {

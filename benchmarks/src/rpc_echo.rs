@@ -281,7 +281,7 @@ impl Counts {
 fn step(nodes: &mut [EchoNode], incoming: &mut Vec<Incoming<u16>>, now_ns: u64) -> usize {
     let mut ended = 0;
     for (endpoint, clients) in nodes {
-        endpoint.receive(&mut Echo, incoming);
+        endpoint.receive(&mut Echo, incoming, now_ns);
         while let Some(coroutine) = endpoint.take_ready() {
             if clients[usize::from(coroutine)].resume() {
                 endpoint.submit(coroutine, now_ns);

@@ -127,7 +127,7 @@ fn poll_until_closed(
 }
 
 fn sleep(workers: &[Worker<MemorySender, MemoryReceiver>], parking: &Parking, now_ns: u64) {
-    let deadline = workers.iter().filter_map(|worker| worker.next_deadline_ns(now_ns)).min();
+    let deadline = workers.iter().filter_map(|worker| worker.next_deadline_ns()).min();
     let wait = deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
     let has_work =
         || workers.iter().any(|worker| worker.receiver().has_packets() || worker.has_jobs());

@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{
-    Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender,
-    RETRANSMIT_AFTER_NS, is_cancel,
+    Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender, is_cancel,
 };
 use gannet_storage::{CommitLog, TransactionId};
 
@@ -129,7 +128,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// One step; returns whether there was anything to do.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        let mut progressed = self.endpoint.receive(&mut self.participant, &mut self.incoming);
+        let mut progressed =
+            self.endpoint.receive(&mut self.participant, &mut self.incoming, now_ns);
         while let Some(coroutine) = self.endpoint.take_ready() {
             self.resume(coroutine, now_ns);
         }
@@ -158,9 +158,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
 
     /// When the worker next has something to do without a packet or a job, in nanoseconds.
     #[must_use]
-    pub fn next_deadline_ns(&self, now_ns: u64) -> Option<u64> {
-        let waiting = self.endpoint.is_waiting().then_some(now_ns + RETRANSMIT_AFTER_NS / 2);
-        self.sleeping.iter().map(|&(until, _)| until).chain(waiting).min()
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let due = self.endpoint.next_due_ns();
+        self.sleeping.iter().map(|&(until, _)| until).chain(due).min()
     }
 
     /// Whether no job runs or waits.

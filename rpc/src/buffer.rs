@@ -2,6 +2,8 @@
 
 /// Length of a buffer once it is used: the packets of small transactions fit.
 const BYTES_MIN: usize = 512;
+/// A buffer that had to be longer gives its memory back when it is cleared.
+const BYTES_KEPT_MAX: usize = 64 << 10;
 
 /// Bytes that grow to what they are used for and stay that long.
 #[derive(Default)]
@@ -15,6 +17,9 @@ impl Buffer {
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.used = 0;
+        if self.bytes.len() > BYTES_KEPT_MAX {
+            self.shrink();
+        }
     }
 
     #[inline(always)]
@@ -47,6 +52,11 @@ impl Buffer {
     #[inline(always)]
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.used]
+    }
+
+    #[cold]
+    fn shrink(&mut self) {
+        self.bytes = Vec::new();
     }
 
     #[cold]

@@ -12,25 +12,24 @@
 //! *Invariants*: a request is retransmitted until it is answered, never abandoned (a LOCK that timed
 //! out may have been granted); a request runs once per session and sequence number.
 //!
-//! *Not here*: fragments, BUSY and STALE answers, credits.
+//! *Not here*: BUSY, for requests that take longer than a batch, of which there are none yet; STALE
+//! answers; credits.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::buffer::Buffer;
+use crate::fragments::{Gathered, queue_again, queue_message};
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::mutant::{Mutant, active};
-use crate::packet::{Contents, HEADER_BYTES, Kind, Route, RouteWords, is_intact, seal};
+use crate::packet::{Contents, HEADER_BYTES, Kind, Route, RouteWords, is_intact};
 use crate::request_batch::RequestBatch;
+use crate::round_trip::RoundTrip;
 use crate::session::{Admission, Session};
 use crate::transport::{PacketReceiver, PacketSender};
 
-/// A request unanswered for this long is sent again; each further time it waits twice as long.
-pub const RETRANSMIT_AFTER_NS: u64 = 5_000_000;
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
-/// Doublings of the wait between retransmissions.
-const RETRANSMIT_DOUBLINGS_MAX: u32 = 6;
-
 /// What runs requests. The user's side of the endpoint.
 pub trait Handler {
     /// A request that was parsed, and where it leads.
@@ -121,11 +120,20 @@ impl std::ops::Add for Counters {
     }
 }
 
-/// A packet of requests that passed all checks and whose requests are prepared.
+/// A message of requests that passed all checks and whose requests are prepared.
 struct Arrived {
-    index: usize,
+    at: MessageAt,
     source: u16,
     contents: Contents,
+}
+
+/// Where the requests of a message lie.
+#[derive(Clone, Copy)]
+enum MessageAt {
+    /// In this packet of the batch.
+    Packet(usize),
+    /// In its session's assembly.
+    Assembly,
 }
 
 /// One worker's side of the RPC layer; see the module's text.
@@ -143,7 +151,12 @@ pub struct Endpoint<S, R> {
     local_running: Vec<u16>,
     ready: Vec<u16>,
     counters: Counters,
-    next_loss_check_ns: u64,
+    /// No request is due to be sent again before this.
+    next_due_ns: u64,
+    /// By node.
+    round_trips: Vec<RoundTrip>,
+    /// Where fragments are built.
+    scratch: Buffer,
     /// By node: the route that its packets must have.
     expected_routes: Vec<RouteWords>,
     /// By node: the route of packets to it.
@@ -159,7 +172,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     pub fn new(identity: Identity, sender: S, receiver: R) -> Self {
         let nodes = identity.incarnations.len();
         let coroutines = usize::from(identity.coroutines);
-        let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes, sender.mtu())));
+        let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes)));
+        let round_trip = RoundTrip::new(sender.retransmit_floor_ns());
         let numbers = 0..u16::try_from(nodes).expect("nodes are numbered with 16 bits");
         let route = |source, destination| RouteWords::from(identity.route(source, destination));
         Self {
@@ -172,7 +186,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             local_running: Vec::with_capacity(coroutines),
             ready: Vec::with_capacity(coroutines),
             counters: Counters::default(),
-            next_loss_check_ns: 0,
+            next_due_ns: u64::MAX,
+            round_trips: vec![round_trip; nodes],
+            scratch: Buffer::default(),
             identity,
             sender,
             receiver,
@@ -219,13 +235,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         reason = "messages are shorter than the MTU, nodes fewer than 2^16"
     )]
     pub fn submit(&mut self, coroutine: u16, now_ns: u64) {
-        let Self { identity, sender, batches, local, routes, .. } = self;
+        let Self { identity, sender, batches, local, routes, round_trips, scratch, .. } = self;
         let mut batch = batches[usize::from(coroutine)].borrow_mut();
         let batch = &mut *batch;
         assert!(!batch.is_empty(), "a coroutine suspends on a batch with requests");
         batch.sequence += 1;
-        batch.sent_at_ns = now_ns;
-        batch.attempts = 0;
         batch.unanswered = batch.destinations.len() as u16;
         for index in 0..batch.destinations.len() {
             let destination = batch.destinations[index];
@@ -235,6 +249,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             }
             let sequence = batch.sequence;
             let lane = batch.lane(destination);
+            lane.sent_at_ns = now_ns;
+            lane.attempts = 0;
+            let due_ns = now_ns + round_trips[usize::from(destination)].timeout_ns(0);
+            self.next_due_ns = self.next_due_ns.min(due_ns);
             let packet = lane.request.as_mut_slice();
             routes[usize::from(destination)].write(packet);
             let contents = Contents {
@@ -247,11 +265,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 fragments: 1,
                 message_bytes: (packet.len() - HEADER_BYTES) as u32,
             };
-            contents.write(packet);
-            if sender.wants_checksum() {
-                seal(packet);
-            }
-            sender.queue(destination, packet);
+            queue_message(sender, scratch, destination, packet, contents);
         }
     }
 
@@ -269,6 +283,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         &mut self,
         handler: &mut H,
         incoming: &mut Vec<Incoming<H::Prepared>>,
+        now_ns: u64,
     ) -> bool {
         let packets = self.receiver.poll();
         std::mem::swap(&mut self.local, &mut self.local_running);
@@ -286,16 +301,24 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         for index in 0..packets {
             let Some((source, contents)) = self.check(index) else { continue };
-            match contents.kind {
-                Kind::Request => {
+            match (contents.kind, contents.fragments) {
+                (Kind::Request, 1) => {
                     let messages = &self.receiver.packet(index)[HEADER_BYTES..];
                     if prepare(handler, messages, contents.messages, incoming) {
-                        self.arrived.push(Arrived { index, source, contents });
+                        self.arrived.push(Arrived {
+                            at: MessageAt::Packet(index),
+                            source,
+                            contents,
+                        });
                     } else {
                         self.counters.malformed += 1;
                     }
                 }
-                Kind::Response => self.take_response(index, source, &contents),
+                (Kind::Response, 1) => self.take_response(index, source, &contents, now_ns),
+                (Kind::Request, _) => {
+                    self.gather_request(index, source, contents, handler, incoming)
+                }
+                (Kind::Response, _) => self.gather_response(index, source, &contents),
             }
         }
         for request in incoming.iter() {
@@ -358,15 +381,19 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     ) where
         H::Prepared: 'i,
     {
-        let Self { identity, sender, receiver, sessions, counters, routes, .. } = self;
-        let Arrived { index, source, contents } = *arrived;
-        let session = usize::from(source) * usize::from(identity.coroutines)
-            + usize::from(contents.coroutine);
-        match sessions[session].admit(contents.sequence) {
-            Admission::Run(packet) => {
+        let Self { identity, sender, receiver, sessions, counters, routes, scratch, .. } = self;
+        let Arrived { at, source, contents } = *arrived;
+        let session = &mut sessions[identity.session(source, contents.coroutine)];
+        match session.admit(contents.sequence) {
+            Admission::Run => {
+                let Session { response: packet, assembly, .. } = session;
                 packet.claim(HEADER_BYTES);
                 let mut response = ResponseWriter::new(packet);
-                let messages = &receiver.packet(index)[HEADER_BYTES..];
+                let messages = match (at, &assembly) {
+                    (MessageAt::Assembly, Some(assembly)) => assembly.messages(),
+                    (MessageAt::Assembly, None) => &[],
+                    (MessageAt::Packet(index), _) => &receiver.packet(index)[HEADER_BYTES..],
+                };
                 for request in requests {
                     handler.handle(request.prepared, request.payload(messages), &mut response);
                 }
@@ -375,27 +402,104 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 let packet = packet.as_mut_slice();
                 let message_bytes = (packet.len() - HEADER_BYTES) as u32;
                 routes[usize::from(source)].write(packet);
-                Contents { kind: Kind::Response, messages, message_bytes, ..contents }
-                    .write(packet);
-                if sender.wants_checksum() {
-                    seal(packet);
-                }
-                sender.queue(source, packet);
+                let (kind, fragment, fragments) = (Kind::Response, 0, 1);
+                let contents =
+                    Contents { kind, messages, message_bytes, fragment, fragments, ..contents };
+                queue_message(sender, scratch, source, packet, contents);
             }
-            Admission::Resend(packet) => {
+            Admission::Resend => {
                 counters.duplicates += 1;
                 requests.for_each(drop);
-                sender.queue(source, packet);
+                queue_again(sender, scratch, source, session.response.as_slice());
             }
             Admission::Drop => {
                 counters.duplicates += 1;
                 requests.for_each(drop);
             }
         }
+        if let (MessageAt::Assembly, Some(assembly)) = (at, &mut session.assembly) {
+            assembly.take();
+        }
+    }
+
+    /// Adds a fragment of requests to its session's assembly; prepares them when they are complete.
+    #[cold]
+    fn gather_request<H: Handler>(
+        &mut self,
+        index: usize,
+        source: u16,
+        contents: Contents,
+        handler: &H,
+        incoming: &mut Vec<Incoming<H::Prepared>>,
+    ) {
+        let Self { identity, sender, receiver, sessions, counters, scratch, arrived, .. } = self;
+        let session = &mut sessions[identity.session(source, contents.coroutine)];
+        match session.known(contents.sequence) {
+            Admission::Run => {}
+            Admission::Resend => {
+                // Once for all fragments that come again.
+                if contents.fragment + 1 == contents.fragments {
+                    counters.duplicates += 1;
+                    queue_again(sender, scratch, source, session.response.as_slice());
+                }
+                return;
+            }
+            Admission::Drop => return counters.duplicates += 1,
+        }
+        let assembly = session.assembly.get_or_insert_default();
+        let part = &receiver.packet(index)[HEADER_BYTES..];
+        match assembly.add(&contents, part, sender.mtu() - HEADER_BYTES) {
+            Gathered::Complete => {
+                if prepare(handler, assembly.messages(), contents.messages, incoming) {
+                    arrived.push(Arrived { at: MessageAt::Assembly, source, contents });
+                } else {
+                    counters.malformed += 1;
+                    assembly.take();
+                }
+            }
+            Gathered::Partial => {}
+            Gathered::Malformed => counters.malformed += 1,
+        }
+    }
+
+    /// Adds a fragment of responses to their lane's assembly.
+    #[cold]
+    fn gather_response(&mut self, index: usize, source: u16, contents: &Contents) {
+        let Self { sender, receiver, batches, counters, ready, .. } = self;
+        let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
+        let sequence = batch.sequence;
+        let lane = batch.lane(source);
+        if contents.sequence != sequence || lane.answered || contents.messages != lane.requests {
+            counters.late_responses += 1;
+            return;
+        }
+        let assembly = lane.assembly.get_or_insert_default();
+        let part = &receiver.packet(index)[HEADER_BYTES..];
+        match assembly.add(contents, part, sender.mtu() - HEADER_BYTES) {
+            Gathered::Complete => {
+                let messages = assembly.messages();
+                let well_formed = Messages::are_well_formed(messages, contents.messages);
+                if well_formed {
+                    lane.response.claim(messages.len()).copy_from_slice(messages);
+                }
+                assembly.take();
+                if !well_formed {
+                    counters.malformed += 1;
+                    return;
+                }
+                lane.answered = true;
+                batch.unanswered -= 1;
+                if batch.unanswered == 0 {
+                    ready.push(contents.coroutine);
+                }
+            }
+            Gathered::Partial => {}
+            Gathered::Malformed => counters.malformed += 1,
+        }
     }
 
     #[inline(always)]
-    fn take_response(&mut self, index: usize, source: u16, contents: &Contents) {
+    fn take_response(&mut self, index: usize, source: u16, contents: &Contents, now_ns: u64) {
         let mut batch = self.batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
         let lane = batch.lane(source);
@@ -410,6 +514,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
+        if lane.attempts == 0 {
+            let took_ns = now_ns.saturating_sub(lane.sent_at_ns);
+            self.round_trips[usize::from(source)].sample(took_ns);
+        }
         batch.unanswered -= 1;
         if batch.unanswered == 0 {
             self.ready.push(contents.coroutine);
@@ -439,9 +547,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             identity.count_stranger(packet, counters);
             return None;
         }
+        // Of a message in fragments its assembly checks the sizes.
         let well_formed = contents.coroutine < identity.coroutines
-            && (contents.fragment, contents.fragments) == (0, 1)
-            && contents.message_bytes as usize == packet.len() - HEADER_BYTES;
+            && contents.fragment < contents.fragments
+            && (contents.fragments > 1
+                || contents.message_bytes as usize == packet.len() - HEADER_BYTES);
         if !well_formed {
             counters.malformed += 1;
             return None;
@@ -449,43 +559,58 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         Some((source, contents))
     }
 
-    /// Sends every request again that has been unanswered for too long; looks at most every
-    /// half of [`RETRANSMIT_AFTER_NS`].
+    /// Sends every request again that has been unanswered for too long.
+    #[inline]
     pub fn retransmit(&mut self, now_ns: u64) {
-        if now_ns < self.next_loss_check_ns {
-            return;
+        if now_ns >= self.next_due_ns {
+            self.retransmit_due(now_ns);
         }
-        self.next_loss_check_ns = now_ns + RETRANSMIT_AFTER_NS / 2;
-        for batch in &self.batches {
+    }
+
+    #[cold]
+    fn retransmit_due(&mut self, now_ns: u64) {
+        let Self { identity, sender, batches, counters, round_trips, scratch, .. } = self;
+        let mut next_due_ns = u64::MAX;
+        for batch in batches {
             let mut batch = batch.borrow_mut();
-            let doublings = batch.attempts.min(RETRANSMIT_DOUBLINGS_MAX);
-            if batch.unanswered == 0
-                || now_ns < batch.sent_at_ns + (RETRANSMIT_AFTER_NS << doublings)
-            {
+            if batch.unanswered == 0 {
                 continue;
             }
-            batch.sent_at_ns = now_ns;
-            batch.attempts += 1;
             for index in 0..batch.destinations.len() {
                 let destination = batch.destinations[index];
                 let lane = batch.lane(destination);
-                if destination != self.identity.node && !lane.answered {
-                    self.sender.queue(destination, lane.request.as_slice());
-                    self.counters.retransmitted += 1;
+                if destination == identity.node || lane.answered {
+                    continue;
                 }
+                let round_trip = round_trips[usize::from(destination)];
+                if lane.sent_at_ns + round_trip.timeout_ns(lane.attempts) <= now_ns {
+                    lane.sent_at_ns = now_ns;
+                    lane.attempts += 1;
+                    queue_again(sender, scratch, destination, lane.request.as_slice());
+                    counters.retransmitted += 1;
+                }
+                let due_ns = lane.sent_at_ns + round_trip.timeout_ns(lane.attempts);
+                next_due_ns = next_due_ns.min(due_ns);
             }
         }
+        self.next_due_ns = next_due_ns;
         self.sender.ring_doorbell();
     }
 
-    /// Whether any request is unanswered.
+    /// When [`Self::retransmit`] has something to look at, if any request may be unanswered.
     #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        self.batches.iter().any(|batch| batch.borrow().unanswered > 0)
+    pub fn next_due_ns(&self) -> Option<u64> {
+        (self.next_due_ns != u64::MAX).then_some(self.next_due_ns)
     }
 }
 
 impl Identity {
+    /// The number of a session.
+    #[inline(always)]
+    fn session(&self, source: u16, coroutine: u16) -> usize {
+        usize::from(source) * usize::from(self.coroutines) + usize::from(coroutine)
+    }
+
     fn route(&self, source: u16, destination: u16) -> Route {
         Route {
             cluster_id: self.cluster_id,

@@ -17,6 +17,7 @@ mod buffer;
 mod clock;
 mod coroutine;
 mod endpoint;
+mod fragments;
 #[cfg(not(loom))]
 mod memory;
 mod message;
@@ -25,12 +26,14 @@ mod packet;
 mod parking;
 mod request_batch;
 mod ring;
+mod round_trip;
 mod session;
 mod transport;
 
 pub use clock::{Clock, MonotonicClock};
 pub use coroutine::{Coroutine, Suspend, is_cancel};
-pub use endpoint::{Counters, Endpoint, Handler, Identity, Incoming, RETRANSMIT_AFTER_NS};
+pub use endpoint::{Counters, Endpoint, Handler, Identity, Incoming};
+pub use fragments::MESSAGE_BYTES_MAX;
 #[cfg(not(loom))]
 pub use memory::{MemoryFabric, MemoryReceiver, MemorySender};
 pub use message::{Message, Messages, ResponseWriter};

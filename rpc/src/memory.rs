@@ -10,6 +10,8 @@ use crate::transport::{PacketReceiver, PacketSender};
 
 /// Most packets received in one batch: what the prefetch passes keep in flight.
 const BATCH_MAX: usize = 64;
+/// Only a full ring loses packets, and only a thread that does not run delays them.
+const RETRANSMIT_FLOOR_NS: u64 = 5_000_000;
 /// A ring holds at least this many of the largest packets.
 const PACKETS_PER_RING_MIN: usize = 4;
 
@@ -102,6 +104,10 @@ impl PacketSender for MemorySender {
 
     fn wants_checksum(&self) -> bool {
         false
+    }
+
+    fn retransmit_floor_ns(&self) -> u64 {
+        RETRANSMIT_FLOOR_NS
     }
 
     #[inline]

@@ -9,10 +9,11 @@
 //! *Source*: FaSST section 4.2.
 
 use crate::buffer::Buffer;
+use crate::fragments::{Assembly, MESSAGE_BYTES_MAX};
 use crate::message::{Message, Messages, append, message_bytes};
 use crate::packet::HEADER_BYTES;
 
-/// Requests for one destination do not fit a packet, or their responses would not.
+/// Requests for one destination exceed the largest message, or their responses would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{bytes} bytes for one node exceed the largest message of {max} bytes; use fewer keys at once"
@@ -36,6 +37,11 @@ pub(crate) struct Lane {
     pub(crate) answered: bool,
     /// Where the next response starts.
     cursor: usize,
+    pub(crate) sent_at_ns: u64,
+    /// How often the request was sent again.
+    pub(crate) attempts: u32,
+    /// The responses that are being put together, once there were some in fragments.
+    pub(crate) assembly: Option<Box<Assembly>>,
 }
 
 /// Requests of one coroutine that are sent together; see the module's picture.
@@ -45,30 +51,18 @@ pub struct RequestBatch {
     pub(crate) destinations: Vec<u16>,
     pub(crate) sequence: u64,
     pub(crate) unanswered: u16,
-    pub(crate) sent_at_ns: u64,
-    pub(crate) attempts: u32,
-    message_bytes_max: usize,
 }
 
 impl RequestBatch {
-    /// An empty batch for a cluster of `nodes` nodes over a network with packets of `mtu` bytes.
+    /// An empty batch for a cluster of `nodes` nodes.
     #[must_use]
-    pub fn new(nodes: usize, mtu: usize) -> Self {
+    pub fn new(nodes: usize) -> Self {
         Self {
             lanes: (0..nodes).map(|_| Lane::default()).collect(),
             destinations: Vec::with_capacity(nodes),
             sequence: 0,
             unanswered: 0,
-            sent_at_ns: 0,
-            attempts: 0,
-            message_bytes_max: mtu - HEADER_BYTES,
         }
-    }
-
-    /// Bytes that the requests to one destination may take together.
-    #[must_use]
-    pub fn message_bytes_max(&self) -> usize {
-        self.message_bytes_max
     }
 
     /// Forgets the requests and responses of the last batch.
@@ -96,7 +90,8 @@ impl RequestBatch {
     /// Adds a request of `kind` to `destination`, whose response takes at most `response_bytes`.
     ///
     /// # Errors
-    /// [`TooLarge`], with nothing added, if the destination's requests or responses exceed a packet.
+    /// [`TooLarge`], with nothing added, if the destination's requests or responses exceed
+    /// [`MESSAGE_BYTES_MAX`].
     #[inline(always)]
     pub fn push(
         &mut self,
@@ -105,7 +100,7 @@ impl RequestBatch {
         payload: &[u8],
         response_bytes: usize,
     ) -> Result<(), TooLarge> {
-        let max = self.message_bytes_max;
+        let max = MESSAGE_BYTES_MAX;
         let lane = &mut self.lanes[usize::from(destination)];
         let request_bytes = lane.request.len().saturating_sub(HEADER_BYTES);
         let request = request_bytes + message_bytes(payload.len());
@@ -165,13 +160,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destination_takes_no_more_than_a_packet() {
-        let mut batch = RequestBatch::new(2, HEADER_BYTES + 64);
-        assert_eq!(batch.push(1, 7, &[0; 100], 0), Err(TooLarge { bytes: 112, max: 64 }));
+    fn a_destination_takes_no_more_than_a_message() {
+        let mut batch = RequestBatch::new(2);
+        let max = MESSAGE_BYTES_MAX;
+        let too_much = vec![0; max];
+        let refused = |bytes| Err(TooLarge { bytes, max });
+        assert_eq!(batch.push(1, 7, &too_much, 0), refused(max + 8));
         assert!(batch.is_empty());
-        assert_eq!(batch.push(1, 7, &[0; 8], 24), Ok(()));
-        assert_eq!(batch.push(1, 7, &[0; 8], 32), Err(TooLarge { bytes: 72, max: 64 }));
-        assert_eq!(batch.push(1, 7, &[0; 8], 24), Ok(()));
+        assert_eq!(batch.push(1, 7, &[0; 8], max - 32), Ok(()));
+        assert_eq!(batch.push(1, 7, &[0; 8], 24), refused(max + 8));
+        assert_eq!(batch.push(1, 7, &[0; 8], 16), Ok(()));
         assert_eq!(batch.push(0, 7, &[0; 8], 24), Ok(()));
         assert_eq!(batch.destinations, [1, 0]);
         batch.clear();

@@ -8,22 +8,26 @@
 //! *Source*: `architecture.md`, "RPC"; Birrell and Nelson's call identifiers, as used since 1984.
 
 use crate::buffer::Buffer;
+use crate::fragments::Assembly;
 use crate::mutant::{Mutant, active};
 
 /// The last message of one session.
 #[derive(Default)]
 pub(crate) struct Session {
     sequence: u64,
-    /// The whole response packet, header included.
-    response: Buffer,
+    /// Room for a packet header, then the responses.
+    pub(crate) response: Buffer,
+    /// The message that is being put together, once there was one in fragments.
+    pub(crate) assembly: Option<Box<Assembly>>,
 }
 
 /// What to do with a request.
-pub(crate) enum Admission<'a> {
-    /// Not seen before: run it and leave the response packet in this buffer.
-    Run(&'a mut Buffer),
-    /// Run already: send this response again.
-    Resend(&'a [u8]),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Not seen before: run it and leave the responses in the session.
+    Run,
+    /// Run already: send the responses again.
+    Resend,
     /// Older than the last one: drop it.
     Drop,
 }
@@ -31,21 +35,22 @@ pub(crate) enum Admission<'a> {
 impl Session {
     /// Admits message `sequence` of the session.
     #[inline]
-    pub(crate) fn admit(&mut self, sequence: u64) -> Admission<'_> {
+    pub(crate) fn admit(&mut self, sequence: u64) -> Admission {
+        if sequence > self.sequence || active(Mutant::RunDuplicates) {
+            self.sequence = sequence;
+            self.response.clear();
+            Admission::Run
+        } else {
+            self.known(sequence)
+        }
+    }
+
+    /// What to do with a message that is not newer than the last one.
+    pub(crate) fn known(&self, sequence: u64) -> Admission {
         match sequence.cmp(&self.sequence) {
-            std::cmp::Ordering::Greater => {
-                self.sequence = sequence;
-                self.response.clear();
-                Admission::Run(&mut self.response)
-            }
-            std::cmp::Ordering::Equal if !active(Mutant::RunDuplicates) => {
-                Admission::Resend(self.response.as_slice())
-            }
-            std::cmp::Ordering::Less if !active(Mutant::RunDuplicates) => Admission::Drop,
-            _ => {
-                self.response.clear();
-                Admission::Run(&mut self.response)
-            }
+            std::cmp::Ordering::Greater => Admission::Run,
+            std::cmp::Ordering::Equal => Admission::Resend,
+            std::cmp::Ordering::Less => Admission::Drop,
         }
     }
 }
@@ -57,22 +62,19 @@ mod tests {
     #[test]
     fn each_message_runs_once() {
         let mut session = Session::default();
-        for (sequence, expected) in
-            [(1, "run"), (1, "resend"), (3, "run"), (2, "drop"), (3, "resend")]
-        {
-            let seen = match session.admit(sequence) {
-                Admission::Run(response) => {
-                    assert_eq!(response.len(), 0);
-                    response.claim(1)[0] = u8::try_from(sequence).unwrap();
-                    "run"
-                }
-                Admission::Resend(response) => {
-                    assert_eq!(response, [u8::try_from(sequence).unwrap()]);
-                    "resend"
-                }
-                Admission::Drop => "drop",
-            };
-            assert_eq!(seen, expected, "message {sequence}");
+        for (sequence, expected) in [
+            (1, Admission::Run),
+            (1, Admission::Resend),
+            (3, Admission::Run),
+            (2, Admission::Drop),
+            (3, Admission::Resend),
+        ] {
+            assert_eq!(session.admit(sequence), expected, "message {sequence}");
+            if expected == Admission::Run {
+                assert_eq!(session.response.len(), 0);
+                session.response.claim(1)[0] = u8::try_from(sequence).unwrap();
+            }
         }
+        assert_eq!(session.response.as_slice(), [3]);
     }
 }

@@ -11,6 +11,9 @@ pub trait PacketSender {
     /// Whether packets need a checksum, because the medium may change their bits.
     fn wants_checksum(&self) -> bool;
 
+    /// How long a round trip takes at least before a loss is likelier than a delay, in nanoseconds.
+    fn retransmit_floor_ns(&self) -> u64;
+
     /// Adds a packet for `destination`'s peer worker to the present batch. It may be dropped.
     fn queue(&mut self, destination: u16, packet: &[u8]);
 

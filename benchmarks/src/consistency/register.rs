@@ -12,8 +12,9 @@ use crate::consistency::{colliding_keys, linearizable, second_opinion};
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 
-/// Bytes of a register; its number fills them, so that a torn read shows.
-const VALUE_BYTES: usize = 40;
+/// Bytes of a register; its number fills them, so that a torn read shows. A few make a message of
+/// several packets on most networks.
+const VALUE_BYTES: usize = 1_000;
 /// Number of registers.
 const REGISTERS: usize = 12;
 /// Buckets of each partition that all registers share.

@@ -218,11 +218,10 @@ impl Simulation {
         let now_ns = self.time.get();
         let ends = self.active.iter().map(|&(end_ns, _)| end_ns);
         let nodes = self.nodes.iter().filter_map(|node| {
-            let local_ns = node.clock.now_ns();
             let mut due = None;
             for (worker, inbox) in &node.workers {
                 let has_work = worker.has_jobs() || !inbox.borrow().is_empty();
-                let deadline = worker.next_deadline_ns(local_ns);
+                let deadline = worker.next_deadline_ns();
                 let deadline = deadline.map(|local_ns| node.clock.virtual_ns(local_ns));
                 due = [due, deadline, has_work.then_some(now_ns)].into_iter().flatten().min();
             }

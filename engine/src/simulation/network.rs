@@ -14,7 +14,9 @@ use crate::simulation::clock::VirtualTime;
 use crate::simulation::faults::{Fault, FaultKind, Firings};
 
 /// Fastest and slowest way of an unharmed packet, in nanoseconds.
-const DELAY_NS: std::ops::Range<u64> = 1_000..6_000;
+const DELAY_NS: std::ops::Range<u64> = 5_000..25_000;
+/// Least timeout: a few round trips.
+const RETRANSMIT_FLOOR_NS: u64 = 100_000;
 /// A duplicate follows its packet within this.
 const DUPLICATE_NS_MAX: u64 = 100_000;
 /// A late duplicate follows within this.
@@ -27,6 +29,9 @@ const TAIL_NS_MAX: u64 = 20_000_000;
 const BURST_PACKETS_MAX: u32 = 30;
 /// Packets that wait at a worker before further ones are lost, as in a socket's buffer.
 const INBOX_PACKETS_MAX: usize = 4_096;
+
+/// Largest packets of networks: the least that IPv4 promises, Ethernet's, jumbo frames, ours.
+const MTUS_BYTES: [usize; 4] = [576, 1_500, 9_000, MTU_BYTES];
 
 /// A worker of a node.
 pub(crate) type Address = (u16, u16);
@@ -49,6 +54,7 @@ struct Active {
 pub(crate) struct Network {
     time: VirtualTime,
     nodes: u16,
+    mtu: usize,
     random: SmallRng,
     /// By arrival and a serial number that parts equals; what arrives is in `slots`.
     arrivals: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -61,10 +67,12 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(time: VirtualTime, nodes: u16, seed: u64) -> Self {
+        let mut random = SmallRng::seed_from_u64(seed);
         Self {
             time,
             nodes,
-            random: SmallRng::seed_from_u64(seed),
+            mtu: MTUS_BYTES[random.random_range(0..MTUS_BYTES.len())],
+            random,
             arrivals: BinaryHeap::new(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -219,11 +227,15 @@ pub(crate) struct SimulatedSender {
 
 impl PacketSender for SimulatedSender {
     fn mtu(&self) -> usize {
-        MTU_BYTES
+        self.network.borrow().mtu
     }
 
     fn wants_checksum(&self) -> bool {
         true
+    }
+
+    fn retransmit_floor_ns(&self) -> u64 {
+        RETRANSMIT_FLOOR_NS
     }
 
     fn queue(&mut self, destination: u16, packet: &[u8]) {

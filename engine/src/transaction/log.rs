@@ -3,6 +3,7 @@
 //! *Source*: FaSST section 5, step 3. Rules: C3 (from the first LOG on the coordinator does not
 //! abort), C4 (no update before all acknowledgements), C9 (what cannot fit is refused before).
 
+use gannet_rpc::MESSAGE_BYTES_MAX;
 use gannet_storage::{BucketUpdateWriter, CommitRecordWriter, LockMode};
 
 use crate::outcome::Abort;
@@ -13,9 +14,9 @@ impl Transaction<'_> {
     /// Writes the record of all buckets that this transaction holds, one unit for each.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the record does not fit a packet; nothing has been sent yet.
+    /// [`Abort::TooLarge`] if the record does not fit a message; nothing has been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
-        let Self { node, rows, order, groups, values, record, id, owner, round, .. } = self;
+        let Self { node, rows, order, groups, values, record, id, owner, .. } = self;
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
         let partitions = groups
             .iter()
@@ -48,7 +49,7 @@ impl Transaction<'_> {
             units += 1;
         }
         writer.finish(units);
-        let (bytes, max) = (record.len() + 8, round.batch().message_bytes_max());
+        let (bytes, max) = (record.len() + 8, MESSAGE_BYTES_MAX);
         if bytes > max { Err(Abort::TooLarge { bytes, max }) } else { Ok(()) }
     }
 

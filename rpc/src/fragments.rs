@@ -1,0 +1,248 @@
+//! Messages above the MTU: cut into fragments, and put together again.
+//!
+//! ```text
+//! messages: | MTU - header | MTU - header | ... | rest |      each with a packet header of its own:
+//!           fragment 0       fragment 1           n - 1        same session, sequence, message bytes
+//! ```
+//! A fragment that was lost comes again with the whole message; those that are there are kept.
+//!
+//! *Invariants*: fragments of two messages never mix; what one session gathers is bounded by
+//! [`MESSAGE_BYTES_MAX`]; a message that was put together stays as it is until it was taken.
+
+use crate::buffer::Buffer;
+use crate::packet::{Contents, HEADER_BYTES, seal};
+use crate::transport::PacketSender;
+
+/// Largest message of one batch to one destination, in bytes: a few values of a MiB.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Queues a message, which follows the room for a header, with the route that is in it: as one
+/// packet, or in fragments, which are built in `scratch`.
+#[inline(always)]
+pub(crate) fn queue_message<S: PacketSender>(
+    sender: &mut S,
+    scratch: &mut Buffer,
+    destination: u16,
+    packet: &mut [u8],
+    contents: Contents,
+) {
+    contents.write(packet);
+    if packet.len() <= sender.mtu() {
+        if sender.wants_checksum() {
+            seal(packet);
+        }
+        sender.queue(destination, packet);
+    } else {
+        queue_fragments(sender, scratch, destination, packet, contents);
+    }
+}
+
+/// Queues a message again whose header was written before.
+#[cold]
+pub(crate) fn queue_again<S: PacketSender>(
+    sender: &mut S,
+    scratch: &mut Buffer,
+    destination: u16,
+    packet: &[u8],
+) {
+    if packet.len() <= sender.mtu() {
+        sender.queue(destination, packet);
+    } else if let Some(contents) = Contents::parse(packet) {
+        queue_fragments(sender, scratch, destination, packet, contents);
+    }
+}
+
+#[cold]
+#[expect(clippy::cast_possible_truncation, reason = "a message has fewer than 2^16 fragments")]
+fn queue_fragments<S: PacketSender>(
+    sender: &mut S,
+    scratch: &mut Buffer,
+    destination: u16,
+    packet: &[u8],
+    contents: Contents,
+) {
+    let (header, messages) = packet.split_at(HEADER_BYTES);
+    let fragments = messages.chunks(sender.mtu() - HEADER_BYTES);
+    let count = fragments.len() as u16;
+    for (index, part) in (0..).zip(fragments) {
+        scratch.clear();
+        let fragment = scratch.claim(HEADER_BYTES + part.len());
+        fragment[..HEADER_BYTES].copy_from_slice(header);
+        fragment[HEADER_BYTES..].copy_from_slice(part);
+        Contents { fragment: index, fragments: count, ..contents }.write(fragment);
+        if sender.wants_checksum() {
+            seal(fragment);
+        }
+        sender.queue(destination, fragment);
+    }
+}
+
+/// What became of a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gathered {
+    /// The message is complete, by this fragment.
+    Complete,
+    /// Some fragments are missing, or it was complete before.
+    Partial,
+    /// It does not fit the message that it says it is part of.
+    Malformed,
+}
+
+/// A message that is being put together.
+#[derive(Default)]
+pub(crate) struct Assembly {
+    sequence: u64,
+    message_bytes: u32,
+    /// Fragments that are missing; 0 for a complete message, and at the start.
+    missing: u16,
+    /// One bit for each fragment that is there.
+    present: Vec<u64>,
+    bytes: Buffer,
+    /// Complete, and not taken yet.
+    waits: bool,
+}
+
+impl Assembly {
+    /// Adds a fragment of at most `fragment_bytes`, all but the last of which have as many.
+    pub(crate) fn add(
+        &mut self,
+        contents: &Contents,
+        part: &[u8],
+        fragment_bytes: usize,
+    ) -> Gathered {
+        let total = contents.message_bytes as usize;
+        let index = usize::from(contents.fragment);
+        let start = index * fragment_bytes;
+        let fits = total <= MESSAGE_BYTES_MAX
+            && total.div_ceil(fragment_bytes) == usize::from(contents.fragments)
+            && start < total
+            && part.len() == fragment_bytes.min(total - start);
+        if !fits {
+            return Gathered::Malformed;
+        }
+        if contents.sequence > self.sequence && !self.waits {
+            self.sequence = contents.sequence;
+            self.message_bytes = contents.message_bytes;
+            self.missing = contents.fragments;
+            self.present.clear();
+            self.present.resize(usize::from(contents.fragments).div_ceil(64), 0);
+            self.bytes.clear();
+            self.bytes.claim(total);
+        }
+        if contents.sequence != self.sequence || self.missing == 0 {
+            return Gathered::Partial;
+        }
+        if contents.message_bytes != self.message_bytes {
+            return Gathered::Malformed;
+        }
+        let (word, bit) = (index / 64, 1 << (index % 64));
+        if self.present[word] & bit != 0 {
+            return Gathered::Partial;
+        }
+        self.present[word] |= bit;
+        self.bytes.as_mut_slice()[start..start + part.len()].copy_from_slice(part);
+        self.missing -= 1;
+        self.waits = self.missing == 0;
+        if self.waits { Gathered::Complete } else { Gathered::Partial }
+    }
+
+    /// The complete message.
+    pub(crate) fn messages(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    /// Gives the complete message up; the next may come.
+    pub(crate) fn take(&mut self) {
+        self.waits = false;
+        self.bytes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Kind;
+    use proptest::prelude::*;
+
+    const FRAGMENT_BYTES: usize = 100;
+
+    fn contents(sequence: u64, fragment: usize, total: usize) -> Contents {
+        Contents {
+            worker: 0,
+            coroutine: 0,
+            kind: Kind::Request,
+            messages: 1,
+            sequence,
+            fragment: u16::try_from(fragment).unwrap(),
+            fragments: u16::try_from(total.div_ceil(FRAGMENT_BYTES)).unwrap(),
+            message_bytes: u32::try_from(total).unwrap(),
+        }
+    }
+
+    proptest! {
+        /// Fragments of several messages, doubled and in any order: each message is put together at
+        /// most once, whole, and never an older one after a newer one.
+        #[test]
+        fn messages_are_put_together_whole(
+            sizes in proptest::collection::vec(101_usize..900, 1..5),
+            picks in proptest::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..120),
+        ) {
+            let messages: Vec<Vec<u8>> = (1_u8..)
+                .zip(&sizes)
+                .map(|(number, &size)| (0..size).map(|at| number ^ (at % 251) as u8).collect())
+                .collect();
+            let mut assembly = Assembly::default();
+            let mut last = 0;
+            for (message, fragment) in picks {
+                let sequence = message.index(messages.len());
+                let bytes = &messages[sequence];
+                let fragment = fragment.index(bytes.len().div_ceil(FRAGMENT_BYTES));
+                let start = fragment * FRAGMENT_BYTES;
+                let part = &bytes[start..bytes.len().min(start + FRAGMENT_BYTES)];
+                let number = sequence as u64 + 1;
+                let contents = contents(number, fragment, bytes.len());
+                match assembly.add(&contents, part, FRAGMENT_BYTES) {
+                    Gathered::Complete => {
+                        prop_assert!(number > last, "{number} after {last}");
+                        last = number;
+                        prop_assert_eq!(assembly.messages(), &bytes[..]);
+                        assembly.take();
+                    }
+                    Gathered::Partial => {}
+                    Gathered::Malformed => prop_assert!(false, "a well-formed fragment"),
+                }
+            }
+        }
+
+        #[test]
+        fn arbitrary_fragments_do_no_harm(
+            fragments in proptest::collection::vec(
+                (any::<u8>(), any::<u16>(), any::<u16>(), any::<u32>(), 0_usize..200), 0..50),
+        ) {
+            let mut assembly = Assembly::default();
+            for (sequence, fragment, fragments, message_bytes, bytes) in fragments {
+                let contents = Contents {
+                    fragment,
+                    fragments,
+                    message_bytes,
+                    ..contents(u64::from(sequence), 0, 1)
+                };
+                if assembly.add(&contents, &vec![0; bytes], FRAGMENT_BYTES) == Gathered::Complete {
+                    prop_assert_eq!(assembly.messages().len(), message_bytes as usize);
+                    assembly.take();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_complete_message_stays_until_it_is_taken() {
+        let mut assembly = Assembly::default();
+        let part = [1; FRAGMENT_BYTES];
+        assert_eq!(assembly.add(&contents(1, 0, 150), &part, FRAGMENT_BYTES), Gathered::Partial);
+        let last = [2; 50];
+        assert_eq!(assembly.add(&contents(1, 1, 150), &last, FRAGMENT_BYTES), Gathered::Complete);
+        assert_eq!(assembly.add(&contents(2, 0, 150), &part, FRAGMENT_BYTES), Gathered::Partial);
+        assert_eq!(assembly.messages(), [&part[..], &last].concat());
+    }
+}

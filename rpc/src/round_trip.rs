@@ -1,0 +1,66 @@
+//! How long a request may stay unanswered before it is sent again.
+//!
+//! *Source*: RFC 6298 (Jacobson's smoothed mean and deviation, doubling after each timeout), with
+//! Karn's rule: a message that was sent twice gives no sample.
+
+/// Longest timeout, after many doublings.
+const TIMEOUT_NS_MAX: u64 = 200_000_000;
+/// Doublings that are told apart.
+const DOUBLINGS_MAX: u32 = 12;
+
+/// Round trips to one node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundTrip {
+    smoothed_ns: u64,
+    deviation_ns: u64,
+    /// The medium loses nothing sooner than this: the least timeout.
+    floor_ns: u64,
+}
+
+impl RoundTrip {
+    pub(crate) fn new(floor_ns: u64) -> Self {
+        // Until something is known, patience.
+        Self { smoothed_ns: floor_ns, deviation_ns: floor_ns, floor_ns }
+    }
+
+    /// Takes the round trip of a message that was sent once.
+    #[inline]
+    pub(crate) fn sample(&mut self, took_ns: u64) {
+        // A clock that jumped must not silence the node for long.
+        let took_ns = took_ns.min(TIMEOUT_NS_MAX);
+        let error_ns = took_ns.abs_diff(self.smoothed_ns);
+        self.deviation_ns = self.deviation_ns - self.deviation_ns / 4 + error_ns / 4;
+        self.smoothed_ns = self.smoothed_ns - self.smoothed_ns / 8 + took_ns / 8;
+    }
+
+    /// The timeout of a message that was sent `attempts` times before.
+    #[inline]
+    pub(crate) fn timeout_ns(&self, attempts: u32) -> u64 {
+        let first = (self.smoothed_ns + 4 * self.deviation_ns).max(self.floor_ns);
+        (first << attempts.min(DOUBLINGS_MAX)).min(TIMEOUT_NS_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timeout_follows_the_round_trips() {
+        let mut round_trip = RoundTrip::new(10_000);
+        for _ in 0..100 {
+            round_trip.sample(40_000);
+        }
+        assert!((40_000..45_000).contains(&round_trip.timeout_ns(0)), "{round_trip:?}");
+        for took in [20_000, 60_000].into_iter().cycle().take(100) {
+            round_trip.sample(took);
+        }
+        assert!((90_000..150_000).contains(&round_trip.timeout_ns(0)), "{round_trip:?}");
+        assert_eq!(round_trip.timeout_ns(1), 2 * round_trip.timeout_ns(0));
+        assert_eq!(round_trip.timeout_ns(u32::MAX), TIMEOUT_NS_MAX);
+        for _ in 0..100 {
+            round_trip.sample(100);
+        }
+        assert_eq!(round_trip.timeout_ns(0), 10_000, "not below the medium's floor");
+    }
+}

@@ -1,0 +1,62 @@
+//! What bad networks cost: with 5 % of the packets lost, 5 % doubled and 10 % overtaken on every link,
+//! TATP and SmallBank verify, and commit at least half of what they commit without, in virtual time.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use gannet_benchmarks::{Limit, Simulated, SimulatedRun, Workload, simulate};
+use gannet_engine::ClusterOptions;
+use gannet_engine::simulation::{Fault, FaultKind};
+use gannet_smallbank::SmallBank;
+use gannet_tatp::Tatp;
+
+fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
+    let cluster = ClusterOptions {
+        threads: 1,
+        coroutines: 10,
+        memory_limit_bytes: Some(64 << 20),
+        ..ClusterOptions::default()
+    };
+    let limit = Limit::Duration(Duration::from_millis(200));
+    let found = simulate(workload, SimulatedRun { cluster, seed: 5, faults, limit, trace: None });
+    let found = found.unwrap();
+    assert!(found.passed(), "{:?}", found.checks);
+    found
+}
+
+fn bad_network() -> Vec<Fault> {
+    [(FaultKind::Loss, 50), (FaultKind::Duplicate, 50), (FaultKind::Reorder, 100)]
+        .map(|(kind, permille)| Fault {
+            kind,
+            begins_at: 0,
+            lasts_ns: u64::MAX / 2,
+            node: 0,
+            peer: 1,
+            permille,
+            seed: permille.into(),
+        })
+        .to_vec()
+}
+
+fn compare<W: Workload>(workload: impl Fn() -> W) {
+    let (good, bad) = (run(workload(), Vec::new()), run(workload(), bad_network()));
+    let [without, with] = [&good, &bad].map(|found| found.totals.qualified());
+    let ratio = with as f64 / without as f64;
+    println!("{}: {without} commits without faults, {with} with: {ratio:.2}", workload().name());
+    assert_eq!(good.counters.retransmitted, 0, "nothing was lost");
+    for kind in [FaultKind::Loss, FaultKind::Duplicate, FaultKind::Reorder] {
+        assert!(bad.firings.of(kind) > 1_000, "{}: {}", kind.name(), bad.firings.of(kind));
+    }
+    assert!(bad.counters.retransmitted > 1_000 && bad.counters.duplicates > 1_000);
+    assert!(ratio >= 0.5, "{ratio}");
+}
+
+#[test]
+fn tatp_commits_half_as_much_at_least() {
+    compare(|| Tatp::new(2_000, true, 1).unwrap());
+}
+
+#[test]
+fn smallbank_commits_half_as_much_at_least() {
+    compare(|| SmallBank::new(10_000, 1).unwrap());
+}
