@@ -169,6 +169,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.idle.len() == self.slots.len() && self.jobs.is_empty()
     }
 
+    /// The records that this worker keeps as log replica.
+    pub(crate) fn log_records(&self) -> impl Iterator<Item = &[u8]> {
+        self.participant.log_records()
+    }
+
     /// What the endpoint has seen.
     #[must_use]
     pub fn counters(&self) -> Counters {

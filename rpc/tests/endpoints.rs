@@ -170,7 +170,8 @@ impl Pair {
         let coroutine = COROUTINES - 1;
         let batch = self.endpoints[0].batch(coroutine);
         let payload = |size: usize| -> Vec<u8> {
-            (0..size).map(|at| number.wrapping_add((at % 249) as u8)).collect()
+            let pattern: Vec<_> = (0..=248).map(|at: u8| number.wrapping_add(at)).collect();
+            pattern.into_iter().cycle().take(size).collect()
         };
         {
             let mut batch = batch.borrow_mut();

@@ -33,11 +33,15 @@ pub enum Mutant {
     TatpSkipsFacility = 11,
     /// Two observations of a bucket by one transaction may differ (rule C2).
     SkipAgreement = 12,
+    /// Backups are updated before the record is logged (rule C4).
+    UpdateBeforeLog = 13,
+    /// One transaction in eight gives up after it has logged (rule C3).
+    AbortAfterLog = 14,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -51,6 +55,8 @@ impl Mutant {
         Self::AbortBumpsVersion,
         Self::TatpSkipsFacility,
         Self::SkipAgreement,
+        Self::UpdateBeforeLog,
+        Self::AbortAfterLog,
     ];
 }
 

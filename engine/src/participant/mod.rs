@@ -30,6 +30,11 @@ impl Participant {
         Self { node, log }
     }
 
+    /// The records in the log slots.
+    pub(crate) fn log_records(&self) -> impl Iterator<Item = &[u8]> {
+        self.log.records()
+    }
+
     /// What a request about a key is about, if this node is the key's primary.
     #[inline(always)]
     fn key_target(&self, action: Action, request: &KeyRequest) -> Prepared {

@@ -161,6 +161,13 @@ impl Simulation {
         workers.fold(Counters::default(), |sum, (worker, _)| sum + worker.counters())
     }
 
+    /// The commit records in the log slots of all nodes.
+    #[must_use]
+    pub fn log_records(&self) -> Vec<Vec<u8>> {
+        let workers = self.nodes.iter().flat_map(|node| &node.workers);
+        workers.flat_map(|(worker, _)| worker.log_records().map(<[u8]>::to_vec)).collect()
+    }
+
     /// Whether no job runs or waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {

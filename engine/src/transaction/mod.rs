@@ -298,7 +298,13 @@ impl<'s> Transaction<'s> {
         self.write_record()?;
         // From here on the transaction cannot abort (rule C3): each phase waits until it is
         // acknowledged everywhere (C4, C5), and then the coroutine may log again (C6, C8).
+        if active(Mutant::UpdateBeforeLog) {
+            self.commit_backups();
+        }
         self.log()?;
+        if active(Mutant::AbortAfterLog) && self.id.counter % 8 == 0 {
+            return Err(Abort::Locked);
+        }
         if active(Mutant::PrimaryBeforeBackup) {
             self.commit_primaries();
             self.commit_backups();

@@ -1,0 +1,237 @@
+//! Rules C3 to C5 without a crash: whenever a cluster stops, the log slots and the tables hold enough
+//! to finish every transaction or none of it.
+//!
+//! A simulated cluster is stopped after every microsecond or so of its transactions. Then the flush
+//! rule of `recovery.md` is applied by hand: every record in any log slot commits, each unit by the
+//! version rule at every copy. Afterwards all copies must be equal, every transaction that was ever
+//! logged all there or all absent, what clients were told was committed there, what they were told
+//! was aborted absent.
+//!
+//! | removed | noticed by |
+//! |---|---|
+//! | C3, no abort after the first LOG | a transaction that was aborted is there |
+//! | C4, no update before all records | copies that differ, for want of a record |
+//! | one copy's update | copies that differ (an earlier update is missing) |
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use gannet::{Abort, ClusterOptions, Coordinator, LockMode, LogObserver, Place, TableId};
+use gannet_engine::simulation::{Fault, FaultKind, Simulation};
+use gannet_storage::{Applied, BucketSnapshot, BucketUpdate, CommitRecord, Item};
+use rand::{RngExt, SeedableRng};
+
+const NODES: usize = 4;
+const COROUTINES: usize = 3;
+const KEYS: u64 = 24;
+const VALUE_BYTES: usize = 16;
+const TRANSACTIONS_PER_CLIENT: u64 = 12;
+const STOP_EVERY_NS: u64 = 2_700;
+const STOPS: u64 = 400;
+
+/// What the clients were told, by the stamp that their transactions write.
+#[derive(Default)]
+struct Told {
+    committed: BTreeSet<u64>,
+    aborted: BTreeSet<u64>,
+}
+
+/// Every record that was ever stored.
+#[derive(Default)]
+struct Records(Mutex<BTreeSet<Vec<u8>>>);
+
+impl LogObserver for Records {
+    fn stored(&self, record: &[u8]) {
+        self.0.lock().unwrap().insert(record.to_vec());
+    }
+}
+
+fn client(coordinator: &mut Coordinator<'_>, table: TableId, number: u64, told: &Mutex<Told>) {
+    let mut random = rand::rngs::SmallRng::seed_from_u64(number);
+    for step in 0..TRANSACTIONS_PER_CLIENT {
+        let stamp = number * 1_000 + step + 1;
+        let keys: BTreeSet<u64> = (0..3).map(|_| random.random_range(0..KEYS)).collect();
+        let tx = coordinator.begin();
+        let rows: Vec<_> =
+            keys.iter().map(|&key| tx.add_to_write_set(table, key, LockMode::Update)).collect();
+        let mut run = || -> Result<(), Abort> {
+            tx.execute()?;
+            for &row in &rows {
+                tx.value_mut(row)?[..8].copy_from_slice(&stamp.to_le_bytes());
+            }
+            tx.commit()
+        };
+        let result = run();
+        tx.abort();
+        let mut told = told.lock().unwrap();
+        match result {
+            Ok(()) => told.committed.insert(stamp),
+            Err(_) => told.aborted.insert(stamp),
+        };
+        drop(told);
+        if result.is_err() {
+            coordinator.back_off(3);
+        }
+    }
+}
+
+/// A cluster that is stopped at `stop_ns`, its records ever stored, and what its clients were told.
+fn stopped(stop_ns: u64, lossy: bool) -> (Simulation, TableId, Vec<Vec<u8>>, Told) {
+    let records = Arc::new(Records::default());
+    let options = ClusterOptions {
+        nodes: NODES,
+        threads: 1,
+        coroutines: COROUTINES,
+        partitions: 8,
+        memory_limit_bytes: Some(4 << 20),
+        log_observer: Some(records.clone()),
+        ..ClusterOptions::default()
+    };
+    let loss = Fault {
+        kind: FaultKind::Loss,
+        begins_at: 0,
+        lasts_ns: u64::MAX / 2,
+        node: 0,
+        peer: 1,
+        permille: 50,
+        seed: 1,
+    };
+    let faults = if lossy { vec![loss] } else { Vec::new() };
+    let mut simulation = Simulation::open(options, 3, faults, None).unwrap();
+    let table = simulation.cluster().create_table("cells", VALUE_BYTES, KEYS).unwrap();
+    let mut loader = simulation.cluster().loader();
+    (0..KEYS).for_each(|key| loader.add(table, key, &[0; VALUE_BYTES]).unwrap());
+    loader.finish().unwrap();
+    let told = Arc::new(Mutex::new(Told::default()));
+    for number in 0..NODES * COROUTINES {
+        let told = Arc::clone(&told);
+        let place = Place { node: number % NODES, worker: 0 };
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            client(coordinator, table, number as u64, &told);
+        };
+        simulation.cluster().spawn(place, job).unwrap();
+    }
+    simulation.run_until(stop_ns, &|| 1);
+    let records = records.0.lock().unwrap().iter().cloned().collect();
+    let told = std::mem::take(&mut *told.lock().unwrap());
+    (simulation, table, records, told)
+}
+
+/// Commits every record that is in some log slot.
+fn flush(simulation: &Simulation) {
+    let records = simulation.log_records();
+    let mut units: Vec<_> = records
+        .iter()
+        .flat_map(|record| CommitRecord::parse(record).unwrap().units())
+        .map(Result::unwrap)
+        .collect();
+    units.sort_by_key(|unit| unit.base_version);
+    let cluster = simulation.cluster();
+    for unit in units {
+        for &copy in cluster.configuration().copies(unit.partition) {
+            let table = cluster.nodes()[usize::from(copy)].table(unit.table).unwrap();
+            let mut place = table.bucket_place(unit.partition, unit.bucket).unwrap();
+            for item in unit.items() {
+                let (Item::Put { key, .. } | Item::Delete { key }) = item;
+                place = place.with_tag(table.locate(key).tag);
+            }
+            let _: Applied = table.apply_at_backup(place, &unit);
+        }
+    }
+}
+
+/// What is wrong with a flushed cluster.
+fn violations(
+    simulation: &Simulation,
+    table: TableId,
+    records: &[Vec<u8>],
+    told: &Told,
+) -> Vec<String> {
+    let cluster = simulation.cluster();
+    let mut wrong = Vec::new();
+    let mut versions = BTreeMap::new();
+    let [mut first, mut other] = [BucketSnapshot::default(), BucketSnapshot::default()];
+    for partition in 0..u16::try_from(cluster.configuration().partitioning.count()).unwrap() {
+        let copies = cluster.configuration().copies(partition);
+        let at = |copy: u16| cluster.nodes()[usize::from(copy)].table(table.number()).unwrap();
+        for bucket in 0..at(copies[0]).layout().buckets {
+            at(copies[0]).snapshot(partition, bucket, &mut first);
+            versions.insert((partition, bucket), first.version);
+            for &copy in &copies[1..] {
+                at(copy).snapshot(partition, bucket, &mut other);
+                if !first.equals(&other) {
+                    wrong.push(format!("copies of bucket {partition}/{bucket} differ"));
+                }
+            }
+        }
+    }
+    for record in records {
+        let units: Vec<BucketUpdate<'_>> =
+            CommitRecord::parse(record).unwrap().units().map(Result::unwrap).collect();
+        let is_there =
+            |unit: &&BucketUpdate<'_>| versions[&(unit.partition, unit.bucket)] > unit.base_version;
+        let there = units.iter().filter(is_there).count();
+        let Some(Item::Put { value, .. }) = units[0].items().next() else {
+            panic!("every transaction of this test updates");
+        };
+        let stamp = u64::from_le_bytes(value[..8].try_into().unwrap());
+        if there != 0 && there != units.len() {
+            wrong.push(format!("{there} of {} buckets of {stamp} are there", units.len()));
+        }
+        if there == 0 && told.committed.contains(&stamp) {
+            wrong.push(format!("{stamp} was committed and is not there"));
+        }
+        if there != 0 && told.aborted.contains(&stamp) {
+            wrong.push(format!("{stamp} was aborted and is there"));
+        }
+    }
+    let stamp_of = |record: &[u8]| {
+        let unit = CommitRecord::parse(record).unwrap().units().next().unwrap().unwrap();
+        match unit.items().next() {
+            Some(Item::Put { value, .. }) => u64::from_le_bytes(value[..8].try_into().unwrap()),
+            _ => 0,
+        }
+    };
+    let logged: BTreeSet<_> = records.iter().map(|record| stamp_of(record)).collect();
+    wrong.extend(told.committed.difference(&logged).map(|stamp| format!("{stamp} was not logged")));
+    wrong
+}
+
+/// What is wrong after any of the stops, and how much was under way at them.
+fn stop_everywhere(lossy: bool) -> (Vec<String>, usize) {
+    let mut wrong = Vec::new();
+    let mut unfinished = 0;
+    for stop in 1..=STOPS {
+        let (simulation, table, records, told) = stopped(stop * STOP_EVERY_NS, lossy);
+        unfinished += records.len() - told.committed.len().min(records.len());
+        flush(&simulation);
+        wrong.extend(violations(&simulation, table, &records, &told));
+        if !wrong.is_empty() {
+            break;
+        }
+    }
+    (wrong, unfinished)
+}
+
+// One test: a mutant is switched for the whole process.
+#[test]
+fn a_cluster_that_stops_can_be_finished() {
+    for lossy in [false, true] {
+        let (wrong, unfinished) = stop_everywhere(lossy);
+        assert_eq!(wrong, [""; 0], "lossy: {lossy}");
+        assert!(unfinished > 100, "{unfinished} logged transactions were unfinished at the stops");
+    }
+    #[cfg(feature = "mutants")]
+    for (mutant, symptom) in [
+        (gannet_engine::mutant::Mutant::AbortAfterLog, "was aborted and is there"),
+        (gannet_engine::mutant::Mutant::UpdateBeforeLog, "differ"),
+        (gannet_engine::mutant::Mutant::DropBackupUpdate, "differ"),
+    ] {
+        gannet_engine::mutant::activate(mutant);
+        let (wrong, _) = stop_everywhere(false);
+        gannet_engine::mutant::activate(gannet_engine::mutant::Mutant::None);
+        assert!(wrong.iter().any(|what| what.contains(symptom)), "{mutant:?} survives: {wrong:?}");
+        println!("| {mutant:?} | {} |", wrong[0]);
+    }
+}
