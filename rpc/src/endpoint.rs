@@ -469,7 +469,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
         let lane = batch.lane(source);
-        if contents.sequence != sequence || lane.answered || contents.messages != lane.requests {
+        if contents.sequence != sequence || !lane.awaits(contents.messages) {
             counters.late_responses += 1;
             return;
         }
@@ -503,7 +503,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let mut batch = self.batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
         let lane = batch.lane(source);
-        if contents.sequence != sequence || lane.answered || contents.messages != lane.requests {
+        if contents.sequence != sequence || !lane.awaits(contents.messages) {
             self.counters.late_responses += 1;
             return;
         }

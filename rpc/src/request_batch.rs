@@ -53,6 +53,14 @@ pub struct RequestBatch {
     pub(crate) unanswered: u16,
 }
 
+impl Lane {
+    /// Whether it waits for as many responses.
+    #[inline(always)]
+    pub(crate) fn awaits(&self, responses: u16) -> bool {
+        !self.answered && self.requests == responses && responses > 0
+    }
+}
+
 impl RequestBatch {
     /// An empty batch for a cluster of `nodes` nodes.
     #[must_use]

@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use gannet_rpc::{
-    Contents, Counters, Endpoint, Handler, Identity, Incoming, Kind, PacketHeader, PacketReceiver,
-    PacketSender, ResponseWriter, Route,
+    Contents, Counters, Endpoint, HEADER_BYTES, Handler, Identity, Incoming, Kind, PacketHeader,
+    PacketReceiver, PacketSender, ResponseWriter, Route,
 };
-use proptest::prelude::*;
 
 const MTU_BYTES: usize = 1_500;
 const STEP_NS: u64 = 10_000;
@@ -247,9 +248,13 @@ fn packet(change: impl FnOnce(&mut PacketHeader)) -> Vec<u8> {
     change(&mut header);
     let mut packet = vec![0; 56];
     header.write(&mut packet);
+    seal(&mut packet);
+    packet
+}
+
+fn seal(packet: &mut [u8]) {
     let crc = crc32c::crc32c(&packet[4..]);
     packet[..4].copy_from_slice(&crc.to_le_bytes());
-    packet
 }
 
 /// What node 1 counts when it receives `packet` alone, and whether it ran anything.
@@ -288,31 +293,125 @@ fn strangers_are_dropped_and_counted_by_what_is_wrong() {
     assert_eq!(receive(Vec::new()).0.corrupt, 1);
 }
 
-proptest! {
-    /// Whatever arrives, with a right checksum even, is dropped and counted, or run: nothing else.
-    #[test]
-    fn arbitrary_packets_do_no_harm(
-        packets in proptest::collection::vec(
-            (proptest::collection::vec(any::<u8>(), 0..120), any::<bool>(), 0_u64..4, 0_u16..4, 0_u16..4, any::<u32>()),
-            1..20),
-    ) {
+/// Fuzzes for as many seconds as `GANNET_FUZZ_SECONDS` says, or 3.
+macro_rules! fuzz {
+    ($input:ty, $check:expr) => {{
+        let seconds = std::env::var("GANNET_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+        bolero::check!()
+            .with_type::<$input>()
+            .with_test_time(Duration::from_secs(seconds.unwrap_or(3)))
+            .with_iterations(usize::MAX)
+            .for_each($check);
+    }};
+}
+
+/// What a fuzzed packet says of itself; its bytes follow.
+#[derive(Clone, Debug, bolero::TypeGenerator)]
+struct Fuzzed {
+    is_response: bool,
+    messages: u8,
+    sequence: u8,
+    fragment: u8,
+    fragments: u8,
+    /// Says the truth about its bytes if none.
+    message_bytes: Option<u32>,
+    tail: Vec<u8>,
+}
+
+impl Fuzzed {
+    fn packet(&self) -> Vec<u8> {
+        let mut bytes = packet(|header| {
+            let contents = &mut header.contents;
+            contents.kind = if self.is_response { Kind::Response } else { Kind::Request };
+            contents.messages = (self.messages % 4).into();
+            contents.sequence = (self.sequence % 8).into();
+            contents.fragment = (self.fragment % 4).into();
+            contents.fragments = (self.fragments % 4).into();
+            contents.message_bytes =
+                self.message_bytes.unwrap_or_else(|| u32::try_from(self.tail.len()).unwrap());
+        });
+        bytes.truncate(HEADER_BYTES);
+        bytes.extend(&self.tail);
+        seal(&mut bytes);
+        bytes
+    }
+}
+
+/// Whatever arrives, even with a right checksum, is dropped and counted, or run: nothing else.
+#[test]
+fn fuzz_packets() {
+    fuzz!(Vec<Fuzzed>, |packets| {
         let mut pair = Pair::new(1, 0);
-        for (tail, keep_header, sequence, fragment, fragments, message_bytes) in packets {
-            let mut bytes = packet(|header| {
-                header.contents.sequence = sequence;
-                header.contents.fragment = fragment;
-                header.contents.fragments = fragments;
-                header.contents.message_bytes =
-                    if keep_header { u32::try_from(tail.len()).unwrap() } else { message_bytes };
-            });
-            bytes.truncate(48);
-            bytes.extend(tail);
-            let crc = crc32c::crc32c(&bytes[4..]);
-            bytes[..4].copy_from_slice(&crc.to_le_bytes());
-            pair.network.borrow_mut().queues[1].push(bytes);
+        for fuzzed in packets {
+            pair.network.borrow_mut().queues[1].push(fuzzed.packet());
             pair.step();
         }
         // Sessions that nobody meddled with are served as before.
         pair.call(3, &[32, 5_000]);
-    }
+    });
+}
+
+/// Bytes that are no packet of ours at all.
+#[test]
+fn fuzz_bytes() {
+    fuzz!(Vec<Vec<u8>>, |packets| {
+        let mut pair = Pair::new(1, 0);
+        for bytes in packets {
+            pair.network.borrow_mut().queues[1].push(bytes.clone());
+            pair.step();
+        }
+        let seen = pair.counters(1);
+        assert_eq!((seen.corrupt, pair.handlers[1].handled), (packets.len() as u64, 0));
+    });
+}
+
+/// Messages of one session in any order, doubled and in fragments: each that is run is newer than
+/// all before, and the reference says which are.
+#[test]
+fn fuzz_sessions_against_a_reference() {
+    fuzz!(Vec<(u8, u8)>, |steps| {
+        const FRAGMENTS: u16 = 3;
+        let part = MTU_BYTES - HEADER_BYTES;
+        let total = 2 * part + 8;
+        let mut pair = Pair::new(1, 0);
+        let (mut last, mut expected) = (0, 0);
+        let mut gathered: (u64, BTreeSet<u16>) = (0, BTreeSet::new());
+        for &(sequence, fragment) in steps {
+            let sequence = u64::from(sequence % 16);
+            let fragment = u16::from(fragment) % (FRAGMENTS + 1);
+            let bytes = if fragment == FRAGMENTS {
+                // A message of one packet.
+                if sequence > last {
+                    (last, expected) = (sequence, expected + 1);
+                }
+                packet(|header| header.contents.sequence = sequence)
+            } else {
+                if sequence > last && sequence > gathered.0 {
+                    gathered = (sequence, BTreeSet::new());
+                }
+                if sequence > last && sequence == gathered.0 {
+                    gathered.1.insert(fragment);
+                    if gathered.1.len() == usize::from(FRAGMENTS) {
+                        (last, expected) = (sequence, expected + 1);
+                    }
+                }
+                let mut message = vec![0; total];
+                message[4..8].copy_from_slice(&u32::try_from(total - 8).unwrap().to_le_bytes());
+                let start = usize::from(fragment) * part;
+                let mut bytes = packet(|header| {
+                    header.contents.sequence = sequence;
+                    header.contents.fragment = fragment;
+                    header.contents.fragments = FRAGMENTS;
+                    header.contents.message_bytes = u32::try_from(total).unwrap();
+                });
+                bytes.truncate(HEADER_BYTES);
+                bytes.extend(&message[start..total.min(start + part)]);
+                seal(&mut bytes);
+                bytes
+            };
+            pair.network.borrow_mut().queues[1].push(bytes);
+            pair.step();
+            assert_eq!(pair.handlers[1].handled, expected, "after {sequence}, {fragment}");
+        }
+    });
 }
