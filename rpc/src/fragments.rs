@@ -189,7 +189,7 @@ mod tests {
         ) {
             let messages: Vec<Vec<u8>> = (1_u8..)
                 .zip(&sizes)
-                .map(|(number, &size)| (0..size).map(|at| number ^ (at % 251) as u8).collect())
+                .map(|(number, &size)| (0..=250).map(|at| number ^ at).cycle().take(size).collect())
                 .collect();
             let mut assembly = Assembly::default();
             let mut last = 0;

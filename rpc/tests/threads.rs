@@ -49,7 +49,7 @@ fn packets_cross_threads_whole() {
                 let mut incoming = Vec::new();
                 let payload = |coroutine: u16, call: u64| {
                     let size = usize::try_from(call * 37 % 1_500).unwrap();
-                    let [fill, ..] = (call % 251 ^ u64::from(coroutine)).to_le_bytes();
+                    let [fill, ..] = ((call % 251) ^ u64::from(coroutine)).to_le_bytes();
                     vec![fill; size]
                 };
                 let send = |endpoint: &mut Endpoint<_, _>, coroutine: u16, call: u64, now_ns| {
