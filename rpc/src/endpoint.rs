@@ -13,23 +13,29 @@
 //! out may have been granted); a request runs once per session and sequence number.
 //!
 //! *Not here*: BUSY, for requests that take longer than a batch, of which there are none yet; STALE
-//! answers; credits.
+//! answers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::buffer::Buffer;
-use crate::fragments::{Gathered, queue_again, queue_message};
+use crate::counters::Counters;
+use crate::fragments::{Gathered, packets_of, queue_again, queue_message};
+use crate::identity::Identity;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::mutant::{Mutant, active};
-use crate::packet::{Contents, HEADER_BYTES, Kind, Route, RouteWords, is_intact};
-use crate::request_batch::RequestBatch;
+use crate::packet::{Contents, HEADER_BYTES, Kind, RouteWords, is_intact};
+use crate::peer::Peer;
+use crate::request_batch::{Lane, RequestBatch};
 use crate::round_trip::RoundTrip;
 use crate::session::{Admission, Session};
 use crate::transport::{PacketReceiver, PacketSender};
 
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
+/// When a request was sent that waits for credits.
+const NOT_SENT: u64 = u64::MAX;
+
 /// What runs requests. The user's side of the endpoint.
 pub trait Handler {
     /// A request that was parsed, and where it leads.
@@ -57,67 +63,6 @@ pub struct Incoming<P> {
     /// Where its payload lies among the messages of its packet.
     payload_at: u32,
     payload_bytes: u32,
-}
-
-/// Who an endpoint is, and whom it talks to.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// Cluster that packets must name.
-    pub cluster_id: u32,
-    /// Epoch that packets must name.
-    pub epoch: u32,
-    /// Own node.
-    pub node: u16,
-    /// Own worker; the peers' too.
-    pub worker: u16,
-    /// Coroutines of every worker of the cluster.
-    pub coroutines: u16,
-    /// Incarnation of each node.
-    pub incarnations: Vec<u32>,
-}
-
-/// What an endpoint has seen; each counter only rises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Packets received, whatever became of them.
-    pub packets: u64,
-    /// Requests run.
-    pub requests: u64,
-    /// Packets that were too short, of unknown kind, or malformed inside: dropped.
-    pub malformed: u64,
-    /// Packets whose checksum was wrong: dropped.
-    pub corrupt: u64,
-    /// Packets of another cluster: dropped.
-    pub wrong_cluster: u64,
-    /// Packets of another epoch: dropped.
-    pub wrong_epoch: u64,
-    /// Packets of or for another incarnation, node or worker: dropped.
-    pub wrong_incarnation: u64,
-    /// Requests run before: their response was sent again, or they were dropped as older.
-    pub duplicates: u64,
-    /// Responses nobody waits for: dropped.
-    pub late_responses: u64,
-    /// Request packets sent again.
-    pub retransmitted: u64,
-}
-
-impl std::ops::Add for Counters {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            packets: self.packets + other.packets,
-            requests: self.requests + other.requests,
-            malformed: self.malformed + other.malformed,
-            corrupt: self.corrupt + other.corrupt,
-            wrong_cluster: self.wrong_cluster + other.wrong_cluster,
-            wrong_epoch: self.wrong_epoch + other.wrong_epoch,
-            wrong_incarnation: self.wrong_incarnation + other.wrong_incarnation,
-            duplicates: self.duplicates + other.duplicates,
-            late_responses: self.late_responses + other.late_responses,
-            retransmitted: self.retransmitted + other.retransmitted,
-        }
-    }
 }
 
 /// A message of requests that passed all checks and whose requests are prepared.
@@ -153,14 +98,10 @@ pub struct Endpoint<S, R> {
     counters: Counters,
     /// No request is due to be sent again before this.
     next_due_ns: u64,
-    /// By node.
-    round_trips: Vec<RoundTrip>,
     /// Where fragments are built.
     scratch: Buffer,
-    /// By node: the route that its packets must have.
-    expected_routes: Vec<RouteWords>,
-    /// By node: the route of packets to it.
-    routes: Vec<RouteWords>,
+    /// By node, the own one included.
+    peers: Vec<Peer>,
 }
 
 impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
@@ -179,15 +120,18 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         Self {
             batches: (0..coroutines).map(|_| batch()).collect(),
             sessions: (0..nodes * coroutines).map(|_| Session::default()).collect(),
-            expected_routes: numbers.clone().map(|node| route(node, identity.node)).collect(),
-            routes: numbers.map(|node| route(identity.node, node)).collect(),
+            peers: numbers
+                .map(|node| {
+                    let (expected, to) = (route(node, identity.node), route(identity.node, node));
+                    Peer::new(expected, to, round_trip, coroutines)
+                })
+                .collect(),
             arrived: Vec::with_capacity(PACKETS_EXPECTED),
             local: Vec::with_capacity(coroutines),
             local_running: Vec::with_capacity(coroutines),
             ready: Vec::with_capacity(coroutines),
             counters: Counters::default(),
             next_due_ns: u64::MAX,
-            round_trips: vec![round_trip; nodes],
             scratch: Buffer::default(),
             identity,
             sender,
@@ -225,17 +169,15 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.ready.pop()
     }
 
-    /// Queues `coroutine`'s batch; it leaves with the next doorbell.
+    /// Queues `coroutine`'s batch; it leaves with the next doorbell, but for messages to nodes to
+    /// which too much is under way: those follow when answers arrive.
     ///
     /// # Panics
     /// If the batch is empty: the coroutine would never be resumed.
     #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "messages are shorter than the MTU, nodes fewer than 2^16"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "nodes are fewer than 2^16")]
     pub fn submit(&mut self, coroutine: u16, now_ns: u64) {
-        let Self { identity, sender, batches, local, routes, round_trips, scratch, .. } = self;
+        let Self { identity, sender, batches, local, peers, scratch, next_due_ns, .. } = self;
         let mut batch = batches[usize::from(coroutine)].borrow_mut();
         let batch = &mut *batch;
         assert!(!batch.is_empty(), "a coroutine suspends on a batch with requests");
@@ -249,23 +191,32 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             }
             let sequence = batch.sequence;
             let lane = batch.lane(destination);
-            lane.sent_at_ns = now_ns;
-            lane.attempts = 0;
-            let due_ns = now_ns + round_trips[usize::from(destination)].timeout_ns(0);
-            self.next_due_ns = self.next_due_ns.min(due_ns);
-            let packet = lane.request.as_mut_slice();
-            routes[usize::from(destination)].write(packet);
-            let contents = Contents {
-                worker: identity.worker,
-                coroutine,
-                kind: Kind::Request,
-                messages: lane.requests,
-                sequence,
-                fragment: 0,
-                fragments: 1,
-                message_bytes: (packet.len() - HEADER_BYTES) as u32,
-            };
-            queue_message(sender, scratch, destination, packet, contents);
+            lane.packets = packets_of(lane.request.len(), sender.mtu());
+            let peer = &mut peers[usize::from(destination)];
+            if peer.admit(coroutine, lane.packets) {
+                let packet = Request { worker: identity.worker, coroutine, sequence, destination };
+                let due_ns = packet.send(sender, scratch, peer, lane, now_ns);
+                *next_due_ns = due_ns.min(*next_due_ns);
+            } else {
+                lane.sent_at_ns = NOT_SENT;
+            }
+        }
+    }
+
+    /// Sends what was held for want of credits, as far as it can go now.
+    #[cold]
+    fn send_held(&mut self, destination: u16, now_ns: u64) {
+        let Self { identity, sender, batches, peers, scratch, next_due_ns, .. } = self;
+        let peer = &mut peers[usize::from(destination)];
+        let packets =
+            |coroutine: u16| batches[usize::from(coroutine)].borrow_mut().lane(destination).packets;
+        while let Some(coroutine) = peer.release(packets) {
+            let mut batch = batches[usize::from(coroutine)].borrow_mut();
+            let sequence = batch.sequence;
+            let lane = batch.lane(destination);
+            let packet = Request { worker: identity.worker, coroutine, sequence, destination };
+            let due_ns = packet.send(sender, scratch, peer, lane, now_ns);
+            *next_due_ns = due_ns.min(*next_due_ns);
         }
     }
 
@@ -318,7 +269,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 (Kind::Request, _) => {
                     self.gather_request(index, source, contents, handler, incoming)
                 }
-                (Kind::Response, _) => self.gather_response(index, source, &contents),
+                (Kind::Response, _) => self.gather_response(index, source, &contents, now_ns),
             }
         }
         for request in incoming.iter() {
@@ -381,7 +332,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     ) where
         H::Prepared: 'i,
     {
-        let Self { identity, sender, receiver, sessions, counters, routes, scratch, .. } = self;
+        let Self { identity, sender, receiver, sessions, counters, peers, scratch, .. } = self;
         let Arrived { at, source, contents } = *arrived;
         let session = &mut sessions[identity.session(source, contents.coroutine)];
         match session.admit(contents.sequence) {
@@ -401,7 +352,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 let messages = response.messages();
                 let packet = packet.as_mut_slice();
                 let message_bytes = (packet.len() - HEADER_BYTES) as u32;
-                routes[usize::from(source)].write(packet);
+                peers[usize::from(source)].route.write(packet);
                 let (kind, fragment, fragments) = (Kind::Response, 0, 1);
                 let contents =
                     Contents { kind, messages, message_bytes, fragment, fragments, ..contents };
@@ -464,8 +415,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
 
     /// Adds a fragment of responses to their lane's assembly.
     #[cold]
-    fn gather_response(&mut self, index: usize, source: u16, contents: &Contents) {
-        let Self { sender, receiver, batches, counters, ready, .. } = self;
+    fn gather_response(&mut self, index: usize, source: u16, contents: &Contents, now_ns: u64) {
+        let Self { sender, receiver, batches, counters, ready, peers, .. } = self;
         let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
         let lane = batch.lane(source);
@@ -488,9 +439,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     return;
                 }
                 lane.answered = true;
+                let is_held = peers[usize::from(source)].give_back(lane.packets);
                 batch.unanswered -= 1;
                 if batch.unanswered == 0 {
                     ready.push(contents.coroutine);
+                }
+                drop(batch);
+                if is_held {
+                    self.send_held(source, now_ns);
                 }
             }
             Gathered::Partial => {}
@@ -514,13 +470,18 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
-        if lane.attempts == 0 {
-            let took_ns = now_ns.saturating_sub(lane.sent_at_ns);
-            self.round_trips[usize::from(source)].sample(took_ns);
+        let peer = &mut self.peers[usize::from(source)];
+        if RoundTrip::times(sequence) && lane.attempts == 0 {
+            peer.round_trip.sample(now_ns.saturating_sub(lane.sent_at_ns));
         }
+        let is_held = peer.give_back(lane.packets);
         batch.unanswered -= 1;
         if batch.unanswered == 0 {
             self.ready.push(contents.coroutine);
+        }
+        drop(batch);
+        if is_held {
+            self.send_held(source, now_ns);
         }
     }
 
@@ -528,7 +489,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     /// as it must be.
     #[inline(always)]
     fn check(&mut self, index: usize) -> Option<(u16, Contents)> {
-        let Self { identity, sender, receiver, counters, expected_routes, .. } = self;
+        let Self { identity, sender, receiver, counters, peers, .. } = self;
         let packet = receiver.packet(index);
         if sender.wants_checksum() && !is_intact(packet) && !active(Mutant::SkipChecksum) {
             counters.corrupt += 1;
@@ -540,7 +501,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             return None;
         };
         let source = route.source();
-        if expected_routes.get(usize::from(source)) != Some(&route)
+        if peers.get(usize::from(source)).is_none_or(|peer| peer.expected != route)
             || contents.worker != identity.worker
             || source == identity.node
         {
@@ -569,7 +530,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
 
     #[cold]
     fn retransmit_due(&mut self, now_ns: u64) {
-        let Self { identity, sender, batches, counters, round_trips, scratch, .. } = self;
+        let Self { identity, sender, batches, counters, peers, scratch, .. } = self;
         let mut next_due_ns = u64::MAX;
         for batch in batches {
             let mut batch = batch.borrow_mut();
@@ -579,10 +540,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             for index in 0..batch.destinations.len() {
                 let destination = batch.destinations[index];
                 let lane = batch.lane(destination);
-                if destination == identity.node || lane.answered {
+                let is_under_way = !lane.answered && lane.sent_at_ns != NOT_SENT;
+                if destination == identity.node || !is_under_way {
                     continue;
                 }
-                let round_trip = round_trips[usize::from(destination)];
+                let round_trip = peers[usize::from(destination)].round_trip;
                 if lane.sent_at_ns + round_trip.timeout_ns(lane.attempts) <= now_ns {
                     lane.sent_at_ns = now_ns;
                     lane.attempts += 1;
@@ -604,34 +566,42 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 }
 
-impl Identity {
-    /// The number of a session.
+/// A message of requests to one node.
+struct Request {
+    worker: u16,
+    coroutine: u16,
+    sequence: u64,
+    destination: u16,
+}
+
+impl Request {
+    /// Queues the requests of `lane`; when they are to be sent again.
     #[inline(always)]
-    fn session(&self, source: u16, coroutine: u16) -> usize {
-        usize::from(source) * usize::from(self.coroutines) + usize::from(coroutine)
-    }
-
-    fn route(&self, source: u16, destination: u16) -> Route {
-        Route {
-            cluster_id: self.cluster_id,
-            epoch: self.epoch,
-            source,
-            destination,
-            source_incarnation: self.incarnations[usize::from(source)],
-            destination_incarnation: self.incarnations[usize::from(destination)],
-        }
-    }
-
-    /// Counts a packet that is not from a peer to this endpoint, by what is wrong with it.
-    #[cold]
-    fn count_stranger(&self, packet: &[u8], counters: &mut Counters) {
-        let counter = match Route::parse(packet) {
-            None => &mut counters.malformed,
-            Some(route) if route.cluster_id != self.cluster_id => &mut counters.wrong_cluster,
-            Some(route) if route.epoch != self.epoch => &mut counters.wrong_epoch,
-            Some(_) => &mut counters.wrong_incarnation,
+    #[expect(clippy::cast_possible_truncation, reason = "a message is shorter than 4 GiB")]
+    fn send<S: PacketSender>(
+        &self,
+        sender: &mut S,
+        scratch: &mut Buffer,
+        peer: &Peer,
+        lane: &mut Lane,
+        now_ns: u64,
+    ) -> u64 {
+        lane.sent_at_ns = now_ns;
+        lane.attempts = 0;
+        let packet = lane.request.as_mut_slice();
+        peer.route.write(packet);
+        let contents = Contents {
+            worker: self.worker,
+            coroutine: self.coroutine,
+            kind: Kind::Request,
+            messages: lane.requests,
+            sequence: self.sequence,
+            fragment: 0,
+            fragments: 1,
+            message_bytes: (packet.len() - HEADER_BYTES) as u32,
         };
-        *counter += 1;
+        queue_message(sender, scratch, self.destination, packet, contents);
+        now_ns + peer.round_trip.first_timeout_ns()
     }
 }
 

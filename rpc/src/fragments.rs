@@ -16,6 +16,12 @@ use crate::transport::PacketSender;
 /// Largest message of one batch to one destination, in bytes: a few values of a MiB.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// Packets of a message, header included, of `bytes`.
+#[inline(always)]
+pub(crate) fn packets_of(bytes: usize, mtu: usize) -> usize {
+    if bytes <= mtu { 1 } else { (bytes - HEADER_BYTES).div_ceil(mtu - HEADER_BYTES) }
+}
+
 /// Queues a message, which follows the room for a header, with the route that is in it: as one
 /// packet, or in fragments, which are built in `scratch`.
 #[inline(always)]

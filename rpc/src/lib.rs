@@ -16,14 +16,17 @@
 mod buffer;
 mod clock;
 mod coroutine;
+mod counters;
 mod endpoint;
 mod fragments;
+mod identity;
 #[cfg(not(loom))]
 mod memory;
 mod message;
 pub mod mutant;
 mod packet;
 mod parking;
+mod peer;
 mod request_batch;
 mod ring;
 mod round_trip;
@@ -32,8 +35,10 @@ mod transport;
 
 pub use clock::{Clock, MonotonicClock};
 pub use coroutine::{Coroutine, Suspend, is_cancel};
-pub use endpoint::{Counters, Endpoint, Handler, Identity, Incoming};
+pub use counters::Counters;
+pub use endpoint::{Endpoint, Handler, Incoming};
 pub use fragments::MESSAGE_BYTES_MAX;
+pub use identity::Identity;
 #[cfg(not(loom))]
 pub use memory::{MemoryFabric, MemoryReceiver, MemorySender};
 pub use message::{Message, Messages, ResponseWriter};

@@ -37,6 +37,8 @@ pub(crate) struct Lane {
     pub(crate) answered: bool,
     /// Where the next response starts.
     cursor: usize,
+    /// Packets of the request: what it takes of the destination's credits.
+    pub(crate) packets: usize,
     pub(crate) sent_at_ns: u64,
     /// How often the request was sent again.
     pub(crate) attempts: u32,

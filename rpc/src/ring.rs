@@ -487,4 +487,36 @@ mod loom_tests {
             sender.join().unwrap();
         });
     }
+
+    /// A client that repeats its requests, and the session that answers them on another thread.
+    #[test]
+    fn a_session_runs_each_request_once() {
+        use crate::session::{Admission, Session};
+        loom::model(|| {
+            let (mut producer, consumer) = ring(64);
+            let mut consumers = ConsumerSet::new(std::iter::once(consumer));
+            let client = loom::thread::spawn(move || {
+                for sequence in [1_u64, 1, 2, 1] {
+                    while !producer.push(&sequence.to_le_bytes()) {
+                        loom::thread::yield_now();
+                    }
+                    producer.publish();
+                }
+            });
+            let mut session = Session::default();
+            let mut admitted = Vec::new();
+            while admitted.len() < 4 {
+                if consumers.poll(1) == 0 {
+                    loom::thread::yield_now();
+                    continue;
+                }
+                let sequence = u64::from_le_bytes(consumers.packet(0).try_into().unwrap());
+                admitted.push(session.admit(sequence));
+                consumers.release();
+            }
+            let expected = [Admission::Run, Admission::Resend, Admission::Run, Admission::Drop];
+            assert_eq!(admitted, expected);
+            client.join().unwrap();
+        });
+    }
 }

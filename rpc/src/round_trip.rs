@@ -15,12 +15,21 @@ pub(crate) struct RoundTrip {
     deviation_ns: u64,
     /// The medium loses nothing sooner than this: the least timeout.
     floor_ns: u64,
+    /// The timeout of a message that was sent once.
+    first_ns: u64,
 }
 
 impl RoundTrip {
     pub(crate) fn new(floor_ns: u64) -> Self {
         // Until something is known, patience.
-        Self { smoothed_ns: floor_ns, deviation_ns: floor_ns, floor_ns }
+        let (smoothed_ns, deviation_ns) = (floor_ns, floor_ns);
+        Self { smoothed_ns, deviation_ns, floor_ns, first_ns: 5 * floor_ns }
+    }
+
+    /// Whether message `sequence` of a session is one that is timed: all would tell no more.
+    #[inline(always)]
+    pub(crate) fn times(sequence: u64) -> bool {
+        sequence.is_multiple_of(8)
     }
 
     /// Takes the round trip of a message that was sent once.
@@ -31,13 +40,18 @@ impl RoundTrip {
         let error_ns = took_ns.abs_diff(self.smoothed_ns);
         self.deviation_ns = self.deviation_ns - self.deviation_ns / 4 + error_ns / 4;
         self.smoothed_ns = self.smoothed_ns - self.smoothed_ns / 8 + took_ns / 8;
+        self.first_ns = (self.smoothed_ns + 4 * self.deviation_ns).max(self.floor_ns);
+    }
+
+    /// The timeout of a message that was sent once.
+    #[inline(always)]
+    pub(crate) fn first_timeout_ns(&self) -> u64 {
+        self.first_ns
     }
 
     /// The timeout of a message that was sent `attempts` times before.
-    #[inline]
     pub(crate) fn timeout_ns(&self, attempts: u32) -> u64 {
-        let first = (self.smoothed_ns + 4 * self.deviation_ns).max(self.floor_ns);
-        (first << attempts.min(DOUBLINGS_MAX)).min(TIMEOUT_NS_MAX)
+        (self.first_ns << attempts.min(DOUBLINGS_MAX)).min(TIMEOUT_NS_MAX)
     }
 }
 

@@ -14,7 +14,7 @@ use gannet_rpc::{
 
 const MTU_BYTES: usize = 1_500;
 const STEP_NS: u64 = 10_000;
-const COROUTINES: u16 = 2;
+const COROUTINES: u16 = 200;
 
 /// Packets under way to each of the two nodes, and what happens to them.
 struct Network {
@@ -221,6 +221,28 @@ fn messages_of_every_size_arrive_once_over_a_bad_network() {
         assert!(server.duplicates > 0, "{server:?}");
         assert_eq!((client.malformed, server.malformed), (0, 0));
     }
+}
+
+#[test]
+fn no_more_is_under_way_than_the_credits_allow() {
+    let mut pair = Pair::new(1, 0);
+    let payload = [7; 100];
+    for coroutine in 0..COROUTINES {
+        let batch = pair.endpoints[0].batch(coroutine);
+        batch.borrow_mut().push(1, 7, &payload, payload.len()).unwrap();
+        pair.endpoints[0].submit(coroutine, pair.now_ns);
+    }
+    let (mut answered, mut most) = (0, 0);
+    while answered < COROUTINES {
+        most = most.max(pair.network.borrow().queues[1].len());
+        pair.step();
+        while pair.endpoints[0].take_ready().is_some() {
+            answered += 1;
+        }
+        assert!(pair.now_ns < 1_000 * STEP_NS, "{answered} answered");
+    }
+    assert_eq!(most, 64, "packets under way at once");
+    assert_eq!(pair.handlers[1].handled, u64::from(COROUTINES));
 }
 
 /// A well-formed packet with one empty request, changed by `change`.

@@ -62,7 +62,7 @@ impl Scenario {
             nodes,
             replicas: random.random_range(2..=3),
             threads: random.random_range(1..=2),
-            coroutines: random.random_range(1..=6),
+            coroutines: random.random_range(1..=12),
             partitions: 1 << random.random_range(1..5),
             memory_limit_bytes: Some(MEMORY_BYTES),
             seed,

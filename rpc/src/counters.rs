@@ -1,0 +1,45 @@
+//! What an endpoint counts.
+
+/// What an endpoint has seen; each counter only rises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets received, whatever became of them.
+    pub packets: u64,
+    /// Requests run.
+    pub requests: u64,
+    /// Packets that were too short, of unknown kind, or malformed inside: dropped.
+    pub malformed: u64,
+    /// Packets whose checksum was wrong: dropped.
+    pub corrupt: u64,
+    /// Packets of another cluster: dropped.
+    pub wrong_cluster: u64,
+    /// Packets of another epoch: dropped.
+    pub wrong_epoch: u64,
+    /// Packets of or for another incarnation, node or worker: dropped.
+    pub wrong_incarnation: u64,
+    /// Requests run before: their response was sent again, or they were dropped as older.
+    pub duplicates: u64,
+    /// Responses nobody waits for: dropped.
+    pub late_responses: u64,
+    /// Request packets sent again.
+    pub retransmitted: u64,
+}
+
+impl std::ops::Add for Counters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            requests: self.requests + other.requests,
+            malformed: self.malformed + other.malformed,
+            corrupt: self.corrupt + other.corrupt,
+            wrong_cluster: self.wrong_cluster + other.wrong_cluster,
+            wrong_epoch: self.wrong_epoch + other.wrong_epoch,
+            wrong_incarnation: self.wrong_incarnation + other.wrong_incarnation,
+            duplicates: self.duplicates + other.duplicates,
+            late_responses: self.late_responses + other.late_responses,
+            retransmitted: self.retransmitted + other.retransmitted,
+        }
+    }
+}
