@@ -7,7 +7,7 @@
 //! | UNLOCK on abort | `smallbank`: no lock held |
 //! | one copy's update | `smallbank`: replicas equal |
 //! | `INSERT_CALL_FORWARDING`'s read of the facility | `tatp`: call forwardings without facility |
-//! | C5, reads of a locked bucket, the version restored on abort | `engine/tests/mutants.rs` |
+//! | C5, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
 //! | the sequence check of a torn read, both fences | `storage/tests/`, loom in `storage` |
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]

@@ -122,23 +122,26 @@ impl Network {
                 return;
             }
             let is_struck = random.random_range(0..1000) < fault.permille;
+            let is_hit = match fault.kind {
+                FaultKind::Burst => {
+                    fault.is_on_link(source, to.0) && (is_struck || *burst_left > 0)
+                }
+                _ => is_struck,
+            };
+            if !is_hit {
+                continue;
+            }
             match fault.kind {
-                FaultKind::Burst
-                    if *burst_left > 0 || is_struck && fault.is_on_link(source, to.0) =>
-                {
-                    if !fault.is_on_link(source, to.0) {
-                        continue;
-                    }
+                FaultKind::Loss => {
+                    firings.count(fault.kind);
+                    return;
+                }
+                FaultKind::Burst => {
                     if *burst_left == 0 {
                         *burst_left = random.random_range(2..=BURST_PACKETS_MAX);
                         firings.count(fault.kind);
                     }
                     *burst_left -= 1;
-                    return;
-                }
-                _ if !is_struck => continue,
-                FaultKind::Loss => {
-                    firings.count(fault.kind);
                     return;
                 }
                 FaultKind::Duplicate => copies.push(random.random_range(1..DUPLICATE_NS_MAX)),
@@ -251,9 +254,8 @@ impl PacketSender for SimulatedSender {
 }
 
 /// The receiving half of a simulated worker's transport.
-#[derive(Default)]
 pub(crate) struct SimulatedReceiver {
-    pub(crate) inbox: Rc<RefCell<Inbox>>,
+    inbox: Rc<RefCell<Inbox>>,
     batch: Vec<Vec<u8>>,
 }
 
