@@ -21,6 +21,8 @@ pub struct Counters {
     pub duplicates: u64,
     /// Responses nobody waits for: dropped.
     pub late_responses: u64,
+    /// Times a receiver asked for the next fragments.
+    pub continued: u64,
     /// Request packets sent again.
     pub retransmitted: u64,
 }
@@ -39,6 +41,7 @@ impl std::ops::Add for Counters {
             wrong_incarnation: self.wrong_incarnation + other.wrong_incarnation,
             duplicates: self.duplicates + other.duplicates,
             late_responses: self.late_responses + other.late_responses,
+            continued: self.continued + other.continued,
             retransmitted: self.retransmitted + other.retransmitted,
         }
     }

@@ -12,15 +12,16 @@
 //! *Invariants*: a request is retransmitted until it is answered, never abandoned (a LOCK that timed
 //! out may have been granted); a request runs once per session and sequence number.
 //!
-//! *Not here*: BUSY, for requests that take longer than a batch, of which there are none yet; STALE
-//! answers.
+//! *Not here*: STALE answers.
+
+mod gather;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::buffer::Buffer;
 use crate::counters::Counters;
-use crate::fragments::{Gathered, packets_of, queue_again, queue_message};
+use crate::fragments::{packets_of, queue_message, queue_window};
 use crate::identity::Identity;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::mutant::{Mutant, active};
@@ -270,6 +271,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     self.gather_request(index, source, contents, handler, incoming)
                 }
                 (Kind::Response, _) => self.gather_response(index, source, &contents, now_ns),
+                (Kind::ContinueRequest, _) => self.continue_request(source, &contents, now_ns),
+                (Kind::ContinueResponse, _) => self.continue_response(source, &contents),
             }
         }
         for request in incoming.iter() {
@@ -361,7 +364,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             Admission::Resend => {
                 counters.duplicates += 1;
                 requests.for_each(drop);
-                queue_again(sender, scratch, source, session.response.as_slice());
+                queue_window(sender, scratch, source, session.response.as_slice(), 0);
             }
             Admission::Drop => {
                 counters.duplicates += 1;
@@ -370,87 +373,6 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         if let (MessageAt::Assembly, Some(assembly)) = (at, &mut session.assembly) {
             assembly.take();
-        }
-    }
-
-    /// Adds a fragment of requests to its session's assembly; prepares them when they are complete.
-    #[cold]
-    fn gather_request<H: Handler>(
-        &mut self,
-        index: usize,
-        source: u16,
-        contents: Contents,
-        handler: &H,
-        incoming: &mut Vec<Incoming<H::Prepared>>,
-    ) {
-        let Self { identity, sender, receiver, sessions, counters, scratch, arrived, .. } = self;
-        let session = &mut sessions[identity.session(source, contents.coroutine)];
-        match session.known(contents.sequence) {
-            Admission::Run => {}
-            Admission::Resend => {
-                // Once for all fragments that come again.
-                if contents.fragment + 1 == contents.fragments {
-                    counters.duplicates += 1;
-                    queue_again(sender, scratch, source, session.response.as_slice());
-                }
-                return;
-            }
-            Admission::Drop => return counters.duplicates += 1,
-        }
-        let assembly = session.assembly.get_or_insert_default();
-        let part = &receiver.packet(index)[HEADER_BYTES..];
-        match assembly.add(&contents, part, sender.mtu() - HEADER_BYTES) {
-            Gathered::Complete => {
-                if prepare(handler, assembly.messages(), contents.messages, incoming) {
-                    arrived.push(Arrived { at: MessageAt::Assembly, source, contents });
-                } else {
-                    counters.malformed += 1;
-                    assembly.take();
-                }
-            }
-            Gathered::Partial => {}
-            Gathered::Malformed => counters.malformed += 1,
-        }
-    }
-
-    /// Adds a fragment of responses to their lane's assembly.
-    #[cold]
-    fn gather_response(&mut self, index: usize, source: u16, contents: &Contents, now_ns: u64) {
-        let Self { sender, receiver, batches, counters, ready, peers, .. } = self;
-        let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
-        let sequence = batch.sequence;
-        let lane = batch.lane(source);
-        if contents.sequence != sequence || !lane.awaits(contents.messages) {
-            counters.late_responses += 1;
-            return;
-        }
-        let assembly = lane.assembly.get_or_insert_default();
-        let part = &receiver.packet(index)[HEADER_BYTES..];
-        match assembly.add(contents, part, sender.mtu() - HEADER_BYTES) {
-            Gathered::Complete => {
-                let messages = assembly.messages();
-                let well_formed = Messages::are_well_formed(messages, contents.messages);
-                if well_formed {
-                    lane.response.claim(messages.len()).copy_from_slice(messages);
-                }
-                assembly.take();
-                if !well_formed {
-                    counters.malformed += 1;
-                    return;
-                }
-                lane.answered = true;
-                let is_held = peers[usize::from(source)].give_back(lane.packets);
-                batch.unanswered -= 1;
-                if batch.unanswered == 0 {
-                    ready.push(contents.coroutine);
-                }
-                drop(batch);
-                if is_held {
-                    self.send_held(source, now_ns);
-                }
-            }
-            Gathered::Partial => {}
-            Gathered::Malformed => counters.malformed += 1,
         }
     }
 
@@ -532,11 +454,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     fn retransmit_due(&mut self, now_ns: u64) {
         let Self { identity, sender, batches, counters, peers, scratch, .. } = self;
         let mut next_due_ns = u64::MAX;
-        for batch in batches {
+        for (coroutine, batch) in (0..).zip(batches) {
             let mut batch = batch.borrow_mut();
             if batch.unanswered == 0 {
                 continue;
             }
+            let sequence = batch.sequence;
             for index in 0..batch.destinations.len() {
                 let destination = batch.destinations[index];
                 let lane = batch.lane(destination);
@@ -548,7 +471,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 if lane.sent_at_ns + round_trip.timeout_ns(lane.attempts) <= now_ns {
                     lane.sent_at_ns = now_ns;
                     lane.attempts += 1;
-                    queue_again(sender, scratch, destination, lane.request.as_slice());
+                    let peer = &peers[usize::from(destination)];
+                    let request =
+                        Request { worker: identity.worker, coroutine, sequence, destination };
+                    let contents = request.contents(lane);
+                    gather::queue_lane(sender, scratch, (peer, destination), contents, lane);
                     counters.retransmitted += 1;
                 }
                 let due_ns = lane.sent_at_ns + round_trip.timeout_ns(lane.attempts);
@@ -575,9 +502,23 @@ struct Request {
 }
 
 impl Request {
-    /// Queues the requests of `lane`; when they are to be sent again.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "a message is shorter than 4 GiB")]
+    fn contents(&self, lane: &Lane) -> Contents {
+        Contents {
+            worker: self.worker,
+            coroutine: self.coroutine,
+            kind: Kind::Request,
+            messages: lane.requests,
+            sequence: self.sequence,
+            fragment: 0,
+            fragments: 1,
+            message_bytes: (lane.request.len() - HEADER_BYTES) as u32,
+        }
+    }
+
+    /// Queues the requests of `lane`; when they are to be sent again.
+    #[inline(always)]
     fn send<S: PacketSender>(
         &self,
         sender: &mut S,
@@ -588,18 +529,10 @@ impl Request {
     ) -> u64 {
         lane.sent_at_ns = now_ns;
         lane.attempts = 0;
+        lane.next_fragment = 0;
+        let contents = self.contents(lane);
         let packet = lane.request.as_mut_slice();
         peer.route.write(packet);
-        let contents = Contents {
-            worker: self.worker,
-            coroutine: self.coroutine,
-            kind: Kind::Request,
-            messages: lane.requests,
-            sequence: self.sequence,
-            fragment: 0,
-            fragments: 1,
-            message_bytes: (packet.len() - HEADER_BYTES) as u32,
-        };
         queue_message(sender, scratch, self.destination, packet, contents);
         now_ns + peer.round_trip.first_timeout_ns()
     }

@@ -3,8 +3,13 @@
 //! ```text
 //! messages: | MTU - header | MTU - header | ... | rest |      each with a packet header of its own:
 //!           fragment 0       fragment 1           n - 1        same session, sequence, message bytes
+//!
+//! sender: a window of fragments ────────────► receiver: keeps them
+//!         the next window       ◄──────────── continue with the first one that is missing
 //! ```
-//! A fragment that was lost comes again with the whole message; those that are there are kept.
+//! A window fits the smallest buffers on the way, so that a message of any size gets through. Whoever
+//! misses an answer for too long sends again: the requester its present window, or, if part of the
+//! response is here, what is to follow it.
 //!
 //! *Invariants*: fragments of two messages never mix; what one session gathers is bounded by
 //! [`MESSAGE_BYTES_MAX`]; a message that was put together stays as it is until it was taken.
@@ -15,15 +20,17 @@ use crate::transport::PacketSender;
 
 /// Largest message of one batch to one destination, in bytes: a few values of a MiB.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Fragments sent at once: a ring of the `memory` transport holds as many of the largest packets.
+pub(crate) const WINDOW: u16 = 3;
 
-/// Packets of a message, header included, of `bytes`.
+/// Packets under way at once of a message that takes `bytes`, header included.
 #[inline(always)]
 pub(crate) fn packets_of(bytes: usize, mtu: usize) -> usize {
-    if bytes <= mtu { 1 } else { (bytes - HEADER_BYTES).div_ceil(mtu - HEADER_BYTES) }
+    if bytes <= mtu { 1 } else { usize::from(WINDOW) }
 }
 
 /// Queues a message, which follows the room for a header, with the route that is in it: as one
-/// packet, or in fragments, which are built in `scratch`.
+/// packet, or its first window, which is built in `scratch`.
 #[inline(always)]
 pub(crate) fn queue_message<S: PacketSender>(
     sender: &mut S,
@@ -39,48 +46,45 @@ pub(crate) fn queue_message<S: PacketSender>(
         }
         sender.queue(destination, packet);
     } else {
-        queue_fragments(sender, scratch, destination, packet, contents);
+        queue_window(sender, scratch, destination, packet, 0);
     }
 }
 
-/// Queues a message again whose header was written before.
+/// Queues a message again whose header was written before: its window from fragment `first` on.
 #[cold]
-pub(crate) fn queue_again<S: PacketSender>(
+pub(crate) fn queue_window<S: PacketSender>(
     sender: &mut S,
     scratch: &mut Buffer,
     destination: u16,
     packet: &[u8],
+    first: u16,
 ) {
-    if packet.len() <= sender.mtu() {
-        sender.queue(destination, packet);
-    } else if let Some(contents) = Contents::parse(packet) {
-        queue_fragments(sender, scratch, destination, packet, contents);
+    let mtu = sender.mtu();
+    if packet.len() <= mtu {
+        return sender.queue(destination, packet);
     }
-}
-
-#[cold]
-#[expect(clippy::cast_possible_truncation, reason = "a message has fewer than 2^16 fragments")]
-fn queue_fragments<S: PacketSender>(
-    sender: &mut S,
-    scratch: &mut Buffer,
-    destination: u16,
-    packet: &[u8],
-    contents: Contents,
-) {
+    let Some(contents) = Contents::parse(packet) else { return };
     let (header, messages) = packet.split_at(HEADER_BYTES);
-    let fragments = messages.chunks(sender.mtu() - HEADER_BYTES);
-    let count = fragments.len() as u16;
-    for (index, part) in (0..).zip(fragments) {
+    let parts = messages.chunks(mtu - HEADER_BYTES);
+    let fragments = u16::try_from(parts.len()).expect("a message has fewer than 2^16 fragments");
+    // Windows end at multiples of their size, wherever they begin.
+    let count = usize::from(WINDOW - first % WINDOW);
+    for (fragment, part) in (first..).zip(parts.skip(usize::from(first)).take(count)) {
         scratch.clear();
-        let fragment = scratch.claim(HEADER_BYTES + part.len());
-        fragment[..HEADER_BYTES].copy_from_slice(header);
-        fragment[HEADER_BYTES..].copy_from_slice(part);
-        Contents { fragment: index, fragments: count, ..contents }.write(fragment);
+        let out = scratch.claim(HEADER_BYTES + part.len());
+        out[..HEADER_BYTES].copy_from_slice(header);
+        out[HEADER_BYTES..].copy_from_slice(part);
+        Contents { fragment, fragments, ..contents }.write(out);
         if sender.wants_checksum() {
-            seal(fragment);
+            seal(out);
         }
-        sender.queue(destination, fragment);
+        sender.queue(destination, out);
     }
+}
+
+/// Whether a receiver answers fragment `fragment` by asking for more: once for each window.
+pub(crate) fn ends_window(contents: &Contents) -> bool {
+    contents.fragment % WINDOW == WINDOW - 1 || contents.fragment + 1 == contents.fragments
 }
 
 /// What became of a fragment.
@@ -88,8 +92,10 @@ fn queue_fragments<S: PacketSender>(
 pub(crate) enum Gathered {
     /// The message is complete, by this fragment.
     Complete,
-    /// Some fragments are missing, or it was complete before.
+    /// Some fragments are missing.
     Partial,
+    /// It was there before.
+    Known,
     /// It does not fit the message that it says it is part of.
     Malformed,
 }
@@ -136,20 +142,31 @@ impl Assembly {
             self.bytes.claim(total);
         }
         if contents.sequence != self.sequence || self.missing == 0 {
-            return Gathered::Partial;
+            return Gathered::Known;
         }
         if contents.message_bytes != self.message_bytes {
             return Gathered::Malformed;
         }
         let (word, bit) = (index / 64, 1 << (index % 64));
         if self.present[word] & bit != 0 {
-            return Gathered::Partial;
+            return Gathered::Known;
         }
         self.present[word] |= bit;
         self.bytes.as_mut_slice()[start..start + part.len()].copy_from_slice(part);
         self.missing -= 1;
         self.waits = self.missing == 0;
         if self.waits { Gathered::Complete } else { Gathered::Partial }
+    }
+
+    /// The first fragment that is missing of message `sequence`; none if nothing of it is here.
+    pub(crate) fn first_missing(&self, sequence: u64) -> Option<u16> {
+        if self.sequence != sequence || self.missing == 0 {
+            return None;
+        }
+        let ones = |word: &u64| word.trailing_ones();
+        let full = self.present.iter().take_while(|&word| ones(word) == 64).count();
+        let rest = self.present.get(full).map_or(0, ones);
+        u16::try_from(64 * full + rest as usize).ok()
     }
 
     /// The complete message.
@@ -214,7 +231,7 @@ mod tests {
                         prop_assert_eq!(assembly.messages(), &bytes[..]);
                         assembly.take();
                     }
-                    Gathered::Partial => {}
+                    Gathered::Partial | Gathered::Known => {}
                     Gathered::Malformed => prop_assert!(false, "a well-formed fragment"),
                 }
             }
@@ -248,7 +265,7 @@ mod tests {
         assert_eq!(assembly.add(&contents(1, 0, 150), &part, FRAGMENT_BYTES), Gathered::Partial);
         let last = [2; 50];
         assert_eq!(assembly.add(&contents(1, 1, 150), &last, FRAGMENT_BYTES), Gathered::Complete);
-        assert_eq!(assembly.add(&contents(2, 0, 150), &part, FRAGMENT_BYTES), Gathered::Partial);
+        assert_eq!(assembly.add(&contents(2, 0, 150), &part, FRAGMENT_BYTES), Gathered::Known);
         assert_eq!(assembly.messages(), [&part[..], &last].concat());
     }
 }

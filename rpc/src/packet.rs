@@ -9,7 +9,7 @@
 //! 20 u32 destination incarnation
 //! 24 u16 worker                     the same at both ends
 //! 26 u16 coroutine                  session = source node, incarnation, worker, coroutine
-//! 28 u16 kind (1 request, 2 response)
+//! 28 u16 kind (1 request, 2 response, 3 and 4 continue)
 //! 30 u16 messages                   coalesced in this packet
 //! 32 u64 sequence                   rises with each batch of the session
 //! 40 u16 fragment | 42 u16 fragments
@@ -33,6 +33,10 @@ pub enum Kind {
     Request = 1,
     /// The responses to them, in the same order.
     Response = 2,
+    /// To the sender of requests: go on with this fragment, those before it are here.
+    ContinueRequest = 3,
+    /// To the sender of responses: the same.
+    ContinueResponse = 4,
 }
 
 /// A packet header in memory: the part that names sender and receiver, and the part that changes
@@ -197,6 +201,8 @@ impl Contents {
         let kind = match (batch >> 32) as u16 {
             1 => Kind::Request,
             2 => Kind::Response,
+            3 => Kind::ContinueRequest,
+            4 => Kind::ContinueResponse,
             _ => return None,
         };
         Some(Self {

@@ -37,8 +37,10 @@ pub(crate) struct Lane {
     pub(crate) answered: bool,
     /// Where the next response starts.
     cursor: usize,
-    /// Packets of the request: what it takes of the destination's credits.
+    /// Packets of the request under way: what it takes of the destination's credits.
     pub(crate) packets: usize,
+    /// The first fragment of the request that the destination has not got yet, as far as is known.
+    pub(crate) next_fragment: u16,
     pub(crate) sent_at_ns: u64,
     /// How often the request was sent again.
     pub(crate) attempts: u32,

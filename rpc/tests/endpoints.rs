@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use gannet_rpc::{
-    Contents, Counters, Endpoint, HEADER_BYTES, Handler, Identity, Incoming, Kind, PacketHeader,
-    PacketReceiver, PacketSender, ResponseWriter, Route,
+    Contents, Counters, Endpoint, HEADER_BYTES, Handler, Identity, Incoming, Kind, MemoryFabric,
+    PacketHeader, PacketReceiver, PacketSender, Parking, ResponseWriter, Route,
 };
 
 const MTU_BYTES: usize = 1_500;
@@ -123,6 +123,17 @@ impl Handler for Echo {
     }
 }
 
+fn identity(node: u16) -> Identity {
+    Identity {
+        cluster_id: 1,
+        epoch: 1,
+        node,
+        worker: 0,
+        coroutines: COROUTINES,
+        incarnations: vec![1; 2],
+    }
+}
+
 struct Pair {
     network: Rc<RefCell<Network>>,
     endpoints: Vec<Endpoint<Sender, Receiver>>,
@@ -137,20 +148,12 @@ impl Pair {
         let network = Rc::new(RefCell::new(network));
         let endpoints = (0..2)
             .map(|node| {
-                let identity = Identity {
-                    cluster_id: 1,
-                    epoch: 1,
-                    node,
-                    worker: 0,
-                    coroutines: COROUTINES,
-                    incarnations: vec![1; 2],
-                };
                 let receiver = Receiver {
                     network: Rc::clone(&network),
                     node: usize::from(node),
                     batch: Vec::new(),
                 };
-                Endpoint::new(identity, Sender(Rc::clone(&network)), receiver)
+                Endpoint::new(identity(node), Sender(Rc::clone(&network)), receiver)
             })
             .collect();
         let (handlers, incoming) = (Default::default(), Vec::new());
@@ -209,7 +212,7 @@ fn messages_of_every_size_arrive_once_over_a_bad_network() {
         let calls: [&[usize]; 7] =
             [&[32], &[0, 5, 1_400], &[1_444], &[1_445, 3], &[100; 40], &[40_000], &[1 << 20, 17]];
         let mut requests = 0;
-        for round in 0..3 {
+        for round in 0..12 {
             for (number, sizes) in (0..).zip(calls) {
                 pair.call(number + 7 * round, sizes);
                 requests += sizes.len() as u64;
@@ -218,7 +221,10 @@ fn messages_of_every_size_arrive_once_over_a_bad_network() {
         assert_eq!(pair.handlers[1].handled, requests, "each request ran once");
         let (client, server) = (pair.counters(0), pair.counters(1));
         assert!(client.retransmitted > 0 && client.corrupt > 0 && server.corrupt > 0);
-        assert!(server.duplicates > 0, "{server:?}");
+        assert!(
+            server.duplicates > 0 && server.continued > 0 && client.continued > 0,
+            "{server:?}"
+        );
         assert_eq!((client.malformed, server.malformed), (0, 0));
     }
 }
@@ -243,6 +249,42 @@ fn no_more_is_under_way_than_the_credits_allow() {
     }
     assert_eq!(most, 64, "packets under way at once");
     assert_eq!(pair.handlers[1].handled, u64::from(COROUTINES));
+}
+
+#[test]
+fn a_message_larger_than_its_ring_arrives_without_loss() {
+    let mut fabric = MemoryFabric::new(2, 1, 16 << 10, 64 << 10);
+    let waker = Parking::new().waker();
+    let wakers = [waker.clone(), waker.clone()];
+    let mut endpoints: Vec<_> = (0..2_u16)
+        .map(|node| {
+            let (sender, receiver) = fabric.take(usize::from(node), 0, &waker, &wakers);
+            Endpoint::new(identity(node), sender, receiver)
+        })
+        .collect();
+    let (mut handlers, mut incoming) = ([Echo::default(), Echo::default()], Vec::new());
+    let size = 1 << 20;
+    endpoints[0].batch(0).borrow_mut().push(1, 7, &vec![1; size], size).unwrap();
+    endpoints[0].submit(0, 0);
+    endpoints[0].ring_doorbell();
+    let mut now_ms = 0;
+    while endpoints[0].take_ready().is_none() {
+        now_ms += 1;
+        for (endpoint, handler) in endpoints.iter_mut().zip(&mut handlers) {
+            endpoint.receive(handler, &mut incoming, now_ms * 1_000_000);
+            endpoint.retransmit(now_ms * 1_000_000);
+        }
+        assert!(now_ms < 2_000, "a MiB takes for ever");
+    }
+    assert_eq!(handlers[1].handled, 1);
+    for endpoint in &endpoints {
+        assert!(endpoint.counters().continued > 15, "{:?}", endpoint.counters());
+        assert_eq!((endpoint.counters().retransmitted, endpoint.dropped()), (0, 0));
+    }
+    let batch = endpoints[0].batch(0);
+    let mut batch = batch.borrow_mut();
+    assert!(batch.next_response(1).payload.iter().eq(vec![2; size].iter()));
+    println!("a MiB through a ring of 64 KiB took {now_ms} ms of virtual time");
 }
 
 /// A well-formed packet with one empty request, changed by `change`.
@@ -330,7 +372,7 @@ macro_rules! fuzz {
 /// What a fuzzed packet says of itself; its bytes follow.
 #[derive(Clone, Debug, bolero::TypeGenerator)]
 struct Fuzzed {
-    is_response: bool,
+    kind: u8,
     messages: u8,
     sequence: u8,
     fragment: u8,
@@ -344,7 +386,9 @@ impl Fuzzed {
     fn packet(&self) -> Vec<u8> {
         let mut bytes = packet(|header| {
             let contents = &mut header.contents;
-            contents.kind = if self.is_response { Kind::Response } else { Kind::Request };
+            contents.kind =
+                [Kind::Request, Kind::Response, Kind::ContinueRequest, Kind::ContinueResponse]
+                    [usize::from(self.kind % 4)];
             contents.messages = (self.messages % 4).into();
             contents.sequence = (self.sequence % 8).into();
             contents.fragment = (self.fragment % 4).into();

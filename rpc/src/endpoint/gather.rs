@@ -1,0 +1,193 @@
+//! The endpoint's side of messages in fragments: gathering them, and asking for those to come.
+
+use crate::buffer::Buffer;
+use crate::endpoint::{Arrived, Endpoint, Handler, Incoming, MessageAt, prepare};
+use crate::fragments::{Gathered, ends_window, queue_window};
+use crate::message::Messages;
+use crate::packet::{Contents, HEADER_BYTES, Kind, seal};
+use crate::peer::Peer;
+use crate::request_batch::Lane;
+use crate::session::Admission;
+use crate::transport::{PacketReceiver, PacketSender};
+
+impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
+    /// Adds a fragment of requests to its session's assembly; prepares them when they are complete.
+    #[cold]
+    pub(super) fn gather_request<H: Handler>(
+        &mut self,
+        index: usize,
+        source: u16,
+        contents: Contents,
+        handler: &H,
+        incoming: &mut Vec<Incoming<H::Prepared>>,
+    ) {
+        let Self {
+            identity, sender, receiver, sessions, counters, scratch, arrived, peers, ..
+        } = self;
+        let session = &mut sessions[identity.session(source, contents.coroutine)];
+        match session.known(contents.sequence) {
+            Admission::Run => {}
+            Admission::Resend => {
+                // Once for all fragments that come again.
+                if ends_window(&contents) {
+                    counters.duplicates += 1;
+                    queue_window(sender, scratch, source, session.response.as_slice(), 0);
+                }
+                return;
+            }
+            Admission::Drop => return counters.duplicates += 1,
+        }
+        let assembly = session.assembly.get_or_insert_default();
+        let part = &receiver.packet(index)[HEADER_BYTES..];
+        match assembly.add(&contents, part, sender.mtu() - HEADER_BYTES) {
+            Gathered::Complete => {
+                if prepare(handler, assembly.messages(), contents.messages, incoming) {
+                    arrived.push(Arrived { at: MessageAt::Assembly, source, contents });
+                } else {
+                    counters.malformed += 1;
+                    assembly.take();
+                }
+            }
+            Gathered::Partial | Gathered::Known => {
+                if let (true, Some(next)) =
+                    (ends_window(&contents), assembly.first_missing(contents.sequence))
+                {
+                    let kind = Kind::ContinueRequest;
+                    let peer = &peers[usize::from(source)];
+                    queue_continue(sender, scratch, (peer, source), kind, next, contents);
+                }
+            }
+            Gathered::Malformed => counters.malformed += 1,
+        }
+    }
+
+    /// Adds a fragment of responses to their lane's assembly.
+    #[cold]
+    pub(super) fn gather_response(
+        &mut self,
+        index: usize,
+        source: u16,
+        contents: &Contents,
+        now_ns: u64,
+    ) {
+        let Self { sender, receiver, batches, counters, ready, peers, scratch, .. } = self;
+        let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
+        let sequence = batch.sequence;
+        let lane = batch.lane(source);
+        if contents.sequence != sequence || !lane.awaits(contents.messages) {
+            counters.late_responses += 1;
+            return;
+        }
+        let assembly = lane.assembly.get_or_insert_default();
+        let part = &receiver.packet(index)[HEADER_BYTES..];
+        let gathered = assembly.add(contents, part, sender.mtu() - HEADER_BYTES);
+        match gathered {
+            Gathered::Complete => {
+                let messages = assembly.messages();
+                let well_formed = Messages::are_well_formed(messages, contents.messages);
+                if well_formed {
+                    lane.response.claim(messages.len()).copy_from_slice(messages);
+                }
+                assembly.take();
+                if !well_formed {
+                    counters.malformed += 1;
+                    return;
+                }
+                lane.answered = true;
+                let is_held = peers[usize::from(source)].give_back(lane.packets);
+                batch.unanswered -= 1;
+                if batch.unanswered == 0 {
+                    ready.push(contents.coroutine);
+                }
+                drop(batch);
+                if is_held {
+                    self.send_held(source, now_ns);
+                }
+            }
+            Gathered::Partial | Gathered::Known => {
+                if let (true, Some(next)) =
+                    (ends_window(contents), assembly.first_missing(sequence))
+                {
+                    if gathered == Gathered::Partial {
+                        (lane.sent_at_ns, lane.attempts) = (now_ns, 0);
+                    }
+                    let kind = Kind::ContinueResponse;
+                    let peer = &peers[usize::from(source)];
+                    queue_continue(sender, scratch, (peer, source), kind, next, *contents);
+                }
+            }
+            Gathered::Malformed => counters.malformed += 1,
+        }
+    }
+
+    /// A node has all fragments of the requests before this one: sends the next window.
+    #[cold]
+    pub(super) fn continue_request(&mut self, source: u16, contents: &Contents, now_ns: u64) {
+        let Self { sender, batches, counters, scratch, .. } = self;
+        let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
+        let sequence = batch.sequence;
+        let lane = batch.lane(source);
+        let is_awaited = contents.sequence == sequence && lane.awaits(lane.requests);
+        if !is_awaited || contents.fragment <= lane.next_fragment {
+            counters.late_responses += 1;
+            return;
+        }
+        counters.continued += 1;
+        lane.next_fragment = contents.fragment;
+        (lane.sent_at_ns, lane.attempts) = (now_ns, 0);
+        queue_window(sender, scratch, source, lane.request.as_slice(), lane.next_fragment);
+    }
+
+    /// A node has all fragments of the responses before this one: sends the next window.
+    #[cold]
+    pub(super) fn continue_response(&mut self, source: u16, contents: &Contents) {
+        let Self { identity, sender, sessions, counters, scratch, .. } = self;
+        let session = &sessions[identity.session(source, contents.coroutine)];
+        if session.known(contents.sequence) != Admission::Resend {
+            counters.duplicates += 1;
+            return;
+        }
+        counters.continued += 1;
+        queue_window(sender, scratch, source, session.response.as_slice(), contents.fragment);
+    }
+}
+
+/// Queues what an unanswered lane needs: the rest of its response, if part of it is here, or the
+/// present window of its requests.
+#[cold]
+pub(super) fn queue_lane<S: PacketSender>(
+    sender: &mut S,
+    scratch: &mut Buffer,
+    to: (&Peer, u16),
+    contents: Contents,
+    lane: &Lane,
+) {
+    let gathered = lane.assembly.as_ref();
+    match gathered.and_then(|assembly| assembly.first_missing(contents.sequence)) {
+        Some(next) if next > 0 => {
+            queue_continue(sender, scratch, to, Kind::ContinueResponse, next, contents);
+        }
+        _ => queue_window(sender, scratch, to.1, lane.request.as_slice(), lane.next_fragment),
+    }
+}
+
+/// Queues a packet that asks for fragment `next` and those behind it.
+fn queue_continue<S: PacketSender>(
+    sender: &mut S,
+    scratch: &mut Buffer,
+    (peer, destination): (&Peer, u16),
+    kind: Kind,
+    next: u16,
+    contents: Contents,
+) {
+    scratch.clear();
+    let packet = scratch.claim(HEADER_BYTES);
+    peer.route.write(packet);
+    let (fragments, message_bytes) = (next.saturating_add(1), 0);
+    Contents { kind, messages: 0, fragment: next, fragments, message_bytes, ..contents }
+        .write(packet);
+    if sender.wants_checksum() {
+        seal(packet);
+    }
+    sender.queue(destination, packet);
+}
