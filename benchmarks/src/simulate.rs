@@ -140,6 +140,8 @@ pub fn simulate<W: Workload>(
         }
         let refused: u64 = simulation.cluster().nodes().iter().map(|node| node.refused()).sum();
         checks.push(Check::equal("requests refused", 0, i128::from(refused)));
+        let in_use = simulation.in_use() as i128;
+        checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
     }
     Ok(Simulated {
         ended: if finished { Ended::Finished } else { Ended::Stuck },

@@ -169,6 +169,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.idle.len() == self.slots.len() && self.jobs.is_empty()
     }
 
+    /// Requests, credits and coroutines in use: none when nothing runs.
+    pub(crate) fn in_use(&self) -> usize {
+        self.endpoint.open_requests() + self.slots.len() - self.idle.len() + self.sleeping.len()
+    }
+
     /// The records that this worker keeps as log replica.
     pub(crate) fn log_records(&self) -> impl Iterator<Item = &[u8]> {
         self.participant.log_records()

@@ -486,6 +486,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.sender.ring_doorbell();
     }
 
+    /// Requests that are unanswered or held, and credits that are out: none when nothing runs.
+    #[must_use]
+    pub fn open_requests(&self) -> usize {
+        let unanswered = self.batches.iter().map(|batch| usize::from(batch.borrow().unanswered));
+        let credits = self.peers.iter().map(Peer::open);
+        unanswered.chain(credits).sum::<usize>() + self.ready.len()
+    }
+
     /// When [`Self::retransmit`] has something to look at, if any request may be unanswered.
     #[must_use]
     pub fn next_due_ns(&self) -> Option<u64> {

@@ -56,6 +56,11 @@ impl Peer {
         !self.held.is_empty()
     }
 
+    /// Packets under way, and coroutines held.
+    pub(crate) fn open(&self) -> usize {
+        self.packets_under_way + self.held.len()
+    }
+
     /// Takes the coroutine that has been held longest, if its message of `packets_of` can go now.
     pub(crate) fn release(&mut self, packets_of: impl FnOnce(u16) -> usize) -> Option<u16> {
         let packets = packets_of(*self.held.front()?);

@@ -161,6 +161,12 @@ impl Simulation {
         workers.fold(Counters::default(), |sum, (worker, _)| sum + worker.counters())
     }
 
+    /// Requests, credits and coroutines in use on all nodes: none when nothing runs.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.nodes.iter().flat_map(|node| &node.workers).map(|(worker, _)| worker.in_use()).sum()
+    }
+
     /// The commit records in the log slots of all nodes.
     #[must_use]
     pub fn log_records(&self) -> Vec<Vec<u8>> {
