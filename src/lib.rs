@@ -88,8 +88,9 @@
 //!   transactions themselves.
 //! - It may see rows that do not belong together; such a run never commits, and its errors and
 //!   panics are not reported but retried.
-//! - It runs on a coroutine with a stack of 256 KiB, and the thread below it serves other
-//!   transactions too: it must not block, nor wait for a [`Completion`] or call [`Cluster::run`].
+//! - It runs on a coroutine with a stack of 256 KiB, whose overflow ends the process. The thread
+//!   below it serves other transactions too: it must not block, nor wait for a [`Completion`] or
+//!   call [`Cluster::run`].
 //! - A row read by [`Transaction::add_to_read_set`] keeps the value in the table, whatever the
 //!   transaction writes; a key may be in the write set once.
 //!

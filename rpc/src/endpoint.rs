@@ -326,7 +326,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a response is shorter than the MTU")]
+    #[expect(clippy::cast_possible_truncation, reason = "a message is shorter than 4 GiB")]
     fn run_requests<'i, H: Handler>(
         &mut self,
         handler: &mut H,
@@ -467,19 +467,19 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 if destination == identity.node || !is_under_way {
                     continue;
                 }
-                let round_trip = peers[usize::from(destination)].round_trip;
-                if lane.sent_at_ns + round_trip.timeout_ns(lane.attempts) <= now_ns {
+                let peer = &peers[usize::from(destination)];
+                let due_ns =
+                    |lane: &Lane| lane.sent_at_ns + peer.round_trip.timeout_ns(lane.attempts);
+                if due_ns(lane) <= now_ns {
                     lane.sent_at_ns = now_ns;
                     lane.attempts += 1;
-                    let peer = &peers[usize::from(destination)];
                     let request =
                         Request { worker: identity.worker, coroutine, sequence, destination };
                     let contents = request.contents(lane);
                     gather::queue_lane(sender, scratch, (peer, destination), contents, lane);
                     counters.retransmitted += 1;
                 }
-                let due_ns = lane.sent_at_ns + round_trip.timeout_ns(lane.attempts);
-                next_due_ns = next_due_ns.min(due_ns);
+                next_due_ns = next_due_ns.min(due_ns(lane));
             }
         }
         self.next_due_ns = next_due_ns;
@@ -555,7 +555,7 @@ impl<P> Incoming<P> {
 
 /// Prepares `count` requests; `false`, with none of them left in `incoming`, if they are malformed.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "messages are shorter than the MTU")]
+#[expect(clippy::cast_possible_truncation, reason = "a message is shorter than 4 GiB")]
 fn prepare<H: Handler>(
     handler: &H,
     messages: &[u8],

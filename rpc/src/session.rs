@@ -49,8 +49,9 @@ impl Session {
     pub(crate) fn known(&self, sequence: u64) -> Admission {
         match sequence.cmp(&self.sequence) {
             std::cmp::Ordering::Greater => Admission::Run,
-            std::cmp::Ordering::Equal => Admission::Resend,
-            std::cmp::Ordering::Less => Admission::Drop,
+            // Messages are numbered from 1: there is no response to a message 0.
+            std::cmp::Ordering::Equal if sequence > 0 => Admission::Resend,
+            std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Admission::Drop,
         }
     }
 }
@@ -63,6 +64,7 @@ mod tests {
     fn each_message_runs_once() {
         let mut session = Session::default();
         for (sequence, expected) in [
+            (0, Admission::Drop),
             (1, Admission::Run),
             (1, Admission::Resend),
             (3, Admission::Run),

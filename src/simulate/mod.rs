@@ -17,6 +17,9 @@ use gannet_benchmarks::BenchmarkError;
 use campaign::{Campaign, Summary};
 use scenario::{Scenario, Verdict, WorkloadKind};
 
+/// Campaigns of so many seeds meet every kind of fault, or have failed.
+const SEEDS_FOR_ALL_FAULTS: u64 = 100;
+
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Run this many seeds.
@@ -40,9 +43,9 @@ pub(crate) struct Arguments {
     /// Write a line for every event of the seed to this file.
     #[arg(long, requires = "seed")]
     trace: Option<PathBuf>,
-    /// Fail unless every kind of fault struck so often.
-    #[arg(long, default_value_t = 0)]
-    firings_min: u64,
+    /// Fail unless every kind of fault struck so often [default: once, from 100 seeds on].
+    #[arg(long)]
+    firings_min: Option<u64>,
     /// Add a line about this campaign to this file.
     #[arg(long)]
     ledger: Option<PathBuf>,
@@ -124,10 +127,10 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
         println!("seed {seed} left another trace when it was run again");
         return Ok(5);
     }
-    let idle = summary.idle_faults(arguments.firings_min);
+    let least = arguments.firings_min.unwrap_or(u64::from(summary.seeds >= SEEDS_FOR_ALL_FAULTS));
+    let idle = summary.idle_faults(least);
     if !idle.is_empty() {
         let names: Vec<_> = idle.iter().map(|kind| kind.name()).collect();
-        let least = arguments.firings_min;
         println!("these faults struck fewer than {least} times: {}", names.join(", "));
         return Ok(6);
     }

@@ -13,7 +13,7 @@ impl Transaction<'_> {
     /// Ends the transaction without a trace; does nothing if it has ended.
     ///
     /// # Panics
-    /// Never: an UNLOCK fits a packet.
+    /// Never: an UNLOCK fits a message.
     pub fn abort(&mut self) {
         if matches!(self.stage, Stage::Open | Stage::Doomed(_)) {
             self.stage = Stage::Closed;
@@ -38,7 +38,7 @@ impl Transaction<'_> {
             };
             round
                 .request(row.primary, request::UNLOCK, &request.encode())
-                .expect("an UNLOCK fits a packet");
+                .expect("an UNLOCK fits a message");
         }
         let _ = round.end();
     }

@@ -50,7 +50,7 @@ impl Transaction<'_> {
                 KeyRequest { table: row.table, detail, bucket: 0, key: row.key, owner: self.owner };
             let answer_bytes = VERSION_BYTES + row.value_bytes;
             if batch.push(row.primary, kind, &key_request.encode(), answer_bytes).is_err() {
-                assert!(index > self.executed, "a packet takes the largest value");
+                assert!(index > self.executed, "a message takes the largest value");
                 return index;
             }
         }

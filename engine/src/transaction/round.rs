@@ -47,10 +47,10 @@ impl<'s> Round<'s> {
         self.batch().clear();
     }
 
-    /// Adds a request; sends what there is first if the packet for its destination is full.
+    /// Adds a request; sends what there is first if the message to its destination is full.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the request alone does not fit a packet.
+    /// [`Abort::TooLarge`] if the request alone does not fit a message.
     #[inline(always)]
     pub(super) fn request(
         &mut self,
@@ -62,12 +62,12 @@ impl<'s> Round<'s> {
         match pushed {
             Ok(()) => Ok(()),
             Err(too_large) if self.batch().is_empty() => Err(too_large.into()),
-            Err(_) => self.request_in_next_packet(destination, kind, payload),
+            Err(_) => self.request_in_next_message(destination, kind, payload),
         }
     }
 
     #[cold]
-    fn request_in_next_packet(
+    fn request_in_next_message(
         &mut self,
         destination: u16,
         kind: u16,
