@@ -6,16 +6,21 @@
 //! | C1, locks before VALIDATE | `skew`: sums below zero |
 //! | UNLOCK on abort | `smallbank`: no lock held |
 //! | one copy's update | `smallbank`: replicas equal |
+//! | C9, a lock for insert reserves space | `TableFull`: inserts beyond the memory limit |
 //! | `INSERT_CALL_FORWARDING`'s read of the facility | `tatp`: call forwardings without facility |
-//! | C5, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
+//! | C2, C5, units, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
+//! | C3, C4, C6, C8, the version rule of units | `tests/flush.rs` |
 //! | the sequence check of a torn read, both fences | `storage/tests/`, loom in `storage` |
+//!
+//! C7, what a coordinator does that is told of a new epoch, needs membership changes: it is a rule of
+//! the model alone, `engine/tests/model.rs`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::{Limit, Report, Settings, Workload, run};
-use gannet_engine::ClusterOptions;
 use gannet_engine::mutant::{Mutant, activate};
+use gannet_engine::{Abort, Cluster, ClusterOptions, Outcome};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -39,6 +44,27 @@ fn run_workload(name: &str) -> Report {
         "smallbank" => verify(SmallBank::new(2_000, 1).unwrap()),
         _ => verify(Tatp::new(500, false, 1).unwrap()),
     }
+}
+
+/// Rows that a small cluster takes before it says that it is full; at most `rows_max`.
+fn rows_until_full(rows_max: u64) -> u64 {
+    let options = ClusterOptions {
+        threads: 1,
+        memory_limit_bytes: Some(2_300_000),
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::open(options).unwrap();
+    let table = cluster.create_table("rows", 256, 1).unwrap();
+    (0..rows_max)
+        .find(|&key| {
+            let outcome = cluster.run(move |tx| tx.insert(table, key, &[1; 256])).unwrap();
+            assert!(matches!(
+                outcome,
+                Outcome::Committed(()) | Outcome::Failed(Abort::TableFull { .. })
+            ));
+            outcome != Outcome::Committed(())
+        })
+        .unwrap_or(rows_max)
 }
 
 // One test: a mutant is switched for the whole process.
@@ -65,6 +91,12 @@ fn every_mutant_fails_its_verify() {
         assert!(failed.iter().any(|name| name.contains(check)), "{mutant:?}: {failed:?}");
         println!("{mutant:?}: {workload} fails {failed:?}");
     }
+    let rows = rows_until_full(u64::MAX);
+    activate(Mutant::SkipReservation);
+    let without = rows_until_full(rows + rows / 8);
+    activate(Mutant::None);
+    assert!(without > rows, "SkipReservation survives: {without} rows, {rows} before");
+    println!("SkipReservation: {without} rows in a memory limit for {rows}");
     for workload in ["skew", "smallbank", "tatp"] {
         let report = run_workload(workload);
         assert!(report.verify.passed, "{workload} with all rules in place: {}", report.to_text());

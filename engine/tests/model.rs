@@ -1,8 +1,8 @@
 //! The commit protocol and the flush at a membership change, explored exhaustively.
 //!
-//! Small configurations: three nodes, two copies, two or three transactions, requests delayed without
-//! bound or lost, one node that crashes or is removed though it lives. With every rule the property
-//! holds in every state; each rule that is removed gives a counterexample.
+//! Small configurations: three nodes with one or two workers, two copies, two or three transactions,
+//! requests delayed without bound or lost, one node that crashes or is removed though it lives. With
+//! every rule the property holds in every state; each rule that is removed gives a counterexample.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod model {
@@ -24,17 +24,19 @@ mod model {
         pub(crate) c4_log_before_update: bool,
         /// C5: primaries only after all backups.
         pub(crate) c5_backups_before_primaries: bool,
-        /// C8: a log slot is kept until all primaries acknowledged.
+        /// C6 and C8: the coroutine logs nothing new until all primaries acknowledged.
         pub(crate) c8_slot_is_kept: bool,
         /// A locked bucket is not read.
         pub(crate) locked_buckets_are_not_read: bool,
         /// A request runs once.
         pub(crate) rpc_slots: bool,
+        /// A node has prepared when each of its workers has.
+        pub(crate) every_worker_prepares: bool,
         /// Packets of an older epoch are dropped.
         pub(crate) older_epochs_are_dropped: bool,
         /// The flush commits what any member has a record of.
         pub(crate) flush_takes_the_union: bool,
-        /// Coroutines are settled by what the flush found.
+        /// C7: coroutines of members are settled by what the flush found.
         pub(crate) settled_by_the_flush: bool,
         /// The new epoch opens only when the leases of removed nodes are over.
         pub(crate) activation_waits_for_leases: bool,
@@ -49,6 +51,7 @@ mod model {
         c8_slot_is_kept: true,
         locked_buckets_are_not_read: true,
         rpc_slots: true,
+        every_worker_prepares: true,
         older_epochs_are_dropped: true,
         flush_takes_the_union: true,
         settled_by_the_flush: true,
@@ -62,7 +65,7 @@ use model::{ALL_RULES, Rules};
 use stateright::{Checker, Model};
 
 fn plan(node: u8, slot: u8, rounds: &[&[(u8, Access)]]) -> Plan {
-    Plan { node, slot, rounds: rounds.iter().map(|round| round.to_vec()).collect() }
+    Plan { node, worker: 0, slot, rounds: rounds.iter().map(|round| round.to_vec()).collect() }
 }
 
 /// Each reads what the other writes, and locks in a later round.
@@ -108,6 +111,12 @@ fn three() -> Vec<Plan> {
     ]
 }
 
+/// Two writers of a bucket, by different workers of a node.
+fn two_workers() -> Vec<Plan> {
+    let second = Plan { worker: 1, ..plan(0, 0, &[&[(0, Write), (1, Write)]]) };
+    vec![plan(0, 0, &[&[(0, Write)]]), second]
+}
+
 struct Explored {
     states: usize,
     counterexample: Option<String>,
@@ -131,13 +140,14 @@ fn explore(plans: Vec<Plan>, rules: Rules, failing: &[u8]) -> Explored {
 
 #[test]
 fn with_every_rule_nothing_goes_wrong() {
-    let workloads: [(&str, Vec<Plan>); 7] = [
+    let workloads: [(&str, Vec<Plan>); 8] = [
         ("skew", skew()),
         ("two keys", two_keys()),
         ("reads", reads()),
         ("slot reuse", slot_reuse()),
         ("writer and reader", writer_and_reader()),
         ("stale reader", stale_reader()),
+        ("two workers", two_workers()),
         ("three", three()),
     ];
     for (name, plans) in workloads {
@@ -155,18 +165,19 @@ fn with_every_rule_nothing_goes_wrong() {
 #[test]
 fn every_rule_is_needed() {
     type Removal = fn(&mut Rules);
-    let cases: [(&str, Removal, Vec<Plan>, &[u8]); 12] = [
+    let cases: [(&str, Removal, Vec<Plan>, &[u8]); 13] = [
         ("C1", |rules| rules.c1_locks_before_validation = false, skew(), &[]),
         ("C2", |rules| rules.c2_observations_agree = false, two_keys(), &[]),
         ("C3", |rules| rules.c3_no_abort_after_log = false, slot_reuse(), &[1]),
         ("C4", |rules| rules.c4_log_before_update = false, writer_and_reader(), &[0]),
         ("C5", |rules| rules.c5_backups_before_primaries = false, two_keys(), &[]),
-        ("C8", |rules| rules.c8_slot_is_kept = false, slot_reuse(), &[1]),
+        ("C6, C8", |rules| rules.c8_slot_is_kept = false, slot_reuse(), &[1]),
         ("locked reads", |rules| rules.locked_buckets_are_not_read = false, reads(), &[]),
         ("RPC slots", |rules| rules.rpc_slots = false, two_keys(), &[]),
+        ("workers", |rules| rules.every_worker_prepares = false, two_workers(), &[2]),
         ("epochs", |rules| rules.older_epochs_are_dropped = false, writer_and_reader(), &[2]),
         ("union", |rules| rules.flush_takes_the_union = false, slot_reuse(), &[1]),
-        ("settling", |rules| rules.settled_by_the_flush = false, slot_reuse(), &[1]),
+        ("C7, settling", |rules| rules.settled_by_the_flush = false, slot_reuse(), &[1]),
         ("leases", |rules| rules.activation_waits_for_leases = false, stale_reader(), &[0]),
     ];
     for (name, remove, plans, failing) in cases {

@@ -5,6 +5,9 @@
 //! response was lost, and it is sent again; an older number is a late duplicate, and is dropped; so
 //! a LOCK that arrives after its transaction's UNLOCK is never run.
 //!
+//! A message runs within the call that admits it, so that no duplicate meets one that is running; a
+//! duplicate of one that has not arrived in full is answered by what is missing (`fragments.rs`).
+//!
 //! *Source*: `architecture.md`, "RPC"; Birrell and Nelson's call identifiers, as used since 1984.
 
 use crate::buffer::Buffer;

@@ -2,9 +2,12 @@
 //!
 //! *Source*: FaSST section 5, steps 4 and 5; the version rule is `recovery.md`, "Unit of change".
 
+use std::cmp::Ordering;
+
 use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::bucket_update::{BucketUpdate, Item};
+use crate::mutant::{Mutant, active};
 use crate::table::{Place, Table};
 
 /// What applying a unit found.
@@ -38,12 +41,12 @@ impl Table {
     pub fn apply_at_backup(&self, place: Place, unit: &BucketUpdate<'_>) -> Applied {
         let bucket = self.bucket(place);
         bucket.write(|next| match bucket.version().cmp(&unit.base_version) {
-            std::cmp::Ordering::Equal => {
+            Ordering::Greater if !active(Mutant::IgnoreBaseVersion) => Applied::Duplicate,
+            Ordering::Less if !active(Mutant::IgnoreBaseVersion) => Applied::Gap,
+            _ => {
                 self.install(bucket, next, unit);
                 Applied::Applied
             }
-            std::cmp::Ordering::Greater => Applied::Duplicate,
-            std::cmp::Ordering::Less => Applied::Gap,
         })
     }
 

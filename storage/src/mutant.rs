@@ -37,11 +37,21 @@ pub enum Mutant {
     UpdateBeforeLog = 13,
     /// One transaction in eight gives up after it has logged (rule C3).
     AbortAfterLog = 14,
+    /// A bucket of which a transaction has two keys gets two units.
+    SplitUnits = 15,
+    /// A backup applies a unit whatever its base version.
+    IgnoreBaseVersion = 16,
+    /// The outcome is told before the record is logged (rule C6).
+    TellBeforeLog = 17,
+    /// A log slot is overwritten before the primaries have acknowledged (rules C6 and C8).
+    ReuseSlotEarly = 18,
+    /// A lock for insert reserves no space (rule C9).
+    SkipReservation = 19,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 20] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -57,6 +67,11 @@ impl Mutant {
         Self::SkipAgreement,
         Self::UpdateBeforeLog,
         Self::AbortAfterLog,
+        Self::SplitUnits,
+        Self::IgnoreBaseVersion,
+        Self::TellBeforeLog,
+        Self::ReuseSlotEarly,
+        Self::SkipReservation,
     ];
 }
 

@@ -18,6 +18,9 @@ const ROWS_PER_BUCKET: u64 = 7;
 const BUCKETS_MIN: u64 = 1024;
 /// A main bucket starts at a multiple of this many words, so that its header lies in one cache line.
 const MAIN_ALIGNMENT_WORDS: usize = 4;
+/// The same where the coarser one would cost a tenth of the memory: values of a word or less. A
+/// header may then lie in two cache lines.
+const SMALL_ALIGNMENT_WORDS: usize = 2;
 /// An overflow bucket holds at least this many slots, unless a single one fills cache lines.
 const OVERFLOW_SLOTS_MIN: usize = 2;
 
@@ -59,8 +62,9 @@ impl TableLayout {
             max: u64::from(u32::MAX) * partitions,
         })?;
         let slot_words = 1 + value_bytes.div_ceil(8);
-        let main_words = (HEADER_WORDS + SLOTS_PER_MAIN_BUCKET * slot_words)
-            .next_multiple_of(MAIN_ALIGNMENT_WORDS);
+        let alignment = if slot_words > 2 { MAIN_ALIGNMENT_WORDS } else { SMALL_ALIGNMENT_WORDS };
+        let main_words =
+            (HEADER_WORDS + SLOTS_PER_MAIN_BUCKET * slot_words).next_multiple_of(alignment);
         let overflow_min = if slot_words > 2 * LINE_WORDS { 1 } else { OVERFLOW_SLOTS_MIN };
         let overflow_words =
             (OVERFLOW_HEADER_WORDS + overflow_min * slot_words).next_multiple_of(LINE_WORDS);

@@ -61,7 +61,9 @@ impl Transaction<'_> {
         for (&(address, row), end) in order.iter().zip(1..) {
             let locked = rows[row as usize].state == RowState::Granted;
             match groups.last_mut() {
-                Some(group) if order[group.start as usize].0 == address => {
+                Some(group)
+                    if order[group.start as usize].0 == address && !active(Mutant::SplitUnits) =>
+                {
                     group.end = end;
                     group.locked |= locked;
                     check_row(rows, &order[group.range()])?;

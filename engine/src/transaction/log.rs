@@ -53,6 +53,16 @@ impl Transaction<'_> {
         if bytes > max { Err(Abort::TooLarge { bytes, max }) } else { Ok(()) }
     }
 
+    /// Logs a record in place of this transaction's, as the coroutine's next one will.
+    pub(super) fn log_next(&mut self) -> Result<(), Abort> {
+        let own = std::mem::take(&mut self.record);
+        self.id.counter += 1;
+        CommitRecordWriter::begin(&mut self.record, self.id, std::iter::empty()).finish(0);
+        let result = self.log();
+        self.record = own;
+        result
+    }
+
     /// Stores the record at every log replica and waits for all of them.
     ///
     /// # Errors

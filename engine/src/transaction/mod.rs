@@ -122,6 +122,10 @@ impl<'s> Transaction<'s> {
     /// Starts the next transaction of the coroutine; one that was left open is aborted first.
     pub(crate) fn restart(&mut self) {
         self.abort();
+        let is_committed = self.stage == Stage::Committed && self.rows.iter().any(Row::changes);
+        if active(Mutant::TellBeforeLog) && is_committed {
+            self.replicate().expect("the record fits a message");
+        }
         self.id.counter += 1;
         self.owner = Owner::from(self.id);
         self.stage = Stage::Open;
@@ -296,8 +300,16 @@ impl<'s> Transaction<'s> {
             return Ok(());
         }
         self.write_record()?;
-        // From here on the transaction cannot abort (rule C3): each phase waits until it is
-        // acknowledged everywhere (C4, C5), and then the coroutine may log again (C6, C8).
+        if active(Mutant::TellBeforeLog) {
+            return Ok(());
+        }
+        self.replicate()
+    }
+
+    /// From here on the transaction cannot abort (rule C3): each phase waits until it is
+    /// acknowledged everywhere (C4, C5), and then the coroutine may log again (C6, C8).
+    #[inline(always)]
+    fn replicate(&mut self) -> Result<(), Abort> {
         if active(Mutant::UpdateBeforeLog) {
             self.commit_backups();
         }
@@ -310,6 +322,9 @@ impl<'s> Transaction<'s> {
             self.commit_backups();
         } else {
             self.commit_backups();
+            if active(Mutant::ReuseSlotEarly) {
+                self.log_next()?;
+            }
             self.commit_primaries();
         }
         Ok(())

@@ -55,9 +55,17 @@ impl Protocol {
         if configuration.is_active {
             return;
         }
-        let not_prepared = |node: &u8| state.nodes[usize::from(*node)].epoch < configuration.epoch;
-        actions.extend(self.members(state).filter(not_prepared).map(Action::Prepare));
-        if !configuration.flushed && !self.members(state).any(|node| not_prepared(&node)) {
+        let mut all_are_prepared = true;
+        for node in self.members(state) {
+            for (worker, &epoch) in (0..).zip(&state.nodes[usize::from(node)].epochs) {
+                if epoch < configuration.epoch {
+                    actions.push(Action::Prepare(node, worker));
+                    // A node that answers for its other workers too early is the rule removed.
+                    all_are_prepared &= worker > 0 && !self.rules.every_worker_prepares;
+                }
+            }
+        }
+        if !configuration.flushed && all_are_prepared {
             actions.push(Action::Flush);
         }
         let may_activate = configuration.lease_over || !self.rules.activation_waits_for_leases;
@@ -75,8 +83,9 @@ impl Protocol {
                 configuration.is_active = false;
                 configuration.removed.insert(node);
             }
-            Action::Prepare(node) => {
-                state.nodes[usize::from(node)].epoch = state.configuration.epoch;
+            Action::Prepare(node, worker) => {
+                let epochs = &mut state.nodes[usize::from(node)].epochs;
+                epochs[usize::from(worker)] = state.configuration.epoch;
             }
             Action::Flush => self.flush(state),
             Action::LeaseOver => {

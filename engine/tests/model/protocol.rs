@@ -25,9 +25,17 @@ pub(crate) const NODES: u8 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) node: u8,
+    /// Its worker, which talks to the workers of the same number and keeps their log slots.
+    pub(crate) worker: u8,
     /// Its coroutine: transactions of one run one after the other and share a log slot.
     pub(crate) slot: u8,
     pub(crate) rounds: Vec<Vec<(u8, Access)>>,
+}
+
+impl Plan {
+    fn coroutine(&self) -> (u8, u8, u8) {
+        (self.node, self.worker, self.slot)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +97,12 @@ pub(crate) type Record = (u8, Vec<(u8, u8)>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) alive: bool,
-    pub(crate) epoch: u8,
+    /// By worker: each adopts an epoch at its own moment.
+    pub(crate) epochs: Vec<u8>,
     /// It may answer for its buckets.
     pub(crate) lease: bool,
-    /// By coroutine (node, slot): the last record.
-    pub(crate) log: BTreeMap<(u8, u8), Record>,
+    /// By coroutine (node, worker, slot): the last record.
+    pub(crate) log: BTreeMap<(u8, u8, u8), Record>,
     pub(crate) buckets: BTreeMap<u8, Bucket>,
 }
 
@@ -150,7 +159,8 @@ pub(crate) enum Action {
     Advance(u8),
     Crash(u8),
     Propose(u8),
-    Prepare(u8),
+    /// A worker of a node stops what it does in the old epoch.
+    Prepare(u8, u8),
     Flush,
     LeaseOver,
     Activate,
@@ -164,6 +174,11 @@ pub(crate) struct Protocol {
 }
 
 impl Protocol {
+    /// Workers of each node.
+    pub(crate) fn workers(&self) -> usize {
+        self.plans.iter().map(|plan| usize::from(plan.worker) + 1).max().unwrap_or(1)
+    }
+
     /// The copies of a bucket in the configuration of the manager, the first of them the primary.
     pub(crate) fn copies(&self, state: &State, bucket: u8) -> Vec<u8> {
         let ring = [bucket % NODES, (bucket + 1) % NODES];
@@ -188,11 +203,19 @@ impl Protocol {
         std::iter::once(node).chain(others.take(1)).collect()
     }
 
+    /// The epoch that the worker of a transaction has adopted at a node.
+    fn epoch_at(&self, state: &State, node: u8, index: u8) -> u8 {
+        let worker = self.plans[usize::from(index)].worker;
+        state.nodes[usize::from(node)].epochs[usize::from(worker)]
+    }
+
     /// Whether a coordinator may take a step.
     fn may_step(&self, state: &State, index: u8) -> bool {
-        let transaction = &state.transactions[usize::from(index)];
-        let node = &state.nodes[usize::from(self.plans[usize::from(index)].node)];
-        node.alive && node.epoch == transaction.epoch && state.is_active_at(node)
+        let node = self.plans[usize::from(index)].node;
+        let epoch = self.epoch_at(state, node, index);
+        state.nodes[usize::from(node)].alive
+            && epoch == state.transactions[usize::from(index)].epoch
+            && state.is_active_in(epoch)
     }
 
     fn send(&self, state: &mut State, index: u8, requests: Vec<(u8, Request)>) {
@@ -291,7 +314,7 @@ impl Protocol {
             Request::Log => {
                 let record = self.record(state, index);
                 let node = &mut state.nodes[usize::from(message.to)];
-                node.log.insert((plan.node, plan.slot), record);
+                node.log.insert(plan.coroutine(), record);
                 Answer::Done
             }
             Request::Backup(bucket, base) => {
@@ -326,7 +349,8 @@ impl Protocol {
 
     fn is_deliverable(&self, state: &State, message: &Message) -> bool {
         let node = &state.nodes[usize::from(message.to)];
-        let is_of_epoch = node.epoch == message.epoch || !self.rules.older_epochs_are_dropped;
+        let epoch = self.epoch_at(state, message.to, message.transaction);
+        let is_of_epoch = epoch == message.epoch || !self.rules.older_epochs_are_dropped;
         let needs_lease =
             matches!(message.request, Request::Read(_) | Request::Lock(_) | Request::Validate(..));
         node.alive && is_of_epoch && (node.lease || !needs_lease)
@@ -468,9 +492,9 @@ impl Protocol {
 }
 
 impl State {
-    /// Whether the epoch that a node has adopted is one in which transactions run.
-    fn is_active_at(&self, node: &Node) -> bool {
-        node.epoch < self.configuration.epoch || self.configuration.is_active
+    /// Whether transactions run in an epoch that a worker has adopted.
+    fn is_active_in(&self, epoch: u8) -> bool {
+        epoch < self.configuration.epoch || self.configuration.is_active
     }
 
     /// Whether nothing goes on any more and no membership change is under way.
@@ -487,7 +511,7 @@ impl Model for Protocol {
     fn init_states(&self) -> Vec<State> {
         let node = Node {
             alive: true,
-            epoch: 1,
+            epochs: vec![1; self.workers()],
             lease: true,
             log: BTreeMap::new(),
             buckets: BTreeMap::new(),
@@ -519,11 +543,12 @@ impl Model for Protocol {
             let transaction = &state.transactions[usize::from(index)];
             let earlier = self.plans[..usize::from(index)].iter().zip(&state.transactions);
             let slot_is_free = earlier
-                .filter(|(other, _)| (other.node, other.slot) == (plan.node, plan.slot))
+                .filter(|(other, _)| other.coroutine() == plan.coroutine())
                 .all(|(_, other)| other.phase == Phase::Ended);
             let node = &state.nodes[usize::from(plan.node)];
             if transaction.phase == Phase::Idle {
-                if node.alive && slot_is_free && state.is_active_at(node) {
+                let epoch = self.epoch_at(state, plan.node, index);
+                if node.alive && slot_is_free && state.is_active_in(epoch) {
                     actions.push(Action::Begin(index));
                 }
             } else if transaction.phase != Phase::Ended
@@ -551,8 +576,8 @@ impl Model for Protocol {
         match action {
             Action::Begin(index) => {
                 state.moment += 1;
-                let node = &state.nodes[usize::from(self.plans[usize::from(index)].node)];
-                let epoch = node.epoch;
+                let node = self.plans[usize::from(index)].node;
+                let epoch = self.epoch_at(&state, node, index);
                 let transaction = &mut state.transactions[usize::from(index)];
                 transaction.began = state.moment;
                 transaction.epoch = epoch;
