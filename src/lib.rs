@@ -104,7 +104,8 @@
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Cluster, ClusterError, ClusterOptions, Completion, Configuration, Coordinator, Loader,
-    LockMode, LogObserver, Lost, Node, Outcome, Place, RowId, StorageError, TableId, Topology,
+    Abort, Change, Cluster, ClusterError, ClusterOptions, Completion, Configuration, Coordinator,
+    Deferred, Direction, KeyRange, KeyValue, Loader, LockMode, LogObserver, Lost, Node,
+    Observation, Outcome, Page, Place, RowId, Savepoint, ScanPage, StorageError, TableId, Topology,
     Transaction,
 };

@@ -139,7 +139,7 @@ fn flush(simulation: &Simulation) {
             let table = cluster.nodes()[usize::from(copy)].table(unit.table).unwrap();
             let mut place = table.bucket_place(unit.partition, unit.bucket).unwrap();
             for item in unit.items() {
-                let (Item::Put { key, .. } | Item::Delete { key }) = item;
+                let (Item::Put { key, .. } | Item::Delete { key, .. }) = item;
                 place = place.with_tag(table.locate(key).tag);
             }
             let _: Applied = table.apply_at_backup(place, &unit);

@@ -51,8 +51,8 @@ fn replay(initial: Rows, records: &[Vec<u8>]) -> Rows {
             assert_eq!(version, expected, "no version of a bucket is missing in the log");
             for item in unit.items() {
                 match item {
-                    Item::Put { key, value } => rows.insert((table, key), value.to_vec()),
-                    Item::Delete { key } => rows.remove(&(table, key)),
+                    Item::Put { key, value, .. } => rows.insert((table, key), value.to_vec()),
+                    Item::Delete { key, .. } => rows.remove(&(table, key)),
                 };
             }
         }

@@ -1,4 +1,4 @@
-//! After a run: every copy of every bucket equal, and no lock held.
+//! After a run: every copy of every bucket equal, every index exact, and no lock held.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,7 @@ const DESCRIBED_MAX: usize = 3;
 struct Differences {
     locked: AtomicU64,
     different: AtomicU64,
+    unindexed: AtomicU64,
     first: std::sync::Mutex<Vec<String>>,
 }
 
@@ -48,12 +49,14 @@ pub fn check_replicas(cluster: &Cluster) -> Vec<Check> {
     });
     let first = found.first.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (locked, different) = (found.locked.into_inner(), found.different.into_inner());
+    let unindexed = found.unindexed.into_inner();
     let gaps: u64 = cluster.nodes().iter().map(|node| node.gaps()).sum();
     let counts = format!("{different} buckets differ, {gaps} updates missing");
     let detail = std::iter::once(counts).chain(first).collect::<Vec<_>>().join("; ");
     vec![
         Check::new("replicas equal byte for byte", different == 0 && gaps == 0, detail),
         Check::equal("no lock held", 0, i128::from(locked)),
+        Check::equal("keys that differ between rows and index", 0, i128::from(unindexed)),
     ]
 }
 
@@ -63,6 +66,9 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
     for number in 0..u16::MAX {
         let table = |copy: u16| cluster.nodes()[usize::from(copy)].table(number);
         let Some(primary_table) = table(copies[0]) else { break };
+        let tables = copies.iter().filter_map(|&copy| table(copy));
+        let unindexed: usize = tables.map(|table| table.index_differences(partition)).sum();
+        found.unindexed.fetch_add(unindexed as u64, Ordering::Relaxed);
         for bucket in 0..primary_table.layout().buckets {
             primary_table.snapshot(partition, bucket, &mut primary);
             let place =

@@ -288,11 +288,24 @@ impl Cluster {
         value_bytes: usize,
         rows: u64,
     ) -> Result<TableId, ClusterError> {
+        let layout = TableLayout::new(name, value_bytes, rows, self.configuration.partitioning)?;
+        self.create(name, layout)
+    }
+
+    /// Creates a table of byte-string keys, in order, and byte-string values, for about `rows` rows:
+    /// keys of up to 4 KiB and values of up to 1 MiB.
+    ///
+    /// # Errors
+    /// As [`Self::create_table`].
+    pub fn create_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
+        let layout = TableLayout::heap(name, rows, true, self.configuration.partitioning)?;
+        self.create(name, layout)
+    }
+
+    fn create(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
         // Nothing panics while it is held, so a poisoned lock guards nothing broken.
         let _one_at_a_time =
             self.creating_table.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let partitioning = self.configuration.partitioning;
-        let layout = TableLayout::new(name, value_bytes, rows, partitioning)?;
         let number = self.nodes[0].next_table().ok_or(ClusterError::TooManyTables)?;
         if self.table(name).is_some() {
             return Err(ClusterError::TableExists(name.to_owned()));
@@ -342,6 +355,29 @@ impl Cluster {
             .map_err(|_| ClusterError::Busy)
     }
 
+    /// Runs `job` on a coroutine of some worker. Returns at once.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if every queue is full.
+    pub fn spawn_anywhere<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+    ) -> Result<Completion<T>, ClusterError> {
+        let (completer, completion) = completion();
+        let mut job: Job = Box::new(move |coordinator: &mut Coordinator<'_>| {
+            completer.complete(job(coordinator));
+        });
+        for _ in 0..self.jobs.len() {
+            // Relaxed: which worker is first does not matter.
+            let place = self.next_place.fetch_add(1, Ordering::Relaxed) % self.jobs.len();
+            match self.enqueue(place, job) {
+                Ok(()) => return Ok(completion),
+                Err(refused) => job = refused,
+            }
+        }
+        Err(ClusterError::Busy)
+    }
+
     fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
         self.jobs[place].push(job)?;
         // A simulated cluster has no threads to wake.
@@ -364,19 +400,7 @@ impl Cluster {
         T: Send + 'static,
         E: From<Abort> + Send + 'static,
     {
-        let (completer, completion) = completion();
-        let mut job: Job = Box::new(move |coordinator: &mut Coordinator<'_>| {
-            completer.complete(coordinator.run(body));
-        });
-        for _ in 0..self.jobs.len() {
-            // Relaxed: which worker is first does not matter.
-            let place = self.next_place.fetch_add(1, Ordering::Relaxed) % self.jobs.len();
-            match self.enqueue(place, job) {
-                Ok(()) => return Ok(completion),
-                Err(refused) => job = refused,
-            }
-        }
-        Err(ClusterError::Busy)
+        self.spawn_anywhere(move |coordinator| coordinator.run(body))
     }
 
     /// As [`Self::submit`], and waits for the outcome.

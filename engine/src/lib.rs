@@ -15,12 +15,14 @@ mod cluster;
 mod completion;
 mod configuration;
 mod coordinator;
+mod deferred;
 mod driver;
 mod loader;
 mod node;
 mod outcome;
 mod participant;
 mod request;
+mod scan_page;
 pub mod simulation;
 mod transaction;
 mod worker;
@@ -29,13 +31,14 @@ pub use cluster::{Cluster, ClusterError, ClusterOptions, Place, Topology};
 pub use completion::{Completion, Lost};
 pub use configuration::Configuration;
 pub use coordinator::Coordinator;
+pub use deferred::{Deferred, KeyValue, Page, Savepoint};
 pub use loader::Loader;
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
-pub use transaction::{RowId, Transaction};
+pub use transaction::{Change, KeyRange, Observation, RowId, ScanPage, Transaction};
 pub use worker::{Job, Worker, WorkerParts};
 
 /// Re-exported for tests that remove a rule.
 pub use gannet_rpc::mutant as rpc_mutant;
 /// Re-exported for embedding.
-pub use gannet_storage::{LockMode, LogObserver, StorageError, mutant};
+pub use gannet_storage::{Direction, LockMode, LogObserver, StorageError, mutant};

@@ -1,17 +1,26 @@
 //! Requests between coordinator and participants, and their answers, as bytes.
 //!
 //! ```text
-//! READ      u16 table | u16 0         | u32 0      | u64 key     | u64 owner
-//! LOCK      u16 table | u16 mode      | u32 0      | u64 key     | u64 owner
-//! VALIDATE  u16 table | u16 partition | u32 bucket | u64 version | u64 owner
-//! UNLOCK    u16 table | u16 partition | u32 bucket | u64 0       | u64 owner
-//! LOG       a commit record           BACKUP, PRIMARY   a unit
+//! READ           u16 table | u16 0         | u32 0           | u64 key     | u64 owner | row key
+//! LOCK           u16 table | u16 mode      | u32 value bytes | u64 key     | u64 owner | row key
+//! VALIDATE       u16 table | u16 partition | u32 bucket      | u64 version | u64 owner
+//! VALIDATE_LEAF  u16 table | u16 partition | u32 leaf        | u64 counter | u64 owner
+//! UNLOCK         u16 table | u16 partition | u32 bucket      | u64 key     | u64 owner | row key
+//! SCAN           u16 table | u16 partition | u32 rows        | u64 shape   | u64 owner | from | to
+//! LOG            a commit record           BACKUP, PRIMARY   a unit
 //!
 //! answer to READ and LOCK, where it has one: u64 version | value
+//! answer to LOCK for insert in an ordered table: u64 version, then words: leaf | before |
+//!                                                 after | new leaf, if it was split | its counter
+//! answer to SCAN: see `scan_page.rs`
 //! ```
+//! The row key is that of a heap table, whose hash is the key; a fixed table has none. A LOCK in a heap
+//! table is answered without the value.
+//!
 //! *Source*: FaSST section 5, figure 6.
 
-use gannet_storage::{LockMode, Owner};
+use gannet_rpc::MESSAGE_BYTES_MAX;
+use gannet_storage::{LeafChange, LeafVersion, LockMode, Owner};
 
 pub(crate) const READ: u16 = 1;
 pub(crate) const LOCK: u16 = 2;
@@ -20,6 +29,8 @@ pub(crate) const LOG: u16 = 4;
 pub(crate) const BACKUP: u16 = 5;
 pub(crate) const PRIMARY: u16 = 6;
 pub(crate) const UNLOCK: u16 = 7;
+pub(crate) const VALIDATE_LEAF: u16 = 8;
+pub(crate) const SCAN: u16 = 9;
 
 /// Modes of LOCK.
 pub(crate) const UPDATE: u16 = 1;
@@ -30,6 +41,9 @@ pub(crate) const DELETE: u16 = 3;
 pub(crate) const KEY_REQUEST_BYTES: usize = 24;
 /// Bytes before the value in an answer to READ or LOCK.
 pub(crate) const VERSION_BYTES: usize = 8;
+/// Bytes of responses to one message beyond which no further row is added to it: half of the largest
+/// message, so that a row and the answers `Postponed` to the other requests find room.
+pub(crate) const RESPONSE_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 2;
 
 /// What a participant answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +69,10 @@ pub(crate) enum Status {
     Gap = 9,
     /// The request names a table, partition or bucket that is not here, or is malformed.
     Refused = 10,
+    /// READ, SCAN: the response is full; ask again.
+    Postponed = 11,
+    /// SCAN: there may be more rows in the range behind those of the answer.
+    More = 12,
 }
 
 impl Status {
@@ -70,6 +88,8 @@ impl Status {
             7 => Self::Changed,
             8 => Self::Full,
             9 => Self::Gap,
+            11 => Self::Postponed,
+            12 => Self::More,
             _ => Self::Refused,
         }
     }
@@ -81,8 +101,9 @@ pub(crate) struct KeyRequest {
     pub(crate) table: u16,
     /// Lock mode, or partition.
     pub(crate) detail: u16,
+    /// Bucket, leaf, bytes of the value, or rows.
     pub(crate) bucket: u32,
-    /// Key, or version.
+    /// Key, version, counter, or shape.
     pub(crate) key: u64,
     pub(crate) owner: Owner,
 }
@@ -101,19 +122,46 @@ impl KeyRequest {
         bytes
     }
 
+    /// The request, and what follows it.
     #[inline]
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; KEY_REQUEST_BYTES] = bytes.try_into().ok()?;
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (bytes, rest) = bytes.split_first_chunk::<KEY_REQUEST_BYTES>()?;
         let word = u64_at(bytes, 0);
         let [t0, t1, d0, d1, b0, b1, b2, b3] = word.to_le_bytes();
-        Some(Self {
+        let request = Self {
             table: u16::from_le_bytes([t0, t1]),
             detail: u16::from_le_bytes([d0, d1]),
             bucket: u32::from_le_bytes([b0, b1, b2, b3]),
             key: u64_at(bytes, 8),
             owner: Owner(u64_at(bytes, 16)),
-        })
+        };
+        Some((request, rest))
     }
+}
+
+/// Bytes of a leaf's change in an answer to LOCK.
+pub(crate) const LEAF_CHANGE_BYTES: usize = 40;
+
+/// What is not there is 2^64 - 1.
+pub(crate) fn encode_leaf_change(change: LeafChange) -> [u8; LEAF_CHANGE_BYTES] {
+    let split = change.split.map(|split| (u64::from(split.leaf), split.counter));
+    let (new_leaf, counter) = split.unwrap_or((u64::MAX, u64::MAX));
+    let after = change.after.unwrap_or(u64::MAX);
+    let words = [u64::from(change.leaf), change.before, after, new_leaf, counter];
+    let mut bytes = [0; LEAF_CHANGE_BYTES];
+    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+    bytes
+}
+
+pub(crate) fn decode_leaf_change(bytes: &[u8]) -> Option<LeafChange> {
+    let bytes: &[u8; LEAF_CHANGE_BYTES] = bytes.try_into().ok()?;
+    let leaf = u32::try_from(u64_at(bytes, 0)).ok()?;
+    let known = |at| Some(u64_at(bytes, at)).filter(|&word| word != u64::MAX);
+    let split = known(24).and_then(|leaf| u32::try_from(leaf).ok());
+    let split = split.map(|leaf| LeafVersion { leaf, counter: u64_at(bytes, 32) });
+    Some(LeafChange { leaf, before: u64_at(bytes, 8), after: known(16), split })
 }
 
 /// The 8 bytes at `at`, which the caller knows to be there.
@@ -144,9 +192,15 @@ mod tests {
             key: u64::MAX - 3,
             owner: Owner(9),
         };
-        assert_eq!(KeyRequest::decode(&request.encode()), Some(request));
+        let bytes = [&request.encode()[..], b"row key"].concat();
+        assert_eq!(KeyRequest::decode(&bytes), Some((request, &b"row key"[..])));
         assert_eq!(KeyRequest::decode(&request.encode()[1..]), None);
-        for status in 1..=10 {
+        for after in [Some(9), None] {
+            let split = after.map(|counter| LeafVersion { leaf: 10, counter });
+            let change = LeafChange { leaf: 7, before: 8, after, split };
+            assert_eq!(decode_leaf_change(&encode_leaf_change(change)), Some(change));
+        }
+        for status in 1..=12 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }
     }

@@ -86,6 +86,13 @@ impl<'a> ResponseWriter<'a> {
         self.messages
     }
 
+    /// Bytes of the messages appended so far.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
     /// Appends a message without a payload.
     #[inline]
     pub fn push(&mut self, status: u16) {

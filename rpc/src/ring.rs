@@ -6,8 +6,8 @@
 //! ```
 //! Positions count bytes and never wrap; a position modulo the capacity is the place in the ring. A
 //! frame is contiguous, so a packet can be read where it lies. A sender that finds the ring empty
-//! goes back to its start once it has left the first few KiB: the part in use stays in the cache,
-//! however large the ring is for bursts.
+//! goes back to its start, with a small packet, once it has left the first few KiB: the part in use
+//! stays in the cache, however large the ring is for bursts.
 //!
 //! Facts that the unsafe code rests on:
 //! - there is one [`Producer`] and one [`Consumer`] of a ring, neither of which can be cloned;
@@ -107,8 +107,9 @@ impl Producer {
         let capacity = self.shared.memory.capacity();
         let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
         let mut at = offset(self.tail, capacity);
-        // A restart gives up the rest of the ring, so the frame must fit before where it would go.
-        if at + frame > capacity || at >= RESTART_BYTES.max(frame) && self.is_empty() {
+        // A restart gives up the rest of the ring, which the packets of a large message may need.
+        let may_restart = at >= RESTART_BYTES && frame <= RESTART_BYTES;
+        if at + frame > capacity || may_restart && self.is_empty() {
             if !self.has_room(capacity - at + frame) {
                 return false;
             }
@@ -442,6 +443,36 @@ mod tests {
             assert_eq!(consumers.poll(1), 1);
             assert_eq!(consumers.packet(0), packet);
             consumers.release();
+        }
+    }
+
+    #[test]
+    fn a_message_that_found_no_room_finds_it_when_it_comes_again() {
+        // Fragments of 16 KiB with a shorter one behind them, as a retransmission sends them.
+        for last in (8..(16 << 10)).step_by(1_000) {
+            for at in (0..(64 << 10)).step_by(4 << 10) {
+                let (mut producer, consumer) = ring(64 << 10);
+                let mut consumers = ConsumerSet::new(std::iter::once(consumer));
+                let mut receive = |producer: &mut Producer| {
+                    producer.publish();
+                    let count = consumers.poll(9);
+                    consumers.release();
+                    count
+                };
+                assert!(
+                    at < (4 << 10)
+                        || (0..at >> 12).all(|_| {
+                            let taken = producer.push(&[0; (4 << 10) - 8]);
+                            taken && receive(&mut producer) == 1
+                        })
+                );
+                let window = [16 << 10, 16 << 10, last].map(|bytes| vec![1; bytes]);
+                let fits = (0..3).any(|_| {
+                    let taken = window.iter().filter(|packet| producer.push(packet)).count();
+                    receive(&mut producer) == taken && taken == 3
+                });
+                assert!(fits, "at {at}, {last} bytes at the end");
+            }
         }
     }
 

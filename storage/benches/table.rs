@@ -90,7 +90,7 @@ fn lock_and_apply(criterion: &mut Criterion) {
                 let address = (0, location.partition, location.bucket, 0);
                 unit.clear();
                 let mut writer = BucketUpdateWriter::begin(&mut unit, address, version, READER);
-                writer.put(key, &value);
+                writer.put(key, &[], &value);
                 writer.finish();
                 let applied = table.apply_at_primary(place, &BucketUpdate::parse_checked(&unit));
                 assert_eq!(applied, Applied::Applied);

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::bucket_update::{BucketUpdate, Item};
+use crate::heap::RowKey;
 use crate::mutant::{Mutant, active};
 use crate::table::{Place, Table};
 
@@ -53,9 +54,13 @@ impl Table {
     fn install(&self, bucket: Bucket<'_>, next: &mut u64, unit: &BucketUpdate<'_>) {
         for item in unit.items() {
             match item {
-                Item::Put { key, value } => {
-                    let tag = self.locate(key).tag;
-                    let stored = bucket.put(next, tag, key, value, Quota::BeyondLimit);
+                Item::Put { key, row_key, value } => {
+                    let quota = Quota::BeyondLimit;
+                    let stored = if self.layout().is_heap {
+                        self.put_row(bucket, next, RowKey::new(row_key), value, quota)
+                    } else {
+                        bucket.put(next, self.locate(key).tag, key, value, quota)
+                    };
                     assert!(
                         stored,
                         "table {}: twice the memory limit of {} bytes is used up by decided \
@@ -64,7 +69,10 @@ impl Table {
                         self.limit_bytes()
                     );
                 }
-                Item::Delete { key } => bucket.remove(*next, self.locate(key).tag, key),
+                Item::Delete { row_key, .. } if self.layout().is_heap => {
+                    self.remove_row(bucket, *next, RowKey::new(row_key));
+                }
+                Item::Delete { key, .. } => bucket.remove(*next, self.locate(key).tag, key),
             }
         }
         bucket.clear_reserved();

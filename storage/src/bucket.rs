@@ -81,6 +81,21 @@ impl Slot<'_> {
         self.words[0].load(Ordering::Relaxed)
     }
 
+    /// The first word of the value.
+    pub(crate) fn value_word(&self) -> u64 {
+        self.words[1].load(Ordering::Relaxed)
+    }
+
+    /// Replaces the first word of the value; inside [`Bucket::write`].
+    pub(crate) fn store_value_word(&self, word: u64) {
+        self.words[1].store(word, Ordering::Relaxed);
+    }
+
+    /// Empties the slot; inside [`Bucket::write`].
+    pub(crate) fn clear(&self) {
+        self.store_tag(0);
+    }
+
     /// Copies the value's bytes, or as many as `out` takes.
     #[inline(always)]
     pub(crate) fn copy_value(&self, out: &mut [u8]) {
@@ -241,14 +256,26 @@ impl<'a> Bucket<'a> {
     /// The slot that holds `key`, searched from the main bucket along the chain.
     #[inline(always)]
     pub(crate) fn find(&self, sequence_word: u64, tag: u8, key: u64) -> Option<Slot<'a>> {
-        if let Some(slot) = self.find_in(self.main_slots(), tag, key) {
+        self.find_where(sequence_word, tag, key, |_| true)
+    }
+
+    /// As [`Self::find`], among the slots with that key the first that `is_meant` says yes to.
+    #[inline(always)]
+    pub(crate) fn find_where(
+        &self,
+        sequence_word: u64,
+        tag: u8,
+        key: u64,
+        is_meant: impl Fn(&Slot<'a>) -> bool,
+    ) -> Option<Slot<'a>> {
+        if let Some(slot) = self.find_in(self.main_slots(), tag, key, &is_meant) {
             return Some(slot);
         }
         let mut next = next_of(sequence_word);
         while next != 0 {
             let overflow = self.overflow(next);
             let slots = self.overflow_slots(overflow);
-            if let Some(slot) = self.find_in(slots, tag, key) {
+            if let Some(slot) = self.find_in(slots, tag, key, &is_meant) {
                 return Some(slot);
             }
             next = overflow[OVERFLOW_NEXT].load(Ordering::Relaxed);
@@ -271,6 +298,21 @@ impl<'a> Bucket<'a> {
             slot.store_value(value);
             return true;
         }
+        self.insert(next, tag, key, value, quota)
+    }
+
+    /// Writes `value` under `key` into a free slot; inside [`Self::write`], for a key that is not there.
+    ///
+    /// Returns `false`, with nothing changed, if no slot is free and `quota` is used up.
+    #[inline]
+    pub(crate) fn insert(
+        &self,
+        next: &mut u64,
+        tag: u8,
+        key: u64,
+        value: &[u8],
+        quota: Quota,
+    ) -> bool {
         let Some(slot) = self.free_slot(*next).or_else(|| {
             self.extend(next, quota).then(|| self.free_slot(*next).expect("a bucket was added"))
         }) else {
@@ -285,7 +327,7 @@ impl<'a> Bucket<'a> {
     /// Empties the slot of `key`, if there is one; inside [`Self::write`].
     pub(crate) fn remove(&self, next: u64, tag: u8, key: u64) {
         if let Some(slot) = self.find(next << 32, tag, key) {
-            slot.store_tag(0);
+            slot.clear();
         }
     }
 
@@ -433,11 +475,17 @@ impl<'a> Bucket<'a> {
     }
 
     #[inline(always)]
-    fn find_in(&self, slots: Slots<'a>, tag: u8, key: u64) -> Option<Slot<'a>> {
+    fn find_in(
+        &self,
+        slots: Slots<'a>,
+        tag: u8,
+        key: u64,
+        is_meant: &impl Fn(&Slot<'a>) -> bool,
+    ) -> Option<Slot<'a>> {
         let mut matches = matching(slots.tags.load(Ordering::Relaxed), tag, slots.count);
         while matches != 0 {
             let slot = self.slot(slots, (matches.trailing_zeros() / 8) as usize);
-            if slot.key() == key {
+            if slot.key() == key && is_meant(&slot) {
                 return Some(slot);
             }
             matches &= matches - 1;

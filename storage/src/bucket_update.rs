@@ -5,7 +5,8 @@
 //!  8 u16 layout version | 10 u16 items | 12 u32 bytes of all items
 //! 16 u64 base version                        installs base version + 1
 //! 24 u64 owner                               the transaction's lock word
-//! 32 items: u64 key | u32 value bytes (2^32 - 1 = delete) | u32 0 | value, padded to 8 bytes
+//! 32 items: u64 key | u32 value bytes (2^32 - 1 = delete) | u32 key bytes | key, value, each padded
+//!           to 8 bytes. A fixed table's key is its number and has no bytes; a heap table's hash.
 //! ```
 //! Little-endian; every unit is a multiple of 8 bytes long.
 //!
@@ -55,15 +56,19 @@ pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
 pub enum Item<'a> {
     /// Write `value` under `key`, whether the key is there or not.
     Put {
-        /// The key.
+        /// The key, or its hash.
         key: u64,
-        /// Its value, of the table's size.
+        /// The key of a heap table; empty in a fixed one.
+        row_key: &'a [u8],
+        /// Its value; in a fixed table of the table's size.
         value: &'a [u8],
     },
     /// Remove `key`.
     Delete {
-        /// The key.
+        /// The key, or its hash.
         key: u64,
+        /// The key of a heap table; empty in a fixed one.
+        row_key: &'a [u8],
     },
 }
 
@@ -166,17 +171,19 @@ impl<'a> Iterator for Items<'a> {
     fn next(&mut self) -> Option<Item<'a>> {
         let left = self.left.checked_sub(1)?;
         let (header, rest) = self.bytes.split_first_chunk::<ITEM_HEADER_BYTES>()?;
-        let key = read_u64(header, 0);
+        let (key, key_bytes) = (read_u64(header, 0), read_u32(header, 12) as usize);
+        let (row_key, rest) = rest.split_at_checked(key_bytes.next_multiple_of(8))?;
+        let row_key = &row_key[..key_bytes];
         let item = match read_u32(header, 8) {
             DELETE => {
                 self.bytes = rest;
-                Item::Delete { key }
+                Item::Delete { key, row_key }
             }
             value_bytes => {
                 let value_bytes = value_bytes as usize;
                 let (value, rest) = rest.split_at_checked(value_bytes.next_multiple_of(8))?;
                 self.bytes = rest;
-                Item::Put { key, value: &value[..value_bytes] }
+                Item::Put { key, row_key, value: &value[..value_bytes] }
             }
         };
         self.left = left;
@@ -212,28 +219,38 @@ impl<'a> BucketUpdateWriter<'a> {
         Self { out, start, items: 0 }
     }
 
-    /// Adds the writing of `value` under `key`.
+    /// Adds the writing of `value` under `key`; `row_key` is empty but in heap tables.
     ///
     /// # Panics
     /// If the value is 4 GiB long.
-    pub fn put(&mut self, key: u64, value: &[u8]) {
-        let value_bytes = u32::try_from(value.len()).expect("a value is at most 4 KiB long");
-        self.item(key, value_bytes);
-        self.out.extend_from_slice(value);
-        self.out.resize(self.out.len().next_multiple_of(8), 0);
+    pub fn put(&mut self, key: u64, row_key: &[u8], value: &[u8]) {
+        let value_bytes = u32::try_from(value.len()).expect("a value is at most 1 MiB long");
+        self.item(key, row_key, value_bytes);
+        self.pad(value);
     }
 
-    /// Adds the removal of `key`.
-    pub fn delete(&mut self, key: u64) {
-        self.item(key, DELETE);
+    /// Adds the removal of `key`; `row_key` is empty but in heap tables.
+    ///
+    /// # Panics
+    /// If the key is 4 GiB long.
+    pub fn delete(&mut self, key: u64, row_key: &[u8]) {
+        self.item(key, row_key, DELETE);
     }
 
-    fn item(&mut self, key: u64, value_bytes: u32) {
+    fn item(&mut self, key: u64, row_key: &[u8], value_bytes: u32) {
+        let key_bytes = u32::try_from(row_key.len()).expect("a key is at most 4 KiB long");
         let mut header = [0; ITEM_HEADER_BYTES];
         header[0..8].copy_from_slice(&key.to_le_bytes());
         header[8..12].copy_from_slice(&value_bytes.to_le_bytes());
+        header[12..16].copy_from_slice(&key_bytes.to_le_bytes());
         self.out.extend_from_slice(&header);
+        self.pad(row_key);
         self.items += 1;
+    }
+
+    fn pad(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+        self.out.resize(self.out.len().next_multiple_of(8), 0);
     }
 
     /// Completes the unit's header.
@@ -254,8 +271,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn change() -> impl Strategy<Value = (u64, Option<Vec<u8>>)> {
-        (any::<u64>(), proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50)))
+    fn change() -> impl Strategy<Value = (u64, Vec<u8>, Option<Vec<u8>>)> {
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..50);
+        (any::<u64>(), bytes(), proptest::option::of(bytes()))
     }
 
     proptest! {
@@ -269,10 +287,10 @@ mod tests {
             let mut bytes = vec![0xAA; 8];
             let address = (table, partition, bucket, layout);
             let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(owner));
-            for (key, value) in &changes {
+            for (key, row_key, value) in &changes {
                 match value {
-                    Some(value) => unit.put(*key, value),
-                    None => unit.delete(*key),
+                    Some(value) => unit.put(*key, row_key, value),
+                    None => unit.delete(*key, row_key),
                 }
             }
             unit.finish();
@@ -286,8 +304,10 @@ mod tests {
             let parsed: Vec<_> = unit
                 .items()
                 .map(|item| match item {
-                    Item::Put { key, value } => (key, Some(value.to_vec())),
-                    Item::Delete { key } => (key, None),
+                    Item::Put { key, row_key, value } => {
+                        (key, row_key.to_vec(), Some(value.to_vec()))
+                    }
+                    Item::Delete { key, row_key } => (key, row_key.to_vec(), None),
                 })
                 .collect();
             prop_assert_eq!(parsed, changes);

@@ -159,7 +159,7 @@ mod tests {
             for unit in 0..units {
                 let mut writer =
                     BucketUpdateWriter::begin(record.units(), (1, 2, unit, 0), 9, Owner(7));
-                writer.put(u64::from(unit), &[5; 12]);
+                writer.put(u64::from(unit), &[], &[5; 12]);
                 writer.finish();
             }
             record.finish(units);

@@ -1,5 +1,8 @@
 //! Iterating over a table bucket by bucket, for verification, copies and checkpoints.
 
+use std::collections::BTreeSet;
+
+use crate::heap::Block;
 use crate::owner::Owner;
 use crate::table::Table;
 
@@ -12,28 +15,35 @@ pub struct BucketSnapshot {
     pub version: u64,
     /// Who held the lock.
     pub owner: Owner,
-    /// Keys, ascending, and where the value of each starts.
-    keys: Vec<(u64, usize)>,
+    rows: Vec<SnapshotRow>,
     values: Vec<u8>,
-    value_bytes: usize,
+}
+
+/// A row of a snapshot: its key, and where its value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SnapshotRow {
+    key: u64,
+    start: usize,
+    end: usize,
+    /// Of the value's bytes, how many are the key of a heap table's row.
+    key_bytes: usize,
 }
 
 impl Default for BucketSnapshot {
     fn default() -> Self {
-        Self {
-            version: 0,
-            owner: Owner::FREE,
-            keys: Vec::new(),
-            values: Vec::new(),
-            value_bytes: 0,
-        }
+        Self { version: 0, owner: Owner::FREE, rows: Vec::new(), values: Vec::new() }
     }
 }
 
 impl BucketSnapshot {
-    /// The rows, by ascending key.
+    /// The rows, by ascending key; of a heap table the hash, and key and value as one.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = (u64, &[u8])> {
-        self.keys.iter().map(|&(key, at)| (key, &self.values[at..at + self.value_bytes]))
+        self.rows.iter().map(|row| (row.key, &self.values[row.start..row.end]))
+    }
+
+    /// The keys and values of a heap table's bucket.
+    pub fn heap_rows(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.rows.iter().map(|row| self.values[row.start..row.end].split_at(row.key_bytes))
     }
 
     /// Whether both have the same version and the same rows, byte for byte.
@@ -51,20 +61,50 @@ impl Table {
     pub fn snapshot(&self, partition: u16, bucket: u32, snapshot: &mut BucketSnapshot) {
         let place = self.bucket_place(partition, bucket).expect("a bucket that this node holds");
         let bucket = self.bucket(place);
-        let BucketSnapshot { version, owner, keys, values, value_bytes } = snapshot;
-        *value_bytes = self.layout().value_bytes;
+        let BucketSnapshot { version, owner, rows, values } = snapshot;
         bucket.read_consistent(|sequence| {
-            keys.clear();
+            rows.clear();
             values.clear();
             bucket.for_each(sequence, |slot| {
-                let at = values.len();
-                keys.push((slot.key(), at));
-                values.resize(at + *value_bytes, 0);
-                slot.copy_value(&mut values[at..]);
+                let (key, start) = (slot.key(), values.len());
+                let key_bytes = if self.layout().is_heap {
+                    let block = Block::of(self.arena(), slot);
+                    block.copy_key(values);
+                    block.copy_value(values);
+                    block.key_bytes()
+                } else {
+                    values.resize(start + self.layout().value_bytes, 0);
+                    slot.copy_value(&mut values[start..]);
+                    0
+                };
+                rows.push(SnapshotRow { key, start, end: values.len(), key_bytes });
             });
             *version = bucket.version();
             *owner = bucket.owner();
         });
-        keys.sort_unstable();
+        rows.sort_unstable_by(|a, b| {
+            let value = |row: &SnapshotRow| &values[row.start..row.end];
+            a.key.cmp(&b.key).then_with(|| value(a).cmp(value(b)))
+        });
+    }
+
+    /// Keys of `partition` that are in the table or in its index and not in both, and keys that are
+    /// pending: none, when no transaction runs.
+    ///
+    /// # Panics
+    /// If this node does not hold the partition.
+    #[must_use]
+    pub fn index_differences(&self, partition: u16) -> usize {
+        let Some(index) = self.heap().and_then(|heap| heap.index(partition)) else { return 0 };
+        let mut rows = BTreeSet::new();
+        let mut snapshot = BucketSnapshot::default();
+        for bucket in 0..self.layout().buckets {
+            self.snapshot(partition, bucket, &mut snapshot);
+            rows.extend(snapshot.heap_rows().map(|(key, _)| Box::<[u8]>::from(key)));
+        }
+        let entries = index.entries();
+        let pending = entries.iter().filter(|(_, owner)| *owner != Owner::FREE).count();
+        let indexed: BTreeSet<_> = entries.into_iter().map(|(key, _)| key).collect();
+        pending + rows.symmetric_difference(&indexed).count()
     }
 }

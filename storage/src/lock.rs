@@ -1,6 +1,7 @@
 //! LOCK: lock a key's bucket and read the key, in one step (FaSST section 5, step 1).
 
 use crate::arena::Quota;
+use crate::bucket::Bucket;
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::table::{Place, Table};
@@ -36,7 +37,7 @@ pub enum Lock {
     },
     /// Another transaction holds the bucket.
     Locked,
-    /// For insert: the node's memory limit is reached. Not locked by this request.
+    /// The node's memory limit is reached, for an insert or a longer row. Not locked by this request.
     Full,
 }
 
@@ -54,22 +55,44 @@ impl Table {
         out: &mut [u8],
     ) -> Lock {
         let bucket = self.bucket(place);
+        self.lock_with(
+            bucket,
+            owner,
+            mode,
+            || true,
+            |sequence| {
+                bucket.find(sequence, place.tag(), key).map(|slot| slot.copy_value(out)).is_some()
+            },
+        )
+    }
+
+    /// Locks, reads by `copy`, which gets the sequence word and tells whether the key is there, and
+    /// reserves a slot for an insert. `has_room` tells whether there is memory beside the slots.
+    #[inline(always)]
+    pub(crate) fn lock_with(
+        &self,
+        bucket: Bucket<'_>,
+        owner: Owner,
+        mode: LockMode,
+        has_room: impl Fn() -> bool,
+        copy: impl FnMut(u64) -> bool,
+    ) -> Lock {
         let held_before = match bucket.acquire(owner) {
             Ok(()) => false,
             Err(holder) if holder == owner => true,
             Err(_) => return Lock::Locked,
         };
-        let found = bucket.read_consistent(|sequence| {
-            bucket.find(sequence, place.tag(), key).map(|slot| slot.copy_value(out)).is_some()
-        });
+        let found = bucket.read_consistent(copy);
         let version = bucket.version();
         let lock = match (mode, found) {
-            (LockMode::Update | LockMode::Delete, true) => Lock::Granted { version },
+            (LockMode::Update | LockMode::Delete, true) if has_room() => Lock::Granted { version },
+            (LockMode::Update | LockMode::Delete, true) => Lock::Full,
             (LockMode::Update | LockMode::Delete, false) => Lock::Absent { version },
             (LockMode::Insert, true) => Lock::Exists { version },
             (LockMode::Insert, false) => {
                 let is_reserved = active(Mutant::SkipReservation)
-                    || bucket.write(|next| bucket.reserve(next, Quota::WithinLimit));
+                    || (has_room()
+                        && bucket.write(|next| bucket.reserve(next, Quota::WithinLimit)));
                 if is_reserved { Lock::Granted { version } } else { Lock::Full }
             }
         };

@@ -56,7 +56,7 @@ fn unit(table: &Table, key: u64, base_version: u64, owner: Owner) -> Vec<u8> {
     let mut bytes = Vec::new();
     let address = (0, 0, table.locate(key).bucket, 0);
     let mut writer = BucketUpdateWriter::begin(&mut bytes, address, base_version, owner);
-    writer.put(key, &value(table, base_version + 1));
+    writer.put(key, &[], &value(table, base_version + 1));
     writer.finish();
     bytes
 }
@@ -192,8 +192,8 @@ fn loom_a_snapshot_is_never_torn() {
         };
         let mut bytes = Vec::new();
         let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0, 0), 0, Owner(1));
-        unit.put(1, &value(&table, 1));
-        unit.put(2, &value(&table, 1));
+        unit.put(1, &[], &value(&table, 1));
+        unit.put(2, &[], &value(&table, 1));
         unit.finish();
         assert_eq!(apply_at_backup(&table, 1, &bytes), Applied::Applied);
         let new = reader.join().unwrap() == 1;

@@ -47,11 +47,13 @@ pub enum Mutant {
     ReuseSlotEarly = 18,
     /// A lock for insert reserves no space (rule C9).
     SkipReservation = 19,
+    /// The leaves that a scan has touched are not validated.
+    SkipLeafValidation = 20,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -72,6 +74,7 @@ impl Mutant {
         Self::TellBeforeLog,
         Self::ReuseSlotEarly,
         Self::SkipReservation,
+        Self::SkipLeafValidation,
     ];
 }
 

@@ -1,5 +1,6 @@
 //! READ: version and value of a key, refused while another transaction holds the bucket.
 
+use crate::bucket::Bucket;
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::table::{Place, Table};
@@ -29,19 +30,27 @@ impl Table {
     #[inline]
     pub fn read(&self, place: Place, key: u64, reader: Owner, out: &mut [u8]) -> Read {
         let bucket = self.bucket(place);
+        self.read_with(bucket, reader, |sequence| {
+            let slot = bucket.find(sequence, place.tag(), key);
+            slot.map(|slot| slot.copy_value(out)).is_some()
+        })
+    }
+
+    /// Reads by `copy`, which gets the sequence word and tells whether the key is there.
+    #[inline(always)]
+    pub(crate) fn read_with(
+        &self,
+        bucket: Bucket<'_>,
+        reader: Owner,
+        mut copy: impl FnMut(u64) -> bool,
+    ) -> Read {
         bucket.read_consistent(|sequence| {
             let owner = bucket.owner();
             if owner != Owner::FREE && owner != reader && !active(Mutant::ReadLocked) {
                 return Read::Locked;
             }
             let version = bucket.version();
-            match bucket.find(sequence, place.tag(), key) {
-                Some(slot) => {
-                    slot.copy_value(out);
-                    Read::Found { version }
-                }
-                None => Read::Absent { version },
-            }
+            if copy(sequence) { Read::Found { version } } else { Read::Absent { version } }
         })
     }
 

@@ -1,4 +1,4 @@
-//! A table of fixed-size values: its layout, and its main buckets on one node.
+//! A table: its layout, and its main buckets on one node.
 
 use std::sync::Arc;
 
@@ -7,10 +7,14 @@ use crate::bucket::{
     Bucket, HEADER_WORDS, OVERFLOW_HEADER_WORDS, OVERFLOW_SLOTS_MAX, SLOTS_PER_MAIN_BUCKET,
 };
 use crate::error::StorageError;
+use crate::heap::Heap;
 use crate::location::{Location, Partitioning};
+use crate::ordered_index::OrderedIndex;
 
 /// Largest value of a fixed table, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
+/// Bytes of a slot's value in a heap table: the number of a block's first word.
+const BLOCK_NUMBER_BYTES: usize = 8;
 /// Rows per main bucket at the expected number of rows. Seven is where memory per row is least for
 /// the values of TATP and the object store: beyond it overflow buckets cost more than they fill.
 const ROWS_PER_BUCKET: u64 = 7;
@@ -27,8 +31,12 @@ const OVERFLOW_SLOTS_MIN: usize = 2;
 /// The sizes that follow from a table's definition: the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLayout {
-    /// Bytes of each value.
+    /// Bytes of each value of a fixed table; what a slot of a heap table has beside the hash.
     pub value_bytes: usize,
+    /// Keys and values are byte strings: see [`crate::RowKey`].
+    pub is_heap: bool,
+    /// A heap table with an ordered index of its keys.
+    pub is_ordered: bool,
     /// Main buckets per partition.
     pub buckets: u32,
     /// Rises when buckets are split; 0 until a table grows. Units and records carry it.
@@ -72,6 +80,8 @@ impl TableLayout {
             ((overflow_words - OVERFLOW_HEADER_WORDS) / slot_words).min(OVERFLOW_SLOTS_MAX);
         Ok(Self {
             value_bytes,
+            is_heap: false,
+            is_ordered: false,
             buckets,
             version: 0,
             slot_words,
@@ -79,6 +89,21 @@ impl TableLayout {
             overflow_slots,
             overflow_words,
         })
+    }
+
+    /// The layout of heap table `name` for about `rows` rows in the whole cluster, with its keys in
+    /// order or not.
+    ///
+    /// # Errors
+    /// [`StorageError::Rows`] if there are too many.
+    pub fn heap(
+        name: &str,
+        rows: u64,
+        is_ordered: bool,
+        partitioning: Partitioning,
+    ) -> Result<Self, StorageError> {
+        let layout = Self::new(name, BLOCK_NUMBER_BYTES, rows, partitioning)?;
+        Ok(Self { is_heap: true, is_ordered, ..layout })
     }
 
     /// Bytes of the main buckets of `partitions` partitions.
@@ -141,6 +166,8 @@ pub struct Table {
     arena: Arc<Arena>,
     /// First word of each partition's main buckets, if this node holds it.
     partitions: Box<[Option<usize>]>,
+    /// What only a heap table has.
+    heap: Option<Heap>,
 }
 
 impl Table {
@@ -169,6 +196,8 @@ impl Table {
                 limit,
             }
         })?;
+        let index = |&held: &bool| (held && layout.is_ordered).then(OrderedIndex::new);
+        let heap = layout.is_heap.then(|| Heap::new(held.iter().map(index)));
         let mut next = first;
         let partitions = held
             .iter()
@@ -179,7 +208,7 @@ impl Table {
                 })
             })
             .collect();
-        Ok(Self { name: name.to_owned(), layout, partitioning, arena, partitions })
+        Ok(Self { name: name.to_owned(), layout, partitioning, arena, partitions, heap })
     }
 
     /// The table's name.
@@ -192,6 +221,14 @@ impl Table {
     #[must_use]
     pub fn layout(&self) -> &TableLayout {
         &self.layout
+    }
+
+    pub(crate) fn heap(&self) -> Option<&Heap> {
+        self.heap.as_ref()
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     /// The memory limit of the node, in bytes.

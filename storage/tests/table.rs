@@ -47,8 +47,8 @@ fn unit(bucket: u32, base_version: u64, owner: Owner, items: &[(u64, Option<Vec<
     let mut writer = BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket, 0), base_version, owner);
     for (key, value) in items {
         match value {
-            Some(value) => writer.put(*key, value),
-            None => writer.delete(*key),
+            Some(value) => writer.put(*key, &[], value),
+            None => writer.delete(*key, &[]),
         }
     }
     writer.finish();

@@ -1,10 +1,10 @@
 //! LOCK: lock a key's bucket and read the key, at its primary.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{Lock, LockMode};
+use gannet_storage::{Lock, LockMode, RowKey};
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{Status, VERSION_BYTES};
+use crate::request::{KeyRequest, LEAF_CHANGE_BYTES, Status, VERSION_BYTES, encode_leaf_change};
 
 impl Participant {
     #[inline]
@@ -12,10 +12,14 @@ impl Participant {
         &self,
         prepared: &Prepared,
         mode: LockMode,
+        payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
         let Prepared { table, place, key, owner, .. } = *prepared;
         let table = self.table(table);
+        if table.layout().is_heap {
+            return self.lock_row(prepared, mode, payload, response);
+        }
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
@@ -32,6 +36,35 @@ impl Participant {
             };
             version_out.copy_from_slice(&version.to_le_bytes());
             (status as u16, bytes)
+        });
+    }
+
+    fn lock_row(
+        &self,
+        prepared: &Prepared,
+        mode: LockMode,
+        payload: &[u8],
+        response: &mut ResponseWriter<'_>,
+    ) {
+        let Some((request, row_key)) = KeyRequest::decode(payload) else {
+            return self.refuse(response);
+        };
+        let change = (mode, request.bucket as usize);
+        let (table, key) = (self.table(prepared.table), RowKey::new(row_key));
+        let (lock, leaf) = table.lock_row(prepared.place, key, prepared.owner, change);
+        let (status, version) = match lock {
+            Lock::Granted { version } => (Status::Granted, version),
+            Lock::Absent { version } => (Status::Absent, version),
+            Lock::Exists { version } => (Status::Exists, version),
+            Lock::Locked => (Status::Locked, 0),
+            Lock::Full => (Status::Full, 0),
+        };
+        response.push_with(VERSION_BYTES + LEAF_CHANGE_BYTES, |out| {
+            let (version_out, leaf_out) = out.split_at_mut(VERSION_BYTES);
+            version_out.copy_from_slice(&version.to_le_bytes());
+            let Some(leaf) = leaf else { return (status as u16, VERSION_BYTES) };
+            leaf_out.copy_from_slice(&encode_leaf_change(leaf));
+            (status as u16, VERSION_BYTES + LEAF_CHANGE_BYTES)
         });
     }
 }

@@ -8,26 +8,35 @@ mod lock;
 mod log;
 mod primary;
 mod read;
+mod scan;
 mod unlock;
 mod validate;
 
 use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
-use gannet_storage::{BucketUpdate, CommitLog, Item, LockMode, Owner, Place, Table};
+use gannet_storage::{
+    BucketUpdate, CommitLog, HEAP_VALUE_BYTES_MAX, Item, KEY_BYTES_MAX, LockMode, Owner, Place,
+    RowKey, Table,
+};
 
 use crate::node::Node;
-use crate::request::{self, KeyRequest, Status};
+use crate::request::{self, KEY_REQUEST_BYTES, KeyRequest, Status};
+use crate::scan_page::PageWriter;
 
 /// One worker's participant: the node's tables, and the worker's own log slots.
 pub(crate) struct Participant {
     node: Arc<Node>,
     log: CommitLog,
+    /// The value of a heap table's row, on its way to a response.
+    value: Vec<u8>,
+    /// The page of a scan, on its way to a response.
+    page: PageWriter,
 }
 
 impl Participant {
     pub(crate) fn new(node: Arc<Node>, log: CommitLog) -> Self {
-        Self { node, log }
+        Self { node, log, value: Vec::new(), page: PageWriter::default() }
     }
 
     /// The records in the log slots.
@@ -37,8 +46,11 @@ impl Participant {
 
     /// What a request about a key is about, if this node is the key's primary.
     #[inline(always)]
-    fn key_target(&self, action: Action, request: &KeyRequest) -> Prepared {
+    fn key_target(&self, action: Action, request: &KeyRequest, row_key: &[u8]) -> Prepared {
         let Some(table) = self.node.table(request.table) else { return Prepared::REFUSED };
+        if !is_key_of(table, request.key, row_key) {
+            return Prepared::REFUSED;
+        }
         let location = table.locate(request.key);
         let Some(place) = table.place_of(location) else { return Prepared::REFUSED };
         table.prefetch(place);
@@ -62,6 +74,19 @@ impl Participant {
         }
     }
 
+    /// What a request about the order of a partition is about, if this node is its primary.
+    fn partition_target(&self, action: Action, request: &KeyRequest) -> Prepared {
+        let table = self.node.table(request.table).filter(|table| table.is_ordered());
+        let place = table.and_then(|table| table.bucket_place(request.detail, 0));
+        match place {
+            Some(place) if self.node.configuration().primary(request.detail) == self.node.id() => {
+                let (key, owner) = (request.key, request.owner);
+                Prepared { action, table: request.table, place, key, owner }
+            }
+            _ => Prepared::REFUSED,
+        }
+    }
+
     /// What a unit is about, if it fits its table and this node holds the bucket.
     #[inline]
     fn unit_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
@@ -73,11 +98,12 @@ impl Participant {
         }
         let mut items = unit.items();
         for item in items.by_ref() {
-            let (key, fits) = match item {
-                Item::Put { key, value } => (key, value.len() == table.layout().value_bytes),
-                Item::Delete { key } => (key, true),
+            let (key, row_key, fits) = match item {
+                Item::Put { key, row_key, value } => (key, row_key, fits(table, value)),
+                Item::Delete { key, row_key } => (key, row_key, true),
             };
             let location = table.locate(key);
+            let fits = fits && is_key_of(table, key, row_key);
             if !fits || (location.partition, location.bucket) != (unit.partition, unit.bucket) {
                 return None;
             }
@@ -99,9 +125,34 @@ impl Participant {
         self.node.table(number).expect("a prepared request names a table that is here")
     }
 
+    /// The key of a heap table's row, behind the fixed part of a request that was prepared.
+    #[inline]
+    fn row_key(payload: &[u8]) -> RowKey<'_> {
+        RowKey::new(&payload[KEY_REQUEST_BYTES..])
+    }
+
     fn refuse(&self, response: &mut ResponseWriter<'_>) {
         self.node.count_refused();
         response.push(Status::Refused as u16);
+    }
+}
+
+/// Whether `key` and `row_key` belong together in `table`.
+#[inline(always)]
+fn is_key_of(table: &Table, key: u64, row_key: &[u8]) -> bool {
+    if table.layout().is_heap {
+        row_key.len() <= KEY_BYTES_MAX && RowKey::new(row_key).hash() == key
+    } else {
+        row_key.is_empty()
+    }
+}
+
+#[inline(always)]
+fn fits(table: &Table, value: &[u8]) -> bool {
+    if table.layout().is_heap {
+        value.len() <= HEAP_VALUE_BYTES_MAX
+    } else {
+        value.len() == table.layout().value_bytes
     }
 }
 
@@ -117,6 +168,8 @@ pub(crate) enum Action {
     Backup,
     Primary,
     Unlock,
+    Scan,
+    ValidateLeaf,
     Refuse,
 }
 
@@ -157,14 +210,17 @@ impl Handler for Participant {
             }
             _ => {}
         }
-        let Some(request) = KeyRequest::decode(payload) else { return Prepared::REFUSED };
+        let Some((request, rest)) = KeyRequest::decode(payload) else { return Prepared::REFUSED };
+        let key_target = |action| self.key_target(action, &request, rest);
         match (kind, request.detail) {
-            (request::READ, _) => self.key_target(Action::Read, &request),
-            (request::LOCK, request::UPDATE) => self.key_target(Action::LockForUpdate, &request),
-            (request::LOCK, request::INSERT) => self.key_target(Action::LockForInsert, &request),
-            (request::LOCK, request::DELETE) => self.key_target(Action::LockForDelete, &request),
+            (request::READ, _) => key_target(Action::Read),
+            (request::LOCK, request::UPDATE) => key_target(Action::LockForUpdate),
+            (request::LOCK, request::INSERT) => key_target(Action::LockForInsert),
+            (request::LOCK, request::DELETE) => key_target(Action::LockForDelete),
             (request::VALIDATE, _) => self.bucket_target(Action::Validate, &request),
             (request::UNLOCK, _) => self.bucket_target(Action::Unlock, &request),
+            (request::SCAN, _) => self.partition_target(Action::Scan, &request),
+            (request::VALIDATE_LEAF, _) => self.partition_target(Action::ValidateLeaf, &request),
             _ => Prepared::REFUSED,
         }
     }
@@ -177,22 +233,30 @@ impl Handler for Participant {
             | Action::LockForInsert
             | Action::LockForDelete
             | Action::Backup => self.table(prepared.table).prefetch_slot(prepared.place),
-            Action::Validate | Action::Primary | Action::Unlock | Action::Log | Action::Refuse => {}
+            Action::Validate
+            | Action::Primary
+            | Action::Unlock
+            | Action::Log
+            | Action::Scan
+            | Action::ValidateLeaf
+            | Action::Refuse => {}
         }
     }
 
     #[inline]
     fn handle(&mut self, prepared: Prepared, payload: &[u8], response: &mut ResponseWriter<'_>) {
         match prepared.action {
-            Action::Read => self.read(&prepared, response),
-            Action::LockForUpdate => self.lock(&prepared, LockMode::Update, response),
-            Action::LockForInsert => self.lock(&prepared, LockMode::Insert, response),
-            Action::LockForDelete => self.lock(&prepared, LockMode::Delete, response),
+            Action::Read => self.read(&prepared, payload, response),
+            Action::LockForUpdate => self.lock(&prepared, LockMode::Update, payload, response),
+            Action::LockForInsert => self.lock(&prepared, LockMode::Insert, payload, response),
+            Action::LockForDelete => self.lock(&prepared, LockMode::Delete, payload, response),
             Action::Validate => self.validate(&prepared, response),
             Action::Log => self.log(payload, response),
             Action::Backup => self.backup(&prepared, payload, response),
             Action::Primary => self.primary(&prepared, payload, response),
-            Action::Unlock => self.unlock(&prepared, response),
+            Action::Unlock => self.unlock(&prepared, payload, response),
+            Action::Scan => self.scan(payload, response),
+            Action::ValidateLeaf => self.validate_leaf(payload, response),
             Action::Refuse => self.refuse(response),
         }
     }

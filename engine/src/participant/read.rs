@@ -4,13 +4,21 @@ use gannet_rpc::ResponseWriter;
 use gannet_storage::Read;
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{Status, VERSION_BYTES};
+use crate::request::{RESPONSE_BYTES_MAX, Status, VERSION_BYTES};
 
 impl Participant {
     #[inline]
-    pub(super) fn read(&self, prepared: &Prepared, response: &mut ResponseWriter<'_>) {
+    pub(super) fn read(
+        &mut self,
+        prepared: &Prepared,
+        payload: &[u8],
+        response: &mut ResponseWriter<'_>,
+    ) {
         let Prepared { table, place, key, owner, .. } = *prepared;
         let table = self.table(table);
+        if table.layout().is_heap {
+            return self.read_row(prepared, payload, response);
+        }
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
@@ -23,5 +31,28 @@ impl Participant {
             version_out.copy_from_slice(&version.to_le_bytes());
             (status as u16, bytes)
         });
+    }
+
+    fn read_row(&mut self, prepared: &Prepared, payload: &[u8], response: &mut ResponseWriter<'_>) {
+        if response.bytes() > RESPONSE_BYTES_MAX {
+            return response.push(Status::Postponed as u16);
+        }
+        let mut value = std::mem::take(&mut self.value);
+        value.clear();
+        let (table, key) = (self.table(prepared.table), Self::row_key(payload));
+        let read = table.read_row(prepared.place, key, prepared.owner, &mut value);
+        let (status, version) = match read {
+            Read::Found { version } => (Status::Found, version),
+            Read::Absent { version } => (Status::Absent, version),
+            Read::Locked => (Status::Locked, 0),
+        };
+        let bytes = VERSION_BYTES + value.len();
+        response.push_with(bytes, |out| {
+            let (version_out, value_out) = out.split_at_mut(VERSION_BYTES);
+            version_out.copy_from_slice(&version.to_le_bytes());
+            value_out.copy_from_slice(&value);
+            (status as u16, bytes)
+        });
+        self.value = value;
     }
 }

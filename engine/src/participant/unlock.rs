@@ -7,10 +7,20 @@ use crate::request::Status;
 
 impl Participant {
     #[inline]
-    pub(super) fn unlock(&self, prepared: &Prepared, response: &mut ResponseWriter<'_>) {
+    pub(super) fn unlock(
+        &self,
+        prepared: &Prepared,
+        payload: &[u8],
+        response: &mut ResponseWriter<'_>,
+    ) {
         let Prepared { table, place, owner, .. } = *prepared;
+        let table = self.table(table);
         // One that does not hold the bucket changes nothing, and is acknowledged all the same.
-        let _ = self.table(table).unlock(place, owner);
+        let _ = if table.layout().is_heap {
+            table.unlock_row(place, Self::row_key(payload), owner)
+        } else {
+            table.unlock(place, owner)
+        };
         response.push(Status::Done as u16);
     }
 }

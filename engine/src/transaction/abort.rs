@@ -23,7 +23,7 @@ impl Transaction<'_> {
 
     /// Releases every lock that was granted.
     pub(super) fn release_locks(&mut self) {
-        let Self { rows, round, owner, .. } = self;
+        let Self { rows, round, owner, values, message, .. } = self;
         round.begin();
         for row in rows.iter().filter(|row| row.state == RowState::Granted) {
             if active(Mutant::SkipUnlock) {
@@ -33,12 +33,13 @@ impl Transaction<'_> {
                 table: row.table,
                 detail: row.partition,
                 bucket: row.bucket,
-                key: 0,
+                key: row.key,
                 owner: *owner,
             };
-            round
-                .request(row.primary, request::UNLOCK, &request.encode())
-                .expect("an UNLOCK fits a message");
+            message.clear();
+            message.extend_from_slice(&request.encode());
+            message.extend_from_slice(&values[row.key_range()]);
+            round.request(row.primary, request::UNLOCK, message).expect("an UNLOCK fits a message");
         }
         let _ = round.end();
     }

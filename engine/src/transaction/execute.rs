@@ -6,7 +6,7 @@ use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
 use crate::request::{self, KeyRequest, Status, VERSION_BYTES, lock_mode_to_wire};
-use crate::transaction::{RowState, Stage, Transaction};
+use crate::transaction::{RowState, Stage, Transaction, heap};
 use crate::worker::Want;
 
 impl Transaction<'_> {
@@ -39,39 +39,58 @@ impl Transaction<'_> {
 
     /// Fills a batch with as many rows as fit and returns the first that did not.
     fn send_rows(&mut self) -> usize {
-        let mut batch = self.round.batch();
+        let Self { rows, values, round, message, executed, owner, .. } = self;
+        let mut batch = round.batch();
         batch.clear();
-        for (index, row) in self.rows.iter().enumerate().skip(self.executed) {
+        for (index, row) in rows.iter().enumerate().skip(*executed) {
             let (kind, detail) = match row.mode {
                 None => (request::READ, 0),
                 Some(mode) => (request::LOCK, lock_mode_to_wire(mode)),
             };
-            let key_request =
-                KeyRequest { table: row.table, detail, bucket: 0, key: row.key, owner: self.owner };
-            let answer_bytes = VERSION_BYTES + row.value_bytes;
-            if batch.push(row.primary, kind, &key_request.encode(), answer_bytes).is_err() {
-                assert!(index > self.executed, "a message takes the largest value");
+            let mut key_request =
+                KeyRequest { table: row.table, detail, bucket: 0, key: row.key, owner: *owner };
+            let pushed = if row.key_bytes == 0 {
+                let answer_bytes = VERSION_BYTES + row.value_bytes;
+                batch.push(row.primary, kind, &key_request.encode(), answer_bytes)
+            } else {
+                key_request.bucket = u32::try_from(row.value_bytes).unwrap_or(u32::MAX);
+                message.clear();
+                message.extend_from_slice(&key_request.encode());
+                message.extend_from_slice(&values[row.key_range()]);
+                // How long the value is, nobody knows yet: a response that is full says so.
+                batch.push(row.primary, kind, message, VERSION_BYTES)
+            };
+            if pushed.is_err() {
+                assert!(index > *executed, "a message takes the largest value");
                 return index;
             }
         }
-        self.rows.len()
+        rows.len()
     }
 
-    /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must.
+    /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must. Rows from
+    /// the first that was postponed on are asked for again: what was locked is then locked already.
     fn take_answers(&mut self, end: usize) {
+        let Self { rows, values, values_used, leaves, round, .. } = self;
         let mut failed = None;
-        let mut batch = self.round.batch();
-        for row in &mut self.rows[self.executed..end] {
+        let mut batch = round.batch();
+        let mut executed = end;
+        for (index, row) in (self.executed..end).zip(&mut rows[self.executed..end]) {
             let answer = batch.next_response(row.primary);
             let status = Status::from_wire(answer.kind);
             row.state = match status {
                 Status::Found | Status::Exists => RowState::Found,
                 Status::Absent => RowState::Absent,
                 Status::Granted => RowState::Granted,
+                Status::Postponed => {
+                    executed = executed.min(index);
+                    continue;
+                }
                 Status::Locked
                 | Status::Full
                 | Status::Refused
                 | Status::Done
+                | Status::More
                 | Status::Changed
                 | Status::Gap => {
                     failed = failed.or(Some((status, row.table)));
@@ -82,17 +101,22 @@ impl Transaction<'_> {
                 continue;
             };
             row.version = u64::from_le_bytes(*version);
-            // An answer has a value where the key is there.
-            if value.len() == row.value_bytes {
-                self.values[row.value_at..row.value_at + row.value_bytes].copy_from_slice(value);
+            if row.key_bytes > 0 {
+                if !heap::take_answer(row, value, (values, values_used), leaves) {
+                    failed = failed.or(Some((Status::Changed, row.table)));
+                }
+            } else if value.len() == row.value_bytes {
+                // An answer has a value where the key is there.
+                values[row.value_at..row.value_at + row.value_bytes].copy_from_slice(value);
             }
         }
-        self.executed = end;
         drop(batch);
+        self.executed = executed;
         if let Some((status, table)) = failed {
             self.doom(match status {
                 Status::Full => Abort::TableFull { table },
                 Status::Refused => Abort::NoSuchTable { table },
+                Status::Changed => Abort::Changed,
                 _ => Abort::Locked,
             });
         }

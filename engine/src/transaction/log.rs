@@ -36,10 +36,15 @@ impl Transaction<'_> {
                 if !row.changes() {
                     continue;
                 }
+                let row_key = &values[row.key_range()];
                 if row.mode == Some(LockMode::Delete) {
-                    unit.delete(row.key);
+                    unit.delete(row.key, row_key);
                 } else {
-                    unit.put(row.key, &values[row.value_at..row.value_at + row.value_bytes]);
+                    unit.put(
+                        row.key,
+                        row_key,
+                        &values[row.value_at..row.value_at + row.value_bytes],
+                    );
                 }
             }
             unit.finish();

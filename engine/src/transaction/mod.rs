@@ -17,11 +17,14 @@ mod abort;
 mod backup;
 mod buckets;
 mod execute;
+mod heap;
 mod log;
 mod primary;
 pub(crate) mod round;
+mod scan;
 mod validate;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use gannet_storage::mutant::{Mutant, active};
@@ -30,7 +33,10 @@ use gannet_storage::{LockMode, Owner, TransactionId};
 use crate::node::{Node, TableId};
 use crate::outcome::Abort;
 use crate::transaction::buckets::BucketGroup;
+pub use crate::transaction::heap::{Change, Observation};
 use crate::transaction::round::Round;
+pub(crate) use crate::transaction::scan::LeafObservation;
+pub use crate::transaction::scan::{KeyRange, ScanPage};
 use crate::worker::Want;
 
 /// A row of the read or write set, as its transaction names it.
@@ -67,6 +73,9 @@ struct Row {
     /// Where the value lies in `Transaction::values`.
     value_at: usize,
     value_bytes: usize,
+    /// Where the key of a heap table lies there; no bytes in a fixed table.
+    key_at: u32,
+    key_bytes: u32,
 }
 
 /// How far a transaction has come.
@@ -91,7 +100,10 @@ pub struct Transaction<'s> {
     rows: Vec<Row>,
     /// Rows before this one are executed.
     executed: usize,
-    /// The rows' values; bytes of earlier transactions until they are overwritten.
+    /// Leaves of ordered tables that scans have touched.
+    leaves: Vec<LeafObservation>,
+    /// The rows' values, and keys of heap tables; bytes of earlier transactions until they are
+    /// overwritten.
     values: Vec<u8>,
     /// How much of `values` the present transaction has taken.
     values_used: usize,
@@ -99,6 +111,8 @@ pub struct Transaction<'s> {
     order: Vec<(u64, u32)>,
     groups: Vec<BucketGroup>,
     record: Vec<u8>,
+    /// A request, while it is put together.
+    message: Vec<u8>,
 }
 
 impl<'s> Transaction<'s> {
@@ -111,11 +125,13 @@ impl<'s> Transaction<'s> {
             stage: Stage::Closed,
             rows: Vec::new(),
             executed: 0,
+            leaves: Vec::new(),
             values: Vec::new(),
             values_used: 0,
             order: Vec::new(),
             groups: Vec::new(),
             record: Vec::new(),
+            message: Vec::new(),
         }
     }
 
@@ -130,6 +146,7 @@ impl<'s> Transaction<'s> {
         self.owner = Owner::from(self.id);
         self.stage = Stage::Open;
         self.rows.clear();
+        self.leaves.clear();
         self.executed = 0;
         self.values_used = 0;
     }
@@ -155,16 +172,20 @@ impl<'s> Transaction<'s> {
         let row = RowId(u32::try_from(self.rows.len()).expect("fewer than 2^32 rows"));
         let value_at = self.values_used;
         let (location, value_bytes) = match self.node.table(table.0) {
-            Some(table) => (table.locate(key), table.layout().value_bytes),
+            Some(table) if !table.layout().is_heap => {
+                (table.locate(key), table.layout().value_bytes)
+            }
+            Some(_) => {
+                let problem = "the table's keys are byte strings; use add_row_to_read_set";
+                self.doom(Abort::Usage { table: table.0, key, problem });
+                return row;
+            }
             None => {
                 self.doom(Abort::NoSuchTable { table: table.0 });
                 return row;
             }
         };
-        self.values_used += value_bytes.next_multiple_of(8);
-        if self.values.len() < self.values_used {
-            self.values.resize(self.values_used.next_power_of_two(), 0);
-        }
+        self.claim(value_bytes);
         if mode == Some(LockMode::Insert) {
             self.values[value_at..value_at + value_bytes].fill(0);
         }
@@ -180,8 +201,19 @@ impl<'s> Transaction<'s> {
             version: 0,
             value_at,
             value_bytes,
+            key_at: 0,
+            key_bytes: 0,
         });
         row
+    }
+
+    /// Takes the next bytes of `values`.
+    #[inline(always)]
+    fn claim(&mut self, bytes: usize) {
+        self.values_used += bytes.next_multiple_of(8);
+        if self.values.len() < self.values_used {
+            self.values.resize(self.values_used.next_power_of_two(), 0);
+        }
     }
 
     /// The value of a row that was executed; `None` if the key is not there.
@@ -289,7 +321,7 @@ impl<'s> Transaction<'s> {
         if self.executed < self.rows.len() || self.stage != Stage::Open {
             self.execute()?;
         }
-        if let [Row { mode: None, .. }] = self.rows[..] {
+        if let ([Row { mode: None, .. }], []) = (&self.rows[..], &self.leaves[..]) {
             // One read of one bucket is a snapshot by itself.
             return Ok(());
         }
@@ -376,6 +408,12 @@ impl<'s> Transaction<'s> {
 }
 
 impl Row {
+    /// The key of a heap table, in the transaction's `values`.
+    #[inline(always)]
+    fn key_range(&self) -> Range<usize> {
+        self.key_at as usize..(self.key_at + self.key_bytes) as usize
+    }
+
     /// Whether commit changes the row.
     fn changes(&self) -> bool {
         self.state == RowState::Granted && (self.written || self.mode == Some(LockMode::Delete))

@@ -15,15 +15,15 @@ impl Transaction<'_> {
     /// # Errors
     /// [`Abort::Changed`] or [`Abort::Locked`].
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
-        // One observation of one bucket is a snapshot by itself.
-        let skip = self.groups.len() <= 1
+        // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
+        let skip = (self.groups.len() <= 1 && self.leaves.is_empty())
             || active(Mutant::SkipValidation)
             || active(Mutant::ValidateBeforeLock);
         if skip { Ok(()) } else { self.validate_groups() }
     }
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
-        let Self { rows, groups, round, owner, .. } = self;
+        let Self { node, rows, groups, leaves, round, owner, .. } = self;
         round.begin();
         for group in groups.iter().filter(|group| !group.locked) {
             let row = &rows[group.row as usize];
@@ -35,6 +35,18 @@ impl Transaction<'_> {
                 owner: *owner,
             };
             round.request(row.primary, request::VALIDATE, &request.encode())?;
+        }
+        let skip_leaves = active(Mutant::SkipLeafValidation);
+        for leaf in leaves.iter().filter(|_| !skip_leaves) {
+            let request = KeyRequest {
+                table: leaf.table,
+                detail: leaf.partition,
+                bucket: leaf.version.leaf,
+                key: leaf.version.counter,
+                owner: *owner,
+            };
+            let primary = node.configuration().primary(leaf.partition);
+            round.request(primary, request::VALIDATE_LEAF, &request.encode())?;
         }
         match round.end() {
             None => Ok(()),

@@ -58,12 +58,12 @@ impl HotBucket {
         let value = word(base_version + 1).to_le_bytes().repeat(self.value_bytes / 8);
         let mut unit = BucketUpdateWriter::begin(bytes, (0, 0, 0, 0), base_version, owner);
         for key in 0..KEYS {
-            unit.put(key, &value);
+            unit.put(key, &[], &value);
         }
         if base_version.is_multiple_of(2) {
-            unit.put(FLICKERING, &value);
+            unit.put(FLICKERING, &[], &value);
         } else {
-            unit.delete(FLICKERING);
+            unit.delete(FLICKERING, &[]);
         }
         unit.finish();
     }

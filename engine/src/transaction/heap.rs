@@ -1,0 +1,204 @@
+//! Rows of heap tables in a transaction: byte-string keys, values of any length, and observations that
+//! were made before.
+//!
+//! *Source*: FaSST section 5.2.1, for tables that it does not have.
+
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LeafChange, LockMode, RowKey};
+
+use crate::node::TableId;
+use crate::outcome::Abort;
+use crate::request::decode_leaf_change;
+use crate::transaction::scan::LeafObservation;
+use crate::transaction::{Row, RowId, RowState, Transaction};
+
+/// What commit does to a row of a heap table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Adds a row that is not there.
+    Insert(&'a [u8]),
+    /// Gives a row that is there another value.
+    Update(&'a [u8]),
+    /// Removes a row that is there.
+    Delete,
+}
+
+/// A bucket's version, as a transaction saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Observation {
+    /// Number of the table.
+    pub table: u16,
+    /// Partition of the bucket.
+    pub partition: u16,
+    /// The bucket.
+    pub bucket: u32,
+    /// Its version.
+    pub version: u64,
+}
+
+impl Transaction<'_> {
+    /// Adds a key of a heap table to those that the next [`Self::execute`] reads.
+    pub fn add_row_to_read_set(&mut self, table: TableId, key: &[u8]) -> RowId {
+        self.add_row(table, key, None, 0)
+    }
+
+    /// Adds a row of a heap table to those that the next [`Self::execute`] locks and commit changes.
+    ///
+    /// If the row is not as `change` wants it, execute fails with [`Abort::Changed`]: read it before.
+    /// A key may be in the write set once.
+    pub fn add_row_to_write_set(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        change: Change<'_>,
+    ) -> RowId {
+        let (mode, value) = match change {
+            Change::Insert(value) => (LockMode::Insert, value),
+            Change::Update(value) => (LockMode::Update, value),
+            Change::Delete => (LockMode::Delete, &[][..]),
+        };
+        if value.len() > HEAP_VALUE_BYTES_MAX {
+            let (expected, found) = (HEAP_VALUE_BYTES_MAX, value.len());
+            self.doom(Abort::ValueBytes { table: table.0, expected, found });
+            return RowId(u32::MAX);
+        }
+        let value_at = self.values_used;
+        self.claim(value.len());
+        self.values[value_at..value_at + value.len()].copy_from_slice(value);
+        let row = self.add_row(table, key, Some(mode), value.len());
+        if let Some(row) = self.rows.get_mut(row.0 as usize) {
+            row.value_at = value_at;
+            row.written = mode != LockMode::Delete;
+        }
+        row
+    }
+
+    fn add_row(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        mode: Option<LockMode>,
+        value_bytes: usize,
+    ) -> RowId {
+        let number = u32::try_from(self.rows.len()).expect("fewer than 2^32 rows");
+        let row_key = RowKey::new(key);
+        let refused = match self.node.table(table.0) {
+            None => Some(Abort::NoSuchTable { table: table.0 }),
+            Some(table) if !table.layout().is_heap => {
+                Some("the table's keys are numbers; use add_to_read_set or add_to_write_set")
+                    .map(|problem| Abort::Usage { table: 0, key: row_key.hash(), problem })
+            }
+            Some(_) if key.is_empty() || key.len() > KEY_BYTES_MAX => {
+                let problem = "keys of heap tables have 1 to 4096 bytes; shorten it";
+                Some(Abort::Usage { table: table.0, key: row_key.hash(), problem })
+            }
+            Some(_) => None,
+        };
+        let location = self.node.table(table.0).map(|table| table.locate(row_key.hash()));
+        let (Some(location), None) = (location, refused) else {
+            self.doom(refused.unwrap_or(Abort::NoSuchTable { table: table.0 }));
+            return RowId(u32::MAX);
+        };
+        let key_at = self.values_used;
+        self.claim(key.len());
+        self.values[key_at..key_at + key.len()].copy_from_slice(key);
+        self.rows.push(Row {
+            table: table.0,
+            partition: location.partition,
+            primary: self.node.configuration().primary(location.partition),
+            bucket: location.bucket,
+            key: row_key.hash(),
+            mode,
+            state: RowState::Pending,
+            written: false,
+            version: 0,
+            value_at: 0,
+            value_bytes,
+            key_at: u32::try_from(key_at).expect("a transaction is smaller than 4 GiB"),
+            key_bytes: u32::try_from(key.len()).expect("keys were found to be short"),
+        });
+        RowId(number)
+    }
+
+    /// Adds to the read set what an earlier attempt of the same transaction has read: commit fails
+    /// with [`Abort::Changed`] if it is not so any more. Before any row that is to be executed.
+    ///
+    /// # Panics
+    /// If there are rows that are not executed.
+    pub fn observe(&mut self, observation: Observation) {
+        assert_eq!(self.executed, self.rows.len(), "observations come before other rows");
+        let Observation { table, partition, bucket, version } = observation;
+        self.rows.push(Row {
+            table,
+            partition,
+            primary: self.node.configuration().primary(partition),
+            bucket,
+            key: 0,
+            mode: None,
+            state: RowState::Found,
+            written: false,
+            version,
+            value_at: 0,
+            value_bytes: 0,
+            key_at: 0,
+            key_bytes: 0,
+        });
+        self.executed += 1;
+    }
+
+    /// The bucket that a row was executed in, and its version.
+    pub fn observation(&self, row: RowId) -> Option<Observation> {
+        let row = self.rows.get(row.0 as usize)?;
+        let Row { table, partition, bucket, version, .. } = *row;
+        let is_known = matches!(row.state, RowState::Found | RowState::Absent | RowState::Granted);
+        is_known.then_some(Observation { table, partition, bucket, version })
+    }
+}
+
+/// Takes the answer for a row of a heap table; whether the transaction can go on.
+pub(super) fn take_answer(
+    row: &mut Row,
+    answer: &[u8],
+    (values, used): (&mut Vec<u8>, &mut usize),
+    leaves: &mut Vec<LeafObservation>,
+) -> bool {
+    if row.mode.is_none() {
+        row.value_at = *used;
+        row.value_bytes = answer.len();
+        *used += answer.len().next_multiple_of(8);
+        if values.len() < *used {
+            values.resize(used.next_power_of_two(), 0);
+        }
+        values[row.value_at..row.value_at + answer.len()].copy_from_slice(answer);
+        return true;
+    }
+    // What a transaction wants to change it has read before: another has been faster.
+    row.state == RowState::Granted
+        && decode_leaf_change(answer)
+            .is_none_or(|change| take_change(leaves, (row.table, row.partition), change))
+}
+
+/// Expects of a leaf that was scanned what this transaction has made of it; whether its own key is the
+/// only change.
+fn take_change(
+    leaves: &mut Vec<LeafObservation>,
+    (table, partition): (u16, u16),
+    change: LeafChange,
+) -> bool {
+    let mut was_scanned = false;
+    for seen in leaves.iter_mut() {
+        let leaf = (seen.table, seen.partition, seen.version.leaf);
+        if leaf != (table, partition, change.leaf) {
+            continue;
+        }
+        let Some(after) = change.after else { return false };
+        if seen.version.counter != change.before {
+            return false;
+        }
+        seen.version.counter = after;
+        was_scanned = true;
+    }
+    if let (true, Some(version)) = (was_scanned, change.split) {
+        leaves.push(LeafObservation { table, partition, version });
+    }
+    true
+}

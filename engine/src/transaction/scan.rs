@@ -1,0 +1,228 @@
+//! Scan: the next rows of an ordered table in a range, from all partitions, merged.
+//!
+//! Keys are spread over partitions by their hash, so that every partition has some of the range: each
+//! primary answers a page, and what lies before the end of the shortest page is complete.
+//!
+//! *Source*: `recovery.md`, "Ordered index".
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use gannet_storage::{Direction, LeafVersion, Owner};
+
+use crate::node::TableId;
+use crate::outcome::Abort;
+use crate::request::{self, KeyRequest, Status};
+use crate::scan_page::{PageReader, encode_shape};
+use crate::transaction::{Observation, Transaction};
+use crate::worker::Want;
+
+/// The keys of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// Where it starts.
+    pub from: Bound<Vec<u8>>,
+    /// Where it ends.
+    pub to: Bound<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// Both bounds, borrowed.
+    #[must_use]
+    pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        (self.from.as_ref().map(Vec::as_slice), self.to.as_ref().map(Vec::as_slice))
+    }
+
+    /// What is left of the range behind `last`, when it is scanned in `direction`.
+    #[must_use]
+    pub fn after(&self, last: Vec<u8>, direction: Direction) -> Self {
+        let last = Bound::Excluded(last);
+        match direction {
+            Direction::Ascending => Self { from: last, to: self.to.clone() },
+            Direction::Descending => Self { from: self.from.clone(), to: last },
+        }
+    }
+}
+
+/// A leaf that a scan has touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeafObservation {
+    pub(crate) table: u16,
+    pub(crate) partition: u16,
+    pub(crate) version: LeafVersion,
+}
+
+/// What a scan has found so far, and everything that it depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanPage {
+    /// Keys and values, in the order of the scan.
+    pub rows: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The last key up to which the rows are complete; `None` at the end of the range.
+    pub complete_to: Option<Vec<u8>>,
+    pub(crate) observations: Vec<Observation>,
+    pub(crate) leaves: Vec<LeafObservation>,
+}
+
+/// Keys in the order of a scan: descending ones compare the other way round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Position(Vec<u8>, Direction);
+
+impl Ord for Position {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        match self.1 {
+            Direction::Ascending => self.0.cmp(&other.0),
+            Direction::Descending => other.0.cmp(&self.0),
+        }
+    }
+}
+
+impl PartialOrd for Position {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A row that was examined: its bucket, and its value unless it has gone.
+type ScannedRow = (Observation, Option<Vec<u8>>);
+
+/// What a partition has answered.
+enum Answer {
+    /// It has no further rows in the range.
+    Complete,
+    /// It may have rows behind this one.
+    UpTo(Position),
+    /// The response was full; it is asked again.
+    Postponed,
+}
+
+impl Transaction<'_> {
+    /// Adds to the read set the leaves and rows that an earlier scan depends on; see
+    /// [`Self::observe`].
+    pub(crate) fn observe_leaf(&mut self, leaf: LeafObservation) {
+        self.leaves.push(leaf);
+    }
+
+    /// The first rows of a range, at most `rows_max`, or fewer if they are large: one round trip.
+    ///
+    /// What was found is not in the read set of this transaction yet.
+    ///
+    /// # Errors
+    /// [`Abort::Locked`] if another transaction holds a row, [`Abort::NoSuchTable`],
+    /// [`Abort::TooLarge`] for bounds that do not fit a message.
+    ///
+    /// # Panics
+    /// Never: there are at most 4096 partitions.
+    pub fn scan(
+        &mut self,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+        rows_max: usize,
+    ) -> Result<ScanPage, Abort> {
+        let is_ordered = self.node.table(table.0).is_some_and(|table| table.is_ordered());
+        if !is_ordered {
+            return Err(Abort::NoSuchTable { table: table.0 });
+        }
+        let mut page = ScanPage::default();
+        let mut rows = BTreeMap::new();
+        let mut end: Option<Position> = None;
+        let partitions = self.node.configuration().partitioning.count();
+        let mut partition = 0;
+        while partition < partitions {
+            let sent = self.send_scans(table, range, direction, rows_max, partition)?;
+            self.round.wait_for(Want::Responses);
+            while partition < sent {
+                let number = u16::try_from(partition).expect("at most 4096 partitions");
+                let answer = self.take_page(table, number, direction, &mut page, &mut rows)?;
+                match answer {
+                    Answer::Complete => {}
+                    Answer::UpTo(last) => {
+                        end = Some(end.map_or(last.clone(), |end| end.min(last)));
+                    }
+                    Answer::Postponed => break,
+                }
+                partition += 1;
+            }
+        }
+        let is_complete = |position: &Position| end.as_ref().is_none_or(|end| position <= end);
+        let complete = rows.into_iter().take_while(|(position, _)| is_complete(position));
+        for (position, (observation, value)) in complete {
+            page.observations.push(observation);
+            if let Some(value) = value {
+                page.rows.push((position.0, value));
+            }
+        }
+        page.complete_to = end.map(|end| end.0);
+        Ok(page)
+    }
+
+    /// Asks for the partitions from `first` on; the first that did not fit.
+    fn send_scans(
+        &mut self,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+        rows_max: usize,
+        first: usize,
+    ) -> Result<usize, Abort> {
+        let Self { node, round, message, owner, .. } = self;
+        let configuration = node.configuration();
+        let mut batch = round.batch();
+        batch.clear();
+        for partition in first..configuration.partitioning.count() {
+            let detail = u16::try_from(partition).expect("at most 4096 partitions");
+            let mut bounds = Vec::new();
+            let key = encode_shape(range.bounds(), direction, &mut bounds);
+            let bucket = u32::try_from(rows_max.max(1)).unwrap_or(u32::MAX);
+            let owner: Owner = *owner;
+            let request = KeyRequest { table: table.0, detail, bucket, key, owner };
+            message.clear();
+            message.extend_from_slice(&request.encode());
+            message.extend_from_slice(&bounds);
+            if let Err(too_large) =
+                batch.push(configuration.primary(detail), request::SCAN, message, 0)
+            {
+                return if partition > first { Ok(partition) } else { Err(too_large.into()) };
+            }
+        }
+        Ok(configuration.partitioning.count())
+    }
+
+    /// Takes the answer of one partition.
+    fn take_page(
+        &mut self,
+        table: TableId,
+        partition: u16,
+        direction: Direction,
+        page: &mut ScanPage,
+        rows: &mut BTreeMap<Position, ScannedRow>,
+    ) -> Result<Answer, Abort> {
+        let primary = self.node.configuration().primary(partition);
+        let mut batch = self.round.batch();
+        let answer = batch.next_response(primary);
+        let status = Status::from_wire(answer.kind);
+        match status {
+            Status::Done | Status::More => {}
+            Status::Postponed => return Ok(Answer::Postponed),
+            Status::Locked => return Err(Abort::Locked),
+            _ => return Err(Abort::NoSuchTable { table: table.0 }),
+        }
+        let reader =
+            PageReader::new(answer.payload).ok_or(Abort::NoSuchTable { table: table.0 })?;
+        let table = table.0;
+        let leaves = reader.leaves();
+        page.leaves.extend(leaves.map(|version| LeafObservation { table, partition, version }));
+        let mut last = None;
+        for row in reader {
+            let observation =
+                Observation { table, partition, bucket: row.bucket, version: row.version };
+            let position = Position(row.key.to_vec(), direction);
+            last = Some(position.clone());
+            rows.insert(position, (observation, row.value.map(<[u8]>::to_vec)));
+        }
+        Ok(match (status, last) {
+            (Status::More, Some(last)) => Answer::UpTo(last),
+            _ => Answer::Complete,
+        })
+    }
+}

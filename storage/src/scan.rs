@@ -1,0 +1,121 @@
+//! SCAN: the rows of a range of one partition, and what validates that no other row was there.
+//!
+//! *Source*: `recovery.md`, "Ordered index": the counters of every leaf that the range touches, and
+//! the bucket versions of every row examined.
+
+use std::ops::{Bound, ControlFlow};
+
+use crate::heap::RowKey;
+use crate::ordered_index::{Direction, LeafVersion};
+use crate::owner::Owner;
+use crate::read::Read;
+use crate::table::Table;
+
+/// A row that a scan examined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedRow<'a> {
+    /// Bucket of the key, in the partition that was scanned.
+    pub bucket: u32,
+    /// Version of the bucket.
+    pub version: u64,
+    /// The key.
+    pub key: &'a [u8],
+    /// The value; `None` for a key that went while it was scanned.
+    pub value: Option<&'a [u8]>,
+}
+
+/// How a scan ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scanned {
+    /// The range is exhausted.
+    Complete,
+    /// The visitor wanted no more; what lies behind the last row was not examined.
+    Stopped,
+    /// Another transaction holds the bucket of a row in the range.
+    Locked,
+}
+
+/// Keys of a leaf are copied before their rows are read: the leaf's lock is not held meanwhile.
+#[derive(Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Keys {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    fn push(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    }
+}
+
+impl Table {
+    /// Visits the rows of `partition` in a range, for the transaction `reader`, until `visit` breaks;
+    /// appends the leaves that the rows visited lie in to `leaves`.
+    ///
+    /// A partition that this node does not hold, or a table without order, has no rows.
+    pub fn scan(
+        &self,
+        partition: u16,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        direction: Direction,
+        reader: Owner,
+        leaves: &mut Vec<LeafVersion>,
+        mut visit: impl FnMut(ScannedRow<'_>) -> ControlFlow<()>,
+    ) -> Scanned {
+        let Some(index) = self.heap().and_then(|heap| heap.index(partition)) else {
+            return Scanned::Complete;
+        };
+        let (mut keys, mut value) = (Keys::default(), Vec::new());
+        let mut position: Option<Bound<Box<[u8]>>> = None;
+        loop {
+            let at = position.as_ref().map(|bound| bound.as_ref().map(|key| &**key));
+            let range = match direction {
+                Direction::Ascending => (at.unwrap_or(from), to),
+                Direction::Descending => (from, at.unwrap_or(to)),
+            };
+            keys.clear();
+            let leaf = index.scan_leaf(range, direction, reader, |key| keys.push(key));
+            leaves.push(leaf.version);
+            for key in keys.iter() {
+                match self.visit_row(RowKey::new(key), reader, &mut value, &mut visit) {
+                    ControlFlow::Continue(()) => {}
+                    ControlFlow::Break(end) => return end,
+                }
+            }
+            match leaf.next {
+                Some(next) => position = Some(next),
+                None => return Scanned::Complete,
+            }
+        }
+    }
+
+    fn visit_row(
+        &self,
+        key: RowKey<'_>,
+        reader: Owner,
+        value: &mut Vec<u8>,
+        visit: &mut impl FnMut(ScannedRow<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<Scanned> {
+        let location = self.locate(key.hash());
+        let place = self.place_of(location).expect("the index has keys of its partition alone");
+        value.clear();
+        let (version, value) = match self.read_row(place, key, reader, value) {
+            Read::Found { version } => (version, Some(value.as_slice())),
+            Read::Absent { version } => (version, None),
+            Read::Locked => return ControlFlow::Break(Scanned::Locked),
+        };
+        let row = ScannedRow { bucket: location.bucket, version, key: key.bytes(), value };
+        visit(row).map_break(|()| Scanned::Stopped)
+    }
+}

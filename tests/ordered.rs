@@ -1,0 +1,196 @@
+//! Ordered tables: byte-string keys, scans of ranges, and what makes them strictly serializable.
+//!
+//! | anomaly | test |
+//! |---|---|
+//! | two transactions each count a range and insert into it | `ranges_that_are_counted_do_not_overflow` |
+//! | two transactions insert one key | `one_of_two_inserts_of_a_key_wins` |
+//! | a key comes and goes between two scans | `what_came_and_went_between_two_scans_is_noticed` |
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod ordered {
+    pub(crate) mod groups;
+    pub(crate) mod rows;
+}
+
+use std::collections::BTreeMap;
+
+use gannet::{Abort, Coordinator, Deferred, Direction};
+use ordered::groups::{GROUP_ROWS_MAX, largest_group};
+use ordered::rows::{ALL, assert_sound, open, range, run, scan, set};
+use rand::{RngExt, SeedableRng};
+
+#[test]
+fn a_table_is_an_ordered_map() {
+    let (cluster, table) = open(1);
+    let (rows, expected) = run(&cluster, move |coordinator| {
+        let mut random = rand::rngs::SmallRng::seed_from_u64(7);
+        let mut expected = BTreeMap::new();
+        for step in 0..600_u32 {
+            let mut transaction = Deferred::new();
+            for _ in 0..random.random_range(1..6) {
+                let key = format!("key {}", random.random_range(0..400)).into_bytes();
+                let length = [0, 3, 40, 700, 20_000][random.random_range(0..5)];
+                let value = vec![step.to_le_bytes()[0]; length];
+                let value = random.random_bool(0.7).then_some(value);
+                set(&mut transaction, coordinator, table, &key, value.as_deref()).unwrap();
+                match value {
+                    Some(value) => expected.insert(key, value),
+                    None => expected.remove(&key),
+                };
+            }
+            transaction.commit(coordinator).unwrap();
+        }
+        let mut transaction = Deferred::new();
+        let keys: Vec<_> = expected.keys().cloned().chain([b"none".to_vec()]).collect();
+        let found = transaction.get_many(coordinator, table, &keys).unwrap();
+        assert!(found.iter().map(Option::as_ref).eq(keys.iter().map(|key| expected.get(key))));
+        let up = scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending).unwrap();
+        let down = scan(&mut transaction, coordinator, table, &ALL, Direction::Descending).unwrap();
+        assert!(down.iter().rev().eq(&up));
+        let part = range("key 2", "key 30");
+        let part = scan(&mut transaction, coordinator, table, &part, Direction::Ascending).unwrap();
+        let inside = expected.range(b"key 2".to_vec()..b"key 30".to_vec());
+        assert!(part.iter().map(|(key, value)| (key, value)).eq(inside));
+        transaction.commit(coordinator).unwrap();
+        (up, expected)
+    });
+    assert!(rows.len() > 100);
+    assert!(rows.into_iter().eq(expected));
+    assert_sound(&cluster);
+}
+
+#[test]
+fn a_transaction_sees_its_own_changes_and_goes_back_to_a_savepoint() {
+    let (cluster, table) = open(1);
+    run(&cluster, move |coordinator| {
+        let mut transaction = Deferred::new();
+        for key in ["a", "b", "c"] {
+            set(&mut transaction, coordinator, table, key.as_bytes(), Some(b"1")).unwrap();
+        }
+        transaction.commit(coordinator).unwrap();
+        set(&mut transaction, coordinator, table, b"b", None).unwrap();
+        let savepoint = transaction.savepoint();
+        set(&mut transaction, coordinator, table, b"bb", Some(b"2")).unwrap();
+        set(&mut transaction, coordinator, table, b"c", Some(b"3")).unwrap();
+        let mut keys = |transaction: &mut Deferred, direction, limit| {
+            let page = transaction.scan(coordinator, table, &ALL, direction, limit).unwrap();
+            page.rows.iter().map(|(key, _)| String::from_utf8(key.clone()).unwrap()).collect()
+        };
+        let found: Vec<String> = keys(&mut transaction, Direction::Ascending, 9);
+        assert_eq!(found, ["a", "bb", "c"]);
+        let found: Vec<String> = keys(&mut transaction, Direction::Descending, 2);
+        assert_eq!(found, ["c", "bb"]);
+        transaction.rollback_to(savepoint);
+        let found: Vec<String> = keys(&mut transaction, Direction::Ascending, 9);
+        assert_eq!(found, ["a", "c"]);
+        transaction.rollback_to(transaction.savepoint());
+        transaction.commit(coordinator).unwrap();
+        let rows = scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending).unwrap();
+        assert_eq!(rows, [(b"a".to_vec(), b"1".to_vec()), (b"c".to_vec(), b"1".to_vec())]);
+    });
+    assert_sound(&cluster);
+}
+
+#[test]
+fn what_came_and_went_between_two_scans_is_noticed() {
+    let (cluster, table) = open(1);
+    run(&cluster, move |coordinator| {
+        let (mut reader, mut writer) = (Deferred::new(), Deferred::new());
+        set(&mut writer, coordinator, table, b"a", Some(b"")).unwrap();
+        writer.commit(coordinator).unwrap();
+        let seen = |reader: &mut Deferred, coordinator: &mut Coordinator<'_>| {
+            scan(reader, coordinator, table, &range("a", "c"), Direction::Ascending).unwrap().len()
+        };
+        assert_eq!(seen(&mut reader, coordinator), 1);
+        for value in [Some(&b""[..]), None] {
+            set(&mut writer, coordinator, table, b"b", value).unwrap();
+            writer.commit(coordinator).unwrap();
+        }
+        assert_eq!(seen(&mut reader, coordinator), 1);
+        assert_eq!(reader.commit(coordinator), Err(Abort::Changed));
+        // Without it in between, the same reads commit.
+        assert_eq!((seen(&mut reader, coordinator), seen(&mut reader, coordinator)), (1, 1));
+        assert_eq!(reader.commit(coordinator), Ok(()));
+    });
+}
+
+#[test]
+fn one_of_two_inserts_of_a_key_wins() {
+    let (cluster, table) = open(1);
+    run(&cluster, move |coordinator| {
+        let (mut first, mut second) = (Deferred::new(), Deferred::new());
+        set(&mut first, coordinator, table, b"key", Some(b"first")).unwrap();
+        set(&mut second, coordinator, table, b"key", Some(b"second")).unwrap();
+        assert_eq!(first.commit(coordinator), Ok(()));
+        assert!(second.commit(coordinator).unwrap_err().is_conflict());
+        let found = second.get_many(coordinator, table, &[b"key".to_vec()]).unwrap();
+        assert_eq!(found, [Some(b"first".to_vec())]);
+    });
+    assert_sound(&cluster);
+}
+
+#[test]
+fn a_transaction_may_insert_into_what_it_has_scanned() {
+    let (cluster, table) = open(1);
+    run(&cluster, move |coordinator| {
+        for number in 0..500_u32 {
+            let mut transaction = Deferred::new();
+            let rows = scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending);
+            assert_eq!(rows.unwrap().len(), number as usize);
+            let key = format!("{:05}", number * 7 % 500);
+            set(&mut transaction, coordinator, table, key.as_bytes(), Some(b"")).unwrap();
+            // Its own keys, and the leaves that they split, are no reason to fail.
+            transaction.commit(coordinator).unwrap();
+        }
+    });
+    assert_sound(&cluster);
+}
+
+#[test]
+fn ranges_that_are_counted_do_not_overflow() {
+    assert_eq!(largest_group(2), GROUP_ROWS_MAX);
+}
+
+#[test]
+fn bad_requests_say_what_is_wrong() {
+    let (cluster, table) = open(1);
+    let fixed = cluster.create_table("fixed", 8, 10).unwrap();
+    run(&cluster, move |coordinator| {
+        let mut transaction = Deferred::new();
+        let mut get = |table, key: &[u8]| transaction.get_many(coordinator, table, &[key.to_vec()]);
+        assert!(matches!(get(fixed, b"key"), Err(Abort::Usage { .. })));
+        assert!(matches!(get(table, b""), Err(Abort::Usage { .. })));
+        assert!(matches!(get(table, &[1; 4097]), Err(Abort::Usage { .. })));
+        assert_eq!(get(table, &[1; 4096]), Ok(vec![None]));
+        let scanned = transaction.scan(coordinator, fixed, &ALL, Direction::Ascending, 1);
+        assert!(matches!(scanned, Err(Abort::NoSuchTable { .. })));
+        set(&mut transaction, coordinator, table, b"large", Some(&vec![1; 1 << 20])).unwrap();
+        transaction.commit(coordinator).unwrap();
+        set(&mut transaction, coordinator, table, b"larger", Some(&vec![1; (1 << 20) + 1]))
+            .unwrap();
+        assert!(matches!(transaction.commit(coordinator), Err(Abort::ValueBytes { .. })));
+        let found = transaction.get_many(coordinator, table, &[b"large".to_vec()]).unwrap();
+        assert_eq!(found[0].as_ref().map(Vec::len), Some(1 << 20));
+        // Eight of them do not fit one message.
+        for number in 0..8_u8 {
+            set(&mut transaction, coordinator, table, &[number], Some(&vec![number; 1 << 20]))
+                .unwrap();
+            transaction.commit(coordinator).unwrap();
+        }
+        let keys: Vec<_> = (0..8_u8).map(|number| vec![number]).collect();
+        let found = transaction.get_many(coordinator, table, &keys).unwrap();
+        for (number, value) in found.iter().enumerate() {
+            assert_eq!(value.as_ref().unwrap()[..], vec![u8::try_from(number).unwrap(); 1 << 20]);
+        }
+        let rows = scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending).unwrap();
+        assert_eq!(rows.len(), 9);
+        transaction.commit(coordinator).unwrap();
+    });
+    let number = cluster.run(move |tx| tx.get(table, 1).map(|_| ()));
+    assert!(matches!(
+        number.unwrap(),
+        gannet::Outcome::Aborted(Abort::Usage { .. })
+            | gannet::Outcome::Failed(Abort::Usage { .. })
+    ));
+    assert_sound(&cluster);
+}

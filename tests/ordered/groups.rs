@@ -1,0 +1,66 @@
+//! Groups of keys that are counted by a scan before one is added: range write skew, if it goes wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use gannet::{Abort, Coordinator, Deferred, Direction, Place, TableId};
+use rand::{RngExt, SeedableRng};
+
+use crate::ordered::rows::{assert_sound, open, range, scan, set};
+
+/// Keys of a group are counted, and one is added only while there are fewer than this.
+pub(crate) const GROUP_ROWS_MAX: usize = 3;
+
+/// Counts a group of keys; adds one if it is not full, else removes one.
+fn count_and_change(
+    transaction: &mut Deferred,
+    coordinator: &mut Coordinator<'_>,
+    table: TableId,
+    random: &mut rand::rngs::SmallRng,
+) -> Result<usize, Abort> {
+    let group = random.random_range(0..4);
+    let (from, to) = (format!("{group}/"), format!("{group}0"));
+    let rows = scan(transaction, coordinator, table, &range(&from, &to), Direction::Ascending)?;
+    if rows.len() < GROUP_ROWS_MAX {
+        let key = format!("{group}/{}", random.random_range(0..50));
+        set(transaction, coordinator, table, key.as_bytes(), Some(&[1; 30]))?;
+    } else {
+        transaction.delete(table, rows[random.random_range(0..rows.len())].0.clone());
+    }
+    transaction.commit(coordinator)?;
+    Ok(rows.len())
+}
+
+/// The largest group that any of many clients has counted in a transaction that committed.
+pub(crate) fn largest_group(threads: usize) -> usize {
+    let (cluster, table) = open(threads);
+    let places = (0..3).flat_map(|node| (0..threads).map(move |worker| Place { node, worker }));
+    let clients: Vec<_> = places
+        .flat_map(|place| [place; 4])
+        .enumerate()
+        .map(|(number, place)| {
+            let job = move |coordinator: &mut Coordinator<'_>| {
+                let mut random = rand::rngs::SmallRng::seed_from_u64(number as u64);
+                let (mut largest, mut committed) = (0, 0);
+                for _ in 0..300 {
+                    let mut transaction = Deferred::new();
+                    match count_and_change(&mut transaction, coordinator, table, &mut random) {
+                        Ok(rows) => {
+                            largest = largest.max(rows);
+                            committed += 1;
+                        }
+                        Err(abort) => {
+                            assert!(abort.is_conflict(), "{abort}");
+                            coordinator.back_off(3);
+                        }
+                    }
+                }
+                (largest, committed)
+            };
+            cluster.spawn(place, job).unwrap()
+        })
+        .collect();
+    let found: Vec<_> = clients.into_iter().map(|client| client.wait().unwrap()).collect();
+    let committed: usize = found.iter().map(|(_, committed)| committed).sum();
+    assert!(committed > 100, "{committed} transactions committed");
+    assert_sound(&cluster);
+    found.into_iter().map(|(largest, _)| largest).max().unwrap()
+}
