@@ -258,7 +258,7 @@ fn output_error(path: &std::path::Path, source: std::io::Error) -> CommandError 
 }
 
 /// A number and its unit: `ms`, `s`, `m`.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {
@@ -275,7 +275,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A number of bytes and its unit: `KiB`, `MiB`, `GiB`, or none.
-fn parse_bytes(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit {

@@ -1,7 +1,7 @@
 //! Gannet: a distributed in-memory OLTP engine, embedded.
 //!
-//! Tables map 64-bit keys to values of a fixed size and are kept in several copies on the nodes of
-//! a cluster. Transactions over any of their rows are strictly serializable. Today all nodes live
+//! Tables map 64-bit keys to values of a fixed size, or byte strings in order to byte strings, and are
+//! kept in several copies on the nodes of a cluster. Transactions over any of their rows are strictly serializable. Today all nodes live
 //! in one process; they exchange messages all the same.
 //!
 //! ```text
@@ -100,7 +100,7 @@
 //! return [`ClusterError::Busy`] at once, and the closure was not run.
 //!
 //! `examples/bank.rs` is a whole program. *Not here*: durability on disk, recovery from the failure
-//! of a node, nodes in other processes, range scans and SQL.
+//! of a node, nodes in other processes. SQL is the crate `gannet_frontend` and `gannet sql`.
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{

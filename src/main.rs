@@ -2,7 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod serve;
 mod simulate;
+mod sql;
+mod user;
 
 use std::process::ExitCode;
 
@@ -20,8 +23,14 @@ struct Arguments {
 enum Command {
     /// Run a benchmark on a cluster in this process, and verify its data.
     Bench(bench::Arguments),
+    /// Serve SQL to clients of PostgreSQL, from a cluster in this process.
+    Serve(serve::Arguments),
     /// Run clusters in virtual time, under faults, from seeds, and check what they did.
     Simulate(simulate::Arguments),
+    /// The SQL shell, on a cluster in this process or on a server.
+    Sql(sql::Arguments),
+    /// Add a user to the users file of `gannet serve`.
+    User(user::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -30,8 +39,17 @@ fn main() -> ExitCode {
             .map(u8::from)
             .map(|passed| 1 - passed)
             .map_err(|error| error.to_string()),
+        Command::Serve(arguments) => {
+            serve::run(arguments).map(|()| 0).map_err(|error| error.to_string())
+        }
         Command::Simulate(arguments) => {
             simulate::run(&arguments).map_err(|error| error.to_string())
+        }
+        Command::Sql(arguments) => sql::run(arguments)
+            .map(|passed| 1 - u8::from(passed))
+            .map_err(|error| error.to_string()),
+        Command::User(arguments) => {
+            user::run(&arguments).map(|()| 0).map_err(|error| error.to_string())
         }
     };
     match result {

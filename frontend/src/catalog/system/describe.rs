@@ -1,0 +1,109 @@
+//! Types, indexes and constraints as SQL, for `format_type`, `pg_get_indexdef` and `pg_get_constraintdef`.
+
+use std::sync::Arc;
+
+use crate::catalog::system::relations::{check_number, constraint_owner, index_owner, type_number};
+use crate::catalog::{Catalog, Table};
+use crate::expression::function::quote_identifier;
+use crate::value::DataType;
+
+/// The types that there are, for looking one up by its number.
+const TYPES: &[DataType] = &[
+    DataType::Boolean,
+    DataType::SmallInt,
+    DataType::Integer,
+    DataType::BigInt,
+    DataType::Real,
+    DataType::Double,
+    DataType::Numeric(None),
+    DataType::Text,
+    DataType::Varchar(None),
+    DataType::Char(1),
+    DataType::Bytea,
+    DataType::Date,
+    DataType::Timestamp,
+    DataType::Uuid,
+];
+
+/// The types that there are.
+pub(super) fn types() -> &'static [DataType] {
+    TYPES
+}
+
+/// A type's name with its modifier.
+pub(super) fn format_type(number: i64, modifier: i64) -> String {
+    let Some(data_type) = TYPES.iter().find(|data_type| type_number(**data_type) == number) else {
+        return if number == 0 { "-".to_owned() } else { "???".to_owned() };
+    };
+    let length = modifier - 4;
+    match data_type {
+        DataType::Varchar(_) | DataType::Char(_) if length >= 0 => {
+            format!("{}({length})", data_type.base_name())
+        }
+        DataType::Numeric(_) if length >= 0 => {
+            format!("numeric({},{})", length >> 16, length & 0xffff)
+        }
+        other => other.base_name().to_owned(),
+    }
+}
+
+fn columns(table: &Table, columns: &[usize]) -> String {
+    let names: Vec<String> =
+        columns.iter().map(|c| quote_identifier(&table.columns[*c].name)).collect();
+    names.join(", ")
+}
+
+/// CREATE INDEX, or the name of one of its columns.
+pub(super) fn index_definition(catalog: &Catalog, number: i64, column: i64) -> Option<String> {
+    let (table, index) = index_owner(catalog, number)?;
+    let (name, key, unique): (&str, &[usize], bool) = match index {
+        None => {
+            let key = table.primary_key.as_ref()?;
+            (&key.name, &key.columns, true)
+        }
+        Some(index) => (&index.name, &index.columns, index.unique),
+    };
+    if let Some(column) = usize::try_from(column).ok().and_then(|column| column.checked_sub(1)) {
+        return key.get(column).map(|column| quote_identifier(&table.columns[*column].name));
+    }
+    let unique = if unique { "UNIQUE " } else { "" };
+    let (name, relation) = (quote_identifier(name), quote_identifier(&table.name));
+    let columns = columns(table, key);
+    Some(format!("CREATE {unique}INDEX {name} ON public.{relation} USING btree ({columns})"))
+}
+
+/// The constraint with a number.
+pub(super) fn constraint_definition(catalog: &Catalog, number: i64) -> Option<String> {
+    if let Some((table, index)) = constraint_owner(catalog, number) {
+        return Some(match index {
+            None => format!("PRIMARY KEY ({})", columns(table, table.primary_columns())),
+            Some(index) => format!("UNIQUE ({})", columns(table, &index.columns)),
+        });
+    }
+    let checks = |table: &Arc<Table>| {
+        let found = (0..table.checks.len()).find(|check| check_number(table, *check) == number)?;
+        Some(format!("CHECK ({})", table.checks[found].sql))
+    };
+    catalog.tables().find_map(checks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::system::relations::type_modifier;
+
+    #[test]
+    fn types_have_the_names_of_format_type() {
+        let types = [
+            DataType::Varchar(Some(10)),
+            DataType::Char(3),
+            DataType::Numeric(Some((8, 2))),
+            DataType::Numeric(None),
+            DataType::Timestamp,
+        ];
+        for data_type in types {
+            let (number, modifier) = (type_number(data_type), type_modifier(data_type));
+            assert_eq!(format_type(number, modifier), data_type.name());
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! What the system's tables have in them, from the catalog; their columns are in `list`.
+
+use std::sync::Arc;
+
+use crate::catalog::system::{DATABASE, describe, list};
+use crate::catalog::{AsSerial, Catalog, Column, Index, Table};
+use crate::expression::function::Facts;
+use crate::value::{DataType, Value};
+
+/// The tables of the system.
+pub(super) use list::RELATIONS;
+
+const CATALOG_NAMESPACE: i64 = 11;
+const PUBLIC_NAMESPACE: i64 = 2_200;
+const STANDARD_NAMESPACE: i64 = 13_000;
+const OWNER: i64 = 10;
+const HEAP: i64 = 2;
+const BTREE: i64 = 403;
+/// Numbers of CHECK constraints: above all other objects, so many for each table.
+const CHECKS: i64 = 1 << 32;
+const CHECKS_PER_TABLE: i64 = 4_096;
+
+type Rows = Vec<Vec<Value>>;
+
+fn text(text: impl Into<String>) -> Value {
+    Value::Text(text.into())
+}
+
+fn number(number: impl Into<i64>) -> Value {
+    Value::Integer(number.into())
+}
+
+fn count(count: usize) -> Value {
+    Value::Integer(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+fn yes(yes: bool) -> Value {
+    Value::Boolean(yes)
+}
+
+/// PostgreSQL's number of a type.
+pub(super) fn type_number(data_type: DataType) -> i64 {
+    match data_type {
+        DataType::Boolean => 16,
+        DataType::Bytea => 17,
+        DataType::BigInt => 20,
+        DataType::SmallInt => 21,
+        DataType::Integer => 23,
+        DataType::Text => 25,
+        DataType::Real => 700,
+        DataType::Double => 701,
+        DataType::Char(_) => 1_042,
+        DataType::Varchar(_) => 1_043,
+        DataType::Date => 1_082,
+        DataType::Timestamp => 1_114,
+        DataType::Numeric(_) => 1_700,
+        DataType::Uuid => 2_950,
+    }
+}
+
+/// PostgreSQL's modifier of a type: length, precision and scale.
+pub(super) fn type_modifier(data_type: DataType) -> i64 {
+    match data_type {
+        DataType::Varchar(Some(length)) | DataType::Char(length) => i64::from(length) + 4,
+        DataType::Numeric(Some((precision, scale))) => {
+            ((i64::from(precision) << 16) | i64::from(scale)) + 4
+        }
+        _ => -1,
+    }
+}
+
+fn type_name(data_type: DataType) -> &'static str {
+    match data_type {
+        DataType::Boolean => "bool",
+        DataType::Bytea => "bytea",
+        DataType::BigInt => "int8",
+        DataType::SmallInt => "int2",
+        DataType::Integer => "int4",
+        DataType::Text => "text",
+        DataType::Real => "float4",
+        DataType::Double => "float8",
+        DataType::Char(_) => "bpchar",
+        DataType::Varchar(_) => "varchar",
+        DataType::Date => "date",
+        DataType::Timestamp => "timestamp",
+        DataType::Numeric(_) => "numeric",
+        DataType::Uuid => "uuid",
+    }
+}
+
+fn type_bytes(data_type: DataType) -> i64 {
+    match data_type {
+        DataType::Boolean => 1,
+        DataType::SmallInt => 2,
+        DataType::Integer | DataType::Real | DataType::Date => 4,
+        DataType::BigInt | DataType::Double | DataType::Timestamp => 8,
+        DataType::Uuid => 16,
+        _ => -1,
+    }
+}
+
+fn type_category(data_type: DataType) -> &'static str {
+    match data_type {
+        DataType::Boolean => "B",
+        DataType::Date | DataType::Timestamp => "D",
+        DataType::Bytea | DataType::Uuid => "U",
+        other if other.is_text() => "S",
+        _ => "N",
+    }
+}
+
+/// An index of a table; None is the primary key, which has the number of the counter that it makes unnecessary.
+struct IndexRow<'c> {
+    number: u32,
+    name: &'c str,
+    columns: &'c [usize],
+    table: &'c Arc<Table>,
+    index: Option<&'c Index>,
+}
+
+fn all_indexes(catalog: &Catalog) -> Vec<IndexRow<'_>> {
+    let mut rows = Vec::new();
+    for table in catalog.tables() {
+        if let Some(key) = &table.primary_key {
+            let (name, columns) = (key.name.as_str(), key.columns.as_slice());
+            rows.push(IndexRow { number: table.hidden_counter, name, columns, table, index: None });
+        }
+        for index in &table.indexes {
+            let (name, columns) = (index.name.as_str(), index.columns.as_slice());
+            rows.push(IndexRow { number: index.id, name, columns, table, index: Some(index) });
+        }
+    }
+    rows
+}
+
+/// The table of an index, and which of its indexes it is; None is the primary key.
+pub(super) fn index_owner(catalog: &Catalog, number: i64) -> Option<(&Arc<Table>, Option<&Index>)> {
+    let mut indexes = all_indexes(catalog).into_iter();
+    indexes.find(|row| i64::from(row.number) == number).map(|row| (row.table, row.index))
+}
+
+/// The same for those that are constraints.
+pub(super) fn constraint_owner(
+    catalog: &Catalog,
+    number: i64,
+) -> Option<(&Arc<Table>, Option<&Index>)> {
+    index_owner(catalog, number).filter(|(_, index)| index.is_none_or(|index| index.constraint))
+}
+
+/// The number of a CHECK constraint.
+pub(super) fn check_number(table: &Table, check: usize) -> i64 {
+    let check = i64::try_from(check).unwrap_or(0);
+    CHECKS + i64::from(table.id) * CHECKS_PER_TABLE + check
+}
+
+/// The relation with a number.
+pub(super) fn relation_name(catalog: &Catalog, number: i64) -> Option<String> {
+    let table = catalog.tables().find(|table| i64::from(table.id) == number);
+    let index = || all_indexes(catalog).into_iter().find(|row| i64::from(row.number) == number);
+    table.map(|table| table.name.clone()).or_else(|| index().map(|row| row.name.to_owned()))
+}
+
+/// The number of a relation.
+pub(super) fn relation_number(catalog: &Catalog, name: &str) -> Option<i64> {
+    let table = catalog.table(name).map(|table| i64::from(table.id));
+    let index = || all_indexes(catalog).into_iter().find(|row| row.name == name);
+    let counter = || catalog.counter(name).map(i64::from);
+    table.or_else(|| index().map(|row| i64::from(row.number))).or_else(counter)
+}
+
+pub(super) fn nothing(_: &Facts) -> Rows {
+    Vec::new()
+}
+
+pub(super) fn namespaces(_: &Facts) -> Rows {
+    let row = |oid: i64, name: &str| vec![number(oid), text(name), number(OWNER), Value::Null];
+    vec![
+        row(CATALOG_NAMESPACE, "pg_catalog"),
+        row(PUBLIC_NAMESPACE, "public"),
+        row(STANDARD_NAMESPACE, "information_schema"),
+    ]
+}
+
+/// A row of `pg_class`.
+fn class(oid: u32, name: &str, kind: &str, columns: usize, table: Option<&Table>) -> Vec<Value> {
+    let no = || yes(false);
+    let indexed = table.is_some_and(|t| t.primary_key.is_some() || !t.indexes.is_empty());
+    let method = match kind {
+        "r" => HEAP,
+        "i" => BTREE,
+        _ => 0,
+    };
+    vec![
+        number(oid),
+        text(name),
+        number(PUBLIC_NAMESPACE),
+        number(0),
+        number(0),
+        number(OWNER),
+        number(method),
+        number(oid),
+        number(0),
+        number(0),
+        Value::Float(-1.0),
+        number(0),
+        yes(indexed),
+        no(),
+        text("p"),
+        text(kind),
+        count(columns),
+        count(table.map_or(0, |table| table.checks.len())),
+        no(),
+        no(),
+        no(),
+        no(),
+        no(),
+        yes(true),
+        text(if kind == "r" { "d" } else { "n" }),
+        no(),
+        Value::Null,
+        Value::Null,
+        Value::Null,
+    ]
+}
+
+pub(super) fn classes(facts: &Facts) -> Rows {
+    let mut rows = Vec::new();
+    for table in facts.catalog.tables() {
+        rows.push(class(table.id, &table.name, "r", table.columns.len(), Some(table)));
+        for counter in table.columns.iter().filter_map(|column| column.counter.as_ref()) {
+            rows.push(class(counter.id, &counter.name, "S", 3, None));
+        }
+    }
+    let indexes = all_indexes(&facts.catalog);
+    rows.extend(
+        indexes.iter().map(|row| class(row.number, row.name, "i", row.columns.len(), None)),
+    );
+    rows
+}
+
+fn attribute(relation: u32, position: usize, column: &Column, has_default: bool) -> Vec<Value> {
+    let identity = match column.counter.as_ref().map(|counter| counter.kind) {
+        Some(AsSerial::IdentityAlways) => "a",
+        Some(AsSerial::IdentityByDefault) => "d",
+        Some(AsSerial::Serial) | None => "",
+    };
+    vec![
+        number(relation),
+        text(&column.name),
+        number(type_number(column.data_type)),
+        number(type_bytes(column.data_type)),
+        count(position + 1),
+        number(type_modifier(column.data_type)),
+        yes(column.not_null),
+        yes(has_default),
+        text(identity),
+        text(""),
+        yes(false),
+        number(0),
+        number(-1),
+        text("p"),
+        text(""),
+        Value::Null,
+        Value::Null,
+    ]
+}
+
+/// What `pg_attrdef` shows of a column.
+fn shown_default(column: &Column) -> Option<String> {
+    match &column.counter {
+        Some(counter) if counter.kind == AsSerial::Serial => {
+            Some(format!("nextval('{}'::regclass)", counter.name))
+        }
+        _ => column.default.as_ref().map(|default| default.0.clone()),
+    }
+}
+
+pub(super) fn attributes(facts: &Facts) -> Rows {
+    let mut rows = Vec::new();
+    for table in facts.catalog.tables() {
+        for (position, column) in table.columns.iter().enumerate() {
+            rows.push(attribute(table.id, position, column, shown_default(column).is_some()));
+        }
+    }
+    for index in all_indexes(&facts.catalog) {
+        for (position, column) in index.columns.iter().enumerate() {
+            let column = Column { counter: None, ..index.table.columns[*column].clone() };
+            rows.push(attribute(index.number, position, &column, false));
+        }
+    }
+    rows
+}
+
+pub(super) fn defaults(facts: &Facts) -> Rows {
+    let mut rows = Vec::new();
+    for table in facts.catalog.tables() {
+        for (position, column) in table.columns.iter().enumerate() {
+            if let Some(default) = shown_default(column) {
+                let position = count(position + 1);
+                rows.push(vec![number(table.id), number(table.id), position, text(default)]);
+            }
+        }
+    }
+    rows
+}
+
+fn positions(columns: &[usize]) -> Vec<String> {
+    columns.iter().map(|column| (column + 1).to_string()).collect()
+}
+
+pub(super) fn indexes(facts: &Facts) -> Rows {
+    let row = |row: IndexRow<'_>| {
+        let columns = count(row.columns.len());
+        vec![
+            number(row.number),
+            number(row.table.id),
+            columns.clone(),
+            columns,
+            yes(row.index.is_none_or(|index| index.unique)),
+            yes(false),
+            yes(row.index.is_none()),
+            yes(false),
+            yes(true),
+            yes(false),
+            yes(true),
+            yes(true),
+            yes(true),
+            yes(false),
+            text(positions(row.columns).join(" ")),
+            text(vec!["0"; row.columns.len()].join(" ")),
+            Value::Null,
+            Value::Null,
+        ]
+    };
+    all_indexes(&facts.catalog).into_iter().map(row).collect()
+}
+
+fn constraint(
+    oid: i64,
+    name: &str,
+    kind: &str,
+    table: &Table,
+    index: u32,
+    key: &[usize],
+) -> Vec<Value> {
+    vec![
+        number(oid),
+        text(name),
+        number(PUBLIC_NAMESPACE),
+        text(kind),
+        yes(false),
+        yes(false),
+        yes(true),
+        number(table.id),
+        number(0),
+        number(index),
+        number(0),
+        number(0),
+        text(format!("{{{}}}", positions(key).join(","))),
+        Value::Null,
+        Value::Null,
+    ]
+}
+
+pub(super) fn constraints(facts: &Facts) -> Rows {
+    let mut rows = Vec::new();
+    for row in all_indexes(&facts.catalog) {
+        let kind = match row.index {
+            None => "p",
+            Some(index) if index.constraint => "u",
+            Some(_) => continue,
+        };
+        let oid = i64::from(row.number);
+        rows.push(constraint(oid, row.name, kind, row.table, row.number, row.columns));
+    }
+    for table in facts.catalog.tables() {
+        for (position, check) in table.checks.iter().enumerate() {
+            let oid = check_number(table, position);
+            rows.push(constraint(oid, &check.name, "c", table, 0, &[]));
+        }
+    }
+    rows
+}
+
+pub(super) fn types(_: &Facts) -> Rows {
+    let row = |data_type: &DataType| {
+        vec![
+            number(type_number(*data_type)),
+            text(type_name(*data_type)),
+            number(CATALOG_NAMESPACE),
+            number(OWNER),
+            number(type_bytes(*data_type)),
+            text("b"),
+            text(type_category(*data_type)),
+            text(","),
+            number(0),
+            number(0),
+            number(0),
+            text(format!("{}in", type_name(*data_type))),
+            yes(false),
+            number(0),
+            number(-1),
+            number(0),
+            Value::Null,
+        ]
+    };
+    describe::types().iter().map(row).collect()
+}
+
+pub(super) fn databases(_: &Facts) -> Rows {
+    vec![vec![
+        number(1),
+        text(DATABASE),
+        number(OWNER),
+        number(6),
+        text("C"),
+        text("C"),
+        yes(false),
+        yes(true),
+        Value::Null,
+        text("c"),
+        Value::Null,
+    ]]
+}
+
+pub(super) fn settings(facts: &Facts) -> Rows {
+    let row = |(name, setting): (&String, &String)| {
+        vec![text(name), text(setting), Value::Null, text("Gannet"), text("")]
+    };
+    facts.settings.iter().map(row).collect()
+}
+
+pub(super) fn roles(facts: &Facts) -> Rows {
+    let mut row = vec![number(OWNER), text(&*facts.user)];
+    row.extend([true, true, true, true, true, false].map(yes));
+    row.extend([number(-1), Value::Null, yes(true)]);
+    vec![row]
+}
+
+pub(super) fn users(facts: &Facts) -> Rows {
+    vec![vec![text(&*facts.user), number(OWNER), yes(true), yes(true)]]
+}
+
+pub(super) fn access_methods(_: &Facts) -> Rows {
+    let row =
+        |oid: i64, name: &str, kind: &str| vec![number(oid), text(name), text(""), text(kind)];
+    vec![row(HEAP, "heap", "t"), row(BTREE, "btree", "i")]
+}
+
+pub(super) fn tables(facts: &Facts) -> Rows {
+    let row = |table: &Arc<Table>| {
+        let indexed = table.primary_key.is_some() || !table.indexes.is_empty();
+        vec![text("public"), text(&table.name), text(&*facts.user), Value::Null, yes(indexed)]
+    };
+    facts.catalog.tables().map(row).collect()
+}
+
+pub(super) fn index_list(facts: &Facts) -> Rows {
+    let row = |row: IndexRow<'_>| {
+        let number = i64::from(row.number);
+        let definition = describe::index_definition(&facts.catalog, number, 0);
+        let definition = definition.map_or(Value::Null, Value::Text);
+        vec![text("public"), text(&row.table.name), text(row.name), Value::Null, definition]
+    };
+    all_indexes(&facts.catalog).into_iter().map(row).collect()
+}
+
+pub(super) fn schemata(facts: &Facts) -> Rows {
+    ["pg_catalog", "public", "information_schema"]
+        .map(|name| vec![text(DATABASE), text(name), text(&*facts.user)])
+        .to_vec()
+}
+
+pub(super) fn standard_tables(facts: &Facts) -> Rows {
+    let row = |schema: &str, name: &str, kind: &str, insertable: &str| {
+        vec![text(DATABASE), text(schema), text(name), text(kind), text(insertable)]
+    };
+    let own = facts.catalog.tables().map(|t| row("public", &t.name, "BASE TABLE", "YES"));
+    let system = RELATIONS.iter().map(|r| row(r.schema, r.name, "VIEW", "NO"));
+    own.chain(system).collect()
+}
+
+pub(super) fn standard_columns(facts: &Facts) -> Rows {
+    let mut rows = Vec::new();
+    for table in facts.catalog.tables() {
+        for (position, column) in table.columns.iter().enumerate() {
+            let length = match column.data_type {
+                DataType::Varchar(Some(length)) | DataType::Char(length) => number(length),
+                _ => Value::Null,
+            };
+            let (precision, scale) = match column.data_type {
+                DataType::SmallInt => (number(16), number(0)),
+                DataType::Integer => (number(32), number(0)),
+                DataType::BigInt => (number(64), number(0)),
+                DataType::Numeric(Some((precision, scale))) => (number(precision), number(scale)),
+                _ => (Value::Null, Value::Null),
+            };
+            let identity = column.counter.as_ref().is_some_and(|c| c.kind != AsSerial::Serial);
+            rows.push(vec![
+                text(DATABASE),
+                text("public"),
+                text(&table.name),
+                text(&column.name),
+                count(position + 1),
+                shown_default(column).map_or(Value::Null, Value::Text),
+                text(if column.not_null { "NO" } else { "YES" }),
+                text(column.data_type.base_name()),
+                length,
+                precision,
+                scale,
+                text(if identity { "YES" } else { "NO" }),
+                text(type_name(column.data_type)),
+            ]);
+        }
+    }
+    rows
+}
+
+pub(super) fn table_constraints(facts: &Facts) -> Rows {
+    let row = |name: &str, table: &Table, kind: &str| {
+        let (schema, table) = (text("public"), text(&table.name));
+        vec![text(DATABASE), schema.clone(), text(name), schema, table, text(kind)]
+    };
+    let mut rows = Vec::new();
+    for index in all_indexes(&facts.catalog) {
+        match index.index {
+            None => rows.push(row(index.name, index.table, "PRIMARY KEY")),
+            Some(other) if other.constraint => rows.push(row(index.name, index.table, "UNIQUE")),
+            Some(_) => {}
+        }
+    }
+    for table in facts.catalog.tables() {
+        rows.extend(table.checks.iter().map(|check| row(&check.name, table, "CHECK")));
+    }
+    rows
+}
+
+pub(super) fn key_columns(facts: &Facts) -> Rows {
+    let mut rows = Vec::new();
+    let keys = all_indexes(&facts.catalog).into_iter();
+    for row in keys.filter(|row| row.index.is_none_or(|index| index.constraint)) {
+        for (position, column) in row.columns.iter().enumerate() {
+            rows.push(vec![
+                text("public"),
+                text(row.name),
+                text("public"),
+                text(&row.table.name),
+                text(&row.table.columns[*column].name),
+                count(position + 1),
+            ]);
+        }
+    }
+    rows
+}

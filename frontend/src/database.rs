@@ -1,0 +1,181 @@
+//! SQL on a cluster: the catalog's last version, plans, counters. Shared by all sessions.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gannet_engine::{Cluster, Coordinator, TableId};
+
+use crate::catalog::{Catalog, counter_key};
+use crate::error::{Failure, SqlError};
+use crate::execute::batch::retried;
+use crate::parser::Parser;
+use crate::plan::statement::Prepared;
+use crate::session::Session;
+use crate::value::DataType;
+
+/// The engine's table with everything in it.
+const TABLE: &str = "sql";
+/// Rows that it is laid out for; it takes more.
+const TABLE_ROWS: u64 = 1 << 20;
+/// Plans of each generation; there are two.
+const PLANS_MAX: usize = 1_024;
+/// Longest text whose plan is kept.
+const PLAN_TEXT_BYTES_MAX: usize = 16 << 10;
+/// Values of a counter that are taken at once; what a process does not use is lost, as in PostgreSQL.
+const COUNTER_BLOCK: i64 = 32;
+
+/// A cluster with SQL on it: catalog, plan cache. Shared by all sessions.
+pub struct Database {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) table: TableId,
+    pub(crate) parser: Parser,
+    catalog: Mutex<Arc<Catalog>>,
+    plans: Mutex<Plans>,
+    counters: Mutex<BTreeMap<u32, Range<i64>>>,
+}
+
+/// What a plan depends on.
+type PlanKey = (String, Vec<Option<DataType>>);
+
+/// Plans by their texts. When the new generation is full, it becomes the old one.
+#[derive(Default)]
+struct Plans {
+    /// Of the catalog with this version.
+    version: u64,
+    new: BTreeMap<PlanKey, Prepared>,
+    old: BTreeMap<PlanKey, Prepared>,
+}
+
+/// Nothing panics while it holds one of the locks, so a poisoned one guards nothing broken.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Database {
+    /// Puts SQL on a cluster; creates the catalog if it is not there. Blocks.
+    ///
+    /// # Errors
+    /// SQLSTATE 53200 if the cluster has no room, 53000 if the system refuses a thread.
+    pub fn open(cluster: Arc<Cluster>) -> Result<Arc<Self>, SqlError> {
+        let table = match cluster.table(TABLE) {
+            Some(table) => table,
+            None => cluster
+                .create_ordered_table(TABLE, TABLE_ROWS)
+                .map_err(|error| SqlError::new("53200", error.to_string()))?,
+        };
+        Ok(Arc::new(Self {
+            cluster,
+            table,
+            parser: Parser::start()?,
+            catalog: Mutex::new(Arc::new(Catalog::empty())),
+            plans: Mutex::default(),
+            counters: Mutex::default(),
+        }))
+    }
+
+    /// A new session.
+    #[must_use]
+    pub fn session(self: &Arc<Self>, user: &str) -> Session {
+        Session::new(Arc::clone(self), user)
+    }
+
+    /// The catalog as it was last seen; a transaction finds out whether it is the newest.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&lock(&self.catalog))
+    }
+
+    /// Tells of a version that has committed.
+    pub(crate) fn publish(&self, catalog: Arc<Catalog>) {
+        let mut newest = lock(&self.catalog);
+        if catalog.version > newest.version {
+            *newest = if catalog.private {
+                let mut shared = Catalog::clone(&catalog);
+                shared.private = false;
+                Arc::new(shared)
+            } else {
+                catalog
+            };
+        }
+    }
+
+    /// The plan for a text, if it was kept for this catalog.
+    pub(crate) fn plan(
+        &self,
+        sql: &str,
+        types: &[Option<DataType>],
+        catalog: &Catalog,
+    ) -> Option<Prepared> {
+        let mut plans = lock(&self.plans);
+        if catalog.private || plans.version != catalog.version {
+            return None;
+        }
+        let key = (sql.to_owned(), types.to_vec());
+        if let Some(plan) = plans.new.get(&key) {
+            return Some(plan.clone());
+        }
+        let plan = plans.old.remove(&key)?;
+        plans.keep(key, plan.clone());
+        Some(plan)
+    }
+
+    /// Keeps the plan for a text.
+    pub(crate) fn keep_plan(
+        &self,
+        sql: &str,
+        types: &[Option<DataType>],
+        catalog: &Catalog,
+        plan: &Prepared,
+    ) {
+        let mut plans = lock(&self.plans);
+        if catalog.private || sql.len() > PLAN_TEXT_BYTES_MAX || catalog.version < plans.version {
+            return;
+        }
+        if catalog.version > plans.version {
+            *plans = Plans { version: catalog.version, ..Plans::default() };
+        }
+        plans.keep((sql.to_owned(), types.to_vec()), plan.clone());
+    }
+
+    /// The next value of a counter, in a transaction of its own, which no rollback turns back.
+    pub(crate) fn next_value(
+        &self,
+        coordinator: &mut Coordinator<'_>,
+        counter: u32,
+    ) -> Result<i64, Failure> {
+        if let Some(value) = lock(&self.counters).get_mut(&counter).and_then(Iterator::next) {
+            return Ok(value);
+        }
+        let key = counter_key(counter);
+        let table = self.table;
+        let last = retried(coordinator, |coordinator, deferred| {
+            let found = deferred.get_many(coordinator, table, std::slice::from_ref(&key))?;
+            let bytes = found.first().and_then(Option::as_ref);
+            let last = bytes.and_then(|bytes| bytes.as_slice().try_into().ok());
+            let last = last.map_or(0, i64::from_be_bytes);
+            let next = last.saturating_add(COUNTER_BLOCK);
+            deferred.put(table, key.clone(), next.to_be_bytes().to_vec());
+            Ok(last)
+        })?;
+        if last > i64::MAX - COUNTER_BLOCK {
+            return Err(SqlError::new("2200H", "the counter has reached its largest value").into());
+        }
+        let mut counters = lock(&self.counters);
+        let taken = last + 1..last + COUNTER_BLOCK + 1;
+        let block = counters.entry(counter).or_insert(taken.clone());
+        if block.is_empty() {
+            *block = taken;
+        }
+        // Of two that took a block at a time one uses the other's, and its own is lost.
+        Ok(block.next().expect("a block that is not empty has a first value"))
+    }
+}
+
+impl Plans {
+    fn keep(&mut self, key: PlanKey, plan: Prepared) {
+        if self.new.len() >= PLANS_MAX {
+            self.old = std::mem::take(&mut self.new);
+        }
+        self.new.insert(key, plan);
+    }
+}

@@ -1,0 +1,114 @@
+//! What is wrong with a statement, as PostgreSQL's clients expect it.
+
+use gannet_engine::Abort;
+
+/// An error of a statement: a SQLSTATE, a message, and what helps to mend it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct SqlError {
+    /// SQLSTATE, five characters (PostgreSQL's documentation, appendix A).
+    pub code: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// More about it.
+    pub detail: Option<String>,
+    /// What to do.
+    pub hint: Option<String>,
+    /// Where in the statement: a character's number, counted from 1.
+    pub position: Option<usize>,
+}
+
+impl SqlError {
+    /// An error with a code and a message.
+    #[must_use]
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail: None, hint: None, position: None }
+    }
+
+    /// The same error with a hint.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl SqlError {
+    /// The same error with a detail.
+    #[must_use]
+    pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The same error at a place in the statement, if it has none yet.
+    #[must_use]
+    pub fn with_position(mut self, position: Option<usize>) -> Self {
+        self.position = self.position.or(position);
+        self
+    }
+
+    /// A construct that there is no support for.
+    pub(crate) fn unsupported(construct: impl std::fmt::Display) -> Self {
+        Self::new("0A000", format!("{construct} is not supported"))
+    }
+
+    /// The same error with a hint that names the most similar of `names`, if one is similar.
+    pub(crate) fn did_you_mean<'n>(
+        self,
+        wrong: &str,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Self {
+        let limit = (wrong.chars().count() / 3).max(1);
+        let nearest = names
+            .into_iter()
+            .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
+            .filter(|(distance, _)| *distance <= limit)
+            .min();
+        match nearest {
+            Some((_, name)) => self.with_hint(format!("did you mean \"{name}\"?")),
+            None => self,
+        }
+    }
+}
+
+/// Why a run of a statement ended without a result.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The engine's: a conflict to retry, or a limit.
+    Abort(Abort),
+    /// The statement's own. It is reported only if what was read is valid.
+    Error(Box<SqlError>),
+    /// The catalog has another version than the one that the statement was planned with.
+    StaleCatalog,
+}
+
+impl From<Abort> for Failure {
+    fn from(abort: Abort) -> Self {
+        Self::Abort(abort)
+    }
+}
+
+impl From<SqlError> for Failure {
+    fn from(error: SqlError) -> Self {
+        Self::Error(Box::new(error))
+    }
+}
+
+/// What the engine's abort is called in SQL.
+impl From<Abort> for SqlError {
+    fn from(abort: Abort) -> Self {
+        if abort.is_conflict() {
+            return Self::new("40001", "could not serialize access due to concurrent transactions")
+                .with_detail(abort.to_string())
+                .with_hint("run the transaction again");
+        }
+        match abort {
+            Abort::TableFull { .. } => Self::new("53200", abort.to_string()),
+            Abort::TooLarge { .. } | Abort::ValueBytes { .. } => {
+                Self::new("54000", abort.to_string())
+            }
+            _ => Self::new("XX000", abort.to_string()),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! GROUP BY: one state per group and aggregate.
+
+use std::collections::BTreeMap;
+
+use crate::error::Failure;
+use crate::execute::operator::{Operator, row_key};
+use crate::execute::scan::Waiting;
+use crate::execute::{Context, Row};
+use crate::expression::Expression;
+use crate::expression::aggregate::{Aggregate, State};
+
+/// The groups of its input, as rows of keys and results.
+pub(super) struct Aggregation<'p> {
+    input: Option<Box<dyn Operator + 'p>>,
+    keys: &'p [Expression],
+    aggregates: &'p [Aggregate],
+    waiting: Waiting,
+}
+
+struct Group {
+    keys: Row,
+    states: Vec<State>,
+}
+
+impl<'p> Aggregation<'p> {
+    pub(super) fn new(
+        input: Box<dyn Operator + 'p>,
+        keys: &'p [Expression],
+        aggregates: &'p [Aggregate],
+    ) -> Self {
+        Self { input: Some(input), keys, aggregates, waiting: Waiting::default() }
+    }
+
+    fn group(&self, keys: Row) -> Group {
+        Group { keys, states: self.aggregates.iter().map(State::new).collect() }
+    }
+
+    fn add(
+        &self,
+        group: &mut Group,
+        row: &Row,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        for (aggregate, state) in self.aggregates.iter().zip(&mut group.states) {
+            if !context.holds(aggregate.filter.as_ref(), row)? {
+                continue;
+            }
+            let Some(argument) = &aggregate.argument else {
+                state.add_row();
+                continue;
+            };
+            let value = context.value(argument, row)?;
+            let separator = match &aggregate.separator {
+                Some(separator) => Some(context.value(separator, row)?),
+                None => None,
+            };
+            state.add(value, separator.as_ref())?;
+        }
+        Ok(())
+    }
+
+    fn aggregate(
+        &mut self,
+        mut input: Box<dyn Operator + 'p>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
+        if self.keys.is_empty() {
+            // Without GROUP BY there is a row even of nothing.
+            groups.insert(Vec::new(), self.group(Vec::new()));
+        }
+        while let Some(batch) = input.next(context)? {
+            for row in batch {
+                let keys = context.values(self.keys, &row)?;
+                let bytes = row_key(&keys);
+                if !groups.contains_key(&bytes) {
+                    context.charge(std::slice::from_ref(&keys))?;
+                }
+                let group = groups.entry(bytes).or_insert_with(|| self.group(keys));
+                self.add(group, &row, context)?;
+            }
+        }
+        for group in groups.into_values() {
+            let mut row = group.keys;
+            for state in group.states {
+                row.push(state.finish()?);
+            }
+            self.waiting.extend([row]);
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Aggregation<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        if let Some(input) = self.input.take() {
+            self.aggregate(input, context)?;
+        }
+        Ok(self.waiting.batch())
+    }
+}

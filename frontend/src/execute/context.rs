@@ -1,0 +1,506 @@
+//! What a running statement has at hand: its transaction, parameters, limits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gannet_engine::{Abort, Coordinator, Deferred, Direction, KeyRange, Page, Savepoint};
+
+use crate::catalog::{Catalog, version_key};
+use crate::database::Database;
+use crate::encoding::key;
+use crate::error::{Failure, SqlError};
+use crate::execute::Row;
+use crate::execute::batch::clear;
+use crate::execute::operator::open;
+use crate::expression::evaluate::{Environment, evaluate};
+use crate::expression::function::Facts;
+use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, compare};
+use crate::plan::{Node, Subquery};
+use crate::value::Value;
+
+/// Bytes that the rows of a statement may take in memory.
+const STATEMENT_BYTES_MAX: usize = 1 << 30;
+/// Bytes that a transaction may write.
+const WRITTEN_BYTES_MAX: usize = 64 << 20;
+/// Results of subqueries that are kept for the next row.
+const MEMO_MAX: usize = 64;
+
+/// Keys of a table: of a whole storage, or of one index in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stored {
+    pub(crate) storage: u32,
+    pub(crate) index: Option<u32>,
+}
+
+/// A transaction of a session; moves into the job of each statement and back.
+pub(crate) struct Transaction {
+    pub(crate) deferred: Deferred,
+    /// The catalog that it sees.
+    pub(crate) catalog: Arc<Catalog>,
+    /// Whether the version of the catalog has been read.
+    pub(crate) version_read: bool,
+    /// What it has created: nobody else sees it before it commits, and it is emptied if it does not.
+    pub(crate) created: BTreeSet<Stored>,
+    /// What is emptied once it has committed.
+    pub(crate) dropped: BTreeSet<Stored>,
+    /// What was created and then given up by a savepoint.
+    pub(crate) given_up: BTreeSet<Stored>,
+    pub(crate) savepoints: Vec<NamedSavepoint>,
+}
+
+/// What ROLLBACK TO goes back to.
+pub(crate) struct NamedSavepoint {
+    name: String,
+    savepoint: Savepoint,
+    catalog: Arc<Catalog>,
+    created: BTreeSet<Stored>,
+    dropped: BTreeSet<Stored>,
+}
+
+impl Transaction {
+    /// One that has read nothing.
+    pub(crate) fn new(catalog: Arc<Catalog>) -> Self {
+        Self {
+            deferred: Deferred::new(),
+            catalog,
+            version_read: false,
+            created: BTreeSet::new(),
+            dropped: BTreeSet::new(),
+            given_up: BTreeSet::new(),
+            savepoints: Vec::new(),
+        }
+    }
+
+    /// SAVEPOINT.
+    pub(crate) fn save(&mut self, name: String) {
+        self.savepoints.push(NamedSavepoint {
+            name,
+            savepoint: self.deferred.savepoint(),
+            catalog: Arc::clone(&self.catalog),
+            created: self.created.clone(),
+            dropped: self.dropped.clone(),
+        });
+    }
+
+    fn find(&self, name: &str) -> Result<usize, SqlError> {
+        self.savepoints
+            .iter()
+            .rposition(|savepoint| savepoint.name == name)
+            .ok_or_else(|| SqlError::new("3B001", format!("savepoint \"{name}\" does not exist")))
+    }
+
+    /// ROLLBACK TO.
+    pub(crate) fn roll_back_to(&mut self, name: &str) -> Result<(), SqlError> {
+        let number = self.find(name)?;
+        self.savepoints.truncate(number + 1);
+        let savepoint = &self.savepoints[number];
+        self.deferred.rollback_to(savepoint.savepoint);
+        self.catalog = Arc::clone(&savepoint.catalog);
+        self.given_up.extend(self.created.difference(&savepoint.created));
+        self.created.clone_from(&savepoint.created);
+        self.dropped.clone_from(&savepoint.dropped);
+        Ok(())
+    }
+
+    /// RELEASE.
+    pub(crate) fn release(&mut self, name: &str) -> Result<(), SqlError> {
+        let number = self.find(name)?;
+        self.savepoints.truncate(number);
+        Ok(())
+    }
+
+    /// Commits. What nobody sees any more is emptied, whatever the result.
+    pub(crate) fn commit(
+        mut self,
+        coordinator: &mut Coordinator<'_>,
+        resources: &Resources,
+    ) -> Result<(), Abort> {
+        match self.deferred.commit(coordinator) {
+            Ok(()) => {
+                self.given_up.append(&mut self.dropped);
+                self.created.clear();
+                if self.catalog.private {
+                    resources.database.publish(Arc::clone(&self.catalog));
+                }
+                self.empty(coordinator, resources);
+                Ok(())
+            }
+            Err(abort) => {
+                self.empty(coordinator, resources);
+                Err(abort)
+            }
+        }
+    }
+
+    /// Gives it up. Tells whether what it had read was valid.
+    pub(crate) fn give_up(
+        mut self,
+        coordinator: &mut Coordinator<'_>,
+        resources: &Resources,
+        start: Savepoint,
+    ) -> Result<(), Abort> {
+        self.deferred.rollback_to(start);
+        let valid = self.deferred.commit(coordinator);
+        self.empty(coordinator, resources);
+        valid
+    }
+
+    /// Removes the keys that nobody sees.
+    pub(crate) fn empty(&mut self, coordinator: &mut Coordinator<'_>, resources: &Resources) {
+        let mut stored = std::mem::take(&mut self.created);
+        stored.append(&mut self.given_up);
+        for stored in stored {
+            // What is left takes memory and nothing else.
+            let _ = clear(coordinator, resources, stored);
+        }
+    }
+}
+
+/// What a statement has from its session.
+#[derive(Clone)]
+pub(crate) struct Resources {
+    pub(crate) database: Arc<Database>,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) cancel: Arc<AtomicBool>,
+}
+
+/// A running statement.
+pub(crate) struct Context<'c, 's> {
+    pub(crate) coordinator: &'c mut Coordinator<'s>,
+    pub(crate) transaction: &'c mut Transaction,
+    pub(crate) resources: &'c Resources,
+    pub(crate) parameters: &'c [Value],
+    /// The run of the statement, counted from 1.
+    pub(crate) attempt: u32,
+    pub(crate) round_trips: u64,
+    /// Whether nobody is in a transaction around the statement.
+    pub(crate) autocommit: bool,
+    memory_bytes: usize,
+    outer: Row,
+    memo: BTreeMap<usize, Memo>,
+}
+
+/// The result of a subquery for some arguments.
+struct Memo {
+    arguments: Row,
+    rows: Arc<Rows>,
+}
+
+/// The rows of a subquery.
+struct Rows {
+    rows: Vec<Row>,
+    /// The first columns as keys, NULLs apart; made when they are first compared.
+    keys: std::sync::OnceLock<BTreeSet<Vec<u8>>>,
+}
+
+impl<'c, 's> Context<'c, 's> {
+    pub(crate) fn new(
+        coordinator: &'c mut Coordinator<'s>,
+        transaction: &'c mut Transaction,
+        resources: &'c Resources,
+        parameters: &'c [Value],
+    ) -> Self {
+        Self {
+            coordinator,
+            transaction,
+            resources,
+            parameters,
+            attempt: 1,
+            round_trips: 0,
+            autocommit: false,
+            memory_bytes: 0,
+            outer: Vec::new(),
+            memo: BTreeMap::new(),
+        }
+    }
+
+    /// The values of keys, in one round trip.
+    pub(crate) fn get_many(
+        &mut self,
+        mut keys: Vec<Vec<u8>>,
+    ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+        let check = !self.transaction.version_read;
+        if check {
+            keys.push(version_key());
+        }
+        self.round_trips += 1;
+        let table = self.resources.database.table;
+        let deferred = &mut self.transaction.deferred;
+        let mut values = deferred.get_many(self.coordinator, table, &keys)?;
+        if check {
+            let version = values.pop().flatten();
+            self.see_version(version.as_deref())?;
+        }
+        Ok(values)
+    }
+
+    fn see_version(&mut self, bytes: Option<&[u8]>) -> Result<(), Failure> {
+        let version = Catalog::version_from_bytes(bytes)?;
+        if version != self.transaction.catalog.version {
+            return Err(Failure::StaleCatalog);
+        }
+        self.transaction.version_read = true;
+        Ok(())
+    }
+
+    /// Reads the catalog's version unless the transaction has.
+    pub(crate) fn check_version(&mut self) -> Result<(), Failure> {
+        if !self.transaction.version_read {
+            self.get_many(Vec::new())?;
+        }
+        Ok(())
+    }
+
+    /// Part of a range, in one round trip.
+    pub(crate) fn scan(
+        &mut self,
+        range: &KeyRange,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        self.check_cancel()?;
+        self.check_version()?;
+        self.round_trips += 1;
+        let table = self.resources.database.table;
+        let deferred = &mut self.transaction.deferred;
+        Ok(deferred.scan(self.coordinator, table, range, direction, limit)?)
+    }
+
+    /// Sets a key that was read.
+    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
+        self.transaction.deferred.put(self.resources.database.table, key, value);
+        self.check_written()
+    }
+
+    /// Removes a key that was read.
+    pub(crate) fn delete(&mut self, key: Vec<u8>) -> Result<(), Failure> {
+        self.transaction.deferred.delete(self.resources.database.table, key);
+        self.check_written()
+    }
+
+    fn check_written(&self) -> Result<(), Failure> {
+        if self.transaction.deferred.written_bytes() <= WRITTEN_BYTES_MAX {
+            return Ok(());
+        }
+        let mebibytes = WRITTEN_BYTES_MAX >> 20;
+        let message = format!("the transaction writes more than {mebibytes} MiB");
+        let hint = "change fewer rows at a time (a range of the key per statement), or use COPY \
+                    outside a transaction, which commits in batches";
+        Err(SqlError::new("54000", message).with_hint(hint).into())
+    }
+
+    /// Ends the statement if its session asks for that.
+    pub(crate) fn check_cancel(&self) -> Result<(), Failure> {
+        // Relaxed: the flag carries nothing but itself.
+        if self.resources.cancel.load(Ordering::Relaxed) {
+            return Err(SqlError::new("57014", "canceling statement due to user request").into());
+        }
+        Ok(())
+    }
+
+    /// Counts rows that are kept in memory.
+    pub(crate) fn charge(&mut self, rows: &[Row]) -> Result<(), Failure> {
+        for row in rows {
+            self.memory_bytes += size_of::<Row>();
+            self.memory_bytes += row.iter().map(Value::memory_bytes).sum::<usize>();
+        }
+        if self.memory_bytes <= STATEMENT_BYTES_MAX {
+            return Ok(());
+        }
+        let mebibytes = STATEMENT_BYTES_MAX >> 20;
+        let message = format!("the statement keeps more than {mebibytes} MiB of rows in memory");
+        Err(SqlError::new("53200", message).with_hint("add a condition or a LIMIT").into())
+    }
+
+    /// The value of an expression on a row.
+    pub(crate) fn value(
+        &mut self,
+        expression: &Expression,
+        row: &[Value],
+    ) -> Result<Value, Failure> {
+        evaluate(expression, row, self)
+    }
+
+    /// The values of expressions on a row.
+    pub(crate) fn values(
+        &mut self,
+        expressions: &[Expression],
+        row: &[Value],
+    ) -> Result<Row, Failure> {
+        expressions.iter().map(|expression| evaluate(expression, row, self)).collect()
+    }
+
+    /// Whether a condition, if there is one, holds on a row.
+    pub(crate) fn holds(
+        &mut self,
+        condition: Option<&Expression>,
+        row: &[Value],
+    ) -> Result<bool, Failure> {
+        match condition {
+            Some(condition) => Ok(evaluate(condition, row, self)? == Value::Boolean(true)),
+            None => Ok(true),
+        }
+    }
+
+    /// All rows of a node.
+    pub(crate) fn rows(&mut self, node: &Node) -> Result<Vec<Row>, Failure> {
+        let mut operator = open(node);
+        let mut rows = Vec::new();
+        while let Some(mut batch) = operator.next(self)? {
+            self.charge(&batch)?;
+            if rows.is_empty() {
+                rows = batch;
+            } else {
+                rows.append(&mut batch);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The rows of a subquery; those for the same arguments as last time are not computed again.
+    fn subquery_rows(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Arc<Rows>, Failure> {
+        let arguments = self.values(&query.arguments, row)?;
+        let identity = Arc::as_ptr(&query.subquery) as usize;
+        if let Some(memo) = self.memo.get(&identity)
+            && memo.arguments == arguments
+        {
+            return Ok(Arc::clone(&memo.rows));
+        }
+        let rows = self.run_subquery(&query.subquery, &query.kind, arguments.clone())?;
+        let rows = Arc::new(Rows { rows, keys: std::sync::OnceLock::new() });
+        if self.memo.len() >= MEMO_MAX {
+            self.memo.clear();
+        }
+        self.memo.insert(identity, Memo { arguments, rows: Arc::clone(&rows) });
+        Ok(rows)
+    }
+
+    fn run_subquery(
+        &mut self,
+        subquery: &Subquery,
+        kind: &SubqueryKind,
+        arguments: Row,
+    ) -> Result<Vec<Row>, Failure> {
+        let enough = match kind {
+            SubqueryKind::Exists => 1,
+            // The second row is the error.
+            SubqueryKind::Scalar => 2,
+            SubqueryKind::Any(..) | SubqueryKind::All(..) => usize::MAX,
+        };
+        let outer = std::mem::replace(&mut self.outer, arguments);
+        let mut run = || -> Result<Vec<Row>, Failure> {
+            let mut operator = open(&subquery.node);
+            let mut rows = Vec::new();
+            while rows.len() < enough {
+                let Some(mut batch) = operator.next(self)? else { break };
+                self.charge(&batch)?;
+                rows.append(&mut batch);
+            }
+            Ok(rows)
+        };
+        let rows = run();
+        self.outer = outer;
+        rows
+    }
+
+    fn any(
+        &mut self,
+        value: &Expression,
+        comparison: Comparison,
+        query: &SubqueryUse,
+        row: &[Value],
+    ) -> Result<Value, Failure> {
+        let value = self.value(value, row)?;
+        let found = self.subquery_rows(query, row)?;
+        if found.rows.is_empty() {
+            return Ok(Value::Boolean(false));
+        }
+        if value.is_null() {
+            return Ok(Value::Null);
+        }
+        let columns = || found.rows.iter().map(|row| &row[0]);
+        let holds = if comparison == Comparison::Equal {
+            let keys = found
+                .keys
+                .get_or_init(|| columns().filter(|value| !value.is_null()).map(key_of).collect());
+            keys.contains(&key_of(&value))
+        } else {
+            columns().any(|other| !other.is_null() && comparison.holds(compare(&value, other)))
+        };
+        if holds {
+            return Ok(Value::Boolean(true));
+        }
+        Ok(if columns().any(Value::is_null) { Value::Null } else { Value::Boolean(false) })
+    }
+
+    fn all(
+        &mut self,
+        value: &Expression,
+        comparison: Comparison,
+        query: &SubqueryUse,
+        row: &[Value],
+    ) -> Result<Value, Failure> {
+        let value = self.value(value, row)?;
+        let found = self.subquery_rows(query, row)?;
+        let mut result = Value::Boolean(true);
+        for other in found.rows.iter().map(|row| &row[0]) {
+            if value.is_null() || other.is_null() {
+                result = Value::Null;
+            } else if !comparison.holds(compare(&value, other)) {
+                return Ok(Value::Boolean(false));
+            }
+        }
+        Ok(result)
+    }
+}
+
+fn key_of(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    key::push(&mut bytes, value);
+    bytes
+}
+
+impl Environment for Context<'_, '_> {
+    fn parameter(&self, number: usize) -> Result<Value, SqlError> {
+        self.parameters
+            .get(number)
+            .cloned()
+            .ok_or_else(|| SqlError::new("42P02", format!("there is no parameter ${}", number + 1)))
+    }
+
+    fn outer(&self, number: usize) -> Value {
+        self.outer[number].clone()
+    }
+
+    fn subquery(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Value, Failure> {
+        match &query.kind {
+            SubqueryKind::Scalar => {
+                let found = self.subquery_rows(query, row)?;
+                match found.rows.as_slice() {
+                    [] => Ok(Value::Null),
+                    [row] => Ok(row[0].clone()),
+                    _ => Err(SqlError::new(
+                        "21000",
+                        "more than one row returned by a subquery used as an expression",
+                    )
+                    .into()),
+                }
+            }
+            SubqueryKind::Exists => {
+                Ok(Value::Boolean(!self.subquery_rows(query, row)?.rows.is_empty()))
+            }
+            SubqueryKind::Any(value, comparison) => self.any(value, *comparison, query, row),
+            SubqueryKind::All(value, comparison) => self.all(value, *comparison, query, row),
+        }
+    }
+
+    fn next_value(&mut self, counter: u32) -> Result<i64, Failure> {
+        let database = Arc::clone(&self.resources.database);
+        database.next_value(self.coordinator, counter)
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.resources.facts
+    }
+}

@@ -1,0 +1,385 @@
+//! COPY: rows as text or CSV, in and out.
+//!
+//! *Source*: PostgreSQL 15 documentation, COPY, "File Formats".
+//!
+//! Outside a transaction, COPY FROM commits every [`BATCH_ROWS`] rows: an error leaves the batches before it. Inside
+//! BEGIN it is one transaction, whose size is bounded.
+
+use crate::encoding::row::encode;
+use crate::error::{Failure, SqlError};
+use crate::execute::batch::put_new;
+use crate::execute::write::{check_row, duplicate_key, insert_rows};
+use crate::execute::{Context, Row, Stored};
+use crate::plan::Insert;
+use crate::session::{Column, CopyFormat, CopyOptions};
+use crate::value::{DataType, Value};
+
+/// Rows of a batch, and of a transaction in autocommit.
+pub(crate) const BATCH_ROWS: usize = 1_000;
+/// Bytes of one row's text.
+const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// Cuts the data of a COPY FROM into rows.
+pub(crate) struct Reader {
+    columns: Vec<Column>,
+    options: CopyOptions,
+    /// What was given and is no whole line yet.
+    rest: Vec<u8>,
+    /// Bytes of `rest` that were looked at, and whether they end inside quotes.
+    seen: usize,
+    quoted: bool,
+    lines: u64,
+    ended: bool,
+}
+
+impl Reader {
+    pub(crate) fn new(columns: Vec<Column>, options: CopyOptions) -> Self {
+        Self { columns, options, rest: Vec::new(), seen: 0, quoted: false, lines: 0, ended: false }
+    }
+
+    /// Takes data, and gives the rows that it completes.
+    ///
+    /// # Errors
+    /// SQLSTATE 22P04 and 22P02 for malformed rows.
+    pub(crate) fn read(&mut self, chunk: &[u8]) -> Result<Vec<Row>, SqlError> {
+        self.rest.extend_from_slice(chunk);
+        let mut rows = Vec::new();
+        let mut start = 0;
+        while let Some(end) = self.line_end() {
+            let line = self.rest[start..end].to_vec();
+            start = end + 1;
+            rows.extend(self.line(&line)?);
+        }
+        self.rest.drain(..start);
+        self.seen -= start;
+        if self.rest.len() > LINE_BYTES_MAX {
+            let message = format!("a row of COPY has more than {LINE_BYTES_MAX} bytes");
+            return Err(SqlError::new("54000", message));
+        }
+        Ok(rows)
+    }
+
+    /// The rows after the last newline.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn finish(&mut self) -> Result<Vec<Row>, SqlError> {
+        if self.quoted {
+            return Err(SqlError::new("22P04", "unterminated CSV quoted field"));
+        }
+        let line = std::mem::take(&mut self.rest);
+        self.seen = 0;
+        if line.is_empty() { Ok(Vec::new()) } else { Ok(self.line(&line)?.into_iter().collect()) }
+    }
+
+    /// Where the next line ends; a newline inside quotes is part of a value.
+    fn line_end(&mut self) -> Option<usize> {
+        let csv = self.options.format == CopyFormat::Csv;
+        while let Some(byte) = self.rest.get(self.seen) {
+            self.seen += 1;
+            match byte {
+                b'"' if csv => self.quoted = !self.quoted,
+                b'\n' if !self.quoted => return Some(self.seen - 1),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<Option<Row>, SqlError> {
+        self.lines += 1;
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        self.ended |= line == b"\\.";
+        if self.ended || (self.lines == 1 && self.options.header) {
+            return Ok(None);
+        }
+        let number = self.lines;
+        self.row(line).map(Some).map_err(|error| {
+            let place = format!("COPY, line {number}");
+            let detail = match &error.detail {
+                Some(detail) => format!("{detail} ({place})"),
+                None => place,
+            };
+            error.with_detail(detail)
+        })
+    }
+
+    fn row(&self, line: &[u8]) -> Result<Row, SqlError> {
+        let fields = match self.options.format {
+            CopyFormat::Text => text_fields(line, &self.options)?,
+            CopyFormat::Csv => csv_fields(line, &self.options)?,
+        };
+        if fields.len() > self.columns.len() {
+            return Err(SqlError::new("22P04", "extra data after last expected column"));
+        }
+        if let Some(column) = self.columns.get(fields.len()) {
+            let message = format!("missing data for column \"{}\"", column.name);
+            return Err(SqlError::new("22P04", message));
+        }
+        let value = |(field, column): (Option<String>, &Column)| match field {
+            None => Ok(Value::Null),
+            Some(text) => Value::from_text(&text, column.data_type)
+                .map_err(|error| error.with_detail(format!("column {}", column.name))),
+        };
+        fields.into_iter().zip(&self.columns).map(value).collect()
+    }
+}
+
+fn utf8(bytes: Vec<u8>) -> Result<String, SqlError> {
+    String::from_utf8(bytes)
+        .map_err(|_| SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\""))
+}
+
+/// The fields of a line in text format; None is NULL.
+fn text_fields(line: &[u8], options: &CopyOptions) -> Result<Vec<Option<String>>, SqlError> {
+    let mut fields = Vec::new();
+    let (mut field, mut raw) = (Vec::new(), Vec::new());
+    let mut bytes = line.iter().copied();
+    loop {
+        let byte = bytes.next();
+        match byte {
+            Some(b'\\') => {
+                let next = bytes
+                    .next()
+                    .ok_or_else(|| SqlError::new("22P04", "a row of COPY ends in a backslash"))?;
+                raw.extend_from_slice(&[b'\\', next]);
+                field.push(match next {
+                    b'b' => 8,
+                    b'f' => 12,
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'v' => 11,
+                    other => other,
+                });
+            }
+            Some(byte) if byte != options.delimiter => {
+                field.push(byte);
+                raw.push(byte);
+            }
+            _ => {
+                let is_null = raw == options.null.as_bytes();
+                let text = utf8(std::mem::take(&mut field))?;
+                fields.push((!is_null).then_some(text));
+                raw.clear();
+                if byte.is_none() {
+                    return Ok(fields);
+                }
+            }
+        }
+    }
+}
+
+/// The fields of a line in CSV; None is NULL, which is never quoted.
+fn csv_fields(line: &[u8], options: &CopyOptions) -> Result<Vec<Option<String>>, SqlError> {
+    let mut fields = Vec::new();
+    let mut field = Vec::new();
+    let (mut quoted, mut was_quoted) = (false, false);
+    let mut bytes = line.iter().copied().peekable();
+    loop {
+        match bytes.next() {
+            Some(b'"') if quoted && bytes.peek() == Some(&b'"') => {
+                bytes.next();
+                field.push(b'"');
+            }
+            Some(b'"') => {
+                quoted = !quoted;
+                was_quoted = true;
+            }
+            Some(byte) if quoted || byte != options.delimiter => field.push(byte),
+            end => {
+                if end.is_none() && quoted {
+                    return Err(SqlError::new("22P04", "unterminated CSV quoted field"));
+                }
+                let is_null = !was_quoted && field == options.null.as_bytes();
+                let text = utf8(std::mem::take(&mut field))?;
+                fields.push((!is_null).then_some(text));
+                was_quoted = false;
+                if end.is_none() {
+                    return Ok(fields);
+                }
+            }
+        }
+    }
+}
+
+/// A line of COPY TO.
+pub(crate) fn line(row: &Row, columns: &[Column], options: &CopyOptions) -> Vec<u8> {
+    let mut line = Vec::new();
+    for (number, (value, column)) in row.iter().zip(columns).enumerate() {
+        if number > 0 {
+            line.push(options.delimiter);
+        }
+        if value.is_null() {
+            line.extend_from_slice(options.null.as_bytes());
+            continue;
+        }
+        let text = value.to_text(column.data_type);
+        match options.format {
+            CopyFormat::Text => push_text(&mut line, &text, options),
+            CopyFormat::Csv => push_csv(&mut line, &text, options),
+        }
+    }
+    line.push(b'\n');
+    line
+}
+
+/// The line that names the columns.
+pub(crate) fn header(columns: &[Column], options: &CopyOptions) -> Vec<u8> {
+    let names: Row = columns.iter().map(|column| Value::Text(column.name.clone())).collect();
+    let texts: Vec<Column> = columns
+        .iter()
+        .map(|column| Column { name: column.name.clone(), data_type: DataType::Text })
+        .collect();
+    line(&names, &texts, options)
+}
+
+fn push_text(line: &mut Vec<u8>, text: &str, options: &CopyOptions) {
+    for byte in text.bytes() {
+        let escaped = match byte {
+            8 => b'b',
+            12 => b'f',
+            b'\n' => b'n',
+            b'\r' => b'r',
+            b'\t' => b't',
+            11 => b'v',
+            b'\\' => b'\\',
+            byte if byte == options.delimiter => byte,
+            byte => {
+                line.push(byte);
+                continue;
+            }
+        };
+        line.extend_from_slice(&[b'\\', escaped]);
+    }
+}
+
+fn push_csv(line: &mut Vec<u8>, text: &str, options: &CopyOptions) {
+    let special = |byte: u8| byte == options.delimiter || b"\"\r\n".contains(&byte);
+    if !text.bytes().any(special) && text != options.null && text != "\\." {
+        line.extend_from_slice(text.as_bytes());
+        return;
+    }
+    line.push(b'"');
+    for byte in text.bytes() {
+        if byte == b'"' {
+            line.push(b'"');
+        }
+        line.push(byte);
+    }
+    line.push(b'"');
+}
+
+/// Inserts a batch of rows.
+///
+/// # Errors
+/// What ends the COPY.
+pub(crate) fn insert(
+    insert: &Insert,
+    rows: Vec<Row>,
+    context: &mut Context<'_, '_>,
+) -> Result<u64, Failure> {
+    context.check_version()?;
+    let storage = insert.rules.table.storage;
+    let own = context.transaction.created.contains(&Stored { storage, index: None });
+    if own && !context.autocommit && context.transaction.savepoints.is_empty() {
+        return insert_beside(insert, rows, context);
+    }
+    Ok(insert_rows(insert, rows, context)?.0)
+}
+
+/// Inserts rows into a table that nobody else sees, beside the transaction.
+fn insert_beside(
+    insert: &Insert,
+    rows: Vec<Row>,
+    context: &mut Context<'_, '_>,
+) -> Result<u64, Failure> {
+    let table = &*insert.rules.table;
+    let database = std::sync::Arc::clone(&context.resources.database);
+    let mut puts = Vec::with_capacity(rows.len() * (1 + table.indexes.len()));
+    let mut written = Vec::with_capacity(rows.len());
+    let mut keys = std::collections::BTreeSet::new();
+    let of_number = |number: usize| match number.checked_sub(1) {
+        Some(index) => {
+            (table.indexes[index].name.as_str(), table.indexes[index].columns.as_slice())
+        }
+        None => {
+            let name = table.primary_key.as_ref().map_or("", |key| key.name.as_str());
+            (name, table.primary_columns())
+        }
+    };
+    for source in rows {
+        let row = context.values(&insert.values, &source)?;
+        check_row(&insert.rules, &row, context)?;
+        let hidden = match table.primary_key {
+            Some(_) => None,
+            None => Some(database.next_value(context.coordinator, table.hidden_counter)?),
+        };
+        let primary = table.primary_bytes(&row, hidden);
+        let mut own = vec![(table.row_key(&primary), encode(&row))];
+        own.extend(table.indexes.iter().map(|index| table.entry(index, &row, &primary)));
+        if let Some(number) = own.iter().position(|(key, _)| !keys.insert(key.clone())) {
+            let (name, columns) = of_number(number);
+            return Err(duplicate_key(table, name, columns, &row).into());
+        }
+        puts.extend(own);
+        written.push(row);
+    }
+    if let Some(number) = put_new(context, &puts)? {
+        let width = 1 + table.indexes.len();
+        let (name, columns) = of_number(number % width);
+        return Err(duplicate_key(table, name, columns, &written[number / width]).into());
+    }
+    Ok(written.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(format: CopyFormat) -> CopyOptions {
+        match format {
+            CopyFormat::Text => {
+                CopyOptions { format, delimiter: b'\t', null: "\\N".to_owned(), header: false }
+            }
+            CopyFormat::Csv => {
+                CopyOptions { format, delimiter: b',', null: String::new(), header: false }
+            }
+        }
+    }
+
+    fn columns() -> Vec<Column> {
+        ["a", "b"].map(|name| Column { name: name.to_owned(), data_type: DataType::Text }).to_vec()
+    }
+
+    #[test]
+    fn rows_read_as_they_were_written_whatever_the_cuts() {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let rows = vec![
+            vec![text("a\tb\\c"), Value::Null],
+            vec![text(""), text("\"x\", y\nz")],
+            vec![text("\\N"), text("plain")],
+        ];
+        for format in [CopyFormat::Text, CopyFormat::Csv] {
+            let options = options(format);
+            let bytes: Vec<u8> =
+                rows.iter().flat_map(|row| line(row, &columns(), &options)).collect();
+            for cut in 1..8 {
+                let mut reader = Reader::new(columns(), options.clone());
+                let mut read = Vec::new();
+                for chunk in bytes.chunks(cut) {
+                    read.extend(reader.read(chunk).unwrap());
+                }
+                read.extend(reader.finish().unwrap());
+                assert_eq!(read, rows);
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_rows_are_errors_with_their_line() {
+        let mut reader = Reader::new(columns(), options(CopyFormat::Text));
+        let error = reader.read(b"1\t2\n3\n").unwrap_err();
+        assert_eq!((error.code, error.detail.as_deref()), ("22P04", Some("COPY, line 2")));
+    }
+}

@@ -1,0 +1,649 @@
+//! CREATE, ALTER, DROP and TRUNCATE: changes of the catalog, and of the data that they concern.
+//!
+//! TRUNCATE gives a table a new storage; the old one is emptied after the commit. An index, and a table that gets
+//! a primary key, are built in batches beside the transaction (see `batch`); the rows are read by the transaction,
+//! so that a change of them meanwhile is a conflict.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use gannet_engine::{Direction, KeyRange};
+
+use crate::catalog::{
+    Catalog, Check, Column, Counter, Default, Index, OBJECT_COUNTER, OBJECTS_RESERVED,
+    PRIMARY_INDEX, PrimaryKey, Table,
+};
+use crate::encoding::row::{Wanted, decode, encode};
+use crate::error::{Failure, SqlError};
+use crate::execute::batch::put_new;
+use crate::execute::scan::after;
+use crate::execute::write::duplicate_key;
+use crate::execute::{BATCH_ROWS, Context, Output, Row, Stored};
+use crate::plan::define::{Change, Definition, Dropped, NewColumn, NewConstraint, NewIndex};
+
+/// A catalog that is being changed.
+struct Changes {
+    catalog: Catalog,
+    changed: Vec<u32>,
+    notices: Vec<String>,
+}
+
+/// Runs a definition.
+///
+/// # Errors
+/// What ends the statement.
+pub(super) fn run(
+    definition: &Definition,
+    context: &mut Context<'_, '_>,
+) -> Result<Output, Failure> {
+    context.check_version()?;
+    let catalog = Catalog::clone(&context.transaction.catalog);
+    let mut changes = Changes { catalog, changed: Vec::new(), notices: Vec::new() };
+    let tag = match definition {
+        Definition::CreateTable { name, if_not_exists, columns, constraints } => {
+            if changes.is_new(name, *if_not_exists)? {
+                create_table(&mut changes, name, columns, constraints, context)?;
+            }
+            "CREATE TABLE"
+        }
+        Definition::CreateIndex(index) => {
+            create_index(&mut changes, index, context)?;
+            "CREATE INDEX"
+        }
+        Definition::Drop { kind: Dropped::Table, names, if_exists } => {
+            for name in names {
+                drop_table(&mut changes, name, *if_exists, context)?;
+            }
+            "DROP TABLE"
+        }
+        Definition::Drop { kind: Dropped::Index, names, if_exists } => {
+            for name in names {
+                drop_index(&mut changes, name, *if_exists, context)?;
+            }
+            "DROP INDEX"
+        }
+        Definition::Truncate { tables, restart } => {
+            for name in tables {
+                truncate(&mut changes, name, *restart, context)?;
+            }
+            "TRUNCATE TABLE"
+        }
+        Definition::AlterTable { name, if_exists, changes: list } => {
+            alter_table(&mut changes, name, *if_exists, list, context)?;
+            "ALTER TABLE"
+        }
+    };
+    let Changes { mut catalog, changed, notices } = changes;
+    if !changed.is_empty() {
+        let engine_table = context.resources.database.table;
+        let deferred = &mut context.transaction.deferred;
+        catalog.write(context.coordinator, deferred, engine_table, &changed)?;
+        context.transaction.catalog = Arc::new(catalog);
+    }
+    Ok(Output { rows: None, tag: tag.to_owned(), notices })
+}
+
+impl Changes {
+    fn put(&mut self, table: Table) {
+        self.changed.push(table.id);
+        self.catalog.put(table);
+    }
+
+    /// Whether a relation with that name is to be created.
+    fn is_new(&mut self, name: &str, if_not_exists: bool) -> Result<bool, SqlError> {
+        if !self.catalog.has_relation(name) {
+            return Ok(true);
+        }
+        let message = format!("relation \"{name}\" already exists");
+        if !if_not_exists {
+            return Err(SqlError::new("42P07", message));
+        }
+        self.notices.push(format!("{message}, skipping"));
+        Ok(false)
+    }
+
+    /// A table to change; None if it need not exist.
+    fn table(&mut self, name: &str, if_exists: bool) -> Result<Option<Table>, SqlError> {
+        match self.catalog.require(name) {
+            Ok(table) => Ok(Some(Table::clone(table))),
+            Err(_) if if_exists => {
+                self.notices.push(format!("relation \"{name}\" does not exist, skipping"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The number of something new.
+fn new_object(context: &mut Context<'_, '_>) -> Result<u32, Failure> {
+    let database = Arc::clone(&context.resources.database);
+    let number = database.next_value(context.coordinator, OBJECT_COUNTER)?;
+    u32::try_from(number)
+        .ok()
+        .and_then(|number| number.checked_add(OBJECTS_RESERVED))
+        .ok_or_else(|| SqlError::new("54000", "all object numbers are taken").into())
+}
+
+fn new_storage(context: &mut Context<'_, '_>) -> Result<u32, Failure> {
+    let storage = new_object(context)?;
+    context.transaction.created.insert(Stored { storage, index: None });
+    Ok(storage)
+}
+
+fn create_table(
+    changes: &mut Changes,
+    name: &str,
+    columns: &[NewColumn],
+    constraints: &[NewConstraint],
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let mut table = Table {
+        id: new_object(context)?,
+        storage: new_storage(context)?,
+        name: name.to_owned(),
+        columns: Vec::with_capacity(columns.len()),
+        primary_key: None,
+        hidden_counter: new_object(context)?,
+        indexes: Vec::new(),
+        checks: Vec::new(),
+    };
+    for column in columns {
+        let column = built_column(changes, &table.name, column, context)?;
+        table.columns.push(column);
+    }
+    let of_columns = columns.iter().flat_map(|column| &column.constraints);
+    for constraint in of_columns.chain(constraints) {
+        add_constraint(changes, &mut table, constraint, context)?;
+    }
+    changes.put(table);
+    Ok(())
+}
+
+fn built_column(
+    changes: &Changes,
+    table: &str,
+    column: &NewColumn,
+    context: &mut Context<'_, '_>,
+) -> Result<Column, Failure> {
+    let counter = match column.counter {
+        None => None,
+        Some(kind) => {
+            let name = changes.catalog.free_name(&format!("{table}_{}_seq", column.name), &[]);
+            Some(Counter { id: new_object(context)?, name, kind })
+        }
+    };
+    Ok(Column {
+        name: column.name.clone(),
+        data_type: column.data_type,
+        not_null: column.not_null,
+        default: column.default.as_ref().map(|(sql, _)| Default(sql.clone())),
+        counter,
+        missing: None,
+    })
+}
+
+/// Adds a constraint to a table that has no rows yet, or whose rows the caller checks.
+fn add_constraint(
+    changes: &Changes,
+    table: &mut Table,
+    constraint: &NewConstraint,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let taken: Vec<String> = table
+        .indexes
+        .iter()
+        .map(|index| &index.name)
+        .chain(table.primary_key.iter().map(|key| &key.name))
+        .chain(table.checks.iter().map(|check| &check.name))
+        .cloned()
+        .collect();
+    let named = |given: &Option<String>, otherwise: String| match given {
+        Some(name) if changes.catalog.has_relation(name) || taken.contains(name) => {
+            Err(SqlError::new("42P07", format!("relation \"{name}\" already exists")))
+        }
+        Some(name) => Ok(name.clone()),
+        None => Ok(changes.catalog.free_name(&otherwise, &taken)),
+    };
+    match constraint {
+        NewConstraint::PrimaryKey { name, columns } => {
+            if table.primary_key.is_some() {
+                let message =
+                    format!("multiple primary keys for table \"{}\" are not allowed", table.name);
+                return Err(SqlError::new("42P16", message).into());
+            }
+            let columns = key_columns(table, columns)?;
+            for column in &columns {
+                table.columns[*column].not_null = true;
+            }
+            let name = named(name, format!("{}_pkey", table.name))?;
+            table.primary_key = Some(PrimaryKey { name, columns });
+        }
+        NewConstraint::Unique { name, columns } => {
+            let otherwise = format!("{}_{}_key", table.name, columns.join("_"));
+            let name = named(name, otherwise)?;
+            let columns = key_columns(table, columns)?;
+            let id = new_object(context)?;
+            table.indexes.push(Index { id, name, columns, unique: true, constraint: true });
+        }
+        NewConstraint::Check { name, sql, columns } => {
+            let middle = if let [column] = columns.as_slice() {
+                format!("_{column}")
+            } else {
+                String::new()
+            };
+            let name = named(name, format!("{}{middle}_check", table.name))?;
+            table.checks.push(Check { name, sql: sql.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn key_columns(table: &Table, names: &[String]) -> Result<Vec<usize>, SqlError> {
+    let mut columns = Vec::with_capacity(names.len());
+    for name in names {
+        let column = table.column(name).ok_or_else(|| {
+            let message = format!("column \"{name}\" named in key does not exist");
+            let known = table.columns.iter().map(|column| column.name.as_str());
+            SqlError::new("42703", message).did_you_mean(name, known)
+        })?;
+        if columns.contains(&column) {
+            let message = format!("column \"{name}\" appears twice in a key");
+            return Err(SqlError::new("42701", message));
+        }
+        columns.push(column);
+    }
+    Ok(columns)
+}
+
+/// Calls `see` with all rows of a table, page by page: primary keys and rows.
+fn each_page(
+    table: &Table,
+    context: &mut Context<'_, '_>,
+    mut see: impl FnMut(Vec<(Vec<u8>, Row)>, &mut Context<'_, '_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let prefix = table.prefix(PRIMARY_INDEX);
+    let length = prefix.len();
+    let missing = table.missing_values()?;
+    let to = Bound::Excluded(after(prefix.clone()));
+    let mut rest = Some(KeyRange { from: Bound::Included(prefix), to });
+    while let Some(range) = rest {
+        let page = context.scan(&range, Direction::Ascending, BATCH_ROWS)?;
+        let mut rows = Vec::with_capacity(page.rows.len());
+        for (key, bytes) in page.rows {
+            rows.push((key[length..].to_vec(), decode(&bytes, &Wanted::All, &missing)?));
+        }
+        see(rows, context)?;
+        rest = page.rest;
+    }
+    Ok(())
+}
+
+/// Builds the entries of an index.
+fn fill_index(table: &Table, index: &Index, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let stored = Stored { storage: table.storage, index: Some(index.id) };
+    context.transaction.created.insert(stored);
+    each_page(table, context, |rows, context| {
+        let entries: Vec<(Vec<u8>, Vec<u8>)> =
+            rows.iter().map(|(primary, row)| table.entry(index, row, primary)).collect();
+        let mut keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_slice()).collect();
+        keys.sort_unstable();
+        let twice = keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_vec());
+        let taken = match twice {
+            Some(key) => entries.iter().position(|(other, _)| *other == key),
+            None => put_new(context, &entries)?,
+        };
+        match taken {
+            None => Ok(()),
+            Some(number) => {
+                let error = duplicate_key(table, &index.name, &index.columns, &rows[number].1);
+                Err(not_built(&index.name, error).into())
+            }
+        }
+    })
+}
+
+/// The error for rows that are no set of keys.
+fn not_built(name: &str, error: SqlError) -> SqlError {
+    let detail = error.detail.map(|detail| detail.replace("already exists", "is duplicated"));
+    SqlError {
+        detail,
+        ..SqlError::new("23505", format!("could not create unique index \"{name}\""))
+    }
+}
+
+fn create_index(
+    changes: &mut Changes,
+    new: &NewIndex,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let mut table = Table::clone(changes.catalog.require(&new.table)?);
+    let name = match &new.name {
+        Some(name) => name.clone(),
+        None => {
+            let name = format!("{}_{}_idx", table.name, new.columns.join("_"));
+            changes.catalog.free_name(&name, &[])
+        }
+    };
+    if !changes.is_new(&name, new.if_not_exists)? {
+        return Ok(());
+    }
+    let columns = key_columns(&table, &new.columns)?;
+    let id = new_object(context)?;
+    let index = Index { id, name, columns, unique: new.unique, constraint: false };
+    fill_index(&table, &index, context)?;
+    table.indexes.push(index);
+    changes.put(table);
+    Ok(())
+}
+
+fn drop_table(
+    changes: &mut Changes,
+    name: &str,
+    if_exists: bool,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let table = match changes.catalog.table(name) {
+        Some(table) => Arc::clone(table),
+        None if if_exists => {
+            changes.notices.push(format!("table \"{name}\" does not exist, skipping"));
+            return Ok(());
+        }
+        None => {
+            let message = format!("table \"{name}\" does not exist");
+            let names = changes.catalog.tables().map(|table| table.name.as_str());
+            return Err(SqlError::new("42P01", message).did_you_mean(name, names).into());
+        }
+    };
+    changes.catalog.remove(table.id);
+    changes.changed.push(table.id);
+    context.transaction.dropped.insert(Stored { storage: table.storage, index: None });
+    Ok(())
+}
+
+fn drop_index(
+    changes: &mut Changes,
+    name: &str,
+    if_exists: bool,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let Some((table, number)) = changes.catalog.index_owner(name) else {
+        if if_exists {
+            changes.notices.push(format!("index \"{name}\" does not exist, skipping"));
+            return Ok(());
+        }
+        return Err(SqlError::new("42704", format!("index \"{name}\" does not exist")).into());
+    };
+    let mut table = Table::clone(table);
+    if table.indexes[number].constraint {
+        let message = format!(
+            "cannot drop index {name} because constraint {name} on table {} requires it",
+            table.name
+        );
+        return Err(SqlError::new("2BP01", message)
+            .with_hint(format!("ALTER TABLE {} DROP CONSTRAINT {name}", table.name))
+            .into());
+    }
+    let index = table.indexes.remove(number);
+    let stored = Stored { storage: table.storage, index: Some(index.id) };
+    context.transaction.dropped.insert(stored);
+    changes.put(table);
+    Ok(())
+}
+
+fn truncate(
+    changes: &mut Changes,
+    name: &str,
+    restart: bool,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let mut table = Table::clone(changes.catalog.require(name)?);
+    context.transaction.dropped.insert(Stored { storage: table.storage, index: None });
+    table.storage = new_storage(context)?;
+    if restart {
+        for counter in table.columns.iter_mut().filter_map(|column| column.counter.as_mut()) {
+            counter.id = new_object(context)?;
+        }
+    }
+    changes.put(table);
+    Ok(())
+}
+
+fn alter_table(
+    changes: &mut Changes,
+    name: &str,
+    if_exists: bool,
+    list: &[Change],
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let Some(mut table) = changes.table(name, if_exists)? else { return Ok(()) };
+    for change in list {
+        alter(changes, &mut table, change, context)?;
+    }
+    changes.put(table);
+    Ok(())
+}
+
+fn alter(
+    changes: &mut Changes,
+    table: &mut Table,
+    change: &Change,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    match change {
+        Change::AddColumn { column, if_not_exists } => {
+            add_column(changes, table, column, *if_not_exists, context)
+        }
+        Change::AddConstraint(constraint) => {
+            add_checked_constraint(changes, table, constraint, context)
+        }
+        Change::DropConstraint { name, if_exists } => {
+            drop_constraint(changes, table, name, *if_exists, context)
+        }
+        Change::RenameColumn { from, to } => {
+            let column = table.require_column(from)?;
+            if table.column(to).is_some() {
+                let message =
+                    format!("column \"{to}\" of relation \"{}\" already exists", table.name);
+                return Err(SqlError::new("42701", message).into());
+            }
+            if !table.checks.is_empty() {
+                return Err(SqlError::unsupported("renaming a column of a table with CHECK")
+                    .with_hint("drop the constraint first, and add it again")
+                    .into());
+            }
+            table.columns[column].name.clone_from(to);
+            Ok(())
+        }
+        Change::RenameTable(name) => {
+            changes.is_new(name, false)?;
+            table.name.clone_from(name);
+            Ok(())
+        }
+        Change::SetNotNull(name) => {
+            let column = table.require_column(name)?;
+            check_no_nulls(table, &[column], context)?;
+            table.columns[column].not_null = true;
+            Ok(())
+        }
+        Change::DropNotNull(name) => {
+            let column = table.require_column(name)?;
+            if table.primary_columns().contains(&column) {
+                let message = format!("column \"{name}\" is in a primary key");
+                return Err(SqlError::new("42P16", message).into());
+            }
+            table.columns[column].not_null = false;
+            Ok(())
+        }
+        Change::SetDefault { column, default } => {
+            let column = table.require_column(column)?;
+            table.columns[column].default = Some(Default(default.clone()));
+            Ok(())
+        }
+        Change::DropDefault(name) => {
+            let column = table.require_column(name)?;
+            table.columns[column].default = None;
+            Ok(())
+        }
+        Change::Nothing => Ok(()),
+    }
+}
+
+fn add_column(
+    changes: &mut Changes,
+    table: &mut Table,
+    column: &NewColumn,
+    if_not_exists: bool,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    if table.column(&column.name).is_some() {
+        let message =
+            format!("column \"{}\" of relation \"{}\" already exists", column.name, table.name);
+        if if_not_exists {
+            changes.notices.push(format!("{message}, skipping"));
+            return Ok(());
+        }
+        return Err(SqlError::new("42701", message).into());
+    }
+    let value = match &column.default {
+        None => None,
+        Some((_, Some(value))) => (!value.is_null()).then(|| value.to_text(column.data_type)),
+        Some((_, None)) => {
+            return Err(SqlError::unsupported("ADD COLUMN with a DEFAULT that is no constant")
+                .with_hint("add the column, update it, then set its default")
+                .into());
+        }
+    };
+    let has_rows = !is_empty(table, context)?;
+    if has_rows && (column.counter.is_some() || (column.not_null && value.is_none())) {
+        let message = format!(
+            "column \"{}\" of relation \"{}\" contains null values",
+            column.name, table.name
+        );
+        return Err(SqlError::new("23502", message).with_hint("give it a DEFAULT").into());
+    }
+    let mut built = built_column(changes, &table.name, column, context)?;
+    built.missing = value;
+    table.columns.push(built);
+    for constraint in &column.constraints {
+        add_checked_constraint(changes, table, constraint, context)?;
+    }
+    Ok(())
+}
+
+fn is_empty(table: &Table, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
+    let prefix = table.prefix(PRIMARY_INDEX);
+    let to = Bound::Excluded(after(prefix.clone()));
+    let range = KeyRange { from: Bound::Included(prefix), to };
+    Ok(context.scan(&range, Direction::Ascending, 1)?.rows.is_empty())
+}
+
+/// Adds a constraint that the rows of the table must satisfy already.
+fn add_checked_constraint(
+    changes: &mut Changes,
+    table: &mut Table,
+    constraint: &NewConstraint,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let before = table.clone();
+    add_constraint(changes, table, constraint, context)?;
+    match constraint {
+        NewConstraint::PrimaryKey { .. } => rebuild(&before, table, context),
+        NewConstraint::Unique { .. } => {
+            let index = table.indexes.last().expect("the index was added above");
+            fill_index(&before, index, context)
+        }
+        NewConstraint::Check { name: _, .. } if is_empty(&before, context)? => Ok(()),
+        NewConstraint::Check { .. } => Err(SqlError::unsupported("ADD CHECK to a table with rows")
+            .with_hint("declare the CHECK in CREATE TABLE")
+            .into()),
+    }
+}
+
+fn check_no_nulls(
+    table: &Table,
+    columns: &[usize],
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    each_page(table, context, |rows, _| {
+        rows.iter().try_for_each(|(_, row)| no_nulls(table, columns, row)).map_err(Failure::from)
+    })
+}
+
+fn no_nulls(table: &Table, columns: &[usize], row: &Row) -> Result<(), SqlError> {
+    match columns.iter().find(|column| row[**column].is_null()) {
+        None => Ok(()),
+        Some(column) => {
+            let (column, table) = (&table.columns[*column].name, &table.name);
+            let message =
+                format!("column \"{column}\" of relation \"{table}\" contains null values");
+            Err(SqlError::new("23502", message))
+        }
+    }
+}
+
+/// Writes all rows under another primary key, into a new storage.
+fn rebuild(
+    before: &Table,
+    table: &mut Table,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    context.transaction.dropped.insert(Stored { storage: before.storage, index: None });
+    table.storage = new_storage(context)?;
+    let table = &*table;
+    let columns = table.primary_columns();
+    let name = table.primary_key.as_ref().map_or("", |key| &key.name);
+    each_page(before, context, |rows, context| {
+        let mut puts = Vec::with_capacity(rows.len() * (1 + table.indexes.len()));
+        let mut primary_keys = std::collections::BTreeSet::new();
+        for (_, row) in &rows {
+            no_nulls(table, columns, row)?;
+            let primary = table.primary_bytes(row, None);
+            puts.push((table.row_key(&primary), encode(row)));
+            for index in &table.indexes {
+                puts.push(table.entry(index, row, &primary));
+            }
+            if !primary_keys.insert(primary) {
+                return Err(not_built(name, duplicate_key(table, name, columns, row)).into());
+            }
+        }
+        match put_new(context, &puts)? {
+            None => Ok(()),
+            Some(number) => {
+                let row = &rows[number / (1 + table.indexes.len())].1;
+                Err(not_built(name, duplicate_key(table, name, columns, row)).into())
+            }
+        }
+    })
+}
+
+fn drop_constraint(
+    changes: &mut Changes,
+    table: &mut Table,
+    name: &str,
+    if_exists: bool,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    if table.primary_key.as_ref().is_some_and(|key| key.name == name) {
+        return Err(SqlError::unsupported("dropping a primary key").into());
+    }
+    let is_constraint = |index: &Index| index.name == name && index.constraint;
+    if let Some(number) = table.indexes.iter().position(is_constraint) {
+        let index = table.indexes.remove(number);
+        let stored = Stored { storage: table.storage, index: Some(index.id) };
+        context.transaction.dropped.insert(stored);
+        return Ok(());
+    }
+    let checks = table.checks.len();
+    table.checks.retain(|check| check.name != name);
+    if table.checks.len() < checks {
+        return Ok(());
+    }
+    let relation = &table.name;
+    let message = format!("constraint \"{name}\" of relation \"{relation}\" does not exist");
+    if if_exists {
+        changes.notices.push(format!("{message}, skipping"));
+        return Ok(());
+    }
+    Err(SqlError::new("42704", message).into())
+}

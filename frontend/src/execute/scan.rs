@@ -1,0 +1,325 @@
+//! Reading tables: points, ranges of an index, everything.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+use gannet_engine::{Direction, KeyRange};
+
+use crate::catalog::{Index, PRIMARY_INDEX};
+use crate::encoding::key;
+use crate::encoding::row::decode;
+use crate::error::Failure;
+use crate::execute::operator::{Operator, batched};
+use crate::execute::{BATCH_ROWS, Context, Row};
+use crate::expression::Expression;
+use crate::plan::{Access, IndexChoice, IndexRange, Scan};
+use crate::value::Value;
+
+/// Rows of the first page of a scan, which may be all that is needed.
+const FIRST_PAGE_ROWS: usize = 128;
+
+/// A primary key after the prefix.
+pub(super) type PrimaryBytes = Vec<u8>;
+
+/// The rows of a scan whose access does not depend on other rows.
+pub(super) struct ScanRows<'p> {
+    scan: &'p Scan,
+    state: State,
+}
+
+enum State {
+    New,
+    /// A range that is not exhausted.
+    Range {
+        rest: KeyRange,
+        page_rows: usize,
+    },
+    Done,
+}
+
+impl<'p> ScanRows<'p> {
+    pub(super) fn new(scan: &'p Scan) -> Self {
+        Self { scan, state: State::New }
+    }
+
+    fn page(
+        &mut self,
+        range: &KeyRange,
+        page_rows: usize,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Vec<Row>, Failure> {
+        let (index, descending) = match &self.scan.access {
+            Access::Range(range) => (range.index, range.descending),
+            Access::Full { descending } => (IndexChoice::Primary, *descending),
+            Access::Points { .. } => (IndexChoice::Primary, false),
+        };
+        let direction = if descending { Direction::Descending } else { Direction::Ascending };
+        let page = context.scan(range, direction, page_rows)?;
+        self.state = match page.rest {
+            Some(rest) => State::Range { rest, page_rows: BATCH_ROWS },
+            None => State::Done,
+        };
+        rows_of_entries(self.scan, index, page.rows, context)
+    }
+}
+
+impl Operator for ScanRows<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        loop {
+            let rows = match std::mem::replace(&mut self.state, State::Done) {
+                State::Done => return Ok(None),
+                State::Range { rest, page_rows } => self.page(&rest, page_rows, context)?,
+                State::New => match &self.scan.access {
+                    Access::Points { .. } => points(self.scan, &[&[]], context)?.concat(),
+                    Access::Range(range) => match key_range(self.scan, range, &[], context)? {
+                        Some(range) => self.page(&range, FIRST_PAGE_ROWS, context)?,
+                        None => return Ok(None),
+                    },
+                    Access::Full { .. } => {
+                        let prefix = self.scan.table.prefix(PRIMARY_INDEX);
+                        let range = KeyRange {
+                            to: Bound::Excluded(after(prefix.clone())),
+                            from: Bound::Included(prefix),
+                        };
+                        self.page(&range, FIRST_PAGE_ROWS, context)?
+                    }
+                },
+            };
+            if !rows.is_empty() {
+                return Ok(Some(rows));
+            }
+        }
+    }
+}
+
+/// What sorts after every key that continues a key.
+pub(super) fn after(mut key: Vec<u8>) -> Vec<u8> {
+    key.push(key::AFTER_ALL);
+    key
+}
+
+/// For each row on the left the rows that an access with points finds for it.
+pub(super) fn points(
+    scan: &Scan,
+    left: &[&[Value]],
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Vec<Row>>, Failure> {
+    let Access::Points { index, columns } = &scan.access else { return Ok(Vec::new()) };
+    let prefix = match index {
+        IndexChoice::Primary => scan.table.prefix(PRIMARY_INDEX),
+        IndexChoice::Secondary(number) => scan.table.prefix(scan.table.indexes[*number].id),
+    };
+    // Each key is read once, however many rows ask for it.
+    let mut numbers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    let mut wanted = Vec::with_capacity(left.len());
+    for row in left {
+        let mut own = Vec::new();
+        for key in point_keys(columns, &prefix, row, context)? {
+            let count = numbers.len();
+            let number = *numbers.entry(key).or_insert(count);
+            if !own.contains(&number) {
+                own.push(number);
+            }
+        }
+        wanted.push(own);
+    }
+    let mut keys = vec![Vec::new(); numbers.len()];
+    for (key, number) in numbers {
+        keys[number] = key;
+    }
+    let rows = match index {
+        IndexChoice::Primary => {
+            let found = context.get_many(keys.clone())?;
+            let bytes: Vec<Option<(PrimaryBytes, Vec<u8>)>> = keys
+                .into_iter()
+                .zip(found)
+                .map(|(key, row)| row.map(|row| (key[prefix.len()..].to_vec(), row)))
+                .collect();
+            decoded(scan, bytes, context)?
+        }
+        IndexChoice::Secondary(_) => {
+            let primary = context.get_many(keys)?;
+            by_primary(scan, primary, context)?
+        }
+    };
+    let of_row = |own: Vec<usize>| own.into_iter().filter_map(|n| rows[n].clone()).collect();
+    Ok(wanted.into_iter().map(of_row).collect())
+}
+
+/// The keys that an access with points means for one row on the left; none for NULLs.
+fn point_keys(
+    columns: &[Vec<Expression>],
+    prefix: &[u8],
+    row: &[Value],
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut keys = vec![prefix.to_vec()];
+    for list in columns {
+        let values = context.values(list, row)?;
+        let mut longer = Vec::with_capacity(keys.len() * values.len());
+        for start in &keys {
+            for value in values.iter().filter(|value| !value.is_null()) {
+                let mut key = start.clone();
+                key::push(&mut key, value);
+                longer.push(key);
+            }
+        }
+        keys = longer;
+    }
+    Ok(keys)
+}
+
+/// The keys of a range; None if a NULL makes it empty.
+pub(super) fn key_range(
+    scan: &Scan,
+    range: &IndexRange,
+    row: &[Value],
+    context: &mut Context<'_, '_>,
+) -> Result<Option<KeyRange>, Failure> {
+    let mut prefix = match range.index {
+        IndexChoice::Primary => scan.table.prefix(PRIMARY_INDEX),
+        IndexChoice::Secondary(number) => scan.table.prefix(scan.table.indexes[number].id),
+    };
+    for expression in &range.prefix {
+        let value = context.value(expression, row)?;
+        if value.is_null() {
+            return Ok(None);
+        }
+        key::push(&mut prefix, &value);
+    }
+    let mut bound = |bound: &Option<(Expression, bool)>| -> Result<_, Failure> {
+        let Some((expression, included)) = bound else { return Ok(None) };
+        let value = context.value(expression, row)?;
+        let mut key = prefix.clone();
+        key::push(&mut key, &value);
+        Ok(Some((key, *included, value.is_null())))
+    };
+    let (lower, upper) = (bound(&range.lower)?, bound(&range.upper)?);
+    if lower.as_ref().is_some_and(|l| l.2) || upper.as_ref().is_some_and(|u| u.2) {
+        return Ok(None);
+    }
+    let is_bounded = lower.is_some() || upper.is_some();
+    let from = match lower {
+        Some((key, true, _)) => key,
+        // What continues the bound is the bound with other columns behind it.
+        Some((key, false, _)) => after(key),
+        None => prefix.clone(),
+    };
+    let to = match upper {
+        Some((key, true, _)) => after(key),
+        Some((key, false, _)) => key,
+        None if is_bounded => {
+            // NULLs are behind all values and within no bounds.
+            let mut nulls = prefix;
+            key::push(&mut nulls, &Value::Null);
+            nulls
+        }
+        None => after(prefix),
+    };
+    if from >= to {
+        return Ok(None);
+    }
+    Ok(Some(KeyRange { from: Bound::Included(from), to: Bound::Excluded(to) }))
+}
+
+/// The rows that entries of an index lead to, in their order, if they pass the filter.
+pub(super) fn rows_of_entries(
+    scan: &Scan,
+    index: IndexChoice,
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Row>, Failure> {
+    let found = match index {
+        IndexChoice::Primary => {
+            let length = scan.table.prefix(PRIMARY_INDEX).len();
+            let bytes =
+                entries.into_iter().map(|(key, row)| Some((key[length..].to_vec(), row))).collect();
+            decoded(scan, bytes, context)?
+        }
+        IndexChoice::Secondary(number) => {
+            let index: &Index = &scan.table.indexes[number];
+            let mut primary = Vec::with_capacity(entries.len());
+            for (key, value) in entries {
+                primary.push(Some(scan.table.primary_of_entry(index, &key, value)?));
+            }
+            by_primary(scan, primary, context)?
+        }
+    };
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// The rows with some primary keys.
+fn by_primary(
+    scan: &Scan,
+    primary: Vec<Option<PrimaryBytes>>,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Option<Row>>, Failure> {
+    let keys: Vec<Vec<u8>> =
+        primary.iter().flatten().map(|primary| scan.table.row_key(primary)).collect();
+    let mut found: VecDeque<Option<Vec<u8>>> =
+        if keys.is_empty() { VecDeque::new() } else { context.get_many(keys)?.into() };
+    let with_row = |primary: Option<PrimaryBytes>| {
+        let primary = primary?;
+        Some((primary, found.pop_front()??))
+    };
+    let bytes = primary.into_iter().map(with_row).collect();
+    decoded(scan, bytes, context)
+}
+
+/// Rows from their bytes; None for those that are not there or do not pass the filter.
+fn decoded(
+    scan: &Scan,
+    bytes: Vec<Option<(PrimaryBytes, Vec<u8>)>>,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Option<Row>>, Failure> {
+    let mut rows = Vec::with_capacity(bytes.len());
+    for entry in bytes {
+        let Some((primary, bytes)) = entry else {
+            rows.push(None);
+            continue;
+        };
+        let mut row = decode(&bytes, &scan.wanted, &scan.missing)?;
+        let passes = context.holds(scan.filter.as_ref(), &row)?;
+        if scan.with_key {
+            row.push(Value::Bytea(primary));
+        }
+        rows.push(passes.then_some(row));
+    }
+    Ok(rows)
+}
+
+/// All rows that an access by a range finds for one row on the left.
+pub(super) fn range_rows(
+    scan: &Scan,
+    range: &IndexRange,
+    left: &[Value],
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Row>, Failure> {
+    let mut rest = key_range(scan, range, left, context)?;
+    let mut rows = Vec::new();
+    while let Some(keys) = rest {
+        let page = context.scan(&keys, Direction::Ascending, BATCH_ROWS)?;
+        rows.extend(rows_of_entries(scan, range.index, page.rows, context)?);
+        rest = page.rest;
+    }
+    Ok(rows)
+}
+
+/// Rows that wait to be given.
+#[derive(Default)]
+pub(super) struct Waiting(VecDeque<Row>);
+
+impl Waiting {
+    pub(super) fn extend(&mut self, rows: impl IntoIterator<Item = Row>) {
+        self.0.extend(rows);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The next batch of them.
+    pub(super) fn batch(&mut self) -> Option<Vec<Row>> {
+        batched(&mut self.0)
+    }
+}

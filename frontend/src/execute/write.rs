@@ -1,0 +1,392 @@
+//! INSERT, UPDATE and DELETE: rows and their index entries, with every constraint checked.
+//!
+//! All keys that a batch of rows touches are read in one round trip before they are written, as the engine wants
+//! it; what they have tells of duplicates.
+
+use std::collections::BTreeSet;
+
+use crate::catalog::{Index, Table};
+use crate::encoding::row::{Wanted, decode, encode};
+use crate::error::{Failure, SqlError};
+use crate::execute::{BATCH_ROWS, Context, Row};
+use crate::expression::Expression;
+use crate::plan::{Delete, IndexChoice, Insert, OnConflict, RowRules, Update};
+use crate::value::Value;
+
+/// Rows and the keys that they take.
+struct Entry {
+    row: Row,
+    primary: Vec<u8>,
+    /// The row's own key and value, then those of its index entries, in the order of the indexes.
+    keys: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Entry {
+    fn new(table: &Table, row: Row, primary: Vec<u8>) -> Self {
+        let mut keys = Vec::with_capacity(1 + table.indexes.len());
+        keys.push((table.row_key(&primary), encode(&row)));
+        for index in &table.indexes {
+            keys.push(table.entry(index, &row, &primary));
+        }
+        Self { row, primary, keys }
+    }
+}
+
+/// The index whose number in an entry's keys is given; None is the primary key.
+fn index_at(table: &Table, number: usize) -> Option<&Index> {
+    number.checked_sub(1).map(|number| &table.indexes[number])
+}
+
+/// Runs INSERT: the number of rows, and those of RETURNING.
+pub(super) fn insert(
+    insert: &Insert,
+    context: &mut Context<'_, '_>,
+) -> Result<(u64, Option<Vec<Row>>), Failure> {
+    let source = context.rows(&insert.source)?;
+    insert_rows(insert, source, context)
+}
+
+/// Inserts rows of the source that are in memory.
+pub(super) fn insert_rows(
+    insert: &Insert,
+    source: Vec<Row>,
+    context: &mut Context<'_, '_>,
+) -> Result<(u64, Option<Vec<Row>>), Failure> {
+    let mut count = 0;
+    let mut returned = insert.returning.as_ref().map(|_| Vec::new());
+    let mut source = source.into_iter().peekable();
+    // Rows that this statement has inserted or updated, which ON CONFLICT must not update again.
+    let mut touched = BTreeSet::new();
+    while source.peek().is_some() {
+        context.check_cancel()?;
+        let mut rows = Vec::new();
+        for row in source.by_ref().take(BATCH_ROWS) {
+            rows.push(context.values(&insert.values, &row)?);
+        }
+        let written = insert_batch(insert, rows, &mut touched, context)?;
+        count += written.len() as u64;
+        if let (Some(returned), Some(expressions)) = (&mut returned, &insert.returning) {
+            for row in written {
+                returned.push(context.values(expressions, &row)?);
+            }
+        }
+    }
+    Ok((count, returned))
+}
+
+fn insert_batch(
+    insert: &Insert,
+    rows: Vec<Row>,
+    touched: &mut BTreeSet<Vec<u8>>,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Row>, Failure> {
+    let table = &*insert.rules.table;
+    let mut entries = Vec::with_capacity(rows.len());
+    for row in rows {
+        check_row(&insert.rules, &row, context)?;
+        let hidden = match table.primary_key {
+            Some(_) => None,
+            None => {
+                let database = std::sync::Arc::clone(&context.resources.database);
+                Some(database.next_value(context.coordinator, table.hidden_counter)?)
+            }
+        };
+        let primary = table.primary_bytes(&row, hidden);
+        entries.push(Entry::new(table, row, primary));
+    }
+    let keys = entries.iter().flat_map(|entry| entry.keys.iter().map(|(key, _)| key.clone()));
+    let there = context.get_many(keys.collect())?;
+    // What this batch has put since.
+    let mut put: BTreeSet<Vec<u8>> = BTreeSet::new();
+    let mut written = Vec::with_capacity(entries.len());
+    for (entry, there) in entries.into_iter().zip(there.chunks(1 + table.indexes.len())) {
+        let taken = entry
+            .keys
+            .iter()
+            .zip(there)
+            .position(|((key, _), there)| there.is_some() || put.contains(key));
+        match (taken, &insert.conflict) {
+            (None, _) => {
+                written.push(entry.row);
+                touched.insert(entry.primary);
+                for (key, value) in entry.keys {
+                    put.insert(key.clone());
+                    context.put(key, value)?;
+                }
+            }
+            (Some(number), Some(conflict)) if is_target(conflict, number) => {
+                if let Some(row) =
+                    update_conflicting(insert, conflict, &entry, number, touched, context)?
+                {
+                    written.push(row);
+                }
+            }
+            (Some(number), _) => return Err(duplicate(table, number, &entry.row).into()),
+        }
+    }
+    Ok(written)
+}
+
+fn is_target(conflict: &OnConflict, number: usize) -> bool {
+    match conflict.target {
+        None => true,
+        Some(IndexChoice::Primary) => number == 0,
+        Some(IndexChoice::Secondary(index)) => number == index + 1,
+    }
+}
+
+/// ON CONFLICT: the updated row, if it is updated.
+fn update_conflicting(
+    insert: &Insert,
+    conflict: &OnConflict,
+    entry: &Entry,
+    number: usize,
+    touched: &mut BTreeSet<Vec<u8>>,
+    context: &mut Context<'_, '_>,
+) -> Result<Option<Row>, Failure> {
+    let Some(update) = &conflict.update else { return Ok(None) };
+    let table = &*insert.rules.table;
+    // Read again: another row of the statement may have written it since.
+    let primary = if number == 0 {
+        entry.primary.clone()
+    } else {
+        let found = context.get_many(vec![entry.keys[number].0.clone()])?;
+        found.into_iter().next().flatten().ok_or_else(vanished)?
+    };
+    if touched.contains(&primary) {
+        let message = "ON CONFLICT DO UPDATE command cannot affect row a second time";
+        return Err(SqlError::new("21000", message)
+            .with_hint("Ensure that no rows proposed for insertion within the same command have duplicate constrained values.")
+            .into());
+    }
+    let found = context.get_many(vec![table.row_key(&primary)])?;
+    let bytes = found.into_iter().next().flatten().ok_or_else(vanished)?;
+    let old = decode(&bytes, &Wanted::All, &table.missing_values()?)?;
+    let both = [old.as_slice(), &entry.row].concat();
+    if !context.holds(update.condition.as_ref(), &both)? {
+        return Ok(None);
+    }
+    let new = assigned(&old, &both, &update.assignments, context)?;
+    check_row(&insert.rules, &new, context)?;
+    replace_rows(table, vec![(old, primary.clone(), new.clone())], context)?;
+    touched.insert(primary);
+    Ok(Some(new))
+}
+
+fn vanished() -> SqlError {
+    SqlError::new("XX001", "an index entry leads to no row")
+}
+
+fn assigned(
+    old: &Row,
+    on: &[Value],
+    assignments: &[(usize, Expression)],
+    context: &mut Context<'_, '_>,
+) -> Result<Row, Failure> {
+    let mut new = old.clone();
+    for (column, expression) in assignments {
+        new[*column] = context.value(expression, on)?;
+    }
+    Ok(new)
+}
+
+/// Runs UPDATE: the number of rows, and those of RETURNING.
+pub(super) fn update(
+    update: &Update,
+    context: &mut Context<'_, '_>,
+) -> Result<(u64, Option<Vec<Row>>), Failure> {
+    let table = &*update.rules.table;
+    let mut changes = Vec::new();
+    for old in context.rows(&update.source)? {
+        let (old, primary) = without_key(old)?;
+        let new = assigned(&old, &old, &update.assignments, context)?;
+        check_row(&update.rules, &new, context)?;
+        changes.push((old, primary, new));
+    }
+    let count = changes.len() as u64;
+    let returned = match &update.returning {
+        Some(expressions) => {
+            let rows: Result<Vec<Row>, Failure> =
+                changes.iter().map(|(_, _, new)| context.values(expressions, new)).collect();
+            Some(rows?)
+        }
+        None => None,
+    };
+    replace_rows(table, changes, context)?;
+    Ok((count, returned))
+}
+
+/// Splits a row that ends in its primary key.
+fn without_key(mut row: Row) -> Result<(Row, Vec<u8>), SqlError> {
+    match row.pop() {
+        Some(Value::Bytea(primary)) => Ok((row, primary)),
+        _ => Err(SqlError::new("XX000", "a row to change has no key")),
+    }
+}
+
+/// Puts new rows in the place of old ones. Keys that only change places are no duplicates.
+fn replace_rows(
+    table: &Table,
+    changes: Vec<(Row, Vec<u8>, Row)>,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let mut puts: Vec<Put> = Vec::new();
+    for chunk in changes.chunks(BATCH_ROWS) {
+        let mut keys = Vec::new();
+        let mut deletes = Vec::new();
+        for (old, primary, new) in chunk {
+            let new_primary = match table.primary_key {
+                Some(_) => table.primary_bytes(new, None),
+                None => primary.clone(),
+            };
+            let old = Entry::new(table, old.clone(), primary.clone());
+            let new = Entry::new(table, new.clone(), new_primary);
+            for (number, (old, (key, value))) in old.keys.into_iter().zip(new.keys).enumerate() {
+                let same_key = old.0 == key;
+                if same_key && old.1 == value {
+                    continue;
+                }
+                if !same_key {
+                    // The row's own key was read with the row.
+                    if number > 0 {
+                        keys.push(old.0.clone());
+                    }
+                    deletes.push(old.0);
+                }
+                let row = (!same_key).then(|| new.row.clone());
+                if same_key && number > 0 {
+                    keys.push(key.clone());
+                }
+                puts.push((key, value, number, row));
+            }
+        }
+        if !keys.is_empty() {
+            context.get_many(keys)?;
+        }
+        for key in deletes {
+            context.delete(key)?;
+        }
+    }
+    put_checked(table, puts, context)
+}
+
+/// A key, its value, its number in an entry, and the row if the key must not be there yet.
+type Put = (Vec<u8>, Vec<u8>, usize, Option<Row>);
+
+/// Puts entries; those with a row must not be there yet.
+fn put_checked(
+    table: &Table,
+    puts: Vec<Put>,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let mut put = BTreeSet::new();
+    for chunk in puts.chunks(BATCH_ROWS) {
+        let fresh: Vec<Vec<u8>> =
+            chunk.iter().filter(|put| put.3.is_some()).map(|put| put.0.clone()).collect();
+        let there = if fresh.is_empty() { Vec::new() } else { context.get_many(fresh)? };
+        let mut there = there.into_iter();
+        for (key, value, number, row) in chunk {
+            if let Some(row) = row {
+                let taken = there.next().flatten().is_some();
+                if taken || !put.insert(key.clone()) {
+                    return Err(duplicate(table, *number, row).into());
+                }
+            }
+            context.put(key.clone(), value.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs DELETE: the number of rows, and those of RETURNING.
+pub(super) fn delete(
+    delete: &Delete,
+    context: &mut Context<'_, '_>,
+) -> Result<(u64, Option<Vec<Row>>), Failure> {
+    let rows = context.rows(&delete.source)?;
+    let count = rows.len() as u64;
+    let mut returned = delete.returning.as_ref().map(|_| Vec::new());
+    let mut rows = rows.into_iter().peekable();
+    while rows.peek().is_some() {
+        let mut entries = Vec::new();
+        for row in rows.by_ref().take(BATCH_ROWS) {
+            let (row, primary) = without_key(row)?;
+            if let (Some(returned), Some(expressions)) = (&mut returned, &delete.returning) {
+                returned.push(context.values(expressions, &row)?);
+            }
+            entries.push(Entry::new(&delete.table, row, primary));
+        }
+        // The rows themselves were read by the scan.
+        let keys = entries.iter().flat_map(|entry| entry.keys[1..].iter().map(|k| k.0.clone()));
+        let keys: Vec<Vec<u8>> = keys.collect();
+        if !keys.is_empty() {
+            context.get_many(keys)?;
+        }
+        for (key, _) in entries.into_iter().flat_map(|entry| entry.keys) {
+            context.delete(key)?;
+        }
+    }
+    Ok((count, returned))
+}
+
+/// Checks NOT NULL and CHECK.
+pub(super) fn check_row(
+    rules: &RowRules,
+    row: &Row,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let table = &rules.table;
+    let key_columns = table.primary_columns();
+    for (number, (column, value)) in table.columns.iter().zip(row).enumerate() {
+        if value.is_null() && (column.not_null || key_columns.contains(&number)) {
+            let (name, relation) = (&column.name, &table.name);
+            let message = format!(
+                "null value in column \"{name}\" of relation \"{relation}\" violates not-null \
+                 constraint"
+            );
+            return Err(SqlError::new("23502", message)
+                .with_detail(failing_row(table, row))
+                .into());
+        }
+    }
+    for (name, condition) in &rules.checks {
+        // NULL satisfies a CHECK.
+        if context.value(condition, row)? == Value::Boolean(false) {
+            let relation = &table.name;
+            let message =
+                format!("new row for relation \"{relation}\" violates check constraint \"{name}\"");
+            return Err(SqlError::new("23514", message)
+                .with_detail(failing_row(table, row))
+                .into());
+        }
+    }
+    Ok(())
+}
+
+fn failing_row(table: &Table, row: &Row) -> String {
+    let shown = |(value, number): (&Value, usize)| match value {
+        Value::Null => "null".to_owned(),
+        value => value.to_text(table.columns[number].data_type),
+    };
+    let values: Vec<String> = row.iter().zip(0..).map(shown).collect();
+    format!("Failing row contains ({}).", values.join(", "))
+}
+
+/// The error for a key that is there already.
+pub(super) fn duplicate(table: &Table, number: usize, row: &Row) -> SqlError {
+    let (name, columns) = match index_at(table, number) {
+        Some(index) => (index.name.as_str(), index.columns.as_slice()),
+        None => (IndexChoice::Primary.name(table), table.primary_columns()),
+    };
+    duplicate_key(table, name, columns, row)
+}
+
+/// The error for a key of an index that is there already.
+pub(super) fn duplicate_key(table: &Table, name: &str, columns: &[usize], row: &Row) -> SqlError {
+    let values: Vec<String> =
+        columns.iter().map(|c| row[*c].to_text(table.columns[*c].data_type)).collect();
+    let message = format!("duplicate key value violates unique constraint \"{name}\"");
+    let (columns, values) = (table.column_list(columns), values.join(", "));
+    SqlError::new("23505", message)
+        .with_detail(format!("Key ({columns})=({values}) already exists."))
+}

@@ -1,0 +1,215 @@
+//! Aggregates: a state that takes values and gives a result.
+
+use std::collections::BTreeSet;
+
+use rust_decimal::Decimal;
+
+use crate::encoding::key;
+use crate::error::SqlError;
+use crate::expression::arithmetic::{self, Operator};
+use crate::expression::{Expression, compare};
+use crate::value::{DataType, Value};
+
+/// What is aggregated, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Aggregate {
+    pub(crate) kind: Kind,
+    /// None for `count(*)`.
+    pub(crate) argument: Option<Expression>,
+    /// The separator of `string_agg`.
+    pub(crate) separator: Option<Expression>,
+    pub(crate) distinct: bool,
+    pub(crate) filter: Option<Expression>,
+    /// The type of the result.
+    pub(crate) data_type: DataType,
+}
+
+impl Aggregate {
+    /// The expressions in it.
+    pub(crate) fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        [&self.argument, &self.separator, &self.filter].into_iter().flatten()
+    }
+}
+
+/// An aggregate function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Count,
+    Sum,
+    Average,
+    Min,
+    Max,
+    And,
+    Or,
+    Join,
+}
+
+impl Kind {
+    /// The aggregate of a name.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "count" => Self::Count,
+            "sum" => Self::Sum,
+            "avg" => Self::Average,
+            "min" => Self::Min,
+            "max" => Self::Max,
+            "bool_and" | "every" => Self::And,
+            "bool_or" => Self::Or,
+            "string_agg" => Self::Join,
+            _ => return None,
+        })
+    }
+
+    /// What the argument is cast to, and the type of the result, for an argument's type.
+    pub(crate) fn types(self, argument: DataType) -> Option<(DataType, DataType)> {
+        use DataType::{BigInt, Boolean, Double, Numeric, Text};
+        match self {
+            Self::Count => Some((argument, BigInt)),
+            Self::Sum => match argument {
+                DataType::SmallInt | DataType::Integer => Some((BigInt, BigInt)),
+                BigInt | Numeric(_) => Some((Numeric(None), Numeric(None))),
+                DataType::Real | Double => Some((argument, argument)),
+                _ => None,
+            },
+            Self::Average => match argument {
+                DataType::Real | Double => Some((Double, Double)),
+                argument if argument.is_number() => Some((Numeric(None), Numeric(None))),
+                _ => None,
+            },
+            Self::Min | Self::Max => match argument {
+                Boolean | DataType::Uuid => None,
+                argument => Some((argument, argument)),
+            },
+            Self::And | Self::Or => (argument == Boolean).then_some((Boolean, Boolean)),
+            Self::Join => argument.is_text().then_some((Text, Text)),
+        }
+    }
+}
+
+/// An aggregate in progress.
+pub(crate) struct State {
+    kind: Kind,
+    data_type: DataType,
+    count: i64,
+    total: Value,
+    /// The values seen so far as keys, for DISTINCT.
+    seen: Option<BTreeSet<Vec<u8>>>,
+}
+
+impl State {
+    /// Nothing yet.
+    pub(crate) fn new(aggregate: &Aggregate) -> Self {
+        Self {
+            kind: aggregate.kind,
+            data_type: aggregate.data_type,
+            count: 0,
+            total: Value::Null,
+            seen: aggregate.distinct.then(BTreeSet::new),
+        }
+    }
+
+    /// Takes a value, and for `string_agg` the separator before it.
+    ///
+    /// # Errors
+    /// SQLSTATE 22003 when a sum overflows.
+    pub(crate) fn add(&mut self, value: Value, separator: Option<&Value>) -> Result<(), SqlError> {
+        if value.is_null() {
+            return Ok(());
+        }
+        if let Some(seen) = &mut self.seen {
+            let mut bytes = Vec::new();
+            key::push(&mut bytes, &value);
+            if !seen.insert(bytes) {
+                return Ok(());
+            }
+        }
+        self.count += 1;
+        if self.kind == Kind::Count {
+            return Ok(());
+        }
+        let total = std::mem::replace(&mut self.total, Value::Null);
+        self.total = if total.is_null() { value } else { self.combine(total, value, separator)? };
+        Ok(())
+    }
+
+    fn combine(
+        &self,
+        total: Value,
+        value: Value,
+        separator: Option<&Value>,
+    ) -> Result<Value, SqlError> {
+        Ok(match self.kind {
+            Kind::Sum | Kind::Average => {
+                arithmetic::apply(Operator::Add, self.data_type, total, value)?
+            }
+            Kind::Min if compare(&value, &total).is_lt() => value,
+            Kind::Max if compare(&value, &total).is_gt() => value,
+            Kind::Min | Kind::Max => total,
+            Kind::And => Value::Boolean(total == Value::Boolean(true) && value == total),
+            Kind::Or => {
+                Value::Boolean(total == Value::Boolean(true) || value == Value::Boolean(true))
+            }
+            Kind::Join => match (total, separator, value) {
+                (Value::Text(mut text), separator, Value::Text(more)) => {
+                    if let Some(Value::Text(separator)) = separator {
+                        text.push_str(separator);
+                    }
+                    text.push_str(&more);
+                    Value::Text(text)
+                }
+                (total, _, _) => total,
+            },
+            Kind::Count => total,
+        })
+    }
+
+    /// Counts a row of `count(*)`.
+    pub(crate) fn add_row(&mut self) {
+        self.count += 1;
+    }
+
+    /// The result.
+    ///
+    /// # Errors
+    /// SQLSTATE 22003 when an average overflows.
+    pub(crate) fn finish(self) -> Result<Value, SqlError> {
+        match (self.kind, self.total) {
+            (Kind::Count, _) => Ok(Value::Integer(self.count)),
+            (Kind::Average, Value::Numeric(sum)) => {
+                let count = Decimal::from(self.count);
+                arithmetic::numerics(Operator::Divide, sum, count).map(Value::Numeric)
+            }
+            #[expect(clippy::cast_precision_loss, reason = "the average of SQL rounds as well")]
+            (Kind::Average, Value::Float(sum)) => Ok(Value::Float(sum / self.count as f64)),
+            (_, total) => Ok(total),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(kind: Kind, distinct: bool, values: &[i64]) -> Value {
+        let data_type = DataType::BigInt;
+        let aggregate =
+            Aggregate { kind, argument: None, separator: None, distinct, filter: None, data_type };
+        let mut state = State::new(&aggregate);
+        values.iter().for_each(|v| state.add(Value::Integer(*v), None).unwrap());
+        state.finish().unwrap()
+    }
+
+    #[test]
+    fn aggregates_of_nothing() {
+        assert_eq!(run(Kind::Count, false, &[]), Value::Integer(0));
+        assert_eq!(run(Kind::Sum, false, &[]), Value::Null);
+    }
+
+    #[test]
+    fn aggregates_of_some() {
+        assert_eq!(run(Kind::Sum, false, &[1, 2, 2]), Value::Integer(5));
+        assert_eq!(run(Kind::Sum, true, &[1, 2, 2]), Value::Integer(3));
+        assert_eq!(run(Kind::Count, true, &[1, 2, 2]), Value::Integer(2));
+        assert_eq!(run(Kind::Max, false, &[1, 3, 2]), Value::Integer(3));
+    }
+}

@@ -1,0 +1,139 @@
+//! Changes of type.
+
+use chrono::NaiveTime;
+use rust_decimal::prelude::{FromPrimitive, ToPrimitive};
+use rust_decimal::{Decimal, RoundingStrategy};
+
+use crate::error::SqlError;
+use crate::text::{fit_float, fit_numeric, fit_text, integer_fits};
+use crate::value::{DataType, Value};
+
+/// Whether a cast exists at all.
+pub(crate) fn exists(from: DataType, to: DataType, explicit: bool) -> bool {
+    let same = from.base_name() == to.base_name();
+    if same || (from.is_number() && to.is_number()) || (from.is_text() && to.is_text()) {
+        return true;
+    }
+    match (from, to) {
+        (DataType::Date, DataType::Timestamp) | (DataType::Timestamp, DataType::Date) => true,
+        (_, to) if to.is_text() => true,
+        (from, _) if from.is_text() => explicit,
+        (DataType::Boolean, to) => explicit && to.is_integer(),
+        (from, DataType::Boolean) => explicit && from.is_integer(),
+        _ => false,
+    }
+}
+
+/// A value in another type.
+///
+/// # Errors
+/// SQLSTATE 22003, 22001, 22P02 and their like, if the value has no counterpart there.
+pub(crate) fn cast(
+    value: Value,
+    from: DataType,
+    to: DataType,
+    explicit: bool,
+) -> Result<Value, SqlError> {
+    let value = match (value, to) {
+        (Value::Null, _) => return Ok(Value::Null),
+        (Value::Text(text), to) if to.is_text() => return fit_text(text, to, explicit),
+        (Value::Text(text), to) => return Value::from_text(&text, to),
+        (value, to) if to.is_text() => return fit_text(long_text(&value, from), to, explicit),
+        (value, _) => value,
+    };
+    match to {
+        DataType::SmallInt | DataType::Integer | DataType::BigInt => to_integer(value, to),
+        DataType::Real | DataType::Double => to_float(&value, to),
+        DataType::Numeric(bounds) => Ok(Value::Numeric(fit_numeric(to_numeric(&value)?, bounds)?)),
+        DataType::Boolean => Ok(match value {
+            Value::Integer(number) => Value::Boolean(number != 0),
+            other => other,
+        }),
+        DataType::Date => Ok(match value {
+            Value::Timestamp(timestamp) => Value::Date(timestamp.date()),
+            other => other,
+        }),
+        DataType::Timestamp => Ok(match value {
+            Value::Date(date) => Value::Timestamp(date.and_time(NaiveTime::MIN)),
+            other => other,
+        }),
+        _ => Ok(value),
+    }
+}
+
+/// As a cast to text writes it: `true` where a result prints `t`.
+fn long_text(value: &Value, from: DataType) -> String {
+    match value {
+        Value::Boolean(true) => "true".to_owned(),
+        Value::Boolean(false) => "false".to_owned(),
+        _ => value.to_text(from),
+    }
+}
+
+fn out_of_range(to: DataType) -> SqlError {
+    SqlError::new("22003", format!("{} out of range", to.base_name()))
+}
+
+fn to_integer(value: Value, to: DataType) -> Result<Value, SqlError> {
+    let number = match value {
+        Value::Integer(number) => Some(number),
+        Value::Boolean(boolean) => Some(i64::from(boolean)),
+        Value::Float(number) => number.round_ties_even().to_i64(),
+        Value::Numeric(number) => {
+            number.round_dp_with_strategy(0, RoundingStrategy::MidpointAwayFromZero).to_i64()
+        }
+        _ => None,
+    };
+    match number {
+        Some(number) if integer_fits(number, to) => Ok(Value::Integer(number)),
+        _ => Err(out_of_range(to)),
+    }
+}
+
+fn to_float(value: &Value, to: DataType) -> Result<Value, SqlError> {
+    let number = match value {
+        #[expect(clippy::cast_precision_loss, reason = "the cast of SQL rounds as well")]
+        Value::Integer(number) => *number as f64,
+        Value::Float(number) => *number,
+        Value::Numeric(number) => number.to_string().parse().unwrap_or(f64::NAN),
+        _ => return Err(out_of_range(to)),
+    };
+    let narrow = fit_float(number, to);
+    if narrow.is_infinite() && number.is_finite() {
+        Err(out_of_range(to))
+    } else {
+        Ok(Value::Float(narrow))
+    }
+}
+
+fn to_numeric(value: &Value) -> Result<Decimal, SqlError> {
+    let number = match value {
+        Value::Integer(number) => Some(Decimal::from(*number)),
+        Value::Float(number) => Decimal::from_f64(*number),
+        Value::Numeric(number) => Some(*number),
+        _ => None,
+    };
+    number.ok_or_else(|| out_of_range(DataType::Numeric(None)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_rounded_to_integers() {
+        let integer = |value| cast(value, DataType::Double, DataType::Integer, true);
+        assert_eq!(integer(Value::Float(2.5)).unwrap(), Value::Integer(2));
+        assert_eq!(integer(Value::Numeric("2.5".parse().unwrap())).unwrap(), Value::Integer(3));
+        assert_eq!(integer(Value::Float(3e9)).unwrap_err().code, "22003");
+        assert_eq!(integer(Value::Float(f64::NAN)).unwrap_err().code, "22003");
+    }
+
+    #[test]
+    fn an_explicit_cast_cuts_a_text() {
+        let text = || Value::Text("abcdef".to_owned());
+        let varchar = DataType::Varchar(Some(3));
+        assert_eq!(cast(text(), DataType::Text, varchar, true).unwrap(), Value::Text("abc".into()));
+        assert_eq!(cast(text(), DataType::Text, varchar, false).unwrap_err().code, "22001");
+    }
+}

@@ -1,0 +1,215 @@
+//! Parts of dates and timestamps, and intervals as literals.
+
+use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike};
+use rust_decimal::Decimal;
+
+use crate::error::SqlError;
+use crate::value::Value;
+
+const MICROS_PER_SECOND: i64 = 1_000_000;
+
+/// A distance in time; its parts are added one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Interval {
+    pub(crate) months: i64,
+    pub(crate) days: i64,
+    pub(crate) micros: i64,
+}
+
+impl Interval {
+    /// The interval of a literal such as `1 year 2 days 03:04:05` or `-1 week`.
+    ///
+    /// # Errors
+    /// SQLSTATE 22007 if it is none, 22008 if it is too long.
+    pub(crate) fn parse(text: &str, default_unit: Option<&str>) -> Result<Self, SqlError> {
+        let malformed = || {
+            SqlError::new("22007", format!("invalid input syntax for type interval: \"{text}\""))
+        };
+        let mut interval = Self::default();
+        let mut words = text.split_ascii_whitespace().peekable();
+        if words.peek().is_none() {
+            return Err(malformed());
+        }
+        while let Some(word) = words.next() {
+            if word.contains(':') {
+                let micros = clock_micros(word).ok_or_else(malformed)?;
+                interval.micros = interval.micros.checked_add(micros).ok_or_else(malformed)?;
+                continue;
+            }
+            let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            let number: Decimal = digits.parse().map_err(|_| malformed())?;
+            let unit = match &word[digits.len()..] {
+                "" => words.next().or(default_unit).unwrap_or("second"),
+                unit => unit,
+            };
+            interval.add_unit(number, unit).ok_or_else(malformed)?;
+        }
+        Ok(interval)
+    }
+
+    fn add_unit(&mut self, number: Decimal, unit: &str) -> Option<()> {
+        let unit = unit.to_ascii_lowercase();
+        let whole = |factor: i64| -> Option<i64> {
+            i64::try_from(number.checked_mul(Decimal::from(factor))?.round()).ok()
+        };
+        match unit.trim_end_matches('s') {
+            "year" | "y" => self.months = self.months.checked_add(whole(12)?)?,
+            "month" | "mon" => self.months = self.months.checked_add(whole(1)?)?,
+            "week" | "w" => self.days = self.days.checked_add(whole(7)?)?,
+            "day" | "d" => self.days = self.days.checked_add(whole(1)?)?,
+            "hour" | "h" => {
+                self.micros = self.micros.checked_add(whole(3600 * MICROS_PER_SECOND)?)?
+            }
+            "minute" | "min" | "m" => {
+                self.micros = self.micros.checked_add(whole(60 * MICROS_PER_SECOND)?)?
+            }
+            "second" | "sec" | "" => {
+                self.micros = self.micros.checked_add(whole(MICROS_PER_SECOND)?)?
+            }
+            "millisecond" => self.micros = self.micros.checked_add(whole(1000)?)?,
+            "microsecond" => self.micros = self.micros.checked_add(whole(1)?)?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The same distance the other way.
+    pub(crate) fn negated(self) -> Self {
+        Self {
+            months: self.months.saturating_neg(),
+            days: self.days.saturating_neg(),
+            micros: self.micros.saturating_neg(),
+        }
+    }
+}
+
+fn clock_micros(text: &str) -> Option<i64> {
+    let time = NaiveTime::parse_from_str(text, "%H:%M:%S%.f")
+        .or_else(|_| NaiveTime::parse_from_str(text, "%H:%M"))
+        .ok()?;
+    Some(
+        i64::from(time.num_seconds_from_midnight()) * MICROS_PER_SECOND
+            + i64::from(time.nanosecond() / 1000),
+    )
+}
+
+/// A date or timestamp with an interval added; the result is a timestamp.
+///
+/// # Errors
+/// SQLSTATE 22008 if it leaves the range of timestamps.
+pub(crate) fn add_interval(value: Value, interval: &Interval) -> Result<Value, SqlError> {
+    let start = match value {
+        Value::Date(date) => date.and_time(NaiveTime::MIN),
+        Value::Timestamp(timestamp) => timestamp,
+        _ => return Ok(Value::Null),
+    };
+    let add = || -> Option<NaiveDateTime> {
+        let months = Months::new(u32::try_from(interval.months.unsigned_abs()).ok()?);
+        let after = if interval.months < 0 {
+            start.checked_sub_months(months)?
+        } else {
+            start.checked_add_months(months)?
+        };
+        let days = Days::new(interval.days.unsigned_abs());
+        let after = if interval.days < 0 {
+            after.checked_sub_days(days)?
+        } else {
+            after.checked_add_days(days)?
+        };
+        after.checked_add_signed(TimeDelta::microseconds(interval.micros))
+    };
+    add().map(Value::Timestamp).ok_or_else(|| SqlError::new("22008", "timestamp out of range"))
+}
+
+/// A part of a timestamp, as EXTRACT gives it.
+///
+/// # Errors
+/// SQLSTATE 22023 for a part that there is not.
+pub(crate) fn extract(field: &str, timestamp: NaiveDateTime) -> Result<Decimal, SqlError> {
+    let micros = i64::from(timestamp.nanosecond() / 1000);
+    let second_micros = i64::from(timestamp.second()) * MICROS_PER_SECOND + micros;
+    let year = i64::from(timestamp.year());
+    let whole = match field {
+        "second" => return Ok(Decimal::new(second_micros, 6)),
+        "milliseconds" | "millisecond" => return Ok(Decimal::new(second_micros, 3)),
+        "epoch" => return Ok(Decimal::new(timestamp.and_utc().timestamp_micros(), 6)),
+        "microseconds" | "microsecond" => second_micros,
+        "minute" => i64::from(timestamp.minute()),
+        "hour" => i64::from(timestamp.hour()),
+        "day" => i64::from(timestamp.day()),
+        "month" => i64::from(timestamp.month()),
+        "year" => year,
+        "quarter" => i64::from(timestamp.month0() / 3 + 1),
+        "week" => i64::from(timestamp.iso_week().week()),
+        "isoyear" => i64::from(timestamp.iso_week().year()),
+        "dow" => i64::from(timestamp.weekday().num_days_from_sunday()),
+        "isodow" => i64::from(timestamp.weekday().number_from_monday()),
+        "doy" => i64::from(timestamp.ordinal()),
+        "decade" => year.div_euclid(10),
+        "century" => (year - 1).div_euclid(100) + 1,
+        "millennium" => (year - 1).div_euclid(1000) + 1,
+        _ => return Err(unknown_field(field)),
+    };
+    Ok(Decimal::from(whole))
+}
+
+fn unknown_field(field: &str) -> SqlError {
+    SqlError::new(
+        "22023",
+        format!("unit \"{field}\" not recognized for type timestamp without time zone"),
+    )
+}
+
+/// A timestamp cut to a unit.
+///
+/// # Errors
+/// SQLSTATE 22023 for a unit that there is not.
+pub(crate) fn truncate(field: &str, timestamp: NaiveDateTime) -> Result<NaiveDateTime, SqlError> {
+    let date = timestamp.date();
+    let midnight = |date: Option<NaiveDate>| date.map(|date| date.and_time(NaiveTime::MIN));
+    let clock = |hour, minute, second, micros| date.and_hms_micro_opt(hour, minute, second, micros);
+    let (hour, minute, second) = (timestamp.hour(), timestamp.minute(), timestamp.second());
+    let micros = timestamp.nanosecond() / 1000;
+    let year = date.year();
+    let cut = match field {
+        "microseconds" => Some(timestamp),
+        "milliseconds" => clock(hour, minute, second, micros / 1000 * 1000),
+        "second" => clock(hour, minute, second, 0),
+        "minute" => clock(hour, minute, 0, 0),
+        "hour" => clock(hour, 0, 0, 0),
+        "day" => midnight(Some(date)),
+        "week" => {
+            let days = Days::new(u64::from(date.weekday().num_days_from_monday()));
+            midnight(date.checked_sub_days(days))
+        }
+        "month" => midnight(date.with_day(1)),
+        "quarter" => midnight(NaiveDate::from_ymd_opt(year, date.month0() / 3 * 3 + 1, 1)),
+        "year" => midnight(NaiveDate::from_ymd_opt(year, 1, 1)),
+        "decade" => midnight(NaiveDate::from_ymd_opt(year.div_euclid(10) * 10, 1, 1)),
+        _ => return Err(unknown_field(field)),
+    };
+    cut.ok_or_else(|| SqlError::new("22008", "timestamp out of range"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_read() {
+        let interval = Interval::parse("1 year 2 days 03:04:05", None).unwrap();
+        let micros = (3 * 3600 + 4 * 60 + 5) * MICROS_PER_SECOND;
+        assert_eq!(interval, Interval { months: 12, days: 2, micros });
+        assert_eq!(Interval::parse("-1 week", None).unwrap().days, -7);
+        assert_eq!(Interval::parse("5", Some("minute")).unwrap().micros, 300_000_000);
+        assert_eq!(Interval::parse("soon", None).unwrap_err().code, "22007");
+    }
+
+    #[test]
+    fn a_month_after_january_ends_in_february() {
+        let start = NaiveDate::from_ymd_opt(2024, 1, 31).unwrap();
+        let month = Interval { months: 1, ..Interval::default() };
+        let end = NaiveDate::from_ymd_opt(2024, 2, 29).unwrap().and_time(NaiveTime::MIN);
+        assert_eq!(add_interval(Value::Date(start), &month).unwrap(), Value::Timestamp(end));
+    }
+}

@@ -1,0 +1,574 @@
+//! Scalar functions: what they do.
+//!
+//! *Not here*: their names and types (`signature`), aggregates (`aggregate`), the parts of dates (`datetime`), what psql asks about the catalog
+//! (`catalog::system`).
+
+use std::sync::Arc;
+
+use chrono::NaiveDateTime;
+use rust_decimal::prelude::ToPrimitive;
+use rust_decimal::{Decimal, RoundingStrategy};
+
+use crate::catalog::{Catalog, system};
+use crate::error::SqlError;
+use crate::expression::{arithmetic, compare, datetime};
+use crate::value::{DataType, Value};
+
+/// Bytes of a text that a function makes.
+const TEXT_BYTES_MAX: usize = 64 << 20;
+
+/// What functions know beside their arguments.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// When the transaction began.
+    pub(crate) now: NaiveDateTime,
+    pub(crate) user: Arc<str>,
+    pub(crate) catalog: Arc<Catalog>,
+    /// Settings that `current_setting` shows.
+    pub(crate) settings: Arc<std::collections::BTreeMap<String, String>>,
+}
+
+/// A scalar function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    Abs,
+    Negate,
+    BitNot,
+    Ceil,
+    Floor,
+    Round,
+    Truncate,
+    Remainder,
+    Power,
+    SquareRoot,
+    Exponential,
+    NaturalLogarithm,
+    Logarithm,
+    Sign,
+    Pi,
+    Length,
+    OctetLength,
+    Lower,
+    Upper,
+    Initcap,
+    Substring,
+    Trim,
+    TrimLeft,
+    TrimRight,
+    Replace,
+    Concat,
+    ConcatWithSeparator,
+    Left,
+    Right,
+    PadLeft,
+    PadRight,
+    Repeat,
+    Reverse,
+    Position,
+    SplitPart,
+    StartsWith,
+    Ascii,
+    Chr,
+    QuoteIdentifier,
+    QuoteLiteral,
+    RegexpReplace,
+    NullIf,
+    Greatest,
+    Least,
+    Now,
+    CurrentDate,
+    ClockTimestamp,
+    DatePart,
+    Extract,
+    DateTruncate,
+    RandomUuid,
+    Random,
+    Version,
+    CurrentDatabase,
+    CurrentSchema,
+    CurrentUser,
+    CurrentSetting,
+    BackendPid,
+    TypeOf,
+    System(system::SystemFunction),
+}
+
+impl Function {
+    /// Whether it is NULL for a NULL argument.
+    pub(crate) fn is_strict(self) -> bool {
+        match self {
+            Self::Concat
+            | Self::ConcatWithSeparator
+            | Self::NullIf
+            | Self::Greatest
+            | Self::Least
+            | Self::TypeOf => false,
+            Self::System(function) => function.is_strict(),
+            _ => true,
+        }
+    }
+
+    /// Whether two calls may differ.
+    pub(crate) fn is_volatile(self) -> bool {
+        matches!(self, Self::RandomUuid | Self::Random | Self::ClockTimestamp)
+    }
+
+    /// Whether it depends on the session, the time or the catalog.
+    pub(crate) fn depends_on_session(self) -> bool {
+        self.is_volatile()
+            || matches!(
+                self,
+                Self::Now
+                    | Self::CurrentDate
+                    | Self::CurrentUser
+                    | Self::CurrentSetting
+                    | Self::System(_)
+            )
+    }
+}
+
+/// The result of a function; the arguments have the types of its signature.
+///
+/// # Errors
+/// Those of the function.
+pub(crate) fn call(
+    function: Function,
+    data_type: DataType,
+    arguments: Vec<Value>,
+    facts: &Facts,
+) -> Result<Value, SqlError> {
+    match function {
+        Function::Concat => Ok(Value::Text(concat(&arguments, ""))),
+        Function::ConcatWithSeparator => Ok(match &arguments[0] {
+            Value::Text(separator) => Value::Text(concat(&arguments[1..], separator)),
+            _ => Value::Null,
+        }),
+        Function::NullIf => {
+            let equal = !arguments.iter().any(Value::is_null)
+                && compare(&arguments[0], &arguments[1]).is_eq();
+            let first = arguments.into_iter().next().expect("NULLIF has two arguments");
+            Ok(if equal { Value::Null } else { first })
+        }
+        Function::Greatest => Ok(extreme(arguments, true)),
+        Function::Least => Ok(extreme(arguments, false)),
+        Function::System(function) => system::call(function, &arguments, facts),
+        _ => match arguments.first() {
+            Some(Value::Text(_)) => text_call(function, data_type, &arguments, facts),
+            None => session_call(function, facts),
+            _ => number_call(function, data_type, &arguments),
+        },
+    }
+}
+
+fn concat(arguments: &[Value], separator: &str) -> String {
+    let texts: Vec<&str> = arguments
+        .iter()
+        .filter_map(|argument| match argument {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    texts.join(separator)
+}
+
+fn extreme(arguments: Vec<Value>, greatest: bool) -> Value {
+    let some = arguments.into_iter().filter(|value| !value.is_null());
+    let found = if greatest { some.max_by(compare) } else { some.min_by(compare) };
+    found.unwrap_or(Value::Null)
+}
+
+fn session_call(function: Function, facts: &Facts) -> Result<Value, SqlError> {
+    Ok(match function {
+        Function::Now => Value::Timestamp(facts.now),
+        Function::ClockTimestamp => Value::Timestamp(crate::clock::now()),
+        Function::CurrentDate => Value::Date(facts.now.date()),
+        Function::Version => Value::Text(crate::settings::VERSION_TEXT.to_owned()),
+        Function::CurrentDatabase => Value::Text(system::DATABASE.to_owned()),
+        Function::CurrentSchema => Value::Text("public".to_owned()),
+        Function::CurrentUser => Value::Text(facts.user.to_string()),
+        Function::BackendPid => Value::Integer(i64::from(std::process::id())),
+        Function::Pi => Value::Float(std::f64::consts::PI),
+        Function::RandomUuid => {
+            Value::Uuid(uuid::Builder::from_random_bytes(random_bytes()?).into_uuid())
+        }
+        Function::Random => {
+            // 53 bits, as many as a DOUBLE PRECISION has.
+            let bits = u64::from_le_bytes(random_bytes()?) >> 11;
+            #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
+            let fraction = bits as f64 / (1_u64 << 53) as f64;
+            Value::Float(fraction)
+        }
+        _ => return Err(SqlError::new("XX000", "a function was called without its arguments")),
+    })
+}
+
+fn random_bytes<const N: usize>() -> Result<[u8; N], SqlError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| SqlError::new("XX000", format!("no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+/// An argument that is an integer by its signature, cut to what lengths and positions need.
+fn small(arguments: &[Value], number: usize) -> i64 {
+    match arguments.get(number) {
+        Some(Value::Integer(value)) => *value,
+        _ => 0,
+    }
+}
+
+fn text(arguments: &[Value], number: usize) -> &str {
+    match arguments.get(number) {
+        Some(Value::Text(text)) => text,
+        _ => "",
+    }
+}
+
+fn number_call(
+    function: Function,
+    data_type: DataType,
+    arguments: &[Value],
+) -> Result<Value, SqlError> {
+    match (function, &arguments[0]) {
+        (Function::OctetLength, Value::Bytea(bytes)) => length(bytes.len()),
+        (Function::Remainder, _) => {
+            let (a, b) = (arguments[0].clone(), arguments[1].clone());
+            arithmetic::apply(arithmetic::Operator::Remainder, data_type, a, b)
+        }
+        (Function::Chr, Value::Integer(code)) => u32::try_from(*code)
+            .ok()
+            .filter(|code| *code != 0)
+            .and_then(char::from_u32)
+            .map(|character| Value::Text(character.to_string()))
+            .ok_or_else(|| SqlError::new("54000", "requested character too large for encoding")),
+        (Function::TypeOf, _) => Ok(Value::Text(data_type.name())),
+        (_, Value::Integer(number)) => integer_call(function, data_type, *number),
+        (_, Value::Float(number)) => float_call(function, data_type, *number, arguments),
+        (_, Value::Numeric(number)) => numeric_call(function, *number, small(arguments, 1)),
+        _ => Ok(Value::Null),
+    }
+}
+
+fn integer_call(function: Function, data_type: DataType, number: i64) -> Result<Value, SqlError> {
+    let result = match function {
+        Function::Abs => number.checked_abs(),
+        Function::Negate => number.checked_neg(),
+        Function::BitNot => Some(!number),
+        _ => Some(number),
+    };
+    match result {
+        Some(result) if crate::text::integer_fits(result, data_type) => Ok(Value::Integer(result)),
+        _ => Err(SqlError::new("22003", format!("{} out of range", data_type.base_name()))),
+    }
+}
+
+fn float_call(
+    function: Function,
+    data_type: DataType,
+    number: f64,
+    arguments: &[Value],
+) -> Result<Value, SqlError> {
+    let result = match function {
+        Function::Abs => number.abs(),
+        Function::Negate => -number,
+        Function::Ceil => number.ceil(),
+        Function::Floor => number.floor(),
+        Function::Round => number.round_ties_even(),
+        Function::Truncate => number.trunc(),
+        Function::Sign if number == 0.0 || number.is_nan() => number,
+        Function::Sign => number.signum(),
+        Function::Power => match arguments.get(1) {
+            Some(Value::Float(exponent)) => return arithmetic::power(number, *exponent),
+            _ => return Ok(Value::Null),
+        },
+        Function::SquareRoot if number < 0.0 => {
+            return Err(SqlError::new("2201F", "cannot take square root of a negative number"));
+        }
+        Function::SquareRoot => number.sqrt(),
+        Function::Exponential => number.exp(),
+        Function::NaturalLogarithm | Function::Logarithm if number <= 0.0 => {
+            let message = if number == 0.0 {
+                "cannot take logarithm of zero"
+            } else {
+                "cannot take logarithm of a negative number"
+            };
+            return Err(SqlError::new("2201E", message));
+        }
+        Function::NaturalLogarithm => number.ln(),
+        Function::Logarithm => number.log10(),
+        _ => number,
+    };
+    if result.is_infinite() && number.is_finite() {
+        return Err(SqlError::new("22003", "value out of range: overflow"));
+    }
+    Ok(Value::Float(crate::text::fit_float(result, data_type)))
+}
+
+fn numeric_call(function: Function, number: Decimal, places: i64) -> Result<Value, SqlError> {
+    let result = match function {
+        Function::Abs => number.abs(),
+        Function::Negate => -number,
+        Function::Ceil => number.ceil(),
+        Function::Floor => number.floor(),
+        Function::Sign if number.is_zero() => Decimal::ZERO,
+        Function::Sign => Decimal::from(if number.is_sign_negative() { -1 } else { 1 }),
+        Function::Round => at_places(number, places, RoundingStrategy::MidpointAwayFromZero)?,
+        Function::Truncate => at_places(number, places, RoundingStrategy::ToZero)?,
+        _ => number,
+    };
+    Ok(Value::Numeric(result))
+}
+
+/// A number rounded to places behind the point, or before it if negative.
+fn at_places(
+    number: Decimal,
+    places: i64,
+    strategy: RoundingStrategy,
+) -> Result<Decimal, SqlError> {
+    if let Ok(places) = u32::try_from(places) {
+        let mut rounded = number.round_dp_with_strategy(places.min(28), strategy);
+        rounded.rescale(places.min(28));
+        return Ok(rounded);
+    }
+    if places < -28 {
+        return Ok(Decimal::ZERO);
+    }
+    let power = 10_i128.pow(u32::try_from(-places).expect("between 1 and 28"));
+    let overflow = || SqlError::new("22003", "numeric out of range");
+    let power = Decimal::try_from_i128_with_scale(power, 0).map_err(|_| overflow())?;
+    let shifted = number.checked_div(power).ok_or_else(overflow)?;
+    shifted.round_dp_with_strategy(0, strategy).checked_mul(power).ok_or_else(overflow)
+}
+
+fn length(length: usize) -> Result<Value, SqlError> {
+    let length = i32::try_from(length).map_err(|_| SqlError::new("22003", "integer out of range"));
+    Ok(Value::Integer(i64::from(length?)))
+}
+
+fn text_call(
+    function: Function,
+    data_type: DataType,
+    arguments: &[Value],
+    facts: &Facts,
+) -> Result<Value, SqlError> {
+    let first = text(arguments, 0);
+    Ok(Value::Text(match function {
+        Function::Length => return length(first.chars().count()),
+        Function::OctetLength => return length(first.len()),
+        Function::Lower => first.to_lowercase(),
+        Function::Upper => first.to_uppercase(),
+        Function::Initcap => initcap(first),
+        Function::Substring => substring(first, arguments)?,
+        Function::Trim | Function::TrimLeft | Function::TrimRight => trim(function, arguments),
+        Function::Replace => replace(first, text(arguments, 1), text(arguments, 2))?,
+        Function::Left | Function::Right => side(function, first, small(arguments, 1)),
+        Function::PadLeft | Function::PadRight => pad(function, arguments)?,
+        Function::Repeat => repeat(first, small(arguments, 1))?,
+        Function::Reverse => first.chars().rev().collect(),
+        Function::Position => {
+            let place = first.find(text(arguments, 1));
+            return length(place.map_or(0, |bytes| first[..bytes].chars().count() + 1));
+        }
+        Function::SplitPart => split_part(first, text(arguments, 1), small(arguments, 2))?,
+        Function::StartsWith => return Ok(Value::Boolean(first.starts_with(text(arguments, 1)))),
+        Function::Ascii => {
+            let code = first.chars().next().map_or(0, u32::from);
+            return Ok(Value::Integer(i64::from(code)));
+        }
+        Function::QuoteIdentifier => quote_identifier(first),
+        Function::QuoteLiteral => format!("'{}'", first.replace('\'', "''")),
+        Function::RegexpReplace => regexp_replace(arguments)?,
+        Function::CurrentSetting => {
+            let name = first.to_ascii_lowercase();
+            facts.settings.get(&name).cloned().ok_or_else(|| {
+                let message = format!("unrecognized configuration parameter \"{first}\"");
+                SqlError::new("42704", message)
+            })?
+        }
+        Function::TypeOf => data_type.name(),
+        Function::DatePart | Function::Extract | Function::DateTruncate => {
+            return time_call(function, first, &arguments[1]);
+        }
+        _ => return Ok(Value::Null),
+    }))
+}
+
+fn time_call(function: Function, field: &str, argument: &Value) -> Result<Value, SqlError> {
+    let field = field.to_ascii_lowercase();
+    let Value::Timestamp(timestamp) = argument else { return Ok(Value::Null) };
+    Ok(match function {
+        Function::DateTruncate => Value::Timestamp(datetime::truncate(&field, *timestamp)?),
+        Function::Extract => Value::Numeric(datetime::extract(&field, *timestamp)?),
+        _ => {
+            let part = datetime::extract(&field, *timestamp)?;
+            Value::Float(part.to_f64().unwrap_or(f64::NAN))
+        }
+    })
+}
+
+fn initcap(text: &str) -> String {
+    let mut inside = false;
+    let mut result = String::with_capacity(text.len());
+    for character in text.chars() {
+        if inside {
+            result.extend(character.to_lowercase());
+        } else {
+            result.extend(character.to_uppercase());
+        }
+        inside = character.is_alphanumeric();
+    }
+    result
+}
+
+fn substring(text: &str, arguments: &[Value]) -> Result<String, SqlError> {
+    let start = small(arguments, 1);
+    let end = match arguments.get(2) {
+        None => i64::MAX,
+        Some(_) if small(arguments, 2) < 0 => {
+            return Err(SqlError::new("22011", "negative substring length not allowed"));
+        }
+        Some(_) => start.saturating_add(small(arguments, 2)),
+    };
+    let skip = usize::try_from(start.max(1) - 1).unwrap_or(usize::MAX);
+    let take = usize::try_from(end.saturating_sub(start.max(1))).unwrap_or(0);
+    Ok(text.chars().skip(skip).take(take).collect())
+}
+
+fn trim(function: Function, arguments: &[Value]) -> String {
+    let characters = if arguments.len() > 1 { text(arguments, 1) } else { " " };
+    let listed = |c: char| characters.contains(c);
+    let mut rest = text(arguments, 0);
+    if function != Function::TrimRight {
+        rest = rest.trim_start_matches(listed);
+    }
+    if function != Function::TrimLeft {
+        rest = rest.trim_end_matches(listed);
+    }
+    rest.to_owned()
+}
+
+fn too_long() -> SqlError {
+    SqlError::new("54000", format!("a text of more than {TEXT_BYTES_MAX} bytes; make it shorter"))
+}
+
+fn replace(text: &str, from: &str, to: &str) -> Result<String, SqlError> {
+    if from.is_empty() {
+        return Ok(text.to_owned());
+    }
+    if text.matches(from).count().saturating_mul(to.len()) > TEXT_BYTES_MAX {
+        return Err(too_long());
+    }
+    Ok(text.replace(from, to))
+}
+
+fn side(function: Function, text: &str, count: i64) -> String {
+    let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    // A negative count leaves that many characters out at the other side.
+    let kept = if count < 0 { (length + count.max(-length)).max(0) } else { count.min(length) };
+    let (kept, length) = (usize::try_from(kept), usize::try_from(length));
+    let (kept, length) = (kept.unwrap_or(0), length.unwrap_or(0));
+    match function {
+        Function::Left => text.chars().take(kept).collect(),
+        _ => text.chars().skip(length - kept).collect(),
+    }
+}
+
+fn pad(function: Function, arguments: &[Value]) -> Result<String, SqlError> {
+    let first = text(arguments, 0);
+    let fill = if arguments.len() > 2 { text(arguments, 2) } else { " " };
+    let length = usize::try_from(small(arguments, 1)).unwrap_or(0);
+    if length > TEXT_BYTES_MAX / 4 {
+        return Err(too_long());
+    }
+    let count = first.chars().count();
+    if count >= length || fill.is_empty() {
+        return Ok(first.chars().take(length).collect());
+    }
+    let padding: String = fill.chars().cycle().take(length - count).collect();
+    Ok(if function == Function::PadLeft { padding + first } else { first.to_owned() + &padding })
+}
+
+fn repeat(text: &str, count: i64) -> Result<String, SqlError> {
+    let count = usize::try_from(count).unwrap_or(0);
+    if text.len().saturating_mul(count) > TEXT_BYTES_MAX {
+        return Err(too_long());
+    }
+    Ok(text.repeat(count))
+}
+
+fn split_part(text: &str, separator: &str, number: i64) -> Result<String, SqlError> {
+    let parts: Vec<&str> =
+        if separator.is_empty() { vec![text] } else { text.split(separator).collect() };
+    let place = match usize::try_from(number) {
+        Ok(0) => return Err(SqlError::new("22023", "field position must not be zero")),
+        Ok(number) => number - 1,
+        Err(_) => match usize::try_from(number.unsigned_abs()) {
+            Ok(back) if back <= parts.len() => parts.len() - back,
+            _ => return Ok(String::new()),
+        },
+    };
+    Ok(parts.get(place).copied().unwrap_or_default().to_owned())
+}
+
+/// A name as SQL reads it back: in quotes where it needs them.
+pub(crate) fn quote_identifier(name: &str) -> String {
+    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+fn regexp_replace(arguments: &[Value]) -> Result<String, SqlError> {
+    let flags = text(arguments, 3);
+    let syntax = super::pattern::Syntax::Regular;
+    let compiled = super::pattern::compile(text(arguments, 1), syntax, flags.contains('i'))?;
+    let count = usize::from(!flags.contains('g'));
+    // PostgreSQL writes \1 where the crate writes ${1}.
+    let mut replacement = String::new();
+    let mut characters = text(arguments, 2).chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(digit) if digit.is_ascii_digit() => {
+                    replacement.push_str("${");
+                    replacement.push(digit);
+                    replacement.push('}');
+                }
+                Some('&') => replacement.push_str("${0}"),
+                Some(other) => replacement.push(other),
+                None => replacement.push('\\'),
+            },
+            '$' => replacement.push_str("$$"),
+            other => replacement.push(other),
+        }
+    }
+    Ok(compiled.regex().replacen(text(arguments, 0), count, replacement.as_str()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn substrings_count_from_one() {
+        let cut = |start, length| {
+            let arguments = [Value::Null, Value::Integer(start), Value::Integer(length)];
+            substring("hello", &arguments).unwrap()
+        };
+        assert_eq!(cut(2, 3), "ell");
+        assert_eq!(cut(-1, 3), "h");
+        assert_eq!(cut(4, 100), "lo");
+    }
+
+    #[test]
+    fn a_random_uuid_says_so() {
+        let bytes = random_bytes().unwrap();
+        assert_eq!(uuid::Builder::from_random_bytes(bytes).into_uuid().get_version_num(), 4);
+    }
+
+    #[test]
+    fn left_and_right_take_negative_counts() {
+        assert_eq!(side(Function::Left, "abcde", -2), "abc");
+        assert_eq!(side(Function::Right, "abcde", -2), "cde");
+        assert_eq!(side(Function::Right, "abcde", i64::MIN), "");
+    }
+}

@@ -1,0 +1,339 @@
+//! Expressions after planning: names are column numbers, and every type is known.
+//!
+//! *Invariants*: both sides of a comparison have values of one kind; the planner has put casts where the
+//! statement's types differ. The depth is bounded (`plan::DEPTH_MAX`), because evaluation recurses on a
+//! coroutine's stack.
+
+pub(crate) mod aggregate;
+pub(crate) mod arithmetic;
+pub(crate) mod cast;
+pub(crate) mod datetime;
+pub(crate) mod evaluate;
+pub(crate) mod function;
+pub(crate) mod pattern;
+pub(crate) mod signature;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use crate::error::SqlError;
+use crate::expression::arithmetic::Operator;
+use crate::expression::datetime::Interval;
+use crate::expression::function::Function;
+use crate::plan::Subquery;
+use crate::value::{DataType, Value};
+
+/// What a subquery takes of a coroutine's stack, in levels of expressions.
+const SUBQUERY_LEVELS: usize = 8;
+
+/// An expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Expression {
+    Constant(Value),
+    /// A column of the row that it is evaluated on.
+    Column(usize),
+    /// An argument that the enclosing query gives to this subquery.
+    Outer(usize),
+    /// `$1` is number 0.
+    Parameter(usize),
+    And(Vec<Expression>),
+    Or(Vec<Expression>),
+    Not(Box<Expression>),
+    IsNull(Box<Expression>),
+    /// IS TRUE, IS FALSE.
+    Is(Box<Expression>, bool),
+    Compare(Comparison, Box<Expression>, Box<Expression>),
+    /// IS NOT DISTINCT FROM.
+    Same(Box<Expression>, Box<Expression>),
+    Arithmetic(Operator, DataType, Box<Expression>, Box<Expression>),
+    /// A date or timestamp, and what is added to it.
+    AddInterval(Box<Expression>, Interval),
+    Match(Box<Match>),
+    /// `= ANY` of some values.
+    In(Box<Expression>, Vec<Expression>),
+    /// Conditions with results; else.
+    Case(Vec<(Expression, Expression)>, Box<Expression>),
+    Coalesce(Vec<Expression>),
+    Cast(Box<Cast>),
+    Call(Function, DataType, Vec<Expression>),
+    /// The next value of a counter.
+    NextValue(u32),
+    Subquery(Box<SubqueryUse>),
+    /// An aggregate's result, by its number; the planner replaces it by a column.
+    Aggregate(usize),
+}
+
+/// `<`, `=` and their like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// LIKE, `~` and their like.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Match {
+    pub(crate) value: Expression,
+    pub(crate) pattern: Expression,
+    pub(crate) syntax: pattern::Syntax,
+    pub(crate) ignore_case: bool,
+    /// The pattern if it is a constant.
+    pub(crate) compiled: Option<pattern::Compiled>,
+}
+
+/// A change of type.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cast {
+    pub(crate) operand: Expression,
+    pub(crate) from: DataType,
+    pub(crate) to: DataType,
+    /// Written by the user, which may cut texts.
+    pub(crate) explicit: bool,
+}
+
+/// A subquery in an expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SubqueryUse {
+    pub(crate) subquery: Arc<Subquery>,
+    /// What its `Outer` expressions are, evaluated on the enclosing row.
+    pub(crate) arguments: Vec<Expression>,
+    pub(crate) kind: SubqueryKind,
+}
+
+/// How the rows of a subquery become a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum SubqueryKind {
+    Scalar,
+    Exists,
+    /// `value op ANY (...)`; IN is `= ANY`.
+    Any(Expression, Comparison),
+    /// `value op ALL (...)`.
+    All(Expression, Comparison),
+}
+
+impl Comparison {
+    /// Whether it holds for two values in that order.
+    pub(crate) fn holds(self, order: Ordering) -> bool {
+        match self {
+            Self::Equal => order.is_eq(),
+            Self::NotEqual => order.is_ne(),
+            Self::Less => order.is_lt(),
+            Self::LessOrEqual => order.is_le(),
+            Self::Greater => order.is_gt(),
+            Self::GreaterOrEqual => order.is_ge(),
+        }
+    }
+
+    /// The comparison that holds with the sides exchanged.
+    pub(crate) fn flipped(self) -> Self {
+        match self {
+            Self::Equal => Self::Equal,
+            Self::NotEqual => Self::NotEqual,
+            Self::Less => Self::Greater,
+            Self::LessOrEqual => Self::GreaterOrEqual,
+            Self::Greater => Self::Less,
+            Self::GreaterOrEqual => Self::LessOrEqual,
+        }
+    }
+
+    /// As SQL writes it.
+    pub(crate) fn symbol(self) -> &'static str {
+        match self {
+            Self::Equal => "=",
+            Self::NotEqual => "<>",
+            Self::Less => "<",
+            Self::LessOrEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterOrEqual => ">=",
+        }
+    }
+}
+
+/// The order of two values of one kind; NULLs are equal and last, NaN is the largest number.
+pub(crate) fn compare(a: &Value, b: &Value) -> Ordering {
+    match (a, b) {
+        (Value::Boolean(a), Value::Boolean(b)) => a.cmp(b),
+        (Value::Integer(a), Value::Integer(b)) => a.cmp(b),
+        (Value::Float(a), Value::Float(b)) => compare_floats(*a, *b),
+        (Value::Numeric(a), Value::Numeric(b)) => a.cmp(b),
+        (Value::Text(a), Value::Text(b)) => a.cmp(b),
+        (Value::Bytea(a), Value::Bytea(b)) => a.cmp(b),
+        (Value::Date(a), Value::Date(b)) => a.cmp(b),
+        (Value::Timestamp(a), Value::Timestamp(b)) => a.cmp(b),
+        (Value::Uuid(a), Value::Uuid(b)) => a.cmp(b),
+        _ => kind(a).cmp(&kind(b)),
+    }
+}
+
+fn compare_floats(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+fn kind(value: &Value) -> u8 {
+    match value {
+        Value::Boolean(_) => 0,
+        Value::Integer(_) => 1,
+        Value::Float(_) => 2,
+        Value::Numeric(_) => 3,
+        Value::Text(_) => 4,
+        Value::Bytea(_) => 5,
+        Value::Date(_) => 6,
+        Value::Timestamp(_) => 7,
+        Value::Uuid(_) => 8,
+        Value::Null => 9,
+    }
+}
+
+impl Expression {
+    /// The conjuncts of a condition.
+    pub(crate) fn into_conjuncts(self) -> Vec<Self> {
+        match self {
+            Self::And(parts) => parts.into_iter().flat_map(Self::into_conjuncts).collect(),
+            Self::Constant(Value::Boolean(true)) => Vec::new(),
+            other => vec![other],
+        }
+    }
+
+    /// The condition that all of them hold; None if there are none.
+    pub(crate) fn all(mut conjuncts: Vec<Self>) -> Option<Self> {
+        match conjuncts.len() {
+            0 | 1 => conjuncts.pop(),
+            _ => Some(Self::And(conjuncts)),
+        }
+    }
+
+    /// The expressions that it consists of.
+    pub(crate) fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::Constant(_)
+            | Self::Column(_)
+            | Self::Outer(_)
+            | Self::Parameter(_)
+            | Self::NextValue(_)
+            | Self::Aggregate(_) => Vec::new(),
+            Self::And(parts) | Self::Or(parts) | Self::Coalesce(parts) => parts.iter().collect(),
+            Self::Call(_, _, parts) => parts.iter().collect(),
+            Self::Not(part) | Self::IsNull(part) | Self::Is(part, _) => vec![part],
+            Self::AddInterval(part, _) => vec![part],
+            Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
+            Self::Match(matching) => vec![&matching.value, &matching.pattern],
+            Self::In(value, list) => std::iter::once(&**value).chain(list).collect(),
+            Self::Case(branches, otherwise) => {
+                let branches = branches.iter().flat_map(|(when, then)| [when, then]);
+                branches.chain(std::iter::once(&**otherwise)).collect()
+            }
+            Self::Cast(cast) => vec![&cast.operand],
+            Self::Subquery(query) => {
+                let value = match &query.kind {
+                    SubqueryKind::Any(value, _) | SubqueryKind::All(value, _) => Some(value),
+                    SubqueryKind::Scalar | SubqueryKind::Exists => None,
+                };
+                query.arguments.iter().chain(value).collect()
+            }
+        }
+    }
+
+    fn parts_mut(&mut self) -> Vec<&mut Self> {
+        match self {
+            Self::Constant(_)
+            | Self::Column(_)
+            | Self::Outer(_)
+            | Self::Parameter(_)
+            | Self::NextValue(_)
+            | Self::Aggregate(_) => Vec::new(),
+            Self::And(parts) | Self::Or(parts) | Self::Coalesce(parts) => {
+                parts.iter_mut().collect()
+            }
+            Self::Call(_, _, parts) => parts.iter_mut().collect(),
+            Self::Not(part) | Self::IsNull(part) | Self::Is(part, _) => vec![part],
+            Self::AddInterval(part, _) => vec![part],
+            Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
+            Self::Match(matching) => vec![&mut matching.value, &mut matching.pattern],
+            Self::In(value, list) => std::iter::once(&mut **value).chain(list).collect(),
+            Self::Case(branches, otherwise) => {
+                let branches = branches.iter_mut().flat_map(|(when, then)| [when, then]);
+                branches.chain(std::iter::once(&mut **otherwise)).collect()
+            }
+            Self::Cast(cast) => vec![&mut cast.operand],
+            Self::Subquery(query) => {
+                let value = match &mut query.kind {
+                    SubqueryKind::Any(value, _) | SubqueryKind::All(value, _) => Some(value),
+                    SubqueryKind::Scalar | SubqueryKind::Exists => None,
+                };
+                query.arguments.iter_mut().chain(value).collect()
+            }
+        }
+    }
+
+    /// Replaces expressions, outermost first; what was replaced is not looked into.
+    ///
+    /// # Errors
+    /// Those of `replace`.
+    pub(crate) fn rewrite(
+        &mut self,
+        replace: &mut impl FnMut(&Self) -> Result<Option<Self>, SqlError>,
+    ) -> Result<(), SqlError> {
+        if let Some(new) = replace(self)? {
+            *self = new;
+            return Ok(());
+        }
+        self.parts_mut().into_iter().try_for_each(|part| part.rewrite(replace))
+    }
+
+    /// The same expression on a row with other column numbers.
+    pub(crate) fn renumbered(mut self, number: &impl Fn(usize) -> usize) -> Self {
+        let replaced = self.rewrite(&mut |expression| {
+            Ok(match expression {
+                Self::Column(column) => Some(Self::Column(number(*column))),
+                _ => None,
+            })
+        });
+        replaced.expect("renumbering has no errors");
+        self
+    }
+
+    /// Whether some expression in it satisfies a condition.
+    pub(crate) fn any(&self, condition: &impl Fn(&Self) -> bool) -> bool {
+        condition(self) || self.parts().into_iter().any(|part| part.any(condition))
+    }
+
+    /// Calls `see` with the number of every column of its row.
+    pub(crate) fn for_each_column(&self, see: &mut impl FnMut(usize)) {
+        if let Self::Column(column) = self {
+            see(*column);
+        }
+        self.parts().into_iter().for_each(|part| part.for_each_column(see));
+    }
+
+    /// Whether it has the same value on every row of one statement.
+    pub(crate) fn is_fixed(&self) -> bool {
+        !self.any(&|part| {
+            matches!(
+                part,
+                Self::Column(_) | Self::Aggregate(_) | Self::NextValue(_) | Self::Subquery(_)
+            ) || matches!(part, Self::Call(function, _, _) if function.is_volatile())
+        })
+    }
+
+    /// Whether it has the same value in every statement.
+    pub(crate) fn is_constant(&self) -> bool {
+        self.is_fixed()
+            && !self.any(&|part| {
+                matches!(part, Self::Parameter(_) | Self::Outer(_))
+                    || matches!(part, Self::Call(function, _, _) if function.depends_on_session())
+            })
+    }
+
+    /// Levels of evaluation, subqueries included.
+    pub(crate) fn depth(&self) -> usize {
+        let below = self.parts().into_iter().map(Self::depth).max().unwrap_or(0);
+        match self {
+            Self::Subquery(query) => SUBQUERY_LEVELS + below.max(query.subquery.depth),
+            _ => 1 + below,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! SQL on transactions: catalog, planner, executor, sessions; the shell and the PostgreSQL server.
+//!
+//! ```text
+//! server/ (psql, drivers)   shell/ (gannet sql)
+//!            └──── Session ────┘
+//! text ─ parser ─ plan ─ execute ─ Deferred transaction (engine)
+//! ```
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod clock;
+mod database;
+mod encoding;
+mod error;
+mod execute;
+mod expression;
+mod parser;
+mod plan;
+mod server;
+mod session;
+mod settings;
+mod shell;
+mod text;
+mod value;
+
+pub use database::Database;
+pub use error::SqlError;
+pub use server::{ServerError, ServerOptions, TlsError, Users, UsersError, add_user, serve};
+pub use session::{
+    CancelHandle, Column, CopyFormat, CopyOptions, PreparedStatement, Session, StatementResult,
+    TransactionStatus,
+};
+pub use shell::{Mode, Script, ServerAddress, ShellError, ShellOptions, ShellTarget, run_shell};
+pub use value::{DataType, Value};

@@ -1,0 +1,332 @@
+//! Texts become statements, on a thread whose stack suffices for what is let through.
+//!
+//! The parser recurses, and so does what drops its trees: a coroutine's stack would overflow at five nested
+//! parentheses. Therefore parsing and planning run on a thread of their own, and a text's size, its nesting
+//! and the length of its operator chains are bounded before it is parsed.
+
+use std::sync::mpsc::{Sender, channel};
+
+use futures_channel::oneshot;
+use sqlparser::ast::{Expr, Statement};
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::keywords::Keyword;
+use sqlparser::parser::{Parser as SqlParser, ParserError};
+use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+
+use crate::error::SqlError;
+
+/// Bytes of a statement.
+const STATEMENT_BYTES_MAX: usize = 1 << 20;
+/// Open parentheses, brackets and CASEs at a time.
+const NESTING_MAX: usize = 64;
+/// Operators in a row; a tree of them is as deep.
+const CHAIN_MAX: usize = 4_000;
+/// Recursion inside the parser: a few levels for each that the text has.
+const RECURSION_MAX: usize = 200;
+/// The thread's stack: about 20 KiB for each operator of the longest chain.
+const STACK_BYTES: usize = 256 << 20;
+
+static DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread that parses and plans.
+pub(crate) struct Parser {
+    jobs: Sender<Job>,
+}
+
+impl Parser {
+    /// Starts the thread; it ends when the parser is dropped.
+    ///
+    /// # Errors
+    /// SQLSTATE 53000 if the system refuses a thread.
+    pub(crate) fn start() -> Result<Self, SqlError> {
+        let (jobs, queue) = channel::<Job>();
+        let run = move || {
+            for job in queue {
+                // A panic ends the statement, whose sender is dropped, and not the thread.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            }
+        };
+        std::thread::Builder::new()
+            .name("gannet-parser".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(run)
+            .map_err(|error| SqlError::new("53000", format!("no thread to parse on: {error}")))?;
+        Ok(Self { jobs })
+    }
+
+    /// Runs a job on the thread.
+    ///
+    /// # Errors
+    /// The job's, and SQLSTATE XX000 if it panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, SqlError> + Send + 'static,
+    ) -> Result<T, SqlError> {
+        let (sender, receiver) = oneshot::channel();
+        let lost = || SqlError::new("XX000", "the statement could not be planned");
+        let job = Box::new(move || {
+            // Nobody may be waiting any more.
+            let _ = sender.send(job());
+        });
+        self.jobs.send(job).map_err(|_| lost())?;
+        receiver.await.map_err(|_| lost())?
+    }
+}
+
+/// The only statement of a text.
+///
+/// # Errors
+/// SQLSTATE 42601 for a syntax error or several statements, 54001 and 54000 for what is too large.
+pub(crate) fn parse(sql: &str) -> Result<Statement, SqlError> {
+    let tokens = tokens(sql)?;
+    check(&tokens)?;
+    let mut parser = parser(tokens);
+    let statement = parser.parse_statement().map_err(|error| syntax_error(&error, sql))?;
+    while parser.consume_token(&Token::SemiColon) {}
+    let next = parser.peek_token();
+    if next.token == Token::EOF {
+        return Ok(statement);
+    }
+    let message = format!("syntax error at or near \"{}\"", next.token);
+    Err(SqlError::new("42601", message).with_position(position(sql, next.span.start)))
+}
+
+/// Whether a text has no statement in it.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn is_empty(sql: &str) -> Result<bool, SqlError> {
+    let tokens = tokens(sql)?;
+    Ok(tokens.iter().all(|token| is_space(&token.token) || token.token == Token::SemiColon))
+}
+
+/// An expression that the catalog has as text.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_expression(sql: &str) -> Result<Expr, SqlError> {
+    let tokens = tokens(sql)?;
+    check(&tokens)?;
+    parser(tokens).parse_expr().map_err(|error| syntax_error(&error, sql))
+}
+
+fn parser(tokens: Vec<TokenWithSpan>) -> SqlParser<'static> {
+    SqlParser::new(&DIALECT).with_recursion_limit(RECURSION_MAX).with_tokens_with_locations(tokens)
+}
+
+/// The statements of a text and the number of characters before each.
+///
+/// # Errors
+/// SQLSTATE 42601 for what cannot be split into words.
+pub(crate) fn split(sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
+    let mut tokens = Vec::new();
+    let result = Tokenizer::new(&DIALECT, sql).tokenize_with_location_into_buf(&mut tokens);
+    if let Err(error) = result {
+        return Err(tokenizer_error(&error.message, sql, error.location));
+    }
+    let starts = line_starts(sql);
+    let mut statements = Vec::new();
+    let mut start: Option<usize> = None;
+    let mut push = |start: usize, end: Option<usize>| {
+        let text = &sql[start..end.unwrap_or(sql.len())];
+        statements.push((sql[..start].chars().count(), text.trim_end().to_owned()));
+    };
+    for token in &tokens {
+        let at = byte_of(sql, &starts, token.span.start);
+        if token.token == Token::SemiColon {
+            if let Some(start) = start.take() {
+                push(start, Some(at));
+            }
+        } else if !is_space(&token.token) && start.is_none() {
+            start = Some(at);
+        }
+    }
+    if let Some(start) = start {
+        push(start, None);
+    }
+    Ok(statements)
+}
+
+/// The byte at which each line starts.
+fn line_starts(sql: &str) -> Vec<usize> {
+    std::iter::once(0).chain(sql.match_indices('\n').map(|(at, _)| at + 1)).collect()
+}
+
+fn byte_of(sql: &str, starts: &[usize], location: Location) -> usize {
+    let line = usize::try_from(location.line).unwrap_or(1).saturating_sub(1);
+    let column = usize::try_from(location.column).unwrap_or(1).saturating_sub(1);
+    let start = starts.get(line).copied().unwrap_or(sql.len());
+    let rest = &sql[start..];
+    start + rest.char_indices().nth(column).map_or(rest.len(), |(at, _)| at)
+}
+
+fn is_space(token: &Token) -> bool {
+    matches!(token, Token::Whitespace(_) | Token::EOF)
+}
+
+fn tokens(sql: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
+    if sql.len() > STATEMENT_BYTES_MAX {
+        let message =
+            format!("the statement has {} bytes; the limit is {STATEMENT_BYTES_MAX}", sql.len());
+        return Err(SqlError::new("54001", message)
+            .with_hint("split it, use parameters for large values, or COPY for many rows"));
+    }
+    Tokenizer::new(&DIALECT, sql)
+        .tokenize_with_location()
+        .map_err(|error| tokenizer_error(&error.message, sql, error.location))
+}
+
+/// Checks that the parser's stack suffices.
+fn check(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
+    // For each open parenthesis the operators since the last comma in it.
+    let mut chains = vec![0_usize];
+    // NOT and signs in a row, each of which is a level.
+    let mut prefixes = 0;
+    for token in tokens {
+        match &token.token {
+            Token::Whitespace(_) => {}
+            Token::Minus | Token::Plus | Token::Tilde => prefixes += 1,
+            Token::Word(word) if word.keyword == Keyword::NOT => prefixes += 1,
+            _ => prefixes = 0,
+        }
+        let last = chains.last_mut().expect("the outermost chain is never closed");
+        match &token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => chains.push(0),
+            Token::RParen | Token::RBracket | Token::RBrace => close(&mut chains),
+            Token::Comma | Token::SemiColon => *last = 0,
+            Token::Word(word) => match word.keyword {
+                Keyword::CASE => chains.push(0),
+                Keyword::END => close(&mut chains),
+                Keyword::AND
+                | Keyword::OR
+                | Keyword::NOT
+                | Keyword::UNION
+                | Keyword::INTERSECT
+                | Keyword::EXCEPT
+                | Keyword::IS
+                | Keyword::LIKE
+                | Keyword::IN
+                | Keyword::BETWEEN
+                | Keyword::COLLATE => *last += 1,
+                _ => {}
+            },
+            Token::Number(..)
+            | Token::SingleQuotedString(_)
+            | Token::Whitespace(_)
+            | Token::Period
+            | Token::Placeholder(_)
+            | Token::EOF => {}
+            _ => *last += 1,
+        }
+        let chain = chains.last().copied().unwrap_or(0);
+        if chains.len() + prefixes > NESTING_MAX {
+            let message = format!("the statement is nested more than {NESTING_MAX} levels deep");
+            return Err(SqlError::new("54001", message).with_hint("write it with less nesting"));
+        }
+        if chain > CHAIN_MAX {
+            let message = format!("an expression has more than {CHAIN_MAX} operators in a row");
+            return Err(SqlError::new("54001", message)
+                .with_hint("use IN with a list, or split the statement"));
+        }
+    }
+    Ok(())
+}
+
+fn close(chains: &mut Vec<usize>) {
+    if chains.len() > 1 {
+        chains.pop();
+    }
+}
+
+fn position(sql: &str, location: Location) -> Option<usize> {
+    if location.line == 0 {
+        return None;
+    }
+    let starts = line_starts(sql);
+    Some(sql[..byte_of(sql, &starts, location)].chars().count() + 1)
+}
+
+fn tokenizer_error(message: &str, sql: &str, location: Location) -> SqlError {
+    let message = format!("syntax error: {}", lower_first(message));
+    SqlError::new("42601", message).with_position(position(sql, location))
+}
+
+fn syntax_error(error: &ParserError, sql: &str) -> SqlError {
+    let text = match error {
+        ParserError::RecursionLimitExceeded => {
+            return SqlError::new("54001", "the statement is nested too deeply")
+                .with_hint("write it with less nesting");
+        }
+        ParserError::TokenizerError(text) | ParserError::ParserError(text) => text,
+    };
+    let (message, place) = text.rsplit_once(" at Line: ").unwrap_or((text, ""));
+    let location = place.split_once(", Column: ").and_then(|(line, column)| {
+        Some(Location::new(line.trim().parse().ok()?, column.trim().parse().ok()?))
+    });
+    let error = SqlError::new("42601", format!("syntax error: {}", lower_first(message)));
+    match location {
+        Some(location) => error.with_position(position(sql, location)),
+        None => error.with_position(Some(sql.chars().count() + 1)),
+    }
+}
+
+fn lower_first(text: &str) -> String {
+    let mut characters = text.chars();
+    let first = characters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(characters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_split_at_semicolons() {
+        let script = "select 1; -- one; two\n select ';';\n\n;select $$a;b$$";
+        let statements = split(script).unwrap();
+        let texts: Vec<&str> = statements.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["select 1", "select ';'", "select $$a;b$$"]);
+        assert_eq!(statements[1].0, script.find("select ';'").unwrap());
+    }
+
+    /// What parsing gives on the thread that is made for it.
+    fn error(sql: &str) -> Option<SqlError> {
+        let parser = Parser::start().unwrap();
+        let sql = sql.to_owned();
+        pollster::block_on(parser.run(move || parse(&sql).map(|_| ()))).err()
+    }
+
+    fn code(sql: &str) -> Option<&'static str> {
+        error(sql).map(|error| error.code)
+    }
+
+    #[test]
+    fn a_syntax_error_has_its_place() {
+        let place = |sql| error(sql).map(|error| (error.code, error.position));
+        assert_eq!(place("create\n tabel t"), Some(("42601", Some(9))));
+        assert_eq!(place("selec 1"), Some(("42601", Some(1))));
+        assert_eq!(code("select 1 select 2"), Some("42601"));
+        assert_eq!(code("select 'x"), Some("42601"));
+        assert_eq!(code("select 1"), None);
+    }
+
+    #[test]
+    fn what_would_overflow_the_stack_is_refused() {
+        let nested = |levels| format!("select {}1{}", "(".repeat(levels), ")".repeat(levels));
+        assert_eq!(code(&nested(200)), Some("54001"));
+        assert_eq!(code(&nested(NESTING_MAX - 2)), None);
+        assert_eq!(code(&format!("select 1{}", "+1".repeat(100_000))), Some("54001"));
+        assert_eq!(code(&format!("select 1{}", "+1".repeat(CHAIN_MAX - 10))), None);
+        assert_eq!(code(&format!("select {} true", "not ".repeat(3_000))), Some("54001"));
+        assert_eq!(code(&format!("select {} 1", "- ".repeat(3_000))), Some("54001"));
+        let long = format!("select '{}'", "x".repeat(STATEMENT_BYTES_MAX));
+        assert_eq!(code(&long), Some("54001"));
+    }
+
+    #[test]
+    fn empty_statements_are_known() {
+        assert!(is_empty(" ; -- nothing\n").unwrap() && !is_empty("select 1").unwrap());
+    }
+}

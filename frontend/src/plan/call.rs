@@ -1,0 +1,517 @@
+//! Function calls, casts and subqueries in expressions.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sqlparser::ast::{
+    self, BinaryOperator, DuplicateTreatment, Expr, FunctionArg, FunctionArgExpr, FunctionArguments,
+};
+
+use crate::error::SqlError;
+use crate::expression::aggregate::{Aggregate, Kind};
+use crate::expression::function::Function;
+use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, signature};
+use crate::plan::bind::{Binder, Typed, names_of};
+use crate::plan::operator::comparison_of;
+use crate::plan::query::Planned;
+use crate::plan::scope::{Level, Scope};
+use crate::plan::{Subquery, types};
+use crate::value::{DataType, Value};
+
+impl Binder {
+    /// Expressions that are written in a way of their own and are calls.
+    pub(super) fn call_like(&mut self, expr: &Expr, scope: &Rc<Scope>) -> Result<Typed, SqlError> {
+        match expr {
+            Expr::Function(call) => self.call(call, scope),
+            Expr::Extract { field, expr, .. } => {
+                let field = text(&field.to_string().to_lowercase());
+                let operand = self.expression(expr, scope)?;
+                self.named_call("extract", vec![field, operand])
+            }
+            Expr::Ceil { expr, .. } => self.call_with("ceil", &[expr], scope),
+            Expr::Floor { expr, .. } => self.call_with("floor", &[expr], scope),
+            Expr::Position { expr, r#in } => self.call_with("position", &[r#in, expr], scope),
+            Expr::Substring { expr, substring_from, substring_for, .. } => {
+                let mut arguments = vec![self.expression(expr, scope)?];
+                arguments.push(match substring_from {
+                    Some(from) => self.expression(from, scope)?,
+                    None => Typed::new(Expression::Constant(Value::Integer(1)), DataType::Integer),
+                });
+                if let Some(length) = substring_for {
+                    arguments.push(self.expression(length, scope)?);
+                }
+                self.named_call("substring", arguments)
+            }
+            Expr::Trim { trim_where, trim_what, expr, trim_characters } => {
+                use ast::TrimWhereField;
+                let name = match trim_where {
+                    None | Some(TrimWhereField::Both) => "btrim",
+                    Some(TrimWhereField::Leading) => "ltrim",
+                    Some(TrimWhereField::Trailing) => "rtrim",
+                };
+                let mut arguments = vec![self.expression(expr, scope)?];
+                if let Some(what) = trim_what {
+                    arguments.push(self.expression(what, scope)?);
+                }
+                for what in trim_characters.iter().flatten() {
+                    arguments.push(self.expression(what, scope)?);
+                }
+                self.named_call(name, arguments)
+            }
+            Expr::CompoundFieldAccess { root, .. } => {
+                // A member of an array: there are none but NULL.
+                self.expression(root, scope)?;
+                Ok(Typed { expression: Expression::Constant(Value::Null), data_type: None })
+            }
+            Expr::AtTimeZone { .. } => Err(SqlError::unsupported("AT TIME ZONE")),
+            Expr::Tuple(_) => Err(SqlError::unsupported("a row as a value")),
+            Expr::Array(_) => Err(SqlError::unsupported("an array as a value")),
+            Expr::Interval(_) => Err(SqlError::unsupported("an interval as a value")),
+            other => Err(SqlError::unsupported(format_args!("the expression {other}"))),
+        }
+    }
+
+    fn call_with(
+        &mut self,
+        name: &str,
+        arguments: &[&Expr],
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let bound: Result<Vec<Typed>, SqlError> =
+            arguments.iter().map(|argument| self.expression(argument, scope)).collect();
+        self.named_call(name, bound?)
+    }
+
+    fn call(&mut self, call: &ast::Function, scope: &Rc<Scope>) -> Result<Typed, SqlError> {
+        if call.over.is_some() {
+            return Err(SqlError::unsupported("a window function"));
+        }
+        if !call.within_group.is_empty() || call.null_treatment.is_some() {
+            return Err(SqlError::unsupported(format_args!("the call {call}")));
+        }
+        let mut names = names_of(&call.name)?;
+        let name = names.pop().unwrap_or_default();
+        if let Some(schema) = names.pop().filter(|schema| schema != "pg_catalog") {
+            return Err(SqlError::new("3F000", format!("schema \"{schema}\" does not exist")));
+        }
+        if let FunctionArguments::Subquery(query) = &call.args {
+            if name == "array" {
+                return self.array_subquery(query, scope);
+            }
+            return Err(SqlError::unsupported(format_args!("the call {call}")));
+        }
+        if let Some(kind) = Kind::of(&name) {
+            return self.aggregate(kind, &name, call, scope);
+        }
+        if call.filter.is_some() {
+            let message = format!("FILTER specified, but {name} is not an aggregate function");
+            return Err(SqlError::new("42809", message));
+        }
+        let arguments: Result<Vec<Typed>, SqlError> = argument_list(call)?
+            .into_iter()
+            .map(|argument| match argument {
+                Some(expr) => self.expression(expr, scope),
+                None => Err(SqlError::new("42809", format!("{name}(*) is not an aggregate"))),
+            })
+            .collect();
+        self.named_call(&name, arguments?)
+    }
+
+    /// ARRAY(SELECT ...): the texts of its rows, as psql's queries show them.
+    fn array_subquery(&mut self, query: &ast::Query, scope: &Rc<Scope>) -> Result<Typed, SqlError> {
+        self.scalar_subquery(query, scope)
+    }
+
+    /// A function by its name, with arguments that are bound.
+    pub(super) fn named_call(
+        &mut self,
+        name: &str,
+        arguments: Vec<Typed>,
+    ) -> Result<Typed, SqlError> {
+        match (name, arguments.len()) {
+            ("coalesce", 1..) => {
+                let (parts, data_type) = self.one_type(arguments, "COALESCE")?;
+                return Ok(Typed { expression: Expression::Coalesce(parts), data_type });
+            }
+            ("greatest" | "least", 1..) => {
+                let (parts, data_type) = self.one_type(arguments, &name.to_uppercase())?;
+                let function =
+                    if name == "greatest" { Function::Greatest } else { Function::Least };
+                let data_type = data_type.unwrap_or(DataType::Text);
+                return Ok(Typed::new(Expression::Call(function, data_type, parts), data_type));
+            }
+            ("nullif", 2) => {
+                let first = arguments[0].data_type;
+                let (parts, data_type) = self.one_type(arguments, "NULLIF")?;
+                let data_type = first.or(data_type).unwrap_or(DataType::Text);
+                let call = Expression::Call(Function::NullIf, data_type, parts);
+                return Ok(Typed::new(call, data_type));
+            }
+            ("nextval", 1) => return self.next_value(&arguments[0]),
+            ("pg_typeof", 1) => {
+                let name = arguments[0].data_type.map_or("unknown".to_owned(), DataType::name);
+                return Ok(Typed::new(Expression::Constant(Value::Text(name)), DataType::Text));
+            }
+            _ => {}
+        }
+        let argument_types: Vec<Option<DataType>> =
+            arguments.iter().map(|argument| argument.data_type).collect();
+        let signature = signature::find(name, &argument_types)?;
+        let mut parts = Vec::with_capacity(arguments.len());
+        for (argument, to) in arguments.into_iter().zip(&signature.arguments) {
+            // What takes any value takes it as text.
+            let castable = matches!(
+                signature.function,
+                Function::Concat | Function::ConcatWithSeparator | Function::QuoteLiteral
+            ) || matches!(signature.function, Function::System(_));
+            let fits = argument
+                .data_type
+                .is_none_or(|from| from.is_text() == to.is_text() || castable || !to.is_text());
+            if !fits {
+                let shown: Vec<String> = argument_types
+                    .iter()
+                    .map(|t| t.map_or("unknown".into(), |t| t.base_name().to_owned()))
+                    .collect();
+                let message = format!("function {name}({}) does not exist", shown.join(", "));
+                return Err(SqlError::new("42883", message).with_hint(
+                    "No function matches the given name and argument types. You might need to \
+                     add explicit type casts.",
+                ));
+            }
+            parts.push(self.coerced(argument, *to, false)?);
+        }
+        let call = Expression::Call(signature.function, signature.result, parts);
+        Ok(Typed::new(call, signature.result))
+    }
+
+    fn next_value(&mut self, sequence: &Typed) -> Result<Typed, SqlError> {
+        let Expression::Constant(Value::Text(name)) = &sequence.expression else {
+            return Err(SqlError::unsupported("nextval of a name that is no constant"));
+        };
+        let bare = name.trim_start_matches("public.").trim_matches('"');
+        let counter = self
+            .catalog
+            .counter(bare)
+            .ok_or_else(|| SqlError::new("42P01", format!("relation \"{name}\" does not exist")))?;
+        Ok(Typed::new(Expression::NextValue(counter), DataType::BigInt))
+    }
+
+    fn aggregate(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        call: &ast::Function,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let Some(found) = self.aggregates.take() else {
+            let message = "aggregate functions are not allowed here, nor inside one another";
+            return Err(SqlError::new("42803", message));
+        };
+        let aggregate = self.bind_aggregate(kind, name, call, scope);
+        let found = self.aggregates.insert(found);
+        let aggregate = aggregate?;
+        let data_type = aggregate.data_type;
+        let number = found.iter().position(|other| *other == aggregate).unwrap_or_else(|| {
+            found.push(aggregate);
+            found.len() - 1
+        });
+        Ok(Typed::new(Expression::Aggregate(number), data_type))
+    }
+
+    fn bind_aggregate(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        call: &ast::Function,
+        scope: &Rc<Scope>,
+    ) -> Result<Aggregate, SqlError> {
+        let distinct = match &call.args {
+            FunctionArguments::List(list) => {
+                if !list.clauses.is_empty() {
+                    return Err(SqlError::unsupported(format_args!("the call {call}")));
+                }
+                list.duplicate_treatment == Some(DuplicateTreatment::Distinct)
+            }
+            _ => false,
+        };
+        let filter = match &call.filter {
+            Some(filter) => Some(self.condition(filter, scope, "FILTER")?),
+            None => None,
+        };
+        let arguments = argument_list(call)?;
+        let expected = if kind == Kind::Join { 2 } else { 1 };
+        let star = arguments.first().is_some_and(Option::is_none);
+        if arguments.len() != expected || (star && kind != Kind::Count) {
+            let message = format!("function {name} takes {expected} argument(s)");
+            return Err(SqlError::new("42883", message));
+        }
+        let data_type = DataType::BigInt;
+        let Some(argument) = arguments[0] else {
+            return Ok(Aggregate {
+                kind,
+                argument: None,
+                separator: None,
+                distinct,
+                filter,
+                data_type,
+            });
+        };
+        let (argument, from) = self.value(argument, scope)?;
+        let (to, data_type) = kind.types(from).ok_or_else(|| {
+            let from = from.name();
+            SqlError::new("42883", format!("function {name}({from}) does not exist"))
+        })?;
+        let argument = self.coerced(Typed::new(argument, from), to, false)?;
+        let separator = match arguments.get(1).copied().flatten() {
+            Some(separator) => {
+                let typed = self.expression(separator, scope)?;
+                Some(self.coerced(typed, DataType::Text, false)?)
+            }
+            None => None,
+        };
+        Ok(Aggregate { kind, argument: Some(argument), separator, distinct, filter, data_type })
+    }
+
+    /// CAST and `::`.
+    pub(super) fn explicit_cast(
+        &mut self,
+        operand: &Expr,
+        written: &ast::DataType,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let name = written.to_string().to_lowercase();
+        let bare = name.trim_start_matches("pg_catalog.").replace('"', "");
+        let typed = self.expression(operand, scope)?;
+        if bare == "regclass" {
+            let is_number = typed.data_type.is_some_and(DataType::is_integer);
+            let name = if is_number { "pg_relation_name" } else { "pg_relation_number" };
+            return self.named_call(name, vec![typed]);
+        }
+        if matches!(bare.as_str(), "regtype" | "regproc" | "regnamespace" | "regrole") {
+            let expression = self.coerced(typed, DataType::Text, true)?;
+            return Ok(Typed::new(expression, DataType::Text));
+        }
+        let data_type = if matches!(written, ast::DataType::Array(_)) {
+            DataType::Text
+        } else {
+            types::from_written(written)?
+        };
+        let literal = match (&typed.expression, typed.data_type) {
+            // '  7 '::varchar(3) is cut, as an explicit cast of a text is.
+            (Expression::Constant(_), None) if data_type.is_text() => {
+                Typed { data_type: Some(DataType::Text), ..typed }
+            }
+            _ => typed,
+        };
+        Ok(Typed::new(self.coerced(literal, data_type, true)?, data_type))
+    }
+
+    /// `op ANY (...)` and `op ALL (...)`.
+    pub(super) fn quantified(
+        &mut self,
+        left: &Expr,
+        operator: &BinaryOperator,
+        right: &Expr,
+        any: bool,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let Some(comparison) = comparison_of(operator) else {
+            return Err(SqlError::unsupported(format_args!("{operator} ANY")));
+        };
+        let mut right = right;
+        while let Expr::Nested(inner) = right {
+            right = inner;
+        }
+        if let Expr::Subquery(query) = right {
+            if any {
+                return self.any_subquery(left, comparison, query, scope);
+            }
+            return self.all_subquery(left, comparison, query, scope);
+        }
+        if any
+            && comparison == Comparison::Equal
+            && matches!(right, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
+        {
+            // The system's tables have arrays as texts.
+            let value = self.expression(left, scope)?;
+            let value = self.coerced(value, DataType::Text, true)?;
+            let array = self.expression(right, scope)?;
+            if array.data_type != Some(DataType::Text) {
+                let message = "op ANY/ALL (array) requires array on right side";
+                return Err(SqlError::new("42809", message));
+            }
+            let value = Typed::new(value, DataType::Text);
+            return self.named_call("pg_in_array", vec![value, array]);
+        }
+        let members = self.array_members(right, scope)?;
+        let value = self.expression(left, scope)?;
+        if any && comparison == Comparison::Equal {
+            return self.any_of(value, members);
+        }
+        let mut parts = Vec::with_capacity(members.len());
+        for member in members {
+            parts.push(self.compare(value.clone(), comparison, member)?.expression);
+        }
+        Ok(Typed::boolean(if any { Expression::Or(parts) } else { Expression::And(parts) }))
+    }
+
+    /// The members of ARRAY[...] or of a literal such as `'{a,b}'`.
+    fn array_members(&mut self, array: &Expr, scope: &Rc<Scope>) -> Result<Vec<Typed>, SqlError> {
+        match array {
+            Expr::Array(array) => {
+                array.elem.iter().map(|member| self.expression(member, scope)).collect()
+            }
+            Expr::Cast { expr, .. } | Expr::Nested(expr) => self.array_members(expr, scope),
+            Expr::Value(value) => match &value.value {
+                ast::Value::SingleQuotedString(literal) => array_literal(literal),
+                _ => Err(SqlError::unsupported("an array that is no literal")),
+            },
+            _ => Err(SqlError::unsupported("an array that is no literal")),
+        }
+    }
+
+    /// A subquery whose one value is used.
+    pub(super) fn scalar_subquery(
+        &mut self,
+        query: &ast::Query,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let (planned, arguments) = self.nested(query, scope)?;
+        let data_type = planned.only_column()?;
+        Ok(Typed::new(subquery(planned, arguments, SubqueryKind::Scalar), data_type))
+    }
+
+    /// EXISTS.
+    pub(super) fn exists(
+        &mut self,
+        query: &ast::Query,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let (planned, arguments) = self.nested(query, scope)?;
+        Ok(Typed::boolean(subquery(planned, arguments, SubqueryKind::Exists)))
+    }
+
+    /// IN and `op ANY` of a subquery.
+    pub(super) fn any_subquery(
+        &mut self,
+        left: &Expr,
+        comparison: Comparison,
+        query: &ast::Query,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let (value, planned, arguments) = self.compared_subquery(left, query, scope)?;
+        let kind = SubqueryKind::Any(value, comparison);
+        Ok(Typed::boolean(subquery(planned, arguments, kind)))
+    }
+
+    fn all_subquery(
+        &mut self,
+        left: &Expr,
+        comparison: Comparison,
+        query: &ast::Query,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let (value, planned, arguments) = self.compared_subquery(left, query, scope)?;
+        let kind = SubqueryKind::All(value, comparison);
+        Ok(Typed::boolean(subquery(planned, arguments, kind)))
+    }
+
+    fn compared_subquery(
+        &mut self,
+        left: &Expr,
+        query: &ast::Query,
+        scope: &Rc<Scope>,
+    ) -> Result<(Expression, Planned, Vec<Expression>), SqlError> {
+        if matches!(left, Expr::Tuple(_)) {
+            return Err(SqlError::unsupported("a row compared with a subquery"));
+        }
+        let value = self.expression(left, scope)?;
+        let (mut planned, arguments) = self.nested(query, scope)?;
+        let column = planned.only_column()?;
+        let common = match value.data_type {
+            None => column,
+            Some(data_type) => types::common(data_type, column).ok_or_else(|| {
+                let (a, b) = (data_type.name(), column.name());
+                SqlError::new("42883", format!("operator does not exist: {a} = {b}"))
+            })?,
+        };
+        let value = self.coerced(value, common, false)?;
+        planned.cast_to(self, &[common])?;
+        Ok((value, planned, arguments))
+    }
+
+    /// A query inside an expression, and what it takes from the row around it.
+    fn nested(
+        &mut self,
+        query: &ast::Query,
+        scope: &Rc<Scope>,
+    ) -> Result<(Planned, Vec<Expression>), SqlError> {
+        self.levels.push(Level { scope: Rc::clone(scope), captured: Vec::new() });
+        let aggregates = self.aggregates.take();
+        let planned = self.query(query);
+        self.aggregates = aggregates;
+        let level = self.levels.pop().expect("the level was pushed above");
+        Ok((planned?, level.captured))
+    }
+}
+
+fn subquery(planned: Planned, arguments: Vec<Expression>, kind: SubqueryKind) -> Expression {
+    let depth = planned.node.depth();
+    let subquery = Arc::new(Subquery { node: planned.node, depth });
+    Expression::Subquery(Box::new(SubqueryUse { subquery, arguments, kind }))
+}
+
+fn text(text: &str) -> Typed {
+    Typed { expression: Expression::Constant(Value::Text(text.to_owned())), data_type: None }
+}
+
+/// The arguments of a call; None is `*`.
+fn argument_list(call: &ast::Function) -> Result<Vec<Option<&Expr>>, SqlError> {
+    let FunctionArguments::List(list) = &call.args else { return Ok(Vec::new()) };
+    fn argument<'e>(
+        argument: &'e FunctionArg,
+        call: &ast::Function,
+    ) -> Result<Option<&'e Expr>, SqlError> {
+        match argument {
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Ok(Some(expr)),
+            FunctionArg::Unnamed(FunctionArgExpr::Wildcard) => Ok(None),
+            _ => Err(SqlError::unsupported(format_args!("the call {call}"))),
+        }
+    }
+    list.args.iter().map(|given| argument(given, call)).collect()
+}
+
+/// The members of an array literal without nesting: `{1,2}`, `{"a b",c}`.
+fn array_literal(literal: &str) -> Result<Vec<Typed>, SqlError> {
+    let malformed = || SqlError::new("22P02", format!("malformed array literal: \"{literal}\""));
+    let inner = literal.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let inner = inner.ok_or_else(malformed)?;
+    if inner.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut members = Vec::new();
+    let mut member = String::new();
+    let (mut quoted, mut was_quoted) = (false, false);
+    let mut characters = inner.chars().chain(std::iter::once(','));
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => {
+                quoted = !quoted;
+                was_quoted = true;
+            }
+            '\\' => member.push(characters.next().ok_or_else(malformed)?),
+            '{' | '}' if !quoted => return Err(malformed()),
+            ',' if !quoted => {
+                let bare = if was_quoted { member.as_str() } else { member.trim() };
+                let is_null = !was_quoted && bare.eq_ignore_ascii_case("null");
+                let value = if is_null { Value::Null } else { Value::Text(bare.to_owned()) };
+                let expression = Expression::Constant(value);
+                members.push(Typed { expression, data_type: None });
+                member.clear();
+                was_quoted = false;
+            }
+            other => member.push(other),
+        }
+    }
+    if quoted { Err(malformed()) } else { Ok(members) }
+}

@@ -1,0 +1,332 @@
+//! From a parsed statement to a plan: names resolved, types known, access paths chosen.
+//!
+//! ```text
+//! bind, operator, call   expressions            scope    whose columns a name may mean
+//! select, from, join     SELECT, joins          access   point, multi-point, range or full
+//! query                  set operations         write    INSERT, UPDATE, DELETE
+//! define                 CREATE, ALTER, DROP    explain  a plan as text
+//! ```
+//!
+//! Planning runs on the parser's thread, whose stack is large. What it gives is executed on a coroutine's
+//! small stack, therefore [`DEPTH_MAX`].
+
+mod access;
+mod bind;
+mod call;
+pub(crate) mod define;
+pub(crate) mod explain;
+mod from;
+mod join;
+mod operator;
+mod query;
+mod scope;
+mod select;
+pub(crate) mod statement;
+pub(crate) mod types;
+mod write;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::catalog::system::Relation;
+use crate::catalog::{Catalog, Table};
+use crate::encoding::row::Wanted;
+use crate::error::SqlError;
+use crate::expression::Expression;
+use crate::expression::aggregate::Aggregate;
+use crate::session::Column;
+use crate::value::{DataType, Value};
+
+pub(crate) use write::{Delete, Insert, OnConflict, RowRules, Update};
+
+/// Levels of recursion that executing a plan may take: operators, expressions, subqueries.
+///
+/// A level of an expression counts as 1, an operator as 2, and a subquery as 8, by what they take of the 256 KiB of a
+/// coroutine's stack without optimisation.
+pub(crate) const DEPTH_MAX: usize = 64;
+
+/// A statement that is ready to run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) kind: PlanKind,
+    /// The columns of its result; none if it gives no rows.
+    pub(crate) columns: Vec<Column>,
+    /// The types of `$1`, `$2`, ...
+    pub(crate) parameters: Vec<DataType>,
+    /// What it was planned with.
+    pub(crate) catalog: Arc<Catalog>,
+}
+
+/// What a statement does.
+#[derive(Debug)]
+pub(crate) enum PlanKind {
+    Query(Node),
+    Insert(Insert),
+    Update(Update),
+    Delete(Delete),
+    Define(define::Definition),
+    Explain { plan: Box<Plan>, analyze: bool },
+}
+
+/// A subquery of an expression.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Subquery {
+    pub(crate) node: Node,
+    /// Levels of recursion that it takes.
+    pub(crate) depth: usize,
+}
+
+/// A step of a query; each gives rows.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Node {
+    /// Rows of expressions; `SELECT 1` is one row without columns.
+    Values(Vec<Vec<Expression>>),
+    Scan(Box<Scan>),
+    System {
+        relation: &'static Relation,
+        filter: Option<Expression>,
+    },
+    /// `generate_series(first, last, step)`.
+    Series([Expression; 3]),
+    Filter {
+        input: Box<Node>,
+        condition: Expression,
+    },
+    Project {
+        input: Box<Node>,
+        expressions: Vec<Expression>,
+    },
+    /// For each row on the left, an access to a table on the right.
+    Lookup {
+        left: Box<Node>,
+        scan: Box<Scan>,
+        keep_left: bool,
+        condition: Option<Expression>,
+    },
+    Join(Box<Join>),
+    Aggregate {
+        input: Box<Node>,
+        keys: Vec<Expression>,
+        aggregates: Vec<Aggregate>,
+    },
+    Sort {
+        input: Box<Node>,
+        keys: Vec<SortKey>,
+        limit: Option<Expression>,
+    },
+    Limit {
+        input: Box<Node>,
+        limit: Option<Expression>,
+        offset: Option<Expression>,
+    },
+    /// Rows that differ in their first `columns` columns.
+    Distinct {
+        input: Box<Node>,
+        columns: usize,
+    },
+    SetOperation {
+        operation: SetOperation,
+        all: bool,
+        left: Box<Node>,
+        right: Box<Node>,
+    },
+}
+
+/// UNION and its like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetOperation {
+    Union,
+    Intersect,
+    Except,
+}
+
+/// Reads rows of a table.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Scan {
+    pub(crate) table: Arc<Table>,
+    /// The name that the statement gave it.
+    pub(crate) alias: String,
+    pub(crate) access: Access,
+    /// On the table's columns.
+    pub(crate) filter: Option<Expression>,
+    pub(crate) wanted: Wanted,
+    /// What rows lack that are older than some columns.
+    pub(crate) missing: Vec<Value>,
+    /// Whether rows end in a BYTEA column with their primary key.
+    pub(crate) with_key: bool,
+}
+
+/// How rows of a table are found.
+///
+/// The expressions are evaluated on the row on the left of a [`Node::Lookup`], and on an empty row otherwise.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Access {
+    /// Each key column is one of some values.
+    Points {
+        index: IndexChoice,
+        columns: Vec<Vec<Expression>>,
+    },
+    Range(IndexRange),
+    Full {
+        descending: bool,
+    },
+}
+
+/// An index of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IndexChoice {
+    Primary,
+    /// Its number in [`Table::indexes`].
+    Secondary(usize),
+}
+
+/// Entries of an index that begin with some values and continue between two bounds.
+#[derive(Debug, PartialEq)]
+pub(crate) struct IndexRange {
+    pub(crate) index: IndexChoice,
+    pub(crate) prefix: Vec<Expression>,
+    /// And whether it is included itself.
+    pub(crate) lower: Option<(Expression, bool)>,
+    pub(crate) upper: Option<(Expression, bool)>,
+    pub(crate) descending: bool,
+}
+
+/// Two inputs, of which the right one is kept in memory.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Join {
+    pub(crate) left: Node,
+    pub(crate) right: Node,
+    /// Expressions on the left and on the right row that must be equal; none is a nested loop.
+    pub(crate) keys: Vec<(Expression, Expression)>,
+    /// On both rows, one after the other.
+    pub(crate) condition: Option<Expression>,
+    pub(crate) keep_left: bool,
+    pub(crate) keep_right: bool,
+    pub(crate) widths: [usize; 2],
+}
+
+/// What rows are sorted by.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SortKey {
+    pub(crate) expression: Expression,
+    pub(crate) descending: bool,
+    pub(crate) nulls_first: bool,
+}
+
+impl IndexChoice {
+    /// The columns of its key.
+    pub(crate) fn columns(self, table: &Table) -> &[usize] {
+        match self {
+            Self::Primary => table.primary_columns(),
+            Self::Secondary(number) => &table.indexes[number].columns,
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn name(self, table: &Table) -> &str {
+        match self {
+            Self::Primary => table.primary_key.as_ref().map_or("the row number", |key| &key.name),
+            Self::Secondary(number) => &table.indexes[number].name,
+        }
+    }
+}
+
+impl Access {
+    fn expressions(&self) -> Vec<&Expression> {
+        match self {
+            Self::Points { columns, .. } => columns.iter().flatten().collect(),
+            Self::Range(range) => {
+                let bounds = [&range.lower, &range.upper].into_iter().flatten();
+                range.prefix.iter().chain(bounds.map(|(bound, _)| bound)).collect()
+            }
+            Self::Full { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Node {
+    /// The nodes that it reads from.
+    pub(crate) fn inputs(&self) -> Vec<&Self> {
+        match self {
+            Self::Values(_) | Self::Scan(_) | Self::System { .. } | Self::Series(_) => Vec::new(),
+            Self::Filter { input, .. }
+            | Self::Project { input, .. }
+            | Self::Aggregate { input, .. }
+            | Self::Sort { input, .. }
+            | Self::Limit { input, .. }
+            | Self::Distinct { input, .. } => vec![input],
+            Self::Lookup { left, .. } => vec![left],
+            Self::Join(join) => vec![&join.left, &join.right],
+            Self::SetOperation { left, right, .. } => vec![left, right],
+        }
+    }
+
+    /// The expressions in it, those of its inputs apart.
+    pub(crate) fn expressions(&self) -> Vec<&Expression> {
+        match self {
+            Self::Values(rows) => rows.iter().flatten().collect(),
+            Self::Scan(scan) => scan.access.expressions().into_iter().chain(&scan.filter).collect(),
+            Self::System { filter, .. } => filter.iter().collect(),
+            Self::Series(bounds) => bounds.iter().collect(),
+            Self::Filter { condition, .. } => vec![condition],
+            Self::Project { expressions, .. } => expressions.iter().collect(),
+            Self::Lookup { scan, condition, .. } => {
+                let own = scan.access.expressions().into_iter().chain(&scan.filter);
+                own.chain(condition).collect()
+            }
+            Self::Join(join) => {
+                let keys = join.keys.iter().flat_map(|(left, right)| [left, right]);
+                keys.chain(&join.condition).collect()
+            }
+            Self::Aggregate { keys, aggregates, .. } => {
+                let parts = aggregates.iter().flat_map(Aggregate::expressions);
+                keys.iter().chain(parts).collect()
+            }
+            Self::Sort { keys, limit, .. } => {
+                keys.iter().map(|key| &key.expression).chain(limit).collect()
+            }
+            Self::Limit { limit, offset, .. } => limit.iter().chain(offset).collect(),
+            Self::Distinct { .. } | Self::SetOperation { .. } => Vec::new(),
+        }
+    }
+
+    /// Levels of recursion that executing it takes.
+    pub(crate) fn depth(&self) -> usize {
+        let expressions = self.expressions().into_iter().map(Expression::depth).max().unwrap_or(0);
+        let inputs = self.inputs().into_iter().map(Self::depth).max().unwrap_or(0);
+        2 + inputs.max(expressions)
+    }
+
+    /// Checks that a coroutine's stack suffices for it.
+    ///
+    /// # Errors
+    /// SQLSTATE 54001.
+    pub(crate) fn check_depth(&self) -> Result<(), SqlError> {
+        check_depth(self.depth())
+    }
+
+    /// Whether it gives at most one row.
+    pub(crate) fn is_one_row(&self) -> bool {
+        match self {
+            Self::Values(rows) => rows.len() <= 1,
+            Self::Aggregate { keys, .. } => keys.is_empty(),
+            Self::Project { input, .. } | Self::Filter { input, .. } => input.is_one_row(),
+            _ => false,
+        }
+    }
+}
+
+/// Checks that a coroutine's stack suffices for some levels of recursion.
+///
+/// # Errors
+/// SQLSTATE 54001.
+pub(crate) fn check_depth(depth: usize) -> Result<(), SqlError> {
+    if depth <= DEPTH_MAX {
+        return Ok(());
+    }
+    let message = format!("the statement is nested {depth} levels deep; the limit is {DEPTH_MAX}");
+    Err(SqlError::new("54001", message).with_hint("split it into several statements"))
+}
+
+/// Column numbers from one up to another.
+type Columns = Range<usize>;

@@ -1,0 +1,499 @@
+//! SELECT: projection, grouping, DISTINCT, and the order of its rows.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use sqlparser::ast::{
+    self, Distinct, Expr, GroupByExpr, OrderByExpr, OrderBySort, Select, SelectItem,
+    SelectItemQualifiedWildcardKind,
+};
+
+use crate::error::SqlError;
+use crate::expression::Expression;
+use crate::expression::aggregate::Aggregate;
+use crate::plan::bind::{Binder, name_of, names_of};
+use crate::plan::join::build;
+use crate::plan::query::{Planned, sort_options};
+use crate::plan::scope::Scope;
+use crate::plan::{Node, SortKey};
+use crate::session::Column;
+use crate::value::DataType;
+
+/// An output column before it is placed.
+struct Item {
+    name: String,
+    expression: Expression,
+    data_type: DataType,
+}
+
+impl Binder {
+    /// A SELECT with the ORDER BY of its query; the caller adds LIMIT.
+    ///
+    /// `limit` is what the sort need not go beyond.
+    pub(super) fn select(
+        &mut self,
+        select: &Select,
+        order_by: &[OrderByExpr],
+        limit: Option<&Expression>,
+    ) -> Result<Planned, SqlError> {
+        check_supported(select)?;
+        let from = self.from(&select.from)?;
+        let scope = Rc::new(from.scope.clone());
+        let outer_aggregates = self.aggregates.take();
+        let conditions = match &select.selection {
+            Some(condition) => self.condition(condition, &scope, "WHERE")?.into_conjuncts(),
+            None => Vec::new(),
+        };
+        self.aggregates = Some(Vec::new());
+        let mut items = self.items(&select.projection, &scope)?;
+        let having = match &select.having {
+            Some(condition) => Some(self.condition(condition, &scope, "HAVING")?),
+            None => None,
+        };
+        let visible = items.len();
+        let mut order = self.order(order_by, &mut items, &scope)?;
+        let aggregates = self.aggregates.take().unwrap_or_default();
+        let keys = self.group_keys(&select.group_by, &items[..visible], &scope)?;
+        self.aggregates = outer_aggregates;
+
+        let grouped = !keys.is_empty() || !aggregates.is_empty() || having.is_some();
+        let distinct_on = self.distinct_columns(select, &items, visible, &order)?;
+        let direct = !grouped && select.distinct.is_none();
+        let wanted_order = if direct { on_input(&order, &items) } else { Vec::new() };
+        let inner = aggregates.iter().flat_map(Aggregate::expressions);
+        let outputs = items.iter().map(|item| &item.expression).chain(&having).chain(&keys);
+        let inputs = conditions.iter().chain(from.conditions());
+        let needed = columns_of(outputs.chain(inner).chain(inputs));
+        let joined = build(from, conditions, &needed, &wanted_order)?;
+        let places = joined.places;
+        let place = |column: usize| places[column];
+        let mut node = joined.node;
+        if grouped {
+            node = group(node, &mut items, having, keys, aggregates, &scope, &place)?;
+        } else {
+            for item in &mut items {
+                let expression = std::mem::replace(&mut item.expression, Expression::Aggregate(0));
+                item.expression = expression.renumbered(&place);
+            }
+        }
+        let columns = items[..visible]
+            .iter()
+            .map(|item| Column { name: item.name.clone(), data_type: item.data_type })
+            .collect();
+        let hidden = items.len() > visible;
+        let expressions: Vec<Expression> = items.into_iter().map(|item| item.expression).collect();
+        node = projected(node, expressions);
+        if joined.is_ordered {
+            order.clear();
+        }
+        node = match distinct_on {
+            DistinctColumns::None => sorted(node, order, limit),
+            DistinctColumns::All => {
+                sorted(Node::Distinct { input: Box::new(node), columns: visible }, order, None)
+            }
+            DistinctColumns::On(keys) => distinct_rows(sorted(node, order, None), keys, visible),
+        };
+        if hidden {
+            let expressions = (0..visible).map(Expression::Column).collect();
+            node = Node::Project { input: Box::new(node), expressions };
+        }
+        Ok(Planned { node, columns })
+    }
+
+    /// The output columns of SELECT and RETURNING.
+    fn items(
+        &mut self,
+        projection: &[SelectItem],
+        scope: &Rc<Scope>,
+    ) -> Result<Vec<Item>, SqlError> {
+        let mut items = Vec::with_capacity(projection.len());
+        for item in projection {
+            match item {
+                SelectItem::UnnamedExpr(expr) => {
+                    let (expression, data_type) = self.value(expr, scope)?;
+                    items.push(Item { name: output_name(expr), expression, data_type });
+                }
+                SelectItem::ExprWithAlias { expr, alias } => {
+                    let (expression, data_type) = self.value(expr, scope)?;
+                    items.push(Item { name: name_of(alias), expression, data_type });
+                }
+                SelectItem::Wildcard(_) => {
+                    if scope.columns.is_empty() {
+                        let message = "SELECT * with no tables specified is not valid";
+                        return Err(SqlError::new("42601", message));
+                    }
+                    items.extend(all_columns(scope, None));
+                }
+                SelectItem::QualifiedWildcard(
+                    SelectItemQualifiedWildcardKind::ObjectName(name),
+                    _,
+                ) => {
+                    let table = names_of(name)?.pop().unwrap_or_default();
+                    if !scope.has_table(&table) {
+                        return Err(scope.unknown(Some(&table), "*"));
+                    }
+                    items.extend(all_columns(scope, Some(&table)));
+                }
+                other => return Err(SqlError::unsupported(format_args!("the output {other}"))),
+            }
+        }
+        Ok(items)
+    }
+
+    /// The output columns of RETURNING, on the columns of a table.
+    pub(super) fn returning(
+        &mut self,
+        projection: &[SelectItem],
+        scope: &Rc<Scope>,
+    ) -> Result<(Vec<Expression>, Vec<Column>), SqlError> {
+        let items = self.items(projection, scope)?;
+        Ok(items
+            .into_iter()
+            .map(|item| {
+                let column = Column { name: item.name, data_type: item.data_type };
+                (item.expression, column)
+            })
+            .unzip())
+    }
+
+    /// The keys of ORDER BY, on the output columns; what is not among them is added behind.
+    fn order(
+        &mut self,
+        order_by: &[OrderByExpr],
+        items: &mut Vec<Item>,
+        scope: &Rc<Scope>,
+    ) -> Result<Vec<SortKey>, SqlError> {
+        let mut keys = Vec::with_capacity(order_by.len());
+        for key in order_by {
+            let (descending, nulls_first) = sort_options(key)?;
+            let column = match output_column(&key.expr, items, "ORDER BY")? {
+                Some(column) => column,
+                None => {
+                    let (expression, data_type) = self.value(&key.expr, scope)?;
+                    let known = items.iter().position(|item| item.expression == expression);
+                    known.unwrap_or_else(|| {
+                        items.push(Item { name: String::new(), expression, data_type });
+                        items.len() - 1
+                    })
+                }
+            };
+            keys.push(SortKey { expression: Expression::Column(column), descending, nulls_first });
+        }
+        Ok(keys)
+    }
+
+    fn group_keys(
+        &mut self,
+        group_by: &GroupByExpr,
+        items: &[Item],
+        scope: &Rc<Scope>,
+    ) -> Result<Vec<Expression>, SqlError> {
+        let GroupByExpr::Expressions(written, modifiers) = group_by else {
+            return Err(SqlError::unsupported("GROUP BY ALL"));
+        };
+        if !modifiers.is_empty() {
+            return Err(SqlError::unsupported("ROLLUP and its like"));
+        }
+        let mut keys = Vec::with_capacity(written.len());
+        for expr in written {
+            // A column of a table comes before an output column of that name.
+            let of_table = match expr {
+                Expr::Identifier(ident) => scope.find(None, &name_of(ident))?,
+                _ => None,
+            };
+            let output = match of_table {
+                Some(_) => None,
+                None => output_column(expr, items, "GROUP BY")?,
+            };
+            let key = match output {
+                Some(column) => items[column].expression.clone(),
+                None => self.value(expr, scope)?.0,
+            };
+            if key.any(&|part| matches!(part, Expression::Aggregate(_))) {
+                let message = "aggregate functions are not allowed in GROUP BY";
+                return Err(SqlError::new("42803", message));
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    fn distinct_columns(
+        &mut self,
+        select: &Select,
+        items: &[Item],
+        visible: usize,
+        order: &[SortKey],
+    ) -> Result<DistinctColumns, SqlError> {
+        match &select.distinct {
+            None | Some(Distinct::All) => Ok(DistinctColumns::None),
+            Some(Distinct::Distinct) if items.len() > visible => Err(SqlError::new(
+                "42P10",
+                "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
+            )),
+            Some(Distinct::Distinct) => Ok(DistinctColumns::All),
+            Some(Distinct::On(exprs)) => {
+                let mut keys = Vec::with_capacity(exprs.len());
+                for (number, expr) in exprs.iter().enumerate() {
+                    let column = output_column(expr, items, "DISTINCT ON")?;
+                    let column = column.ok_or_else(|| {
+                        SqlError::unsupported("DISTINCT ON of what is no output column")
+                    })?;
+                    let sorted = order
+                        .get(number)
+                        .is_none_or(|key| key.expression == Expression::Column(column));
+                    if !sorted {
+                        return Err(SqlError::new(
+                            "42P10",
+                            "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+                        ));
+                    }
+                    keys.push(column);
+                }
+                Ok(DistinctColumns::On(keys))
+            }
+        }
+    }
+}
+
+enum DistinctColumns {
+    None,
+    All,
+    On(Vec<usize>),
+}
+
+fn check_supported(select: &Select) -> Result<(), SqlError> {
+    let unsupported = [
+        (select.into.is_some(), "SELECT INTO"),
+        (select.top.is_some(), "TOP"),
+        (!select.named_window.is_empty(), "WINDOW"),
+        (select.qualify.is_some(), "QUALIFY"),
+        (!select.lateral_views.is_empty(), "LATERAL VIEW"),
+        (select.prewhere.is_some(), "PREWHERE"),
+        (!select.connect_by.is_empty(), "CONNECT BY"),
+        (!select.cluster_by.is_empty(), "CLUSTER BY"),
+        (!select.distribute_by.is_empty(), "DISTRIBUTE BY"),
+        (!select.sort_by.is_empty(), "SORT BY"),
+        (select.exclude.is_some(), "EXCLUDE"),
+        (select.value_table_mode.is_some(), "AS STRUCT"),
+    ];
+    match unsupported.iter().find(|(present, _)| *present) {
+        Some((_, construct)) => Err(SqlError::unsupported(construct)),
+        None => Ok(()),
+    }
+}
+
+/// The name of an output column without an alias, as PostgreSQL chooses it.
+fn output_name(expr: &Expr) -> String {
+    match expr {
+        Expr::Identifier(ident) => name_of(ident),
+        Expr::CompoundIdentifier(idents) => idents.last().map(name_of).unwrap_or_default(),
+        Expr::Function(call) => {
+            names_of(&call.name).ok().and_then(|mut names| names.pop()).unwrap_or_default()
+        }
+        Expr::Cast { expr, data_type, .. } => match &**expr {
+            Expr::Value(_) => cast_name(data_type),
+            other => output_name(other),
+        },
+        Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => output_name(inner),
+        Expr::Case { else_result: Some(otherwise), .. } => match output_name(otherwise) {
+            name if name == "?column?" => "case".to_owned(),
+            name => name,
+        },
+        Expr::Case { .. } => "case".to_owned(),
+        Expr::Exists { .. } => "exists".to_owned(),
+        Expr::Extract { .. } => "extract".to_owned(),
+        Expr::Substring { .. } => "substring".to_owned(),
+        Expr::Position { .. } => "position".to_owned(),
+        Expr::Trim { .. } => "btrim".to_owned(),
+        Expr::Ceil { .. } => "ceil".to_owned(),
+        Expr::Floor { .. } => "floor".to_owned(),
+        Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
+        Expr::Subquery(query) => match &*query.body {
+            ast::SetExpr::Select(select) => match select.projection.first() {
+                Some(SelectItem::UnnamedExpr(expr)) => output_name(expr),
+                Some(SelectItem::ExprWithAlias { alias, .. }) => name_of(alias),
+                _ => "?column?".to_owned(),
+            },
+            _ => "?column?".to_owned(),
+        },
+        _ => "?column?".to_owned(),
+    }
+}
+
+fn cast_name(data_type: &ast::DataType) -> String {
+    match super::types::from_written(data_type) {
+        Ok(DataType::SmallInt) => "int2".to_owned(),
+        Ok(DataType::Integer) => "int4".to_owned(),
+        Ok(DataType::BigInt) => "int8".to_owned(),
+        Ok(DataType::Real) => "float4".to_owned(),
+        Ok(DataType::Double) => "float8".to_owned(),
+        Ok(DataType::Boolean) => "bool".to_owned(),
+        Ok(DataType::Varchar(_)) => "varchar".to_owned(),
+        Ok(DataType::Char(_)) => "bpchar".to_owned(),
+        Ok(DataType::Timestamp) => "timestamp".to_owned(),
+        Ok(other) => other.base_name().to_owned(),
+        Err(_) => "?column?".to_owned(),
+    }
+}
+
+fn all_columns(scope: &Scope, table: Option<&str>) -> Vec<Item> {
+    let columns = scope.columns.iter().enumerate();
+    let chosen = columns.filter(|(_, column)| match table {
+        Some(table) => column.table.as_deref() == Some(table),
+        None => !column.hidden,
+    });
+    chosen
+        .map(|(number, column)| Item {
+            name: column.name.clone(),
+            expression: Expression::Column(number),
+            data_type: column.data_type,
+        })
+        .collect()
+}
+
+/// The output column that a number or a name in ORDER BY and GROUP BY means.
+fn output_column(expr: &Expr, items: &[Item], clause: &str) -> Result<Option<usize>, SqlError> {
+    match expr {
+        Expr::Value(value) => match &value.value {
+            ast::Value::Number(digits, _) => {
+                let number = digits.parse::<usize>().ok().filter(|n| (1..=items.len()).contains(n));
+                let message = format!("{clause} position {digits} is not in select list");
+                number.map(|number| Some(number - 1)).ok_or_else(|| SqlError::new("42P10", message))
+            }
+            _ => Ok(None),
+        },
+        Expr::Identifier(ident) => {
+            let name = name_of(ident);
+            let mut found = items.iter().enumerate().filter(|(_, item)| item.name == name);
+            let Some((number, first)) = found.next() else { return Ok(None) };
+            if found.any(|(_, other)| other.expression != first.expression) {
+                let message = format!("{clause} \"{name}\" is ambiguous");
+                return Err(SqlError::new("42702", message));
+            }
+            Ok(Some(number))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The keys as expressions on the input, if they are nothing but columns of it.
+fn on_input(order: &[SortKey], items: &[Item]) -> Vec<SortKey> {
+    let on_input = |key: &SortKey| match &key.expression {
+        Expression::Column(column) => match &items[*column].expression {
+            column @ Expression::Column(_) => {
+                Some(SortKey { expression: column.clone(), ..key.clone() })
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    order.iter().map(on_input).collect::<Option<Vec<SortKey>>>().unwrap_or_default()
+}
+
+/// The columns that some expressions mention.
+fn columns_of<'e>(expressions: impl Iterator<Item = &'e Expression>) -> BTreeSet<usize> {
+    let mut columns = BTreeSet::new();
+    for expression in expressions {
+        expression.for_each_column(&mut |column| {
+            columns.insert(column);
+        });
+    }
+    columns
+}
+
+/// Groups rows; the output columns are then on the groups.
+fn group(
+    input: Node,
+    items: &mut [Item],
+    mut having: Option<Expression>,
+    keys: Vec<Expression>,
+    mut aggregates: Vec<Aggregate>,
+    scope: &Scope,
+    place: &impl Fn(usize) -> usize,
+) -> Result<Node, SqlError> {
+    for expression in items.iter_mut().map(|item| &mut item.expression).chain(&mut having) {
+        replace_groups(expression, &keys, scope)?;
+    }
+    for aggregate in &mut aggregates {
+        let parts = [&mut aggregate.argument, &mut aggregate.separator, &mut aggregate.filter];
+        for part in parts.into_iter().flatten() {
+            *part = part.clone().renumbered(place);
+        }
+    }
+    let keys = keys.into_iter().map(|key| key.renumbered(place)).collect();
+    let node = Node::Aggregate { input: Box::new(input), keys, aggregates };
+    Ok(match having {
+        Some(condition) => Node::Filter { input: Box::new(node), condition },
+        None => node,
+    })
+}
+
+/// An expression on the groups: keys and aggregates become columns.
+fn replace_groups(
+    expression: &mut Expression,
+    keys: &[Expression],
+    scope: &Scope,
+) -> Result<(), SqlError> {
+    expression.rewrite(&mut |part| {
+        if let Some(number) = keys.iter().position(|key| key == part) {
+            return Ok(Some(Expression::Column(number)));
+        }
+        match part {
+            Expression::Aggregate(number) => Ok(Some(Expression::Column(keys.len() + number))),
+            Expression::Column(number) => {
+                let column = &scope.columns[*number];
+                let table =
+                    column.table.as_ref().map_or(String::new(), |table| format!("{table}."));
+                let message = format!(
+                    "column \"{table}{}\" must appear in the GROUP BY clause or be used in an \
+                     aggregate function",
+                    column.name
+                );
+                Err(SqlError::new("42803", message))
+            }
+            _ => Ok(None),
+        }
+    })
+}
+
+/// A projection, unless it changes nothing that is known to be so wide.
+fn projected(node: Node, expressions: Vec<Expression>) -> Node {
+    if let Node::Values(rows) = &node
+        && rows.len() == 1
+        && rows[0].is_empty()
+    {
+        return Node::Values(vec![expressions]);
+    }
+    Node::Project { input: Box::new(node), expressions }
+}
+
+/// Sorts, if there are keys.
+pub(super) fn sorted(node: Node, keys: Vec<SortKey>, limit: Option<&Expression>) -> Node {
+    if keys.is_empty() || node.is_one_row() {
+        return node;
+    }
+    Node::Sort { input: Box::new(node), keys, limit: limit.cloned() }
+}
+
+/// The first row of each group of equal keys.
+fn distinct_rows(node: Node, keys: Vec<usize>, visible: usize) -> Node {
+    // The keys go first, where DISTINCT compares; then the columns come back to their places.
+    let count = keys.len();
+    let width = visible;
+    let front = keys.into_iter().map(Expression::Column);
+    let expressions = front.chain((0..width).map(Expression::Column)).collect();
+    let input = Box::new(Node::Project { input: Box::new(node), expressions });
+    let input = Box::new(Node::Distinct { input, columns: count });
+    let expressions = (count..count + width).map(Expression::Column).collect();
+    Node::Project { input, expressions }
+}
+
+/// Whether ORDER BY asks for an operator.
+pub(super) fn is_descending(sort: Option<&OrderBySort>) -> Result<bool, SqlError> {
+    match sort {
+        None | Some(OrderBySort::Asc) => Ok(false),
+        Some(OrderBySort::Desc) => Ok(true),
+        Some(OrderBySort::Using(_)) => Err(SqlError::unsupported("ORDER BY USING")),
+    }
+}

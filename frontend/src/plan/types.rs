@@ -1,0 +1,213 @@
+//! Types as statements write them, and which types go together.
+
+use sqlparser::ast::{
+    CharacterLength, DataType as Written, ExactNumberInfo, ObjectName, TimezoneInfo,
+};
+
+use crate::error::SqlError;
+use crate::expression::arithmetic::Operator;
+use crate::expression::cast;
+use crate::value::DataType;
+
+/// Digits that a NUMERIC can have.
+const PRECISION_MAX: u64 = 28;
+/// Characters of VARCHAR(n) and CHAR(n), as PostgreSQL bounds them.
+const LENGTH_MAX: u64 = 10_485_760;
+
+/// The type that a statement writes.
+///
+/// # Errors
+/// SQLSTATE 0A000 for a type that there is not, 22023 for a length or precision out of range.
+pub(crate) fn from_written(written: &Written) -> Result<DataType, SqlError> {
+    Ok(match written {
+        Written::Boolean | Written::Bool => DataType::Boolean,
+        Written::SmallInt(None) | Written::Int2(None) => DataType::SmallInt,
+        Written::Int(None) | Written::Integer(None) | Written::Int4(None) => DataType::Integer,
+        Written::BigInt(None) | Written::Int8(None) => DataType::BigInt,
+        Written::Real | Written::Float4 => DataType::Real,
+        Written::DoublePrecision | Written::Float8 | Written::Double(ExactNumberInfo::None) => {
+            DataType::Double
+        }
+        Written::Float(ExactNumberInfo::None) => DataType::Double,
+        Written::Float(ExactNumberInfo::Precision(bits @ 1..=53)) => {
+            if *bits <= 24 {
+                DataType::Real
+            } else {
+                DataType::Double
+            }
+        }
+        Written::Numeric(info) | Written::Decimal(info) | Written::Dec(info) => numeric(*info)?,
+        Written::Text => DataType::Text,
+        Written::Varchar(length)
+        | Written::CharacterVarying(length)
+        | Written::CharVarying(length) => DataType::Varchar(characters(*length)?),
+        Written::Char(length) | Written::Character(length) => {
+            DataType::Char(characters(*length)?.unwrap_or(1))
+        }
+        Written::Bytea => DataType::Bytea,
+        Written::Date => DataType::Date,
+        Written::Timestamp(None | Some(6), TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
+            DataType::Timestamp
+        }
+        Written::Uuid => DataType::Uuid,
+        Written::Custom(name, arguments) => custom(name, arguments)?,
+        other => return Err(unsupported(other)),
+    })
+}
+
+fn unsupported(written: impl std::fmt::Display) -> SqlError {
+    let written = written.to_string();
+    SqlError::unsupported(format_args!("type {}", written.to_lowercase())).with_hint(
+        "the types are boolean, smallint, integer, bigint, real, double precision, numeric, text, \
+         varchar, char, bytea, date, timestamp, uuid",
+    )
+}
+
+/// Types that the parser leaves as names: those of `pg_catalog`, SERIAL.
+fn custom(name: &ObjectName, arguments: &[String]) -> Result<DataType, SqlError> {
+    let last = name.0.last().map(ToString::to_string).unwrap_or_default().to_lowercase();
+    if !arguments.is_empty() {
+        return Err(unsupported(name));
+    }
+    Ok(match last.trim_matches('"') {
+        "int2" | "smallserial" | "serial2" => DataType::SmallInt,
+        "int4" | "serial" | "serial4" => DataType::Integer,
+        "int8" | "bigserial" | "serial8" | "oid" | "xid" => DataType::BigInt,
+        "float4" => DataType::Real,
+        "float8" => DataType::Double,
+        "bool" => DataType::Boolean,
+        "text" | "name" | "cstring" | "char" => DataType::Text,
+        "varchar" => DataType::Varchar(None),
+        "bpchar" => DataType::Text,
+        "numeric" => DataType::Numeric(None),
+        "bytea" => DataType::Bytea,
+        "date" => DataType::Date,
+        "timestamp" => DataType::Timestamp,
+        "uuid" => DataType::Uuid,
+        _ => return Err(unsupported(name)),
+    })
+}
+
+fn numeric(info: ExactNumberInfo) -> Result<DataType, SqlError> {
+    let (precision, scale) = match info {
+        ExactNumberInfo::None => return Ok(DataType::Numeric(None)),
+        ExactNumberInfo::Precision(precision) => (precision, 0),
+        ExactNumberInfo::PrecisionAndScale(precision, scale) => (precision, scale),
+    };
+    let narrow = |number: u64| u8::try_from(number).ok();
+    let scale = u64::try_from(scale).ok().filter(|scale| *scale <= precision);
+    match (
+        narrow(precision).filter(|p| (1..=PRECISION_MAX).contains(&u64::from(*p))),
+        scale.and_then(narrow),
+    ) {
+        (Some(precision), Some(scale)) => Ok(DataType::Numeric(Some((precision, scale)))),
+        _ => {
+            let message = format!(
+                "NUMERIC precision must be between 1 and {PRECISION_MAX}, and its scale between 0 and that"
+            );
+            Err(SqlError::new("22023", message))
+        }
+    }
+}
+
+fn characters(length: Option<CharacterLength>) -> Result<Option<u32>, SqlError> {
+    match length {
+        None => Ok(None),
+        Some(CharacterLength::IntegerLength { length, .. })
+            if (1..=LENGTH_MAX).contains(&length) =>
+        {
+            Ok(u32::try_from(length).ok())
+        }
+        Some(_) => {
+            let message =
+                format!("the length of a character type must be between 1 and {LENGTH_MAX}");
+            Err(SqlError::new("22023", message))
+        }
+    }
+}
+
+/// Whether values need no change to be of another type.
+pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
+    use DataType::{Double, Numeric, Real, Text, Varchar};
+    if from == to {
+        return true;
+    }
+    if from.is_integer() && to.is_integer() {
+        return from < to;
+    }
+    match (from, to) {
+        (Real, Double) | (Numeric(_), Numeric(None)) => true,
+        (from, Text | Varchar(None)) => from.is_text(),
+        (Varchar(Some(from)), Varchar(Some(to))) => from <= to,
+        _ => false,
+    }
+}
+
+/// The type that two operands of a comparison, or two branches, are brought to.
+pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
+    use DataType::{Date, Double, Numeric, Real, Text, Timestamp};
+    if a == b {
+        return Some(a);
+    }
+    if a.is_integer() && b.is_integer() {
+        return Some(a.max(b));
+    }
+    if a.is_number() && b.is_number() {
+        return Some(match (a, b) {
+            (Double, _) | (_, Double) => Double,
+            (Real, Real) => Real,
+            (Real, _) | (_, Real) => Double,
+            _ => Numeric(None),
+        });
+    }
+    if a.is_text() && b.is_text() {
+        return Some(Text);
+    }
+    match (a, b) {
+        (Date, Timestamp) | (Timestamp, Date) => Some(Timestamp),
+        _ => None,
+    }
+}
+
+/// The types of an operator's operands and result.
+pub(super) fn operation(
+    operator: Operator,
+    left: DataType,
+    right: DataType,
+) -> Option<(DataType, DataType, DataType)> {
+    use DataType::{Bytea, Date, Double, Integer, Text};
+    match operator {
+        Operator::Concatenate if left == Bytea && right == Bytea => Some((Bytea, Bytea, Bytea)),
+        Operator::Concatenate => {
+            let has_text = left.is_text() || right.is_text();
+            let castable = cast::exists(left, Text, false) && cast::exists(right, Text, false);
+            (has_text && castable).then_some((Text, Text, Text))
+        }
+        Operator::Power => {
+            (left.is_number() && right.is_number()).then_some((Double, Double, Double))
+        }
+        Operator::BitAnd
+        | Operator::BitOr
+        | Operator::BitXor
+        | Operator::ShiftLeft
+        | Operator::ShiftRight => {
+            let integers = left.is_integer() && right.is_integer();
+            let shift = matches!(operator, Operator::ShiftLeft | Operator::ShiftRight);
+            let result = if shift { left } else { left.max(right) };
+            integers.then_some((result, right, result))
+        }
+        Operator::Add if left == Date && right.is_integer() => Some((Date, right, Date)),
+        Operator::Add if left.is_integer() && right == Date => Some((left, Date, Date)),
+        Operator::Subtract if left == Date && right.is_integer() => Some((Date, right, Date)),
+        Operator::Subtract if left == Date && right == Date => Some((Date, Date, Integer)),
+        _ => {
+            let both = left.is_number() && right.is_number();
+            let data_type = common(left, right).filter(|_| both)?;
+            let data_type = match data_type {
+                DataType::Numeric(_) => DataType::Numeric(None),
+                other => other,
+            };
+            Some((data_type, data_type, data_type))
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A client's connection after its startup: messages in, replies out, until one side ends it.
+//!
+//! *Source*: PostgreSQL 15, section 55.2.
+//! *Invariants*: after an error in the extended protocol everything up to Sync is skipped; one
+//! ReadyForQuery answers each Query and each Sync.
+//! *Not here*: what the messages do, in `query`, `extended` and `copy`.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use super::Shared;
+use super::cancellation::Registration;
+use super::extended::{Batch, Portal, Statement};
+use super::interruption::Interruption;
+use super::message::{self, ClientMessage, violation};
+use super::replies::Severity;
+use super::settings::Reported;
+use super::startup::{Opened, refuse};
+use super::stream::Stream;
+use crate::error::SqlError;
+use crate::session::{CancelHandle, Session, TransactionStatus};
+
+/// For the last words to a client.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A client's connection.
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    pub(super) session: Session,
+    pub(super) reported: Reported,
+    /// Prepared statements by name; the unnamed one has the empty name.
+    pub(super) statements: BTreeMap<String, Statement>,
+    /// Portals by name; the unnamed one has the empty name.
+    pub(super) portals: BTreeMap<String, Portal>,
+    pub(super) batch: Batch,
+    pub(super) limits: Limits,
+    shared: Arc<Shared>,
+    stopped: watch::Receiver<bool>,
+    _registration: Registration,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What bounds a statement: the time it may run, and requests to cancel it.
+pub(super) struct Limits {
+    statement_timeout: Option<Duration>,
+    cancel: CancelHandle,
+}
+
+impl Limits {
+    /// Waits for a statement, at most as long as it may run.
+    pub(super) async fn run<T>(
+        &self,
+        statement: impl Future<Output = Result<T, SqlError>>,
+    ) -> Result<T, SqlError> {
+        let Some(timeout) = self.statement_timeout else {
+            return statement.await;
+        };
+        tokio::pin!(statement);
+        if let Ok(result) = tokio::time::timeout(timeout, &mut statement).await {
+            return result;
+        }
+        self.cancel.cancel();
+        statement.await.map_err(|error| match error.code {
+            "57014" => SqlError::new("57014", "canceling statement due to statement timeout"),
+            _ => error,
+        })
+    }
+}
+
+impl Connection {
+    pub(super) fn new(opened: Opened, shared: Arc<Shared>, stopped: watch::Receiver<bool>) -> Self {
+        Self {
+            limits: Limits {
+                statement_timeout: shared.options.statement_timeout,
+                cancel: opened.session.cancel_handle(),
+            },
+            stream: opened.stream,
+            session: opened.session,
+            reported: opened.reported,
+            statements: BTreeMap::new(),
+            portals: BTreeMap::new(),
+            batch: Batch::default(),
+            shared,
+            stopped,
+            _registration: opened.registration,
+            _permit: opened.permit,
+        }
+    }
+
+    /// Serves the client to its end.
+    pub(super) async fn run(mut self) {
+        let ending = loop {
+            if let Err(ending) = self.step().await {
+                break ending;
+            }
+        };
+        let farewell = async {
+            match &ending {
+                Interruption::Fatal(error) | Interruption::Statement(error) => {
+                    refuse(&mut self.stream, error).await
+                }
+                // It may wait for replies though it said that it sends no more.
+                Interruption::Disconnected => self.stream.close().await,
+            }
+        };
+        // A client that takes no more bytes is not waited for.
+        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, farewell).await;
+    }
+
+    /// Reads a message and does what it asks for. Errors of statements are told; others end the
+    /// connection.
+    async fn step(&mut self) -> Result<(), Interruption> {
+        let kind = self.next_message_type().await?;
+        let simple = kind == b'Q';
+        let done = match self.next_message().await {
+            Ok(ClientMessage::Query(text)) => self.query(&text).await,
+            Ok(ClientMessage::Sync) => return self.sync().await,
+            Ok(ClientMessage::Terminate) => return Err(Interruption::Disconnected),
+            Ok(ClientMessage::Password(_)) => {
+                return Err(Interruption::Fatal(violation("unexpected password message")));
+            }
+            // What is left of a COPY that failed.
+            Ok(
+                ClientMessage::CopyData(_) | ClientMessage::CopyDone | ClientMessage::CopyFail(_),
+            ) => return Ok(()),
+            Ok(_) | Err(Interruption::Statement(_)) if !simple && self.batch.skipping => {
+                return Ok(());
+            }
+            Ok(message) => self.extended(message).await,
+            Err(interruption) => Err(interruption),
+        };
+        match done {
+            Ok(()) => {}
+            Err(Interruption::Statement(error)) => {
+                self.stream.replies.error(Severity::Error, &error);
+                if !simple {
+                    self.batch.skipping = true;
+                    self.fail_transaction().await;
+                }
+            }
+            Err(ending) => return Err(ending),
+        }
+        if simple {
+            self.ready();
+        }
+        Ok(())
+    }
+
+    /// Fails the session's transaction for an error that the session has not seen, such as a parameter
+    /// that is no value of its type.
+    async fn fail_transaction(&mut self) {
+        if self.session.status() == TransactionStatus::InTransaction {
+            // To give up a COPY is what fails a transaction from outside, whether or not there is one.
+            let given_up = self.session.copy_end(Some("an error came before it".to_owned())).await;
+            debug_assert!(given_up.is_err(), "a COPY that is given up fails");
+        }
+    }
+
+    /// Ends the answer to a Query or a Sync.
+    pub(super) fn ready(&mut self) {
+        let status = self.session.status();
+        if status == TransactionStatus::Idle {
+            self.portals.clear();
+        }
+        self.stream.replies.ready(status);
+    }
+
+    async fn next_message_type(&mut self) -> Result<u8, Interruption> {
+        loop {
+            match message::next_type(&self.stream.input) {
+                Some(kind) => return Ok(kind),
+                None => self.wait_for_input().await?,
+            }
+        }
+    }
+
+    /// The next message.
+    ///
+    /// # Errors
+    /// `Statement` for a text that is not UTF-8, whose message ends where it should; `Fatal` for
+    /// anything else that is no message.
+    pub(super) async fn next_message(&mut self) -> Result<ClientMessage, Interruption> {
+        loop {
+            match message::take_message(&mut self.stream.input) {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => self.wait_for_input().await?,
+                Err(error) if error.code == "22021" => return Err(Interruption::Statement(error)),
+                Err(error) => return Err(Interruption::Fatal(error)),
+            }
+        }
+    }
+
+    /// Sends what the client waits for, and waits for the client.
+    async fn wait_for_input(&mut self) -> Result<(), Interruption> {
+        self.stream.flush().await?;
+        let idle_timeout = self.shared.options.idle_timeout;
+        let idle = async {
+            match idle_timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.stopped.wait_for(|stopped| *stopped) => Err(Interruption::Fatal(SqlError::new(
+                "57P01",
+                "terminating connection due to administrator command",
+            ))),
+            read = self.stream.read() => Ok(read?),
+            () = idle => Err(Interruption::Fatal(match self.session.status() {
+                TransactionStatus::Idle => {
+                    SqlError::new("57P05", "terminating connection due to idle-session timeout")
+                }
+                TransactionStatus::InTransaction | TransactionStatus::Failed => SqlError::new(
+                    "25P03",
+                    "terminating connection due to idle-in-transaction timeout",
+                ),
+            })),
+        }
+    }
+}

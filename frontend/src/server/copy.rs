@@ -1,0 +1,66 @@
+//! COPY: data from the client and to it.
+//!
+//! *Source*: PostgreSQL 15, section 55.2.6.
+
+use super::connection::Connection;
+use super::interruption::Interruption;
+use super::message::{ClientMessage, violation};
+use crate::error::SqlError;
+
+impl Connection {
+    /// Takes the data that the client sends, up to CopyDone or CopyFail.
+    pub(super) async fn copy_in(&mut self, columns: usize) -> Result<(), Interruption> {
+        self.stream.replies.copy_in_response(columns)?;
+        let abandoned = loop {
+            match self.next_message().await {
+                Ok(ClientMessage::CopyData(chunk)) => {
+                    // After an error the session has let go of the COPY, and the messages that are left
+                    // of it are skipped.
+                    self.limits.run(self.session.copy_in(&chunk)).await?;
+                }
+                Ok(ClientMessage::CopyDone) => break None,
+                Ok(ClientMessage::CopyFail(message)) => break Some(message),
+                // Sent by clients that do not know yet that this is a COPY.
+                Ok(ClientMessage::Flush | ClientMessage::Sync) => {}
+                Ok(ClientMessage::Terminate) => return Err(Interruption::Disconnected),
+                Ok(_) => {
+                    return Err(Interruption::Fatal(violation(
+                        "unexpected message type during COPY from stdin",
+                    )));
+                }
+                Err(interruption) => {
+                    return Err(self.abandon(interruption).await);
+                }
+            }
+        };
+        let tag = self.limits.run(self.session.copy_end(abandoned)).await?;
+        self.stream.replies.command_complete(&tag);
+        Ok(())
+    }
+
+    /// Ends a COPY whose data did not come whole.
+    async fn abandon(&mut self, interruption: Interruption) -> Interruption {
+        let reason = "the connection ended".to_owned();
+        let ended: Result<String, SqlError> = self.session.copy_end(Some(reason)).await;
+        // It is the interruption that counts: an abandoned COPY fails in any case.
+        drop(ended);
+        interruption
+    }
+
+    /// Sends the lines of a COPY.
+    pub(super) async fn copy_out(
+        &mut self,
+        columns: usize,
+        lines: &[Vec<u8>],
+        tag: &str,
+    ) -> Result<(), Interruption> {
+        self.stream.replies.copy_out_response(columns)?;
+        for line in lines {
+            self.stream.replies.copy_data(line)?;
+            self.stream.flush_if_full().await?;
+        }
+        self.stream.replies.copy_done();
+        self.stream.replies.command_complete(tag);
+        Ok(())
+    }
+}

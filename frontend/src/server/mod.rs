@@ -1,0 +1,253 @@
+//! A server that speaks PostgreSQL's protocol: psql, drivers and tools of PostgreSQL work with it.
+//!
+//! ```text
+//! accept ─ startup (TLS, users) ─ connection ┬ query      simple protocol
+//!                                            ├ extended   Parse, Bind, Execute; portals
+//!                                            └ copy       COPY in and out
+//! ```
+//!
+//! *Source*: PostgreSQL 15, chapter 55.
+//! *Invariants*: a client's input ends at most its own connection; a connection that ends rolls back, as
+//! it drops its session; every connection, startup, wait and shutdown is bounded.
+//! *Not here*: replication, GSSAPI, the function call protocol.
+
+mod cancellation;
+mod connection;
+mod copy;
+mod extended;
+mod interruption;
+mod message;
+mod query;
+mod replies;
+mod settings;
+mod startup;
+mod stream;
+mod users;
+mod wire_types;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgwire::tokio::TlsAcceptor;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::database::Database;
+use cancellation::Cancellation;
+pub use stream::TlsError;
+pub use users::{Users, UsersError, add_user};
+
+/// Connections in their startup, or refused, beyond those with a session.
+const STARTUPS_MAX: usize = 64;
+/// The time that a startup may take: PostgreSQL's authentication_timeout.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// After a failed accept, such as by too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// For statements that were cancelled, before their connections are dropped.
+const CANCELLED_TIMEOUT: Duration = Duration::from_secs(2);
+/// OS threads of the server; the engine's are others.
+const THREADS_MAX: usize = 4;
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Address to listen on, such as `127.0.0.1:5433`; port 0 takes a free one.
+    pub listen: String,
+    /// Who may connect; if there is none, everybody on this machine.
+    pub users: Users,
+    /// PEM files of the certificate chain and its key, to offer TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Connections with a session.
+    pub connections_max: usize,
+    /// How long a client may send nothing, between statements and in transactions.
+    pub idle_timeout: Option<Duration>,
+    /// How long a statement may run.
+    pub statement_timeout: Option<Duration>,
+    /// How long running statements are waited for when the server stops.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:5433".to_owned(),
+            users: Users::default(),
+            tls: None,
+            connections_max: 100,
+            idle_timeout: None,
+            statement_timeout: None,
+            shutdown_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another --listen")]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Other machines could connect without a password.
+    #[error(
+        "{0} can be reached from other machines, and there are no users; give --users, or listen \
+         on 127.0.0.1"
+    )]
+    Open(SocketAddr),
+    /// TLS cannot be offered.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The runtime could not start.
+    #[error("the operating system refused a thread or a signal handler: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// What all connections share.
+struct Shared {
+    database: Arc<Database>,
+    options: ServerOptions,
+    tls: Option<Tls>,
+    cancellation: Arc<Cancellation>,
+    /// One permit for each session.
+    sessions: Arc<Semaphore>,
+}
+
+struct Tls {
+    acceptor: TlsAcceptor,
+    /// The certificate chain as PEM, to which SCRAM binds.
+    certificates_pem: Vec<u8>,
+}
+
+/// Serves a database until the process is told to stop by SIGTERM or SIGINT. `listening` is called with
+/// the address once clients can connect.
+///
+/// # Errors
+/// [`ServerError`] if the server could not start.
+pub fn serve(
+    database: Arc<Database>,
+    options: ServerOptions,
+    listening: impl FnOnce(SocketAddr),
+) -> Result<(), ServerError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.min(THREADS_MAX))
+        .thread_name("gannet-serve")
+        .enable_all()
+        .build()
+        .map_err(ServerError::Runtime)?;
+    let served = runtime.block_on(async {
+        let stop = stop_signal().map_err(ServerError::Runtime)?;
+        let server = Server::bind(database, options).await?;
+        listening(server.address);
+        server.run(stop).await;
+        Ok(())
+    });
+    // Whatever still runs was given its time.
+    runtime.shutdown_background();
+    served
+}
+
+/// Ends when the process is told to stop.
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// A server that listens.
+struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    async fn bind(database: Arc<Database>, options: ServerOptions) -> Result<Self, ServerError> {
+        let listen_error = |source| ServerError::Listen { address: options.listen.clone(), source };
+        let tls = match &options.tls {
+            None => None,
+            Some((certificate, key)) => Some(Tls {
+                acceptor: stream::tls_acceptor(certificate, key)?,
+                certificates_pem: std::fs::read(certificate).map_err(listen_error)?,
+            }),
+        };
+        let addresses: Vec<_> =
+            tokio::net::lookup_host(&options.listen).await.map_err(listen_error)?.collect();
+        let outside = addresses.iter().find(|address| !address.ip().is_loopback());
+        if let Some(address) = outside.filter(|_| options.users.is_empty()) {
+            return Err(ServerError::Open(*address));
+        }
+        let listener = TcpListener::bind(&addresses[..]).await.map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
+        let sessions = Arc::new(Semaphore::new(options.connections_max));
+        let cancellation = Arc::default();
+        let shared = Arc::new(Shared { database, options, tls, cancellation, sessions });
+        Ok(Self { listener, address, shared })
+    }
+
+    /// Accepts clients until `stop`, then lets them end.
+    async fn run(self, stop: impl Future<Output = ()>) {
+        let (stopping, stopped) = watch::channel(false);
+        let sockets_max = self.shared.options.connections_max.saturating_add(STARTUPS_MAX);
+        let sockets = Arc::new(Semaphore::new(sockets_max.min(Semaphore::MAX_PERMITS)));
+        let mut connections = JoinSet::new();
+        tokio::pin!(stop);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut stop => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = accept(&self.listener, &sockets) => accepted,
+            };
+            let (socket, permit) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    eprintln!("gannet serve: cannot accept a connection: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (shared, stopped) = (Arc::clone(&self.shared), stopped.clone());
+            connections.spawn(async move {
+                startup::attend(socket, shared, stopped).await;
+                drop(permit);
+            });
+        }
+        drop(self.listener);
+        stopping.send_replace(true);
+        let ended = async |connections: &mut JoinSet<()>, timeout| {
+            let all = async { while connections.join_next().await.is_some() {} };
+            tokio::time::timeout(timeout, all).await.is_ok()
+        };
+        if !ended(&mut connections, self.shared.options.shutdown_timeout).await {
+            self.shared.cancellation.cancel_all();
+            ended(&mut connections, CANCELLED_TIMEOUT).await;
+        }
+        connections.shutdown().await;
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    sockets: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let permit =
+        Arc::clone(sockets).acquire_owned().await.map_err(|_| std::io::Error::other("closed"))?;
+    let (socket, _) = listener.accept().await?;
+    // Fails only if the client is gone already, which the first read tells as well.
+    let _ = socket.set_nodelay(true);
+    Ok((socket, permit))
+}

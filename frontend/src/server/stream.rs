@@ -1,0 +1,145 @@
+//! A client's socket, plain or under TLS, with the bytes that came and the replies that wait.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use pgwire::tokio::TlsAcceptor;
+use pgwire::tokio::tokio_rustls::rustls::pki_types::pem::PemObject;
+use pgwire::tokio::tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use pgwire::tokio::tokio_rustls::rustls::{self, ServerConfig};
+use pgwire::tokio::tokio_rustls::server::TlsStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::replies::Replies;
+
+/// Room for what one read may bring.
+const READ_BYTES: usize = 16 << 10;
+/// Replies are sent when they are as many, even if the client does not wait for them yet.
+const REPLIES_BYTES_MAX: usize = 256 << 10;
+
+enum Socket {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection's two directions.
+pub(super) struct Stream {
+    socket: Socket,
+    /// Bytes that came and are not parsed yet.
+    pub(super) input: BytesMut,
+    /// Messages that are not sent yet.
+    pub(super) replies: Replies,
+}
+
+impl Stream {
+    pub(super) fn new(socket: TcpStream) -> Self {
+        Self {
+            socket: Socket::Plain(socket),
+            input: BytesMut::with_capacity(READ_BYTES),
+            replies: Replies::default(),
+        }
+    }
+
+    /// Goes on under TLS.
+    pub(super) async fn accept_tls(self, acceptor: &TlsAcceptor) -> io::Result<Self> {
+        let Socket::Plain(socket) = self.socket else {
+            return Err(io::Error::other("TLS inside TLS"));
+        };
+        let socket = Socket::Tls(Box::new(acceptor.accept(socket).await?));
+        Ok(Self { socket, input: self.input, replies: self.replies })
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self.socket, Socket::Tls(_))
+    }
+
+    /// Waits for bytes. Fails at the end of the stream. May be dropped without losing any.
+    pub(super) async fn read(&mut self) -> io::Result<()> {
+        self.input.reserve(READ_BYTES);
+        let count = match &mut self.socket {
+            Socket::Plain(socket) => socket.read_buf(&mut self.input).await?,
+            Socket::Tls(socket) => socket.read_buf(&mut self.input).await?,
+        };
+        if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    /// Sends the replies.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        if self.replies.bytes().is_empty() {
+            return Ok(());
+        }
+        self.write(self.replies.bytes().len()).await
+    }
+
+    /// Sends the replies if they are many.
+    pub(super) async fn flush_if_full(&mut self) -> io::Result<()> {
+        let length = self.replies.bytes().len();
+        if length >= REPLIES_BYTES_MAX { self.write(length).await } else { Ok(()) }
+    }
+
+    async fn write(&mut self, length: usize) -> io::Result<()> {
+        let bytes = &self.replies.bytes()[..length];
+        match &mut self.socket {
+            Socket::Plain(socket) => socket.write_all(bytes).await?,
+            Socket::Tls(socket) => {
+                socket.write_all(bytes).await?;
+                socket.flush().await?;
+            }
+        }
+        self.replies.clear();
+        Ok(())
+    }
+
+    /// Sends one byte: the answer to a request for encryption.
+    pub(super) async fn send_byte(&mut self, byte: u8) -> io::Result<()> {
+        match &mut self.socket {
+            Socket::Plain(socket) => socket.write_all(&[byte]).await,
+            Socket::Tls(socket) => socket.write_all(&[byte]).await,
+        }
+    }
+
+    /// Sends what is left, and says that nothing follows.
+    pub(super) async fn close(&mut self) -> io::Result<()> {
+        self.flush().await?;
+        match &mut self.socket {
+            Socket::Plain(socket) => socket.shutdown().await,
+            Socket::Tls(socket) => socket.shutdown().await,
+        }
+    }
+}
+
+/// Why TLS cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is missing or not PEM.
+    #[error("cannot read {path}: {source}; give a PEM file")]
+    Pem {
+        /// Its path.
+        path: String,
+        /// What is wrong.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// The two do not fit together, or are of no use.
+    #[error("cannot use the certificate and its key: {0}")]
+    Certificate(#[from] rustls::Error),
+}
+
+/// What accepts TLS connections with a certificate chain and its key, both PEM files.
+pub(super) fn tls_acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
+    let pem_error =
+        |path: &Path, source| TlsError::Pem { path: path.display().to_string(), source };
+    let certificates = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|source| pem_error(certificate, source))?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|source| pem_error(key, source))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(certificates, key)?;
+    config.alpn_protocols = vec![b"postgresql".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

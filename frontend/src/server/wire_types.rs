@@ -1,0 +1,341 @@
+//! The types of SQL on the wire: object identifiers, and values in text and binary format.
+//!
+//! *Source*: PostgreSQL's `pg_type.dat` and the `send` and `recv` functions of its types.
+
+use std::fmt::Write;
+
+use bytes::{BufMut, BytesMut};
+use chrono::{NaiveDate, NaiveDateTime};
+use pgwire::messages::data::FieldDescription;
+use postgres_types::{FromSql, ToSql, Type};
+use rust_decimal::Decimal;
+use uuid::Uuid;
+
+use crate::error::SqlError;
+use crate::session::Column;
+use crate::value::{DataType, Value};
+
+/// How a value travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Text,
+    Binary,
+}
+
+impl Format {
+    /// From a format code of the protocol.
+    pub(super) fn from_code(code: i16) -> Result<Self, SqlError> {
+        match code {
+            0 => Ok(Self::Text),
+            1 => Ok(Self::Binary),
+            _ => Err(SqlError::new("08P01", format!("there is no format code {code}"))),
+        }
+    }
+
+    pub(super) fn code(self) -> i16 {
+        match self {
+            Self::Text => 0,
+            Self::Binary => 1,
+        }
+    }
+}
+
+/// The formats of `count` values from a message's codes: none (all text), one for all, or one each.
+pub(super) fn formats(codes: &[i16], count: usize) -> Result<Vec<Format>, SqlError> {
+    match codes {
+        [] => Ok(vec![Format::Text; count]),
+        [code] => Ok(vec![Format::from_code(*code)?; count]),
+        codes if codes.len() == count => {
+            codes.iter().map(|code| Format::from_code(*code)).collect()
+        }
+        codes => Err(SqlError::new(
+            "08P01",
+            format!("the message has {} format codes for {count} values", codes.len()),
+        )),
+    }
+}
+
+/// PostgreSQL's type of a type of ours.
+fn wire_type(data_type: DataType) -> Type {
+    match data_type {
+        DataType::Boolean => Type::BOOL,
+        DataType::SmallInt => Type::INT2,
+        DataType::Integer => Type::INT4,
+        DataType::BigInt => Type::INT8,
+        DataType::Real => Type::FLOAT4,
+        DataType::Double => Type::FLOAT8,
+        DataType::Numeric(_) => Type::NUMERIC,
+        DataType::Text => Type::TEXT,
+        DataType::Varchar(_) => Type::VARCHAR,
+        DataType::Char(_) => Type::BPCHAR,
+        DataType::Bytea => Type::BYTEA,
+        DataType::Date => Type::DATE,
+        DataType::Timestamp => Type::TIMESTAMP,
+        DataType::Uuid => Type::UUID,
+    }
+}
+
+/// The object identifier of a type.
+pub(super) fn type_oid(data_type: DataType) -> u32 {
+    wire_type(data_type).oid()
+}
+
+/// The type that a client declares for a parameter; None leaves it to the planner.
+pub(super) fn declared_type(oid: u32) -> Result<Option<DataType>, SqlError> {
+    let Some(declared) = Type::from_oid(oid) else {
+        return if oid == 0 { Ok(None) } else { Err(unknown_type(&oid)) };
+    };
+    Ok(Some(match declared {
+        Type::UNKNOWN => return Ok(None),
+        Type::BOOL => DataType::Boolean,
+        Type::INT2 => DataType::SmallInt,
+        Type::INT4 => DataType::Integer,
+        Type::INT8 | Type::OID => DataType::BigInt,
+        Type::FLOAT4 => DataType::Real,
+        Type::FLOAT8 => DataType::Double,
+        Type::NUMERIC => DataType::Numeric(None),
+        Type::TEXT | Type::NAME | Type::BPCHAR => DataType::Text,
+        Type::VARCHAR => DataType::Varchar(None),
+        Type::BYTEA => DataType::Bytea,
+        Type::DATE => DataType::Date,
+        Type::TIMESTAMP => DataType::Timestamp,
+        Type::UUID => DataType::Uuid,
+        other => return Err(unknown_type(&other)),
+    }))
+}
+
+fn unknown_type(name: &dyn std::fmt::Display) -> SqlError {
+    SqlError::new("0A000", format!("parameters of type {name} are not supported"))
+        .with_hint("Cast the parameter in the statement, or declare it as text.")
+}
+
+/// A column as RowDescription tells it.
+pub(super) fn field_description(column: &Column, format: Format) -> FieldDescription {
+    let (size, modifier) = match column.data_type {
+        DataType::Boolean => (1, -1),
+        DataType::SmallInt => (2, -1),
+        DataType::Integer | DataType::Real | DataType::Date => (4, -1),
+        DataType::BigInt | DataType::Double | DataType::Timestamp => (8, -1),
+        DataType::Uuid => (16, -1),
+        DataType::Numeric(Some((precision, scale))) => {
+            (-1, (i32::from(precision) << 16 | i32::from(scale)) + 4)
+        }
+        DataType::Varchar(Some(length)) | DataType::Char(length) => {
+            (-1, i32::try_from(length).map_or(-1, |length| length.saturating_add(4)))
+        }
+        DataType::Numeric(None) | DataType::Text | DataType::Varchar(None) | DataType::Bytea => {
+            (-1, -1)
+        }
+    };
+    let name = column.name.clone();
+    FieldDescription::new(name, 0, 0, type_oid(column.data_type), size, modifier, format.code())
+}
+
+/// Appends a value's length and bytes.
+pub(super) fn put_value(
+    out: &mut BytesMut,
+    data_type: DataType,
+    format: Format,
+    value: &Value,
+) -> Result<(), SqlError> {
+    if matches!(value, Value::Null) {
+        out.put_i32(-1);
+        return Ok(());
+    }
+    let length_at = out.len();
+    out.put_i32(0);
+    match format {
+        Format::Text => put_text(out, data_type, value),
+        Format::Binary => put_binary(out, data_type, value)?,
+    }
+    let length = i32::try_from(out.len() - length_at - 4)
+        .map_err(|_| SqlError::new("54000", "a value is larger than 2 GiB"))?;
+    out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
+    Ok(())
+}
+
+fn put_text(out: &mut BytesMut, data_type: DataType, value: &Value) {
+    match (value, data_type) {
+        // These two without an allocation, as most columns have them.
+        (Value::Text(text), DataType::Text | DataType::Varchar(_)) => {
+            out.put_slice(text.as_bytes());
+        }
+        (Value::Integer(value), _) => {
+            write!(out, "{value}").expect("a BytesMut takes everything");
+        }
+        _ => out.put_slice(value.to_text(data_type).as_bytes()),
+    }
+}
+
+fn put_binary(out: &mut BytesMut, data_type: DataType, value: &Value) -> Result<(), SqlError> {
+    match value {
+        Value::Null => {}
+        Value::Boolean(value) => out.put_u8((*value).into()),
+        Value::Integer(value) => return put_integer(out, data_type, *value),
+        #[expect(clippy::cast_possible_truncation, reason = "a REAL was an f32 before")]
+        Value::Float(value) if data_type == DataType::Real => out.put_f32(*value as f32),
+        Value::Float(value) => out.put_f64(*value),
+        Value::Text(_) => put_text(out, data_type, value),
+        Value::Bytea(value) => out.put_slice(value),
+        Value::Numeric(value) if value.is_zero() => {
+            // No digits, weight 0, positive, and the scale, which the crate's encoding drops.
+            out.put_slice(&[0; 6]);
+            out.put_u16(u16::try_from(value.scale()).expect("at most 28"));
+        }
+        Value::Numeric(value) => return put_encoded(out, value, &Type::NUMERIC),
+        Value::Date(value) => return put_encoded(out, value, &Type::DATE),
+        Value::Timestamp(value) => return put_encoded(out, value, &Type::TIMESTAMP),
+        Value::Uuid(value) => out.put_slice(value.as_bytes()),
+    }
+    Ok(())
+}
+
+fn put_integer(out: &mut BytesMut, data_type: DataType, value: i64) -> Result<(), SqlError> {
+    let out_of_range = || SqlError::new("22003", format!("{value} is out of range for its type"));
+    match data_type {
+        DataType::SmallInt => out.put_i16(i16::try_from(value).map_err(|_| out_of_range())?),
+        DataType::Integer => out.put_i32(i32::try_from(value).map_err(|_| out_of_range())?),
+        _ => out.put_i64(value),
+    }
+    Ok(())
+}
+
+fn put_encoded(out: &mut BytesMut, value: &dyn ToSql, wire: &Type) -> Result<(), SqlError> {
+    value.to_sql_checked(wire, out).map(|_| ()).map_err(|error| {
+        SqlError::new("22003", format!("a {wire} cannot be sent in binary: {error}"))
+    })
+}
+
+/// A parameter's value.
+pub(super) fn read_value(
+    data_type: DataType,
+    format: Format,
+    bytes: &[u8],
+) -> Result<Value, SqlError> {
+    match format {
+        Format::Text => Value::from_text(utf8(bytes)?, data_type),
+        Format::Binary => read_binary(data_type, bytes).map_err(|error| {
+            let name = wire_type(data_type);
+            error.downcast().map_or_else(
+                |error| {
+                    SqlError::new("22P03", format!("incorrect binary data for {name}: {error}"))
+                },
+                |error: Box<SqlError>| *error,
+            )
+        }),
+    }
+}
+
+/// The text that bytes are.
+pub(super) fn utf8(bytes: &[u8]) -> Result<&str, SqlError> {
+    let wrong = || SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\"");
+    std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or_else(wrong)
+}
+
+fn read_binary(
+    data_type: DataType,
+    bytes: &[u8],
+) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+    let wire = wire_type(data_type);
+    Ok(match data_type {
+        DataType::Boolean => Value::Boolean(bool::from_sql(&wire, bytes)?),
+        DataType::SmallInt => Value::Integer(i16::from_sql(&wire, bytes)?.into()),
+        DataType::Integer => Value::Integer(i32::from_sql(&wire, bytes)?.into()),
+        DataType::BigInt if bytes.len() == 4 => {
+            // Declared as `oid`.
+            Value::Integer(u32::from_sql(&Type::OID, bytes)?.into())
+        }
+        DataType::BigInt => Value::Integer(i64::from_sql(&wire, bytes)?),
+        DataType::Real => Value::Float(f32::from_sql(&wire, bytes)?.into()),
+        DataType::Double => Value::Float(f64::from_sql(&wire, bytes)?),
+        DataType::Numeric(_) => Value::Numeric(Decimal::from_sql(&wire, bytes)?),
+        DataType::Text | DataType::Varchar(_) | DataType::Char(_) => {
+            Value::from_text(utf8(bytes)?, data_type)?
+        }
+        DataType::Bytea => Value::Bytea(bytes.to_vec()),
+        DataType::Date => Value::Date(NaiveDate::from_sql(&wire, bytes)?),
+        DataType::Timestamp => Value::Timestamp(NaiveDateTime::from_sql(&wire, bytes)?),
+        DataType::Uuid => Value::Uuid(Uuid::from_slice(bytes)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(data_type: DataType, format: Format, value: &Value) -> Value {
+        let mut out = BytesMut::new();
+        put_value(&mut out, data_type, format, value).unwrap();
+        read_value(data_type, format, &out[4..]).unwrap()
+    }
+
+    #[test]
+    fn every_type_travels_in_both_formats() {
+        let date = NaiveDate::from_ymd_opt(1999, 12, 31).unwrap();
+        for (data_type, value) in [
+            (DataType::Boolean, Value::Boolean(false)),
+            (DataType::SmallInt, Value::Integer(-32768)),
+            (DataType::Integer, Value::Integer(2_147_483_647)),
+            (DataType::BigInt, Value::Integer(i64::MIN)),
+            (DataType::Real, Value::Float(f64::from(0.1_f32))),
+            (DataType::Double, Value::Float(0.1)),
+            (DataType::Numeric(None), Value::Numeric("-12345.067800".parse().unwrap())),
+            (DataType::Numeric(None), Value::Numeric("0.00".parse().unwrap())),
+            (DataType::Text, Value::Text("häßlich 𝄞".to_owned())),
+            (DataType::Char(3), Value::Text("a".to_owned())),
+            (DataType::Bytea, Value::Bytea(vec![0, 1, 255])),
+            (DataType::Date, Value::Date(date)),
+            (DataType::Timestamp, Value::Timestamp(date.and_hms_micro_opt(23, 59, 59, 1).unwrap())),
+            (DataType::Uuid, Value::Uuid(Uuid::from_u128(u128::MAX / 3))),
+        ] {
+            for format in [Format::Text, Format::Binary] {
+                assert_eq!(round_trip(data_type, format, &value), value, "{format:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn format_codes_are_none_one_or_one_each() {
+        assert_eq!(formats(&[], 2), Ok(vec![Format::Text; 2]));
+        assert_eq!(formats(&[1], 2), Ok(vec![Format::Binary; 2]));
+        assert_eq!(formats(&[0, 1], 2), Ok(vec![Format::Text, Format::Binary]));
+        assert!(formats(&[0, 1], 3).is_err());
+        assert!(formats(&[2], 1).is_err());
+    }
+
+    const TYPES: [DataType; 14] = [
+        DataType::Boolean,
+        DataType::SmallInt,
+        DataType::Integer,
+        DataType::BigInt,
+        DataType::Real,
+        DataType::Double,
+        DataType::Numeric(None),
+        DataType::Text,
+        DataType::Varchar(None),
+        DataType::Char(1),
+        DataType::Bytea,
+        DataType::Date,
+        DataType::Timestamp,
+        DataType::Uuid,
+    ];
+
+    proptest! {
+        #[test]
+        fn no_bytes_of_a_parameter_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..40),
+            index in 0..TYPES.len(),
+            binary: bool,
+        ) {
+            let format = if binary { Format::Binary } else { Format::Text };
+            let _ = read_value(TYPES[index], format, &bytes);
+        }
+
+        #[test]
+        fn numerics_travel_in_binary(mantissa: i64, scale in 0_u32..=18) {
+            let value = Value::Numeric(Decimal::new(mantissa, scale));
+            prop_assert_eq!(round_trip(DataType::Numeric(None), Format::Binary, &value), value);
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! A client's session: statements in, results out.
+//!
+//! A statement is parsed and planned on the parser's thread and executed in an engine coroutine; the session waits
+//! for both as a future. Between statements the session holds its transaction, which moves into the job of each
+//! statement and back.
+
+mod command;
+mod run;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use chrono::NaiveDateTime;
+
+use crate::database::Database;
+use crate::error::SqlError;
+use crate::execute::copy::Reader;
+use crate::execute::{Row, Transaction};
+use crate::parser;
+use crate::plan::statement::Prepared;
+use crate::plan::{Plan, PlanKind};
+use crate::settings;
+use crate::text::padded;
+use crate::value::{DataType, Value};
+
+/// A column of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub data_type: DataType,
+}
+
+/// How COPY writes rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyFormat {
+    /// PostgreSQL's text format: tabs, backslashes, `\N`.
+    Text,
+    /// CSV, RFC 4180 with PostgreSQL's NULL and quoting rules.
+    Csv,
+}
+
+/// Options of a COPY.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyOptions {
+    /// The format.
+    pub format: CopyFormat,
+    /// Between columns.
+    pub delimiter: u8,
+    /// What NULL is written as.
+    pub null: String,
+    /// Whether the first line names the columns (csv).
+    pub header: bool,
+}
+
+/// What a statement gave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StatementResult {
+    /// Rows, and the command tag: `SELECT 3`, `INSERT 0 1` with RETURNING, `SHOW`, `EXPLAIN`.
+    Rows {
+        /// The columns.
+        columns: Vec<Column>,
+        /// The rows, each as long as `columns`.
+        rows: Vec<Vec<Value>>,
+        /// PostgreSQL's command tag.
+        tag: String,
+    },
+    /// No rows: the command tag, such as `CREATE TABLE`, `INSERT 0 2`, `BEGIN`; and notices to show.
+    Done {
+        /// PostgreSQL's command tag.
+        tag: String,
+        /// Notices (`NOTICE: table "t" does not exist, skipping`).
+        notices: Vec<String>,
+    },
+    /// An empty statement.
+    Empty,
+    /// COPY ... FROM STDIN: the caller now calls [`Session::copy_in`], then goes on with the rest.
+    CopyIn {
+        /// Columns expected.
+        columns: Vec<Column>,
+        /// How the data is written.
+        options: CopyOptions,
+    },
+    /// COPY ... TO STDOUT: the whole text in lines, and the command tag `COPY n`.
+    CopyOut {
+        /// Columns sent.
+        columns: Vec<Column>,
+        /// How the data is written.
+        options: CopyOptions,
+        /// The lines, each with its newline.
+        lines: Vec<Vec<u8>>,
+        /// PostgreSQL's command tag.
+        tag: String,
+    },
+}
+
+/// Where a session stands, as ReadyForQuery tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionStatus {
+    /// No transaction.
+    Idle,
+    /// In a transaction.
+    InTransaction,
+    /// In a transaction that failed: only ROLLBACK helps.
+    Failed,
+}
+
+/// A statement that was parsed and planned once.
+#[derive(Clone, Debug)]
+pub struct PreparedStatement {
+    /// The types of $1, $2, ...
+    pub parameters: Vec<DataType>,
+    /// Columns of its result; empty if it gives no rows.
+    pub columns: Vec<Column>,
+    /// Whether it returns rows at all.
+    pub returns_rows: bool,
+    sql: Arc<str>,
+    /// The types that the client gave.
+    types: Arc<[Option<DataType>]>,
+    /// None for an empty statement.
+    prepared: Option<Prepared>,
+}
+
+/// Cancels what a session does, from another thread.
+#[derive(Clone, Debug, Default)]
+pub struct CancelHandle(Arc<AtomicBool>);
+
+impl CancelHandle {
+    /// The statement that is running ends with SQLSTATE 57014.
+    pub fn cancel(&self) {
+        // Relaxed: the flag carries nothing but itself.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A client's session.
+pub struct Session {
+    database: Arc<Database>,
+    user: Arc<str>,
+    cancel: CancelHandle,
+    settings: Arc<BTreeMap<String, String>>,
+    status: TransactionStatus,
+    /// None without a transaction, and after it was lost.
+    transaction: Option<Transaction>,
+    /// When it began.
+    began: NaiveDateTime,
+    /// The statements of PREPARE.
+    statements: BTreeMap<String, Arc<PreparedStatement>>,
+    copy: Option<CopyIn>,
+}
+
+/// A COPY FROM that is under way.
+struct CopyIn {
+    sql: String,
+    insert: Arc<Plan>,
+    reader: Reader,
+    rows: Vec<Row>,
+    count: u64,
+}
+
+impl Session {
+    pub(crate) fn new(database: Arc<Database>, user: &str) -> Self {
+        Self {
+            database,
+            user: Arc::from(user),
+            cancel: CancelHandle::default(),
+            settings: Arc::new(settings::defaults(user)),
+            status: TransactionStatus::Idle,
+            transaction: None,
+            began: crate::clock::now(),
+            statements: BTreeMap::new(),
+            copy: None,
+        }
+    }
+
+    /// Splits a script into statements. Runs nothing.
+    ///
+    /// Each comes with its offset in characters, to which positions of its errors are added.
+    ///
+    /// # Errors
+    /// SQLSTATE 42601 for what cannot be split into words.
+    pub async fn split(&self, sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
+        parser::split(sql)
+    }
+
+    /// Runs one statement.
+    ///
+    /// # Errors
+    /// What is wrong with the statement; a transaction that it runs in has then failed.
+    pub async fn execute(&mut self, statement: &str) -> Result<StatementResult, SqlError> {
+        self.start_statement();
+        let result = self.execute_inner(statement).await;
+        self.end_statement(result)
+    }
+
+    async fn execute_inner(&mut self, statement: &str) -> Result<StatementResult, SqlError> {
+        match self.plan(statement, &[]).await? {
+            None => Ok(StatementResult::Empty),
+            Some(prepared) => self.run(prepared, statement, &[], Vec::new()).await,
+        }
+    }
+
+    /// Parses and plans one statement with parameters `$1`, `$2`, ...; `types` gives those that the client knows.
+    ///
+    /// # Errors
+    /// What is wrong with the statement.
+    pub async fn prepare(
+        &mut self,
+        statement: &str,
+        types: &[Option<DataType>],
+    ) -> Result<Arc<PreparedStatement>, SqlError> {
+        self.start_statement();
+        let result = self.prepare_inner(statement, types).await;
+        self.end_statement(result)
+    }
+
+    async fn prepare_inner(
+        &mut self,
+        statement: &str,
+        types: &[Option<DataType>],
+    ) -> Result<Arc<PreparedStatement>, SqlError> {
+        let prepared = self.plan(statement, types).await?;
+        let (parameters, columns) = match &prepared {
+            Some(Prepared::Plan(plan)) => (plan.parameters.clone(), plan.columns.clone()),
+            Some(Prepared::Command(command)) => (Vec::new(), self.command_columns(command)),
+            None => (Vec::new(), Vec::new()),
+        };
+        Ok(Arc::new(PreparedStatement {
+            parameters,
+            returns_rows: !columns.is_empty() || is_query(prepared.as_ref()),
+            columns,
+            sql: Arc::from(statement),
+            types: Arc::from(types),
+            prepared,
+        }))
+    }
+
+    /// Runs a prepared statement.
+    ///
+    /// # Errors
+    /// As [`Self::execute`], and SQLSTATE 08P01 for a wrong number of parameters.
+    pub async fn execute_prepared(
+        &mut self,
+        statement: &Arc<PreparedStatement>,
+        parameters: Vec<Value>,
+    ) -> Result<StatementResult, SqlError> {
+        self.start_statement();
+        let result = self.execute_prepared_inner(statement, parameters).await;
+        self.end_statement(result)
+    }
+
+    async fn execute_prepared_inner(
+        &mut self,
+        statement: &PreparedStatement,
+        parameters: Vec<Value>,
+    ) -> Result<StatementResult, SqlError> {
+        let Some(prepared) = &statement.prepared else { return Ok(StatementResult::Empty) };
+        if parameters.len() != statement.parameters.len() {
+            let (given, needed) = (parameters.len(), statement.parameters.len());
+            let message = format!("the statement takes {needed} parameters and {given} were given");
+            return Err(SqlError::new("08P01", message));
+        }
+        let typed = parameters.into_iter().zip(&statement.parameters);
+        let parameters: Result<Vec<Value>, SqlError> =
+            typed.map(|(value, data_type)| in_type(value, *data_type)).collect();
+        let parameters = parameters?;
+        let catalog = self.catalog();
+        let is_current = match prepared {
+            Prepared::Plan(plan) => {
+                plan.catalog.version == catalog.version && !catalog.private && !plan.catalog.private
+            }
+            Prepared::Command(_) => false,
+        };
+        if is_current && self.status != TransactionStatus::Failed {
+            let prepared = prepared.clone();
+            return self.run(prepared, &statement.sql, &statement.types, parameters).await;
+        }
+        let Some(prepared) = self.plan(&statement.sql, &statement.types).await? else {
+            return Ok(StatementResult::Empty);
+        };
+        if let Prepared::Plan(plan) = &prepared
+            && plan.columns != statement.columns
+        {
+            return Err(SqlError::new("0A000", "cached plan must not change result type")
+                .with_hint("prepare the statement again"));
+        }
+        self.run(prepared, &statement.sql, &statement.types, parameters).await
+    }
+
+    /// The data of the COPY that `execute` answered with `CopyIn`: chunks of bytes, cut anywhere. Returns the rows so far.
+    ///
+    /// Outside a transaction every 1,000 rows are committed: an error leaves the rows before that batch.
+    ///
+    /// # Errors
+    /// What is wrong with the rows; the COPY is then over.
+    pub async fn copy_in(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
+        let result = self.copy_chunk(chunk).await;
+        if result.is_err() {
+            self.copy = None;
+        }
+        self.end_statement(result)
+    }
+
+    /// The end of the COPY's data: its command tag. `abandon` = the client gave up, with this message.
+    ///
+    /// # Errors
+    /// What is wrong with the last rows; SQLSTATE 57014 if the client gave up.
+    pub async fn copy_end(&mut self, abandon: Option<String>) -> Result<String, SqlError> {
+        let result = match abandon {
+            None => self.copy_rest().await,
+            Some(message) => {
+                Err(SqlError::new("57014", format!("COPY from stdin failed: {message}")))
+            }
+        };
+        self.copy = None;
+        self.end_statement(result)
+    }
+
+    /// Whether a transaction is open.
+    #[must_use]
+    pub fn status(&self) -> TransactionStatus {
+        self.status
+    }
+
+    /// To cancel from another thread.
+    #[must_use]
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.cancel.clone()
+    }
+
+    /// The value of a setting (SET name = value; server_version, client_encoding, DateStyle, ...), if known.
+    #[must_use]
+    pub fn setting(&self, name: &str) -> Option<String> {
+        self.settings.get(&name.to_ascii_lowercase()).cloned()
+    }
+
+    /// Names for completion: tables, then columns.
+    pub async fn names(&mut self) -> Vec<String> {
+        if self.status == TransactionStatus::Idle {
+            // The last known catalog will do if the newest cannot be read.
+            let _ = self.reload().await;
+        }
+        let catalog = self.catalog();
+        let mut names: Vec<String> = catalog.tables().map(|table| table.name.clone()).collect();
+        for column in catalog.tables().flat_map(|table| &table.columns) {
+            if !names.contains(&column.name) {
+                names.push(column.name.clone());
+            }
+        }
+        names
+    }
+
+    fn start_statement(&mut self) {
+        // Relaxed: the flag carries nothing but itself.
+        self.cancel.0.store(false, Ordering::Relaxed);
+        if self.status == TransactionStatus::Idle {
+            self.began = crate::clock::now();
+        }
+    }
+
+    /// A statement that failed fails its transaction.
+    fn end_statement<T>(&mut self, result: Result<T, SqlError>) -> Result<T, SqlError> {
+        if result.is_err() && self.status == TransactionStatus::InTransaction {
+            self.status = TransactionStatus::Failed;
+        }
+        result
+    }
+}
+
+/// Whether a statement gives rows even if they have no columns.
+fn is_query(prepared: Option<&Prepared>) -> bool {
+    match prepared {
+        Some(Prepared::Plan(plan)) => matches!(plan.kind, PlanKind::Query(_)),
+        _ => false,
+    }
+}
+
+/// A parameter in the type that the plan has for it.
+fn in_type(value: Value, data_type: DataType) -> Result<Value, SqlError> {
+    let fits = match (&value, data_type) {
+        (Value::Null, _) => true,
+        (Value::Boolean(_), DataType::Boolean) => true,
+        (Value::Integer(number), data_type) if data_type.is_integer() => {
+            if !crate::text::integer_fits(*number, data_type) {
+                let name = data_type.base_name();
+                return Err(SqlError::new("22003", format!("{name} out of range")));
+            }
+            true
+        }
+        (Value::Float(_), DataType::Real | DataType::Double) => true,
+        (Value::Numeric(_), DataType::Numeric(None)) => true,
+        (Value::Text(_), DataType::Text) => true,
+        (Value::Bytea(_), DataType::Bytea) => true,
+        (Value::Date(_), DataType::Date) => true,
+        (Value::Timestamp(_), DataType::Timestamp) => true,
+        (Value::Uuid(_), DataType::Uuid) => true,
+        _ => false,
+    };
+    if fits { Ok(value) } else { Value::from_text(&value.to_text(DataType::Text), data_type) }
+}
+
+/// Pads the values of CHAR columns, as clients see them.
+fn pad(rows: &mut [Row], columns: &[Column]) {
+    for (number, column) in columns.iter().enumerate() {
+        let DataType::Char(length) = column.data_type else { continue };
+        for row in rows.iter_mut() {
+            if let Value::Text(text) = &mut row[number] {
+                *text = padded(text, length);
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Where the shell's lines come from: a terminal, a script, or a text of the command line.
+
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+
+use super::editor::{LineEditor, Typed};
+
+/// Bytes of COPY data that are sent at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The line that ends COPY data in a script.
+const DATA_END: &str = "\\.";
+
+/// A source of lines.
+pub(super) enum Input {
+    Terminal(Box<LineEditor>),
+    Stream {
+        reader: Box<dyn BufRead>,
+        /// Data of a COPY follow on standard input, as the statements are on the command line.
+        data_on_stdin: bool,
+    },
+}
+
+/// A line.
+pub(super) enum Line {
+    /// Without its newline.
+    Text(String),
+    /// A person gave it up.
+    Interrupted,
+    End,
+}
+
+impl Input {
+    pub(super) fn stream(reader: impl Read + 'static) -> Self {
+        Self::Stream { reader: Box::new(BufReader::new(reader)), data_on_stdin: false }
+    }
+
+    pub(super) fn text(text: String) -> Self {
+        Self::Stream { reader: Box::new(Cursor::new(text)), data_on_stdin: true }
+    }
+
+    /// Names to complete, if somebody types.
+    pub(super) fn set_names(&mut self, names: Vec<String>) {
+        if let Self::Terminal(editor) = self {
+            editor.set_names(names);
+        }
+    }
+
+    /// The next line, or the lines of a statement.
+    pub(super) fn line(&mut self, prompt: &str) -> io::Result<Line> {
+        match self {
+            Self::Terminal(editor) => match editor.read(prompt).map_err(io::Error::other)? {
+                Typed::Line(line) => Ok(Line::Text(line)),
+                Typed::Interrupted => Ok(Line::Interrupted),
+                Typed::End => Ok(Line::End),
+            },
+            Self::Stream { reader, .. } => {
+                let mut line = String::new();
+                if reader.read_line(&mut line)? == 0 {
+                    return Ok(Line::End);
+                }
+                let length = line.trim_end_matches(['\n', '\r']).len();
+                line.truncate(length);
+                Ok(Line::Text(line))
+            }
+        }
+    }
+
+    pub(super) fn is_terminal(&self) -> bool {
+        matches!(self, Self::Terminal(_))
+    }
+
+    /// The data of a COPY, up to its end.
+    pub(super) fn copy_data(&mut self) -> Box<dyn Iterator<Item = io::Result<Vec<u8>>> + '_> {
+        match self {
+            Self::Terminal(editor) => {
+                println!("Type the data, a row in each line; end with {DATA_END} alone in a line.");
+                Box::new(std::iter::from_fn(|| typed_data(editor)))
+            }
+            Self::Stream { data_on_stdin: true, .. } => Box::new(chunks(io::stdin().lock())),
+            Self::Stream { reader, .. } => Box::new(chunks(reader)),
+        }
+    }
+}
+
+/// A line of data that a person types; None at the end.
+fn typed_data(editor: &mut LineEditor) -> Option<io::Result<Vec<u8>>> {
+    match editor.read_data() {
+        Ok(Typed::Line(line)) if line == DATA_END => None,
+        Ok(Typed::Line(line)) => Some(Ok((line + "\n").into_bytes())),
+        Ok(Typed::Interrupted) => Some(Err(io::ErrorKind::Interrupted.into())),
+        Ok(Typed::End) => None,
+        Err(error) => Some(Err(io::Error::other(error))),
+    }
+}
+
+/// The lines of a reader up to the end of the data, several at a time.
+fn chunks(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<Vec<u8>>> {
+    let mut ended = false;
+    std::iter::from_fn(move || {
+        let mut chunk = Vec::new();
+        while !ended && chunk.len() < CHUNK_BYTES {
+            let start = chunk.len();
+            match reader.read_until(b'\n', &mut chunk) {
+                Ok(0) => ended = true,
+                Ok(_) if chunk[start..].trim_ascii_end() == DATA_END.as_bytes() => {
+                    chunk.truncate(start);
+                    ended = true;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    ended = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        (!chunk.is_empty()).then_some(Ok(chunk))
+    })
+}

@@ -1,0 +1,465 @@
+//! The interactive shell: statements typed or from scripts, results in the form that is wanted.
+//!
+//! ```text
+//! editor | script ─ scanner (statements) ┬ target: a session in this process, or a server ─ render
+//!                └─ command (.tables)  ──┘
+//! ```
+//!
+//! *Invariants*: Ctrl-C cancels the statement that runs, never the shell; errors go to standard error, and
+//! nothing but results to standard output unless that is a terminal.
+
+mod command;
+mod describe;
+mod editor;
+mod input;
+mod outcome;
+mod remote;
+mod render;
+mod scanner;
+mod stopwatch;
+mod target;
+mod transfer;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::runtime::Runtime;
+
+use crate::database::Database;
+use command::Command;
+use input::{Input, Line};
+use outcome::{Failure, Outcome, Rows};
+pub use render::Mode;
+use render::write_rows;
+use scanner::Scanner;
+use stopwatch::Stopwatch;
+use target::Target;
+
+/// Scripts that read scripts that read scripts ...
+const SCRIPT_DEPTH_MAX: usize = 16;
+/// OS threads beside the one that waits for the person.
+const THREADS: usize = 1;
+/// What shells answer when Ctrl-C ends a program.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// A server to connect to.
+#[derive(Clone)]
+pub struct ServerAddress {
+    /// Name or address of its machine.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Who connects.
+    pub user: String,
+    /// The user's password.
+    pub password: Option<String>,
+}
+
+/// Where the shell's statements run.
+pub enum ShellTarget {
+    /// On a database in this process.
+    Embedded(Arc<Database>),
+    /// On a server.
+    Server(ServerAddress),
+}
+
+/// Statements that are given with the command.
+#[derive(Clone, Debug)]
+pub enum Script {
+    /// This text.
+    Text(String),
+    /// A file.
+    File(PathBuf),
+}
+
+/// How the shell is started.
+pub struct ShellOptions {
+    /// Where statements run.
+    pub target: ShellTarget,
+    /// What to run instead of asking.
+    pub scripts: Vec<Script>,
+    /// How results are written; a table on a terminal, raw elsewhere.
+    pub mode: Option<Mode>,
+    /// Whether to stop at the first failure; in scripts by default.
+    pub bail: Option<bool>,
+}
+
+/// Why the shell could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ShellError {
+    /// The runtime could not start.
+    #[error("the operating system refused a thread: {0}")]
+    Runtime(io::Error),
+    /// The server did not take the connection.
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    /// A script cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Script {
+        /// Its path.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The terminal cannot be used.
+    #[error("cannot use the terminal: {0}")]
+    Terminal(String),
+}
+
+/// Runs the shell to its end; whether every statement succeeded, or a person typed them.
+///
+/// # Errors
+/// [`ShellError`] if it could not start.
+pub fn run_shell(options: ShellOptions) -> Result<bool, ShellError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .map_err(ShellError::Runtime)?;
+    let target = match &options.target {
+        ShellTarget::Embedded(database) => Target::embedded(database),
+        ShellTarget::Server(address) => {
+            let remote = runtime.block_on(remote::Remote::connect(address));
+            Target::Remote(Box::new(
+                remote.map_err(|failure| ShellError::Connect(failure.message))?,
+            ))
+        }
+    };
+    let interactive = options.scripts.is_empty() && io::stdin().is_terminal();
+    let decorated = io::stdout().is_terminal();
+    let mode = options.mode.unwrap_or(if decorated { Mode::Table } else { Mode::Raw });
+    let mut shell = Shell {
+        running: Arc::default(),
+        runtime,
+        target,
+        mode,
+        mode_before_lines: mode,
+        decorated,
+        timing: false,
+        bail: options.bail.unwrap_or(!interactive),
+        failed: false,
+        names_changed: true,
+        script_depth: 0,
+    };
+    if !interactive {
+        shell.exit_on_interrupt();
+    }
+    shell.run_scripts(&options.scripts, interactive)?;
+    Ok(!shell.failed)
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    Go,
+    Stop,
+}
+
+/// The shell.
+struct Shell {
+    runtime: Runtime,
+    target: Target,
+    mode: Mode,
+    /// What `\x` goes back to.
+    mode_before_lines: Mode,
+    /// Standard output is a terminal: it gets tags and times as well as results.
+    decorated: bool,
+    timing: bool,
+    bail: bool,
+    /// Something failed that the exit code has to tell.
+    failed: bool,
+    /// There may be other tables and columns to complete.
+    names_changed: bool,
+    script_depth: usize,
+    /// A statement runs, which Ctrl-C cancels.
+    running: Arc<AtomicBool>,
+}
+
+impl Shell {
+    fn run_scripts(&mut self, scripts: &[Script], interactive: bool) -> Result<(), ShellError> {
+        if interactive {
+            let editor = editor::LineEditor::open()
+                .map_err(|error| ShellError::Terminal(error.to_string()))?;
+            println!(
+                "Gannet {}. Statements end with a semicolon; .help shows the commands.",
+                env!("CARGO_PKG_VERSION")
+            );
+            self.process(&mut Input::Terminal(Box::new(editor)));
+            // A person has seen what failed.
+            self.failed = self.failed && self.bail;
+        } else if scripts.is_empty() {
+            self.process(&mut Input::stream(io::stdin()));
+        }
+        for script in scripts {
+            let mut input = match script {
+                Script::Text(text) => Input::text(text.clone()),
+                Script::File(path) => {
+                    let file = File::open(path).map_err(|source| ShellError::Script {
+                        path: path.display().to_string(),
+                        source,
+                    })?;
+                    Input::stream(file)
+                }
+            };
+            if self.process(&mut input) == Flow::Stop {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets Ctrl-C end a script that waits for input.
+    fn exit_on_interrupt(&self) {
+        let running = Arc::clone(&self.running);
+        self.runtime.spawn(async move {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if !running.load(Ordering::Relaxed) {
+                    std::process::exit(EXIT_INTERRUPTED);
+                }
+            }
+        });
+    }
+
+    /// Runs everything that an input has.
+    fn process(&mut self, input: &mut Input) -> Flow {
+        let mut scanner = Scanner::default();
+        loop {
+            if std::mem::take(&mut self.names_changed) && matches!(input, Input::Terminal(_)) {
+                let names = self.wait(async |target| target.names().await);
+                input.set_names(names);
+            }
+            let line = match input.line("gannet> ") {
+                Ok(Line::Text(line)) => line,
+                Ok(Line::Interrupted) => {
+                    scanner = Scanner::default();
+                    continue;
+                }
+                Ok(Line::End) => break,
+                Err(error) => {
+                    self.fail(&Failure::new(format!("cannot read the statements: {error}")), "");
+                    return Flow::Stop;
+                }
+            };
+            if scanner.is_blank() && command::is_command(line.trim_start()) {
+                if self.run_command(&line) == Flow::Stop {
+                    return Flow::Stop;
+                }
+                continue;
+            }
+            scanner.push_line(&line);
+            while let Some(statement) = scanner.take_statement() {
+                if self.run_statement(&statement, input) == Flow::Stop {
+                    return Flow::Stop;
+                }
+            }
+        }
+        match scanner.take_rest() {
+            Some(statement) => self.run_statement(&statement, input),
+            None => Flow::Go,
+        }
+    }
+
+    /// Runs a statement and shows its result.
+    fn run_statement(&mut self, statement: &str, input: &mut Input) -> Flow {
+        let first = statement.split_whitespace().next().unwrap_or_default();
+        let changes = ["CREATE", "DROP", "ALTER"];
+        self.names_changed |= changes.iter().any(|word| first.eq_ignore_ascii_case(word));
+        let stopwatch = Stopwatch::start();
+        let shown = self.run(statement).and_then(|outcome| self.show(outcome, input));
+        let elapsed = stopwatch.elapsed();
+        let flow = match shown {
+            Ok(()) => Flow::Go,
+            Err(failure) => self.fail(&failure, statement),
+        };
+        if self.timing {
+            eprintln!("Time: {:.3} ms", elapsed.as_secs_f64() * 1e3);
+        }
+        flow
+    }
+
+    fn show(&mut self, outcome: Outcome, input: &mut Input) -> Result<(), Failure> {
+        match outcome {
+            Outcome::Rows(rows) => self.print_rows(&rows),
+            Outcome::Done { tag, notices } => {
+                for notice in notices {
+                    eprintln!("{notice}");
+                }
+                self.say(&tag);
+                Ok(())
+            }
+            Outcome::Empty => Ok(()),
+            Outcome::CopyIn => {
+                let interactive = input.is_terminal();
+                let mut failure = None;
+                for chunk in input.copy_data() {
+                    match (chunk, &failure) {
+                        // What is left of a script's data is no statement: it is read to its end.
+                        (Ok(_), Some(_)) if !interactive => {}
+                        (_, Some(_)) => break,
+                        (Ok(chunk), None) => {
+                            let sent = self.wait(async |target| target.copy_data(chunk).await);
+                            failure = sent.err();
+                        }
+                        (Err(error), None) => {
+                            failure = Some(Failure::new(format!("cannot read the data: {error}")));
+                        }
+                    }
+                }
+                let abandon = failure.as_ref().map(|failure| failure.message.clone());
+                let ended = self.wait(async |target| target.copy_end(abandon).await);
+                let tag = match failure {
+                    Some(failure) => return Err(failure),
+                    None => ended?,
+                };
+                self.say(&tag);
+                Ok(())
+            }
+            Outcome::CopyOut { lines, tag } => {
+                self.print(|out| lines.iter().try_for_each(|line| out.write_all(line)))?;
+                self.say(&tag);
+                Ok(())
+            }
+        }
+    }
+
+    fn run(&mut self, statement: &str) -> Result<Outcome, Failure> {
+        self.wait(async |target| target.run(statement).await)
+    }
+
+    fn rows(&mut self, statement: &str) -> Result<Rows, Failure> {
+        self.wait(async |target| target.rows(statement).await)
+    }
+
+    /// Waits for something that the target does; Ctrl-C cancels it.
+    fn wait<T>(&mut self, work: impl AsyncFnOnce(&mut Target) -> T) -> T {
+        let cancel = self.target.cancel();
+        let target = &mut self.target;
+        self.running.store(true, Ordering::Relaxed);
+        let result = self.runtime.block_on(async {
+            let work = work(target);
+            tokio::pin!(work);
+            loop {
+                tokio::select! {
+                    result = &mut work => break result,
+                    Ok(()) = tokio::signal::ctrl_c() => cancel.cancel().await,
+                }
+            }
+        });
+        self.running.store(false, Ordering::Relaxed);
+        result
+    }
+
+    /// Tells what failed, and whether to go on.
+    fn fail(&mut self, failure: &Failure, statement: &str) -> Flow {
+        eprintln!("{}", failure.report(statement));
+        self.failed = true;
+        if self.bail { Flow::Stop } else { Flow::Go }
+    }
+
+    /// Tells a person something that is no result.
+    fn say(&self, text: &str) {
+        if self.decorated {
+            println!("{text}");
+        }
+    }
+
+    fn print_rows(&mut self, rows: &Rows) -> Result<(), Failure> {
+        let mode = self.mode;
+        self.print(|out| write_rows(out, mode, rows))
+    }
+
+    fn print(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        write(&mut out).and_then(|()| out.flush()).map_err(|error| {
+            // Nobody reads the results any more, so nothing needs to be run.
+            self.bail = true;
+            Failure::new(format!("cannot write the result: {error}"))
+        })
+    }
+
+    fn run_command(&mut self, line: &str) -> Flow {
+        let done = match command::parse(line) {
+            Ok(Command::Quit) => return Flow::Stop,
+            Ok(Command::Read(file)) => return self.read_script(&file),
+            Ok(command) => self.obey(command),
+            Err(message) => Err(Failure::new(message)),
+        };
+        match done {
+            Ok(()) => Flow::Go,
+            Err(failure) => self.fail(&failure, ""),
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), Failure> {
+        match command {
+            Command::Help => self.print(|out| writeln!(out, "{}", command::HELP))?,
+            Command::Tables => {
+                let tables = self.tables()?;
+                self.print_rows(&tables)?;
+            }
+            Command::Indexes => {
+                let indexes = self.indexes()?;
+                self.print_rows(&indexes)?;
+            }
+            Command::Describe(table) => self.describe(&table)?,
+            Command::Schema(table) => self.schema(table.as_deref())?,
+            Command::Dump => self.dump()?,
+            Command::Mode(Some(mode)) => self.mode = mode,
+            Command::Mode(None) => {
+                let name = self.mode.name();
+                self.print(|out| writeln!(out, "{name}"))?;
+            }
+            Command::ToggleLines => {
+                if self.mode == Mode::Line {
+                    self.mode = self.mode_before_lines;
+                } else {
+                    self.mode_before_lines = std::mem::replace(&mut self.mode, Mode::Line);
+                }
+            }
+            Command::Timing(on) => {
+                self.timing = on.unwrap_or(!self.timing);
+                self.say(if self.timing { "Timing is on." } else { "Timing is off." });
+            }
+            Command::Bail(on) => self.bail = on.unwrap_or(!self.bail),
+            Command::Import { file, table } => self.import(&file, &table)?,
+            Command::Export { file, query } => self.export(&file, &query)?,
+            Command::Read(_) | Command::Quit => {}
+        }
+        Ok(())
+    }
+
+    fn read_script(&mut self, file: &str) -> Flow {
+        if self.script_depth >= SCRIPT_DEPTH_MAX {
+            let message = format!("scripts read each other more than {SCRIPT_DEPTH_MAX} deep");
+            return self.fail(&Failure::new(message), "");
+        }
+        let opened = match File::open(file) {
+            Ok(opened) => opened,
+            Err(error) => {
+                return self.fail(&Failure::new(format!("cannot read {file}: {error}")), "");
+            }
+        };
+        self.script_depth += 1;
+        let flow = self.process(&mut Input::stream(BufReader::new(opened)));
+        self.script_depth -= 1;
+        flow
+    }
+}
+
+/// A name as a statement has to write it.
+fn quote_name(name: &str) -> String {
+    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// A text as a statement has to write it.
+fn quote_text(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

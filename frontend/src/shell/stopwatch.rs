@@ -1,0 +1,17 @@
+//! How long a statement took, for `.timing`.
+
+use std::time::{Duration, Instant};
+
+/// Runs from its making on.
+pub(super) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "the command line shows real time")]
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}

@@ -1,0 +1,447 @@
+//! Values as text, exactly as PostgreSQL prints and reads them.
+//!
+//! *Source*: PostgreSQL 15 documentation, chapter 8 (data types). DateStyle is ISO, bytea_output hex.
+
+use std::fmt::Write;
+use std::str::FromStr;
+
+use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
+use rust_decimal::Decimal;
+use uuid::Uuid;
+
+use crate::error::SqlError;
+use crate::value::{DataType, Value};
+
+/// Exponents from which PostgreSQL prints DOUBLE PRECISION in scientific notation.
+const DOUBLE_EXPONENT_MAX: i32 = 15;
+/// The same for REAL.
+const REAL_EXPONENT_MAX: i32 = 6;
+
+impl Value {
+    /// The value as PostgreSQL prints it; NULL gives the empty text, so callers look for it first.
+    #[must_use]
+    pub fn to_text(&self, data_type: DataType) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::Boolean(true) => "t".to_owned(),
+            Self::Boolean(false) => "f".to_owned(),
+            Self::Integer(number) => number.to_string(),
+            Self::Float(number) => float_text(*number, data_type),
+            Self::Numeric(number) => number.to_string(),
+            Self::Text(text) => match data_type {
+                DataType::Char(length) => padded(text, length),
+                _ => text.clone(),
+            },
+            Self::Bytea(bytes) => hex_text(bytes),
+            Self::Date(date) => date.format("%Y-%m-%d").to_string(),
+            Self::Timestamp(timestamp) => timestamp_text(timestamp),
+            Self::Uuid(uuid) => uuid.hyphenated().to_string(),
+        }
+    }
+
+    /// The value that a text stands for in a type.
+    ///
+    /// # Errors
+    /// SQLSTATE 22P02 or 22007 for a malformed text, 22003 for a number out of range, 22001 for a
+    /// text that is too long.
+    pub fn from_text(text: &str, data_type: DataType) -> Result<Self, SqlError> {
+        let trimmed = text.trim_matches(|c: char| c.is_ascii_whitespace());
+        match data_type {
+            DataType::Boolean => {
+                boolean_from_text(trimmed).ok_or_else(|| malformed(text, data_type))
+            }
+            DataType::SmallInt | DataType::Integer | DataType::BigInt => {
+                integer_from_text(trimmed, text, data_type)
+            }
+            DataType::Real | DataType::Double => float_from_text(trimmed, text, data_type),
+            DataType::Numeric(bounds) => {
+                let number =
+                    numeric_from_text(trimmed).ok_or_else(|| malformed(text, data_type))?;
+                Ok(Self::Numeric(fit_numeric(number, bounds)?))
+            }
+            DataType::Text => Ok(Self::Text(text.to_owned())),
+            DataType::Varchar(_) | DataType::Char(_) => fit_text(text.to_owned(), data_type, false),
+            DataType::Bytea => bytea_from_text(text),
+            DataType::Date => timestamp_from_text(trimmed)
+                .map(|timestamp| Self::Date(timestamp.date()))
+                .ok_or_else(|| malformed_time(text, data_type)),
+            DataType::Timestamp => timestamp_from_text(trimmed)
+                .map(Self::Timestamp)
+                .ok_or_else(|| malformed_time(text, data_type)),
+            DataType::Uuid => {
+                Uuid::parse_str(trimmed).map(Self::Uuid).map_err(|_| malformed(text, data_type))
+            }
+        }
+    }
+}
+
+fn malformed(text: &str, data_type: DataType) -> SqlError {
+    let name = data_type.base_name();
+    SqlError::new("22P02", format!("invalid input syntax for type {name}: \"{text}\""))
+}
+
+fn malformed_time(text: &str, data_type: DataType) -> SqlError {
+    let digits = text.bytes().all(|b| b.is_ascii_digit() || b" -:.T/".contains(&b));
+    let name = if data_type == DataType::Date { "date" } else { "timestamp" };
+    if digits && text.bytes().filter(|b| *b == b'-').count() >= 2 {
+        return SqlError::new("22008", format!("date/time field value out of range: \"{text}\""));
+    }
+    SqlError::new("22007", format!("invalid input syntax for type {name}: \"{text}\""))
+}
+
+/// A text that is blank-padded to `length` characters.
+pub(crate) fn padded(text: &str, length: u32) -> String {
+    let missing = (length as usize).saturating_sub(text.chars().count());
+    let mut padded = String::with_capacity(text.len() + missing);
+    padded.push_str(text);
+    padded.extend(std::iter::repeat_n(' ', missing));
+    padded
+}
+
+fn float_text(number: f64, data_type: DataType) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    if number == 0.0 {
+        return if number.is_sign_negative() { "-0" } else { "0" }.to_owned();
+    }
+    let (scientific, exponent_max) = if data_type == DataType::Real {
+        #[expect(clippy::cast_possible_truncation, reason = "a REAL's value is a rounded f32")]
+        let narrow = number as f32;
+        (format!("{narrow:e}"), REAL_EXPONENT_MAX)
+    } else {
+        (format!("{number:e}"), DOUBLE_EXPONENT_MAX)
+    };
+    let (mantissa, exponent) =
+        scientific.split_once('e').expect("the format of {:e} has an exponent");
+    let exponent: i32 = exponent.parse().expect("the exponent of {:e} is a small integer");
+    let (sign, digits) = mantissa.strip_prefix('-').map_or(("", mantissa), |digits| ("-", digits));
+    if !(-4..exponent_max).contains(&exponent) {
+        let side = if exponent < 0 { '-' } else { '+' };
+        return format!("{sign}{digits}e{side}{:02}", exponent.abs());
+    }
+    let digits: String = digits.chars().filter(|c| *c != '.').collect();
+    format!("{sign}{}", positional(&digits, exponent))
+}
+
+/// Digits with the point after the first one moved by `exponent` places.
+fn positional(digits: &str, exponent: i32) -> String {
+    let Ok(before) = usize::try_from(exponent + 1) else {
+        return format!("0.{}{digits}", "0".repeat(exponent.unsigned_abs() as usize - 1));
+    };
+    if before == 0 {
+        format!("0.{digits}")
+    } else if digits.len() <= before {
+        format!("{digits}{}", "0".repeat(before - digits.len()))
+    } else {
+        format!("{}.{}", &digits[..before], &digits[before..])
+    }
+}
+
+fn hex_text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 + 2 * bytes.len());
+    text.push_str("\\x");
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn timestamp_text(timestamp: &NaiveDateTime) -> String {
+    let mut text = timestamp.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
+    let kept = text.trim_end_matches('0').trim_end_matches('.').len();
+    if text.contains('.') {
+        text.truncate(kept);
+    }
+    text
+}
+
+fn boolean_from_text(text: &str) -> Option<Value> {
+    let text = text.to_ascii_lowercase();
+    let starts = |word: &str, least: usize| text.len() >= least && word.starts_with(&text);
+    if starts("true", 1) || starts("yes", 1) || text == "on" || text == "1" {
+        Some(Value::Boolean(true))
+    } else if starts("false", 1) || starts("no", 1) || starts("off", 2) || text == "0" {
+        Some(Value::Boolean(false))
+    } else {
+        None
+    }
+}
+
+fn integer_from_text(trimmed: &str, text: &str, data_type: DataType) -> Result<Value, SqlError> {
+    let digits = trimmed.strip_prefix(['-', '+']).unwrap_or(trimmed);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(malformed(text, data_type));
+    }
+    let out_of_range = || {
+        let name = data_type.base_name();
+        SqlError::new("22003", format!("value \"{text}\" is out of range for type {name}"))
+    };
+    let number: i64 = trimmed.parse().map_err(|_| out_of_range())?;
+    if integer_fits(number, data_type) { Ok(Value::Integer(number)) } else { Err(out_of_range()) }
+}
+
+/// Whether a number is in the range of an integer type.
+pub(crate) fn integer_fits(number: i64, data_type: DataType) -> bool {
+    match data_type {
+        DataType::SmallInt => i16::try_from(number).is_ok(),
+        DataType::Integer => i32::try_from(number).is_ok(),
+        _ => true,
+    }
+}
+
+fn float_from_text(trimmed: &str, text: &str, data_type: DataType) -> Result<Value, SqlError> {
+    let number = match trimmed.to_ascii_lowercase().as_str() {
+        "nan" => f64::NAN,
+        "infinity" | "inf" | "+infinity" | "+inf" => f64::INFINITY,
+        "-infinity" | "-inf" => f64::NEG_INFINITY,
+        lower => {
+            if lower.is_empty()
+                || !lower.bytes().all(|b| b.is_ascii_digit() || b"+-.e".contains(&b))
+            {
+                return Err(malformed(text, data_type));
+            }
+            let number: f64 = lower.parse().map_err(|_| malformed(text, data_type))?;
+            if fit_float(number, data_type).is_infinite() {
+                let name = data_type.base_name();
+                let message = format!("\"{text}\" is out of range for type {name}");
+                return Err(SqlError::new("22003", message));
+            }
+            number
+        }
+    };
+    Ok(Value::Float(fit_float(number, data_type)))
+}
+
+/// A number rounded to the precision of REAL or DOUBLE PRECISION.
+pub(crate) fn fit_float(number: f64, data_type: DataType) -> f64 {
+    if data_type == DataType::Real {
+        #[expect(clippy::cast_possible_truncation, reason = "this is where REAL is rounded")]
+        let narrow = number as f32;
+        f64::from(narrow)
+    } else {
+        number
+    }
+}
+
+/// A decimal number, with or without an exponent.
+pub(crate) fn numeric_from_text(text: &str) -> Option<Decimal> {
+    if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) || text.contains('_') {
+        return None;
+    }
+    if text.contains(['e', 'E']) {
+        return Decimal::from_scientific(text).ok();
+    }
+    Decimal::from_str(text).ok()
+}
+
+/// A number rounded to the scale of NUMERIC(p, s).
+///
+/// # Errors
+/// SQLSTATE 22003 if it has more digits than the precision allows.
+pub(crate) fn fit_numeric(number: Decimal, bounds: Option<(u8, u8)>) -> Result<Decimal, SqlError> {
+    let Some((precision, scale)) = bounds else { return Ok(number) };
+    let mut number = number.round_dp_with_strategy(
+        u32::from(scale),
+        rust_decimal::RoundingStrategy::MidpointAwayFromZero,
+    );
+    let integral_digits = precision - scale;
+    let limit = Decimal::from_i128_with_scale(10_i128.pow(u32::from(integral_digits)), 0);
+    let scaled = number.abs() < limit && {
+        number.rescale(u32::from(scale));
+        number.scale() == u32::from(scale)
+    };
+    if scaled {
+        return Ok(number);
+    }
+    let mut error = SqlError::new("22003", "numeric field overflow");
+    error.detail = Some(format!(
+        "A field with precision {precision}, scale {scale} must round to an absolute value less \
+         than 10^{integral_digits}."
+    ));
+    Err(error)
+}
+
+/// A text that fits VARCHAR(n) or CHAR(n); an explicit cast cuts, anything else must fit.
+///
+/// # Errors
+/// SQLSTATE 22001 if it is longer, other than by blanks.
+pub(crate) fn fit_text(
+    mut text: String,
+    data_type: DataType,
+    explicit: bool,
+) -> Result<Value, SqlError> {
+    let length = match data_type {
+        DataType::Varchar(Some(length)) | DataType::Char(length) => length as usize,
+        _ => return Ok(Value::Text(text)),
+    };
+    if let Some((end, _)) = text.char_indices().nth(length) {
+        if !explicit && text[end..].chars().any(|c| c != ' ') {
+            let name = data_type.name();
+            return Err(SqlError::new("22001", format!("value too long for type {name}")));
+        }
+        text.truncate(end);
+    }
+    if matches!(data_type, DataType::Char(_)) {
+        text.truncate(text.trim_end_matches(' ').len());
+    }
+    Ok(Value::Text(text))
+}
+
+fn bytea_from_text(text: &str) -> Result<Value, SqlError> {
+    let Some(hex) = text.strip_prefix("\\x") else { return bytea_from_escapes(text) };
+    let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    if digits.len() % 2 == 1 {
+        return Err(SqlError::new("22023", "invalid hexadecimal data: odd number of digits"));
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pairs = digits.chunks_exact(2).map(|pair| {
+        let (high, low) = (digit(pair[0])?, digit(pair[1])?);
+        u8::try_from(high * 16 + low).ok()
+    });
+    let bytes: Option<Vec<u8>> = pairs.collect();
+    bytes.map(Value::Bytea).ok_or_else(|| SqlError::new("22023", "invalid hexadecimal digit"))
+}
+
+/// The older format of bytea: `\\` and `\ooo`.
+fn bytea_from_escapes(text: &str) -> Result<Value, SqlError> {
+    let malformed = || malformed(text, DataType::Bytea);
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first != b'\\' {
+            bytes.push(first);
+        } else if rest.first() == Some(&b'\\') {
+            bytes.push(b'\\');
+            rest = &rest[1..];
+        } else {
+            let octal = rest.get(..3).ok_or_else(malformed)?;
+            let octal = std::str::from_utf8(octal).map_err(|_| malformed())?;
+            bytes.push(u8::from_str_radix(octal, 8).map_err(|_| malformed())?);
+            rest = &rest[3..];
+        }
+    }
+    Ok(Value::Bytea(bytes))
+}
+
+/// A timestamp, or a date at midnight. A time zone of UTC is accepted and dropped.
+fn timestamp_from_text(text: &str) -> Option<NaiveDateTime> {
+    let text = text.trim_end_matches('Z').trim_end_matches("+00").trim_end_matches("+00:00");
+    let (date, time) = match text.find([' ', 'T']) {
+        Some(at) => (&text[..at], text[at + 1..].trim()),
+        None => (text, ""),
+    };
+    let date = date_from_text(date)?;
+    let time = if time.is_empty() { NaiveTime::MIN } else { time_from_text(time)? };
+    Some(date.and_time(time))
+}
+
+fn date_from_text(text: &str) -> Option<NaiveDate> {
+    if text.len() == 8 && text.bytes().all(|b| b.is_ascii_digit()) {
+        return NaiveDate::parse_from_str(text, "%Y%m%d").ok();
+    }
+    let mut parts = text.split(['-', '/']);
+    let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
+    let digits = |part: &str, most: usize| {
+        !part.is_empty() && part.len() <= most && part.bytes().all(|b| b.is_ascii_digit())
+    };
+    if parts.next().is_some() || !digits(year, 4) || !digits(month, 2) || !digits(day, 2) {
+        return None;
+    }
+    NaiveDate::from_ymd_opt(year.parse().ok()?, month.parse().ok()?, day.parse().ok()?)
+}
+
+fn time_from_text(text: &str) -> Option<NaiveTime> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let mut parts = whole.split(':');
+    let mut part = || -> Option<u32> {
+        let part = parts.next()?;
+        (part.len() <= 2).then(|| part.parse().ok())?
+    };
+    let (hour, minute) = (part()?, part()?);
+    let second = match part() {
+        Some(second) => second,
+        None if whole.matches(':').count() == 1 => 0,
+        None => return None,
+    };
+    if fraction.len() > 9 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let micros: u32 = format!("{fraction:0<6}")[..6].parse().ok()?;
+    NaiveTime::from_hms_micro_opt(hour, minute, second, micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn float(number: f64) -> String {
+        Value::Float(number).to_text(DataType::Double)
+    }
+
+    #[test]
+    fn floats_print_as_postgresql_prints_them() {
+        assert_eq!(float(0.1), "0.1");
+        assert_eq!(float(1e15), "1e+15");
+        assert_eq!(float(123_456_789_012_345.0), "123456789012345");
+        assert_eq!(float(1e-5), "1e-05");
+        assert_eq!(float(0.0001), "0.0001");
+        assert_eq!(float(-1.5), "-1.5");
+        assert_eq!(float(f64::NAN), "NaN");
+        assert_eq!(Value::Float(f64::from(1.1_f32)).to_text(DataType::Real), "1.1");
+        assert_eq!(Value::Float(1_000_000.0).to_text(DataType::Real), "1e+06");
+    }
+
+    #[test]
+    fn every_type_reads_what_it_prints() {
+        let texts = [
+            (DataType::Boolean, "t"),
+            (DataType::BigInt, "-9223372036854775808"),
+            (DataType::Double, "3.25"),
+            (DataType::Numeric(None), "10.50"),
+            (DataType::Text, " a b "),
+            (DataType::Bytea, "\\x00ff10"),
+            (DataType::Date, "2024-02-29"),
+            (DataType::Timestamp, "2024-01-02 03:04:05.678"),
+            (DataType::Timestamp, "2024-01-02 03:04:00"),
+            (DataType::Uuid, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+        ];
+        for (data_type, text) in texts {
+            let value = Value::from_text(text, data_type).unwrap();
+            assert_eq!(value.to_text(data_type), text);
+        }
+    }
+
+    #[test]
+    fn malformed_texts_have_their_sqlstate() {
+        let code = |text: &str, data_type| Value::from_text(text, data_type).unwrap_err().code;
+        assert_eq!(code("x", DataType::Integer), "22P02");
+        assert_eq!(code("40000", DataType::SmallInt), "22003");
+        assert_eq!(code("1e400", DataType::Double), "22003");
+        assert_eq!(code("abcd", DataType::Varchar(Some(3))), "22001");
+        assert_eq!(code("2024-02-30", DataType::Date), "22008");
+        assert_eq!(code("1000", DataType::Numeric(Some((5, 2)))), "22003");
+        assert_eq!(code("\\x0", DataType::Bytea), "22023");
+        assert_eq!(code("", DataType::Boolean), "22P02");
+    }
+
+    #[test]
+    fn numeric_is_rounded_to_its_scale() {
+        let value = Value::from_text("1.005", DataType::Numeric(Some((5, 2)))).unwrap();
+        assert_eq!(value.to_text(DataType::Numeric(None)), "1.01");
+        let value = Value::from_text("1", DataType::Numeric(Some((5, 2)))).unwrap();
+        assert_eq!(value.to_text(DataType::Numeric(None)), "1.00");
+    }
+
+    #[test]
+    fn char_is_padded_when_printed_only() {
+        let value = Value::from_text("ab  ", DataType::Char(4)).unwrap();
+        assert_eq!(value, Value::Text("ab".to_owned()));
+        assert_eq!(value.to_text(DataType::Char(4)), "ab  ");
+    }
+}

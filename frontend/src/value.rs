@@ -1,0 +1,134 @@
+//! Values of SQL and their types.
+
+use chrono::{NaiveDate, NaiveDateTime};
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A type of a column or an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum DataType {
+    /// BOOLEAN.
+    Boolean,
+    /// SMALLINT.
+    SmallInt,
+    /// INTEGER.
+    Integer,
+    /// BIGINT.
+    BigInt,
+    /// REAL.
+    Real,
+    /// DOUBLE PRECISION.
+    Double,
+    /// NUMERIC, with precision and scale if they were given.
+    Numeric(Option<(u8, u8)>),
+    /// TEXT; also the type of a literal whose type is not known yet.
+    Text,
+    /// VARCHAR(n) in characters; without a number any length.
+    Varchar(Option<u32>),
+    /// CHAR(n) in characters, padded with blanks.
+    Char(u32),
+    /// BYTEA.
+    Bytea,
+    /// DATE.
+    Date,
+    /// TIMESTAMP without time zone.
+    Timestamp,
+    /// UUID.
+    Uuid,
+}
+
+impl DataType {
+    /// The type's name as PostgreSQL's `format_type` writes it.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Numeric(Some((precision, scale))) => format!("numeric({precision},{scale})"),
+            Self::Varchar(Some(length)) => format!("character varying({length})"),
+            Self::Char(length) => format!("character({length})"),
+            _ => self.base_name().to_owned(),
+        }
+    }
+
+    /// The type's name without its length, precision and scale.
+    #[must_use]
+    pub fn base_name(self) -> &'static str {
+        match self {
+            Self::Boolean => "boolean",
+            Self::SmallInt => "smallint",
+            Self::Integer => "integer",
+            Self::BigInt => "bigint",
+            Self::Real => "real",
+            Self::Double => "double precision",
+            Self::Numeric(_) => "numeric",
+            Self::Text => "text",
+            Self::Varchar(_) => "character varying",
+            Self::Char(_) => "character",
+            Self::Bytea => "bytea",
+            Self::Date => "date",
+            Self::Timestamp => "timestamp without time zone",
+            Self::Uuid => "uuid",
+        }
+    }
+
+    /// Whether it is SMALLINT, INTEGER or BIGINT.
+    #[must_use]
+    pub fn is_integer(self) -> bool {
+        matches!(self, Self::SmallInt | Self::Integer | Self::BigInt)
+    }
+
+    /// Whether arithmetic is defined on it.
+    #[must_use]
+    pub fn is_number(self) -> bool {
+        self.is_integer() || matches!(self, Self::Real | Self::Double | Self::Numeric(_))
+    }
+
+    /// Whether its values are texts.
+    #[must_use]
+    pub fn is_text(self) -> bool {
+        matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_))
+    }
+}
+
+/// A value. Integers of all widths are one variant; the column's type bounds them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// NULL of any type.
+    Null,
+    /// BOOLEAN.
+    Boolean(bool),
+    /// SMALLINT, INTEGER, BIGINT.
+    Integer(i64),
+    /// REAL and DOUBLE PRECISION.
+    Float(f64),
+    /// NUMERIC.
+    Numeric(Decimal),
+    /// TEXT, VARCHAR, CHAR. Inside the engine CHAR has no blanks at its end; results are padded.
+    Text(String),
+    /// BYTEA.
+    Bytea(Vec<u8>),
+    /// DATE.
+    Date(NaiveDate),
+    /// TIMESTAMP.
+    Timestamp(NaiveDateTime),
+    /// UUID.
+    Uuid(Uuid),
+}
+
+impl Value {
+    /// Whether it is NULL.
+    #[must_use]
+    pub fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// About how many bytes it takes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let apart = match self {
+            Self::Text(text) => text.len(),
+            Self::Bytea(bytes) => bytes.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + apart
+    }
+}

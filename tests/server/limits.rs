@@ -1,0 +1,123 @@
+//! Limits of connections and statements, cancelling, and how a server stops.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use tokio_postgres::NoTls;
+use tokio_postgres::error::SqlState;
+
+use crate::process::{Server, read_all};
+
+/// A statement that nobody waits for to its end.
+const LONG: &str =
+    "SELECT count(*) FROM n a CROSS JOIN n b CROSS JOIN n c WHERE a.i + b.i + c.i < 0";
+
+/// Makes the table that [`LONG`] needs.
+fn prepare_long(server: &Server) {
+    let values: Vec<String> = (0..2_000).map(|i| format!("({i})")).collect();
+    server.query("CREATE TABLE n (i INTEGER PRIMARY KEY)");
+    server.query(&format!("INSERT INTO n VALUES {}", values.join(",")));
+}
+
+#[tokio::test]
+async fn a_cancel_request_ends_the_statement_alone() {
+    let server = Server::start(&[]);
+    prepare_long(&server);
+    let client = server.client().await;
+    let cancel = client.cancel_token();
+    let mut statement = std::pin::pin!(client.batch_execute(LONG));
+    // A request that comes before the statement is rightly without effect, so it is repeated.
+    let error = loop {
+        tokio::select! {
+            result = &mut statement => break result.unwrap_err(),
+            () = tokio::time::sleep(std::time::Duration::from_millis(50)) => {
+                cancel.cancel_query(NoTls).await.unwrap();
+            }
+        }
+    };
+    assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
+    assert_eq!(client.query_one("SELECT 1", &[]).await.unwrap().get::<_, i32>(0), 1);
+}
+
+#[test]
+fn a_statement_that_takes_too_long_is_cancelled() {
+    let server = Server::start(&["--statement-timeout", "500ms"]);
+    prepare_long(&server);
+    let error = server.failure(LONG);
+    assert!(error.contains("57014") && error.contains("statement timeout"), "{error}");
+    assert_eq!(server.query("SELECT 1"), "1");
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so() {
+    let server = Server::start(&["--connections-max", "2"]);
+    let first = server.client().await;
+    let _second = server.client().await;
+    let error = server.config().connect(NoTls).await.err().unwrap();
+    assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
+    assert!(error.as_db_error().unwrap().hint().unwrap().contains("--connections-max"));
+    drop(first);
+    // The place is free once the server has seen the end of the first.
+    while server.config().connect(NoTls).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn an_idle_connection_is_closed() {
+    let server = Server::start(&["--idle-timeout", "200ms"]);
+    let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    socket.write_all(b"\0\0\0\x15\0\x03\0\0user\0tester\0\0").unwrap();
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    assert!(String::from_utf8_lossy(&answer).contains("57P05"));
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_lets_statements_end_and_tells_clients() {
+    let mut server = Server::start(&[]);
+    server.query("CREATE TABLE t (a INTEGER)");
+    let mut idle = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    idle.write_all(b"\0\0\0\x15\0\x03\0\0user\0tester\0\0").unwrap();
+    let mut reader = BufReader::new(idle);
+    // ReadyForQuery is the last message of the startup.
+    let mut greeting = Vec::new();
+    while !greeting.ends_with(b"Z\0\0\0\x05I") {
+        let mut byte = [0];
+        reader.read_exact(&mut byte).unwrap();
+        greeting.push(byte[0]);
+    }
+    server.signal("TERM");
+    let mut farewell = Vec::new();
+    reader.read_to_end(&mut farewell).unwrap();
+    assert!(String::from_utf8_lossy(&farewell).contains("57P01"));
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_statement_that_does_not_end_delays_the_stop_for_a_bounded_time() {
+    let mut server = Server::start(&["--shutdown-timeout", "300ms"]);
+    prepare_long(&server);
+    let mut psql = server
+        .psql()
+        .args(["-X", "-v", "VERBOSITY=verbose"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = psql.stdin.take().unwrap();
+    writeln!(input, "SELECT 'begun';\n{LONG};").unwrap();
+    let mut output = BufReader::new(psql.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("begun") {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0, "psql ended");
+    }
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    drop(input);
+    let errors = read_all(psql.stderr.take().unwrap());
+    psql.wait().unwrap();
+    assert!(errors.contains("57014") || errors.contains("57P01"), "{errors}");
+}

@@ -1,0 +1,11 @@
+//! The `gannet serve` command, as PostgreSQL's own clients meet it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod copy;
+mod extended;
+mod limits;
+mod malformed;
+mod process;
+mod security;
+mod simple;
+mod tools;

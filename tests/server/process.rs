@@ -1,0 +1,137 @@
+//! A `gannet serve` process, and the clients that are run against it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
+
+use tokio_postgres::{Client, Config, NoTls};
+
+/// A server on a free port; killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    /// Starts it with more arguments, and waits until it listens.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let memory =
+            if arguments.contains(&"--memory") { &[][..] } else { &["--memory", "128MiB"] };
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(memory)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().strip_prefix("listening on 127.0.0.1:");
+        let port = port.unwrap_or_else(|| panic!("the server said {line:?}")).parse().unwrap();
+        Self { child, port }
+    }
+
+    /// `psql` with this server's address.
+    pub(crate) fn psql(&self) -> Command {
+        let mut psql = Command::new(installed("psql"));
+        psql.args(["--no-psqlrc", "--host=127.0.0.1", "--username=tester", "--dbname=test"])
+            .arg(format!("--port={}", self.port))
+            .env_remove("PGPASSWORD")
+            .env("PGSSLMODE", "disable");
+        psql
+    }
+
+    /// What psql prints for a script, unaligned and without headers.
+    pub(crate) fn query(&self, script: &str) -> String {
+        let output =
+            self.psql().args(["-v", "ON_ERROR_STOP=1", "-AtqX", "-c", script]).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", errors(&output));
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// What psql writes to standard error for a script that fails.
+    pub(crate) fn failure(&self, script: &str) -> String {
+        let output = self.psql().args(["-v", "VERBOSITY=verbose", "-c", script]).output().unwrap();
+        assert!(!output.status.success(), "{script} succeeded");
+        errors(&output)
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::new();
+        config.host("127.0.0.1").port(self.port).user("tester").dbname("test");
+        config
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let (client, connection) = self.config().connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    /// Sends a signal to the server's process.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([format!("-{name}"), id]).status().unwrap().success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The path of a program of PostgreSQL's, which is installed if it is missing.
+pub(crate) fn installed(program: &'static str) -> &'static str {
+    static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
+    let works = || Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+    let install = || {
+        let apt = Command::new("apt-get")
+            .args(["install", "--yes", "postgresql-client", "postgresql-contrib"])
+            .output();
+        match apt {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(errors(&output)),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    if !works() {
+        let result = INSTALLED.get_or_init(install);
+        assert!(
+            result.is_ok() && works(),
+            "install {program}, which Debian has in postgresql-client and postgresql-contrib: \
+             {result:?}"
+        );
+    }
+    program
+}
+
+/// A folder for a test's files, empty.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// Everything that a process writes to a pipe until it closes it.
+pub(crate) fn read_all(mut pipe: impl Read) -> String {
+    let mut text = String::new();
+    pipe.read_to_string(&mut text).unwrap();
+    text
+}

@@ -1,0 +1,102 @@
+//! The simple protocol, by psql.
+
+use crate::process::{Server, errors};
+
+#[test]
+fn psql_runs_statements() {
+    let server = Server::start(&[]);
+    assert_eq!(server.query("SELECT 1"), "1");
+    server.query(
+        "CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, balance NUMERIC(12,2))",
+    );
+    server.query("INSERT INTO account VALUES (1, 'Ada', 10.50), (2, 'Ben', NULL)");
+    assert_eq!(server.query("SELECT * FROM account ORDER BY id"), "1|Ada|10.50\n2|Ben|");
+    assert_eq!(server.query("SHOW server_version").split('.').next(), Some("15"));
+}
+
+#[test]
+fn command_tags_tell_what_was_done() {
+    let server = Server::start(&[]);
+    let script = "CREATE TABLE t (a INTEGER); INSERT INTO t VALUES (1), (2); UPDATE t SET a = 3; DELETE FROM t";
+    let output = server.psql().args(["-X", "-c", script]).output().unwrap();
+    let tags = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(tags, "CREATE TABLE\nINSERT 0 2\nUPDATE 2\nDELETE 2\n");
+}
+
+#[test]
+fn errors_have_code_place_and_hint() {
+    let server = Server::start(&[]);
+    server.query("CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL)");
+    let unknown = server.failure("SELECT id,\n  ownr FROM account");
+    assert!(unknown.contains("ERROR:  42703: "), "{unknown}");
+    assert!(unknown.contains("LINE 2:   ownr FROM account\n          ^"), "{unknown}");
+    assert!(unknown.contains("HINT:") && unknown.contains("owner"), "{unknown}");
+    let null = server.failure("INSERT INTO account VALUES (1, NULL)");
+    assert!(null.contains("ERROR:  23502: "), "{null}");
+    server.query("INSERT INTO account VALUES (1, 'Ada')");
+    let twice = server.failure("INSERT INTO account VALUES (1, 'Ben')");
+    assert!(twice.contains("ERROR:  23505: "), "{twice}");
+    assert!(server.failure("SELECT 1/0").contains("22012"));
+    assert!(server.failure("SELEC 1").contains("42601"));
+}
+
+#[test]
+fn statements_of_one_message_are_one_transaction() {
+    let server = Server::start(&[]);
+    server.query("CREATE TABLE t (a INTEGER PRIMARY KEY)");
+    let error = server.failure("INSERT INTO t VALUES (1); INSERT INTO t VALUES (1)");
+    assert!(error.contains("23505"), "{error}");
+    assert_eq!(server.query("SELECT count(*) FROM t"), "0");
+    server.query("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)");
+    assert_eq!(server.query("SELECT count(*) FROM t"), "2");
+}
+
+#[test]
+fn the_place_of_an_error_counts_from_the_first_statement() {
+    let server = Server::start(&[]);
+    let error = server.failure("SELECT 'é'; SELECT nothing");
+    assert!(
+        error.contains("LINE 1: SELECT 'é'; SELECT nothing\n                           ^"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_failed_transaction_refuses_statements_until_rollback() {
+    let server = Server::start(&[]);
+    server.query("CREATE TABLE t (a INTEGER PRIMARY KEY)");
+    let script = "BEGIN;\nINSERT INTO t VALUES (1);\nSELECT 1/0;\nSELECT 2;\nCOMMIT;\nSELECT count(*) FROM t;\n";
+    let file = crate::process::folder("failed-transaction").join("script.sql");
+    std::fs::write(&file, script).unwrap();
+    let output =
+        server.psql().args(["-AtqX", "-v", "VERBOSITY=verbose", "-f"]).arg(&file).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n");
+    let errors = errors(&output);
+    assert!(errors.contains("22012") && errors.contains("25P02"), "{errors}");
+}
+
+#[test]
+fn psql_describes_tables() {
+    let server = Server::start(&[]);
+    server.query("CREATE TABLE account (id SERIAL PRIMARY KEY, owner VARCHAR(20) NOT NULL, age INTEGER DEFAULT 7)");
+    server.query("CREATE INDEX account_owner ON account (owner)");
+    assert!(server.query("\\dt").contains("public|account|table"));
+    assert!(server.query("\\di").contains("public|account_owner|index"));
+    // Indexes are below the rows, where -t shows nothing.
+    let described = server.psql().args(["-AqX", "-c", "\\d account"]).output().unwrap();
+    let table = String::from_utf8(described.stdout).unwrap();
+    for part in ["id|integer|", "owner|character varying(20)||not null|", "age|integer|||7"] {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+    assert!(table.contains("\"account_pkey\" PRIMARY KEY"), "{table}");
+    assert!(table.contains("\"account_owner\" btree (owner)"), "{table}");
+}
+
+#[test]
+fn a_dropped_connection_rolls_back() {
+    let server = Server::start(&[]);
+    server.query("CREATE TABLE t (a INTEGER PRIMARY KEY)");
+    server.query("BEGIN; INSERT INTO t VALUES (1)");
+    server.query("INSERT INTO t VALUES (1)");
+    assert_eq!(server.query("SELECT count(*) FROM t"), "1");
+}
