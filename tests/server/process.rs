@@ -101,6 +101,8 @@ pub(crate) fn installed(program: &'static str) -> &'static str {
     static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
     let works = || Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
     let install = || {
+        // A fresh machine has no list of packages yet.
+        let _ = Command::new("apt-get").arg("update").output();
         let apt = Command::new("apt-get")
             .args(["install", "--yes", "postgresql-client", "postgresql-contrib"])
             .output();
