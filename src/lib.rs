@@ -105,7 +105,6 @@
 
 pub use gannet_engine::{
     Abort, Change, Cluster, ClusterError, ClusterOptions, Completion, Configuration, Coordinator,
-    Deferred, Direction, KeyRange, KeyValue, Loader, LockMode, LogObserver, Lost, Node,
-    Observation, Outcome, Page, Place, RowId, Savepoint, ScanPage, StorageError, TableId, Topology,
-    Transaction,
+    Deferred, Direction, KeyRange, KeyValue, Loader, LockMode, LogObserver, Lost, Node, Outcome,
+    Page, Place, RowId, Savepoint, StorageError, TableId, Topology, Transaction,
 };

@@ -2,6 +2,7 @@
 //! cluster behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -228,7 +229,7 @@ fn a_table_that_fills_up_refuses_inserts_and_goes_on_otherwise() {
 
 #[test]
 fn large_values_and_large_transactions() {
-    let cluster = open(64 << 20);
+    let cluster = open(512 << 20);
     assert!(cluster.create_table("too large", 4097, 1).is_err());
     let table = cluster.create_table("large", 4096, 100).unwrap();
     let written = cluster.run(move |tx| tx.insert(table, 1, &[3; 4096]));
@@ -247,10 +248,20 @@ fn large_values_and_large_transactions() {
         cluster.run(move |tx| (10..20).try_for_each(|key| tx.insert(table, key, &[4; 4096])));
     assert_eq!(large.unwrap(), Outcome::Committed(()));
     assert_sound(&cluster);
-    // One of more than the largest message.
-    let too_much =
-        cluster.run(move |tx| (1_000..2_100).try_for_each(|key| tx.insert(table, key, &[4; 4096])));
-    assert!(matches!(too_much.unwrap(), Outcome::Aborted(Abort::TooLarge { .. })));
+    // One in many parts, and one that is too large.
+    let insert = |keys: Range<u64>| {
+        cluster.run(move |tx| {
+            let mode = LockMode::Insert;
+            let rows: Vec<_> =
+                keys.clone().map(|key| tx.add_to_write_set(table, key, mode)).collect();
+            tx.execute()?;
+            rows.into_iter().try_for_each(|row| tx.put(row, &[5; 4096]))
+        })
+    };
+    assert_eq!(insert(10_000..12_000).unwrap(), Outcome::Committed(()));
+    assert_sound(&cluster);
+    let too_much = insert(20_000..36_400).unwrap();
+    assert!(matches!(too_much, Outcome::Aborted(Abort::TooLarge { .. })), "{too_much:?}");
     assert_sound(&cluster);
     let many_locks = cluster.run(move |tx| {
         let mode = LockMode::Insert;

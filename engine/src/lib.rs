@@ -35,7 +35,7 @@ pub use deferred::{Deferred, KeyValue, Page, Savepoint};
 pub use loader::Loader;
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
-pub use transaction::{Change, KeyRange, Observation, RowId, ScanPage, Transaction};
+pub use transaction::{Change, KeyRange, RowId, Transaction};
 pub use worker::{Job, Worker, WorkerParts};
 
 /// Re-exported for tests that remove a rule.

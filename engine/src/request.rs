@@ -8,6 +8,8 @@
 //! UNLOCK         u16 table | u16 partition | u32 bucket      | u64 key     | u64 owner | row key
 //! SCAN           u16 table | u16 partition | u32 rows        | u64 shape   | u64 owner | from | to
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
+//! LOG_PART       u32 epoch | u16 node | u16 worker | u64 counter | u64 coroutine
+//!                u32 bytes of the record | u32 offset of the part | part of a commit record
 //!
 //! answer to READ and LOCK, where it has one: u64 version | value
 //! answer to LOCK for insert in an ordered table: u64 version, then words: leaf | before |
@@ -19,8 +21,7 @@
 //!
 //! *Source*: FaSST section 5, figure 6.
 
-use gannet_rpc::MESSAGE_BYTES_MAX;
-use gannet_storage::{LeafChange, LeafVersion, LockMode, Owner};
+use gannet_storage::{LeafChange, LeafVersion, LockMode, Owner, RecordPart, TransactionId};
 
 pub(crate) const READ: u16 = 1;
 pub(crate) const LOCK: u16 = 2;
@@ -31,6 +32,7 @@ pub(crate) const PRIMARY: u16 = 6;
 pub(crate) const UNLOCK: u16 = 7;
 pub(crate) const VALIDATE_LEAF: u16 = 8;
 pub(crate) const SCAN: u16 = 9;
+pub(crate) const LOG_PART: u16 = 10;
 
 /// Modes of LOCK.
 pub(crate) const UPDATE: u16 = 1;
@@ -41,15 +43,17 @@ pub(crate) const DELETE: u16 = 3;
 pub(crate) const KEY_REQUEST_BYTES: usize = 24;
 /// Bytes before the value in an answer to READ or LOCK.
 pub(crate) const VERSION_BYTES: usize = 8;
-/// Bytes of responses to one message beyond which no further row is added to it: half of the largest
-/// message, so that a row and the answers `Postponed` to the other requests find room.
-pub(crate) const RESPONSE_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 2;
+/// Bytes of responses to one message beyond which no further row is added to it; another row and the
+/// answers `Postponed` to the other requests find room in the largest message.
+pub(crate) const RESPONSE_BYTES_MAX: usize = 1 << 20;
+/// Largest part of a record that is sent at once, so that a large one holds up no other transaction.
+pub(crate) const PART_BYTES_MAX: usize = 256 << 10;
 
 /// What a participant answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Status {
-    /// LOG, BACKUP, PRIMARY, UNLOCK: done, now or before. VALIDATE: unchanged.
+    /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK: done, now or before. VALIDATE: unchanged.
     Done = 1,
     /// READ: found, with version and value.
     Found = 2,
@@ -164,6 +168,43 @@ pub(crate) fn decode_leaf_change(bytes: &[u8]) -> Option<LeafChange> {
     Some(LeafChange { leaf, before: u64_at(bytes, 8), after: known(16), split })
 }
 
+/// Bytes before the part in a `LOG_PART`.
+const PART_HEADER_BYTES: usize = 32;
+
+/// Writes the request for a part to `out`, which is cleared.
+pub(crate) fn encode_part(part: &RecordPart<'_>, out: &mut Vec<u8>) {
+    let RecordPart { id, record_bytes, offset, bytes } = *part;
+    let TransactionId { epoch, node, worker, coroutine, counter } = id;
+    let length = |bytes: usize| u32::try_from(bytes).expect("a record is at most 64 MiB long");
+    out.clear();
+    out.extend_from_slice(&epoch.to_le_bytes());
+    out.extend_from_slice(&node.to_le_bytes());
+    out.extend_from_slice(&worker.to_le_bytes());
+    out.extend_from_slice(&counter.to_le_bytes());
+    out.extend_from_slice(&u64::from(coroutine).to_le_bytes());
+    out.extend_from_slice(&length(record_bytes).to_le_bytes());
+    out.extend_from_slice(&length(offset).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// The part in a request.
+pub(crate) fn decode_part(bytes: &[u8]) -> Option<RecordPart<'_>> {
+    let (header, bytes) = bytes.split_first_chunk::<PART_HEADER_BYTES>()?;
+    let (names, sizes) = (u64_at(header, 0).to_le_bytes(), u64_at(header, 24).to_le_bytes());
+    let [e0, e1, e2, e3, n0, n1, w0, w1] = names;
+    let [r0, r1, r2, r3, o0, o1, o2, o3] = sizes;
+    let id = TransactionId {
+        epoch: u32::from_le_bytes([e0, e1, e2, e3]),
+        node: u16::from_le_bytes([n0, n1]),
+        worker: u16::from_le_bytes([w0, w1]),
+        coroutine: u16::try_from(u64_at(header, 16)).ok()?,
+        counter: u64_at(header, 8),
+    };
+    let record_bytes = u32::from_le_bytes([r0, r1, r2, r3]) as usize;
+    let offset = u32::from_le_bytes([o0, o1, o2, o3]) as usize;
+    Some(RecordPart { id, record_bytes, offset, bytes })
+}
+
 /// The 8 bytes at `at`, which the caller knows to be there.
 #[inline]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -200,6 +241,13 @@ mod tests {
             let change = LeafChange { leaf: 7, before: 8, after, split };
             assert_eq!(decode_leaf_change(&encode_leaf_change(change)), Some(change));
         }
+        let id =
+            TransactionId { epoch: 1, node: 2, worker: 3, coroutine: 4, counter: u64::MAX - 5 };
+        let part = RecordPart { id, record_bytes: 70_000, offset: 60_000, bytes: b"part" };
+        let mut bytes = Vec::new();
+        encode_part(&part, &mut bytes);
+        assert_eq!(decode_part(&bytes), Some(part));
+        assert_eq!(decode_part(&bytes[..PART_HEADER_BYTES - 1]), None);
         for status in 1..=12 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }

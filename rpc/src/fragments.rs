@@ -18,8 +18,11 @@ use crate::buffer::Buffer;
 use crate::packet::{Contents, HEADER_BYTES, seal};
 use crate::transport::PacketSender;
 
-/// Largest message of one batch to one destination, in bytes: a few values of a MiB.
-pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Largest message, in bytes: several values of a MiB, if one request has them all.
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the requests of a batch to one destination, and of what is expected in return, beyond
+/// which it takes no further request: a receiver runs them without a pause.
+pub(crate) const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Fragments sent at once: a ring of the `memory` transport holds as many of the largest packets.
 pub(crate) const WINDOW: u16 = 3;
 

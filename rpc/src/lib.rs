@@ -41,7 +41,7 @@ pub use fragments::MESSAGE_BYTES_MAX;
 pub use identity::Identity;
 #[cfg(not(loom))]
 pub use memory::{MemoryFabric, MemoryReceiver, MemorySender};
-pub use message::{Message, Messages, ResponseWriter};
+pub use message::{Message, Messages, PAYLOAD_BYTES_MAX, ResponseWriter};
 pub use packet::{Contents, HEADER_BYTES, Kind, PacketHeader, Route};
 pub use parking::{Parking, Waker};
 pub use request_batch::{RequestBatch, TooLarge};

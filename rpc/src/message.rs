@@ -8,8 +8,11 @@
 //! *Source*: FaSST section 4.2, "Request batching".
 
 use crate::buffer::Buffer;
+use crate::fragments::MESSAGE_BYTES_MAX;
 
 pub(crate) const MESSAGE_HEADER_BYTES: usize = 8;
+/// Largest payload of one request, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = MESSAGE_BYTES_MAX - MESSAGE_HEADER_BYTES;
 
 /// Bytes that a message with a payload of `payload_bytes` takes in a packet.
 #[inline]

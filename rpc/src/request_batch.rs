@@ -9,7 +9,7 @@
 //! *Source*: FaSST section 4.2.
 
 use crate::buffer::Buffer;
-use crate::fragments::{Assembly, MESSAGE_BYTES_MAX};
+use crate::fragments::{Assembly, BATCH_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::message::{Message, Messages, append, message_bytes};
 use crate::packet::HEADER_BYTES;
 
@@ -102,8 +102,8 @@ impl RequestBatch {
     /// Adds a request of `kind` to `destination`, whose response takes at most `response_bytes`.
     ///
     /// # Errors
-    /// [`TooLarge`], with nothing added, if the destination's requests or responses exceed
-    /// [`MESSAGE_BYTES_MAX`].
+    /// [`TooLarge`], with nothing added, if the destination's requests or responses exceed 1 MiB, or
+    /// this request alone [`MESSAGE_BYTES_MAX`].
     #[inline(always)]
     pub fn push(
         &mut self,
@@ -112,8 +112,8 @@ impl RequestBatch {
         payload: &[u8],
         response_bytes: usize,
     ) -> Result<(), TooLarge> {
-        let max = MESSAGE_BYTES_MAX;
         let lane = &mut self.lanes[usize::from(destination)];
+        let max = if lane.requests == 0 { MESSAGE_BYTES_MAX } else { BATCH_BYTES_MAX };
         let request_bytes = lane.request.len().saturating_sub(HEADER_BYTES);
         let request = request_bytes + message_bytes(payload.len());
         let response = lane.response_bytes + message_bytes(response_bytes);
@@ -174,17 +174,20 @@ mod tests {
     #[test]
     fn a_destination_takes_no_more_than_a_message() {
         let mut batch = RequestBatch::new(2);
-        let max = MESSAGE_BYTES_MAX;
-        let too_much = vec![0; max];
-        let refused = |bytes| Err(TooLarge { bytes, max });
-        assert_eq!(batch.push(1, 7, &too_much, 0), refused(max + 8));
+        let too_much = vec![0; MESSAGE_BYTES_MAX];
+        let refused = |bytes, max| Err(TooLarge { bytes, max });
+        let alone = refused(MESSAGE_BYTES_MAX + 8, MESSAGE_BYTES_MAX);
+        assert_eq!(batch.push(1, 7, &too_much, 0), alone);
         assert!(batch.is_empty());
+        let max = BATCH_BYTES_MAX;
         assert_eq!(batch.push(1, 7, &[0; 8], max - 32), Ok(()));
-        assert_eq!(batch.push(1, 7, &[0; 8], 24), refused(max + 8));
+        assert_eq!(batch.push(1, 7, &[0; 8], 24), refused(max + 8, max));
         assert_eq!(batch.push(1, 7, &[0; 8], 16), Ok(()));
         assert_eq!(batch.push(0, 7, &[0; 8], 24), Ok(()));
         assert_eq!(batch.destinations, [1, 0]);
         batch.clear();
         assert!(batch.is_empty());
+        assert_eq!(batch.push(1, 7, &too_much[8..], 0), Ok(()));
+        assert_eq!(batch.push(1, 7, &[0; 8], 0), refused(MESSAGE_BYTES_MAX + 16, max));
     }
 }

@@ -209,8 +209,16 @@ impl Pair {
 fn messages_of_every_size_arrive_once_over_a_bad_network() {
     for seed in 0..5 {
         let mut pair = Pair::new(seed, 5);
-        let calls: [&[usize]; 7] =
-            [&[32], &[0, 5, 1_400], &[1_444], &[1_445, 3], &[100; 40], &[40_000], &[1 << 20, 17]];
+        let calls: [&[usize]; 8] = [
+            &[32],
+            &[0, 5, 1_400],
+            &[1_444],
+            &[1_445, 3],
+            &[100; 40],
+            &[40_000],
+            &[1 << 20],
+            &[1_000_000, 17],
+        ];
         let mut requests = 0;
         for round in 0..12 {
             for (number, sizes) in (0..).zip(calls) {

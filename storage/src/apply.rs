@@ -57,7 +57,8 @@ impl Table {
                 Item::Put { key, row_key, value } => {
                     let quota = Quota::BeyondLimit;
                     let stored = if self.layout().is_heap {
-                        self.put_row(bucket, next, RowKey::new(row_key), value, quota)
+                        let row = (unit.owner, RowKey::with_hash(key, row_key));
+                        self.put_row(bucket, next, row, value, quota)
                     } else {
                         bucket.put(next, self.locate(key).tag, key, value, quota)
                     };
@@ -69,8 +70,8 @@ impl Table {
                         self.limit_bytes()
                     );
                 }
-                Item::Delete { row_key, .. } if self.layout().is_heap => {
-                    self.remove_row(bucket, *next, RowKey::new(row_key));
+                Item::Delete { key, row_key } if self.layout().is_heap => {
+                    self.remove_row(bucket, *next, RowKey::with_hash(key, row_key));
                 }
                 Item::Delete { key, .. } => bucket.remove(*next, self.locate(key).tag, key),
             }

@@ -5,6 +5,9 @@
 //! its memory is bounded by nodes x coroutines x the largest record. Worker i receives records from
 //! worker i of other nodes alone, so a worker's slots are its own and need no synchronisation.
 //!
+//! A record larger than a message arrives in parts, one after the other. It is in the log once it is
+//! there as a whole, and acknowledged then alone; the last record stays until it is replaced by it.
+//!
 //! *Source*: FaSST section 5, step 3; `recovery.md`, rule C8.
 //!
 //! *Not here*: the disk.
@@ -12,7 +15,11 @@
 use std::sync::Arc;
 
 use crate::bucket_update::Malformed;
-use crate::commit_record::CommitRecord;
+use crate::commit_record::{CommitRecord, RECORD_BYTES_MAX};
+use crate::owner::TransactionId;
+
+/// Bytes of a slot that are kept for the next record.
+const BYTES_KEPT_MAX: usize = 64 << 10;
 
 /// Sees every record as it is stored, before a later one overwrites it.
 pub trait LogObserver: Send + Sync {
@@ -25,8 +32,23 @@ pub trait LogObserver: Send + Sync {
 pub enum Stored {
     /// The record is in its slot.
     Stored,
-    /// The slot holds this record or a later one; it was left as it is.
+    /// The slot holds this record or part of it, or a later one; it was left as it is.
     Duplicate,
+    /// The part is there; the record is not yet.
+    Partial,
+}
+
+/// A part of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPart<'a> {
+    /// The record's transaction.
+    pub id: TransactionId,
+    /// Bytes of the whole record.
+    pub record_bytes: usize,
+    /// Where the part begins.
+    pub offset: usize,
+    /// The part.
+    pub bytes: &'a [u8],
 }
 
 /// One record's place. Empty until its coroutine first logs.
@@ -35,6 +57,24 @@ struct Slot {
     /// (epoch, counter) of the record.
     position: (u32, u64),
     record: Vec<u8>,
+    /// The next record, while it arrives.
+    arriving: Arriving,
+}
+
+/// A record of which some parts are missing.
+#[derive(Default)]
+struct Arriving {
+    position: (u32, u64),
+    bytes: Vec<u8>,
+}
+
+impl Slot {
+    fn finish(&mut self, position: (u32, u64), observer: Option<&dyn LogObserver>) {
+        self.position = position;
+        if let Some(observer) = observer {
+            observer.stored(&self.record);
+        }
+    }
 }
 
 /// The slots that one worker of a node keeps, as log replica, for the coroutines of its peers.
@@ -59,21 +99,66 @@ impl CommitLog {
     /// [`Malformed`] if the bytes are no record, or name a coroutine that has no slot.
     pub fn store(&mut self, record: &[u8]) -> Result<Stored, Malformed> {
         let id = CommitRecord::parse(record)?.id;
+        let slot = self.slot(id)?;
+        let slot = &mut self.slots[slot];
+        let position = (id.epoch, id.counter);
+        if slot.position >= position {
+            return Ok(Stored::Duplicate);
+        }
+        slot.record.clear();
+        slot.record.shrink_to(BYTES_KEPT_MAX);
+        slot.record.extend_from_slice(record);
+        slot.finish(position, self.observer.as_deref());
+        Ok(Stored::Stored)
+    }
+
+    /// Stores part of a record whose earlier parts were stored before; with the last one the record
+    /// is in its slot.
+    ///
+    /// # Errors
+    /// [`Malformed`] if the part does not continue what is there, if all parts make no record, or if
+    /// they name a coroutine that has no slot.
+    pub fn store_part(&mut self, part: &RecordPart<'_>) -> Result<Stored, Malformed> {
+        let RecordPart { id, record_bytes, offset, bytes } = *part;
+        let slot = self.slot(id)?;
+        let slot = &mut self.slots[slot];
+        let position = (id.epoch, id.counter);
+        if slot.position >= position || slot.arriving.position > position {
+            return Ok(Stored::Duplicate);
+        }
+        let end = offset.saturating_add(bytes.len());
+        Malformed::check("record of parts", end, record_bytes.min(RECORD_BYTES_MAX))?;
+        if slot.arriving.position < position {
+            slot.arriving = Arriving {
+                position,
+                bytes: Vec::with_capacity(record_bytes.min(RECORD_BYTES_MAX)),
+            };
+        }
+        let arrived = slot.arriving.bytes.len();
+        Malformed::check("parts of a record before this one", offset, arrived)?;
+        if offset < arrived {
+            return Ok(Stored::Duplicate);
+        }
+        slot.arriving.bytes.extend_from_slice(bytes);
+        if end < record_bytes {
+            return Ok(Stored::Partial);
+        }
+        let whole = std::mem::take(&mut slot.arriving).bytes;
+        if CommitRecord::parse(&whole)?.id != id {
+            return Err(Malformed { what: "record of parts", expected: end, found: 0 });
+        }
+        slot.record = whole;
+        slot.finish(position, self.observer.as_deref());
+        Ok(Stored::Stored)
+    }
+
+    /// Where the records of a coroutine are kept.
+    fn slot(&self, id: TransactionId) -> Result<usize, Malformed> {
         let coroutine = usize::from(id.coroutine);
         let index = usize::from(id.node) * self.coroutines + coroutine;
         let found = if coroutine < self.coroutines { self.slots.len() } else { 0 };
         Malformed::check("record's coroutine", index + 1, found)?;
-        let slot = &mut self.slots[index];
-        if slot.position >= (id.epoch, id.counter) {
-            return Ok(Stored::Duplicate);
-        }
-        slot.position = (id.epoch, id.counter);
-        slot.record.clear();
-        slot.record.extend_from_slice(record);
-        if let Some(observer) = &self.observer {
-            observer.stored(&slot.record);
-        }
-        Ok(Stored::Stored)
+        Ok(index)
     }
 
     /// The records present, in the order of their coroutines.
@@ -104,6 +189,43 @@ mod tests {
         assert_eq!(log.store(&record(0, 2, 1)), Ok(Stored::Stored));
         let expected = [record(0, 2, 1), record(1, 2, 5)];
         assert!(log.records().eq(expected.iter().map(Vec::as_slice)));
+    }
+
+    #[test]
+    fn a_record_in_parts_replaces_the_last_one_when_it_is_whole() {
+        let mut log = CommitLog::new(2, 3, None);
+        let (old, new) = (record(1, 2, 5), record(1, 2, 6));
+        assert_eq!(log.store(&old), Ok(Stored::Stored));
+        let id = CommitRecord::parse(&new).unwrap().id;
+        let part = |range: std::ops::Range<usize>| RecordPart {
+            id,
+            record_bytes: new.len(),
+            offset: range.start,
+            bytes: &new[range],
+        };
+        let end = new.len();
+        assert_eq!(log.store_part(&part(0..20)), Ok(Stored::Partial));
+        assert!(log.store_part(&part(30..end)).is_err(), "a part is missing between them");
+        assert_eq!(log.store_part(&part(0..20)), Ok(Stored::Duplicate));
+        assert_eq!(log.store_part(&part(20..30)), Ok(Stored::Partial));
+        assert!(log.records().eq([&old[..]]));
+        assert_eq!(log.store_part(&part(30..end)), Ok(Stored::Stored));
+        assert_eq!(log.store_part(&part(30..end)), Ok(Stored::Duplicate));
+        assert!(log.records().eq([&new[..]]));
+    }
+
+    #[test]
+    fn parts_that_make_no_record_are_refused() {
+        let mut log = CommitLog::new(2, 3, None);
+        let id = TransactionId { epoch: 1, node: 0, worker: 0, coroutine: 0, counter: 1 };
+        let part = |offset, bytes| RecordPart { id, record_bytes: 60, offset, bytes };
+        assert!(log.store_part(&part(0, &[1; 61])).is_err(), "longer than its record");
+        assert_eq!(log.store_part(&part(0, &[1; 30])), Ok(Stored::Partial));
+        assert!(log.store_part(&part(30, &[1; 30])).is_err(), "no record");
+        let other = record(1, 0, 1);
+        let part = RecordPart { id, record_bytes: other.len(), offset: 0, bytes: &other };
+        assert!(log.store_part(&part).is_err(), "another transaction's record");
+        assert_eq!(log.records().count(), 0);
     }
 
     #[test]

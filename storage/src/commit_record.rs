@@ -19,6 +19,10 @@ use crate::owner::TransactionId;
 
 const HEADER_BYTES: usize = 48;
 
+/// Largest record, in bytes: what a transaction writes, with 16 bytes for each row and 32 for each
+/// bucket.
+pub const RECORD_BYTES_MAX: usize = 64 << 20;
+
 /// A parsed record, borrowing its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitRecord<'a> {
@@ -130,7 +134,7 @@ impl<'a> CommitRecordWriter<'a> {
     /// # Panics
     /// If the record is 4 GiB long.
     pub fn finish(self, units: u32) {
-        let bytes = u32::try_from(self.out.len()).expect("a record fits a message");
+        let bytes = u32::try_from(self.out.len()).expect("a record is at most 64 MiB long");
         self.out[20..24].copy_from_slice(&units.to_le_bytes());
         self.out[0..4].copy_from_slice(&bytes.to_le_bytes());
         let crc = crc32c::crc32c(&self.out[8..]);

@@ -13,6 +13,8 @@
 //! *Source*: MICA's circular log and lossless mode (NSDI'14, section 4.3) point from the slot to the
 //! item in the same way. FaSST has fixed tables only.
 
+use std::cell::Cell;
+
 use crate::arena::{Arena, Quota};
 use crate::bucket::{Bucket, Slot};
 use crate::lock::{Lock, LockMode};
@@ -41,6 +43,13 @@ impl<'a> RowKey<'a> {
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { hash: xxhash_rust::xxh3::xxh3_64(bytes), bytes }
+    }
+
+    /// A key whose hash is known, because it was compared when the key came in.
+    #[must_use]
+    pub fn with_hash(hash: u64, bytes: &'a [u8]) -> Self {
+        debug_assert_eq!(hash, Self::new(bytes).hash, "the hash is that of the key");
+        Self { hash, bytes }
     }
 
     /// What [`Table::locate`] takes.
@@ -84,6 +93,11 @@ impl<'a> Block<'a> {
 
     fn words(self) -> usize {
         block_words(self.key_bytes, self.value_bytes)
+    }
+
+    /// Whether a row of `words` words takes a block of the same class.
+    fn holds(self, words: usize) -> bool {
+        Slab::block_words(self.words()) == Slab::block_words(words)
     }
 
     fn copy(self, skip_bytes: usize, bytes: usize, out: &mut Vec<u8>) {
@@ -207,14 +221,24 @@ impl Table {
         (mode, value_bytes): (LockMode, usize),
     ) -> (Lock, Option<LeafChange>) {
         let bucket = self.bucket(place);
-        let heap = self.heap_of();
+        let (arena, heap, row) = (self.arena(), self.heap_of(), (owner, key.hash));
+        let words = block_words(key.bytes.len(), value_bytes);
+        let block_before = Cell::new(None);
+        let is_reserved = Cell::new(false);
         let has_room = || {
-            mode == LockMode::Delete
-                || heap.slab.has_room(self.arena(), block_words(key.bytes.len(), value_bytes))
+            let needs_none = mode == LockMode::Delete
+                || block_before.get().is_some_and(|block: Block<'_>| block.holds(words));
+            is_reserved.set(!needs_none && heap.slab.reserve(arena, words, row));
+            needs_none || is_reserved.get()
         };
         let lock = self.lock_with(bucket, owner, mode, has_room, |sequence| {
-            Heap::find(self.arena(), bucket, sequence, place.tag(), key).is_some()
+            let found = Heap::find(arena, bucket, sequence, place.tag(), key);
+            block_before.set(found.as_ref().map(|(_, block)| *block));
+            found.is_some()
         });
+        if is_reserved.get() && !matches!(lock, Lock::Granted { .. }) {
+            heap.slab.release(row);
+        }
         let is_insert = mode == LockMode::Insert && matches!(lock, Lock::Granted { .. });
         let index = if is_insert { heap.index(self.locate(key.hash).partition) } else { None };
         (lock, index.map(|index| index.add_pending(key.bytes, owner)))
@@ -222,9 +246,11 @@ impl Table {
 
     /// Releases the bucket of a row that was locked and not written; as [`Table::unlock`].
     pub fn unlock_row(&self, place: Place, key: RowKey<'_>, owner: Owner) -> Unlocked {
-        if let Some(index) = self.heap_of().index(self.locate(key.hash).partition) {
+        let heap = self.heap_of();
+        if let Some(index) = heap.index(self.locate(key.hash).partition) {
             index.remove_pending(key.bytes, owner);
         }
+        heap.slab.release((owner, key.hash));
         self.unlock(place, owner)
     }
 
@@ -240,25 +266,26 @@ impl Table {
         &self,
         bucket: Bucket<'_>,
         next: &mut u64,
-        key: RowKey<'_>,
+        (owner, key): (Owner, RowKey<'_>),
         value: &[u8],
         quota: Quota,
     ) -> bool {
+        let row = (owner, key.hash);
         let location = self.locate(key.hash);
         let (arena, heap) = (self.arena(), self.heap_of());
         let words = block_words(key.bytes.len(), value.len());
         if let Some((slot, block)) = Heap::find(arena, bucket, *next << 32, location.tag, key) {
-            if Slab::block_words(block.words()) == Slab::block_words(words) {
+            if block.holds(words) {
                 Block::store(arena, block.first_word, key.bytes, value);
                 return true;
             }
-            let Some(first) = heap.slab.allocate(arena, words, quota) else { return false };
+            let Some(first) = heap.slab.allocate(arena, words, quota, row) else { return false };
             Block::store(arena, first, key.bytes, value);
             slot.store_value_word(first as u64);
             heap.slab.free(block.first_word, block.words());
             return true;
         }
-        let Some(first) = heap.slab.allocate(arena, words, quota) else { return false };
+        let Some(first) = heap.slab.allocate(arena, words, quota, row) else { return false };
         Block::store(arena, first, key.bytes, value);
         if !bucket.insert(next, location.tag, key.hash, &(first as u64).to_le_bytes(), quota) {
             heap.slab.free(first, words);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::mutant::{Mutant, activate};
 use crate::{
     Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner,
-    Partitioning, Place, Read, Table, TableLayout, Unlocked, Validation,
+    Partitioning, Place, Read, RowKey, Table, TableLayout, Unlocked, Validation,
 };
 
 /// The switch is process wide, and tests run in several threads.
@@ -377,4 +377,75 @@ fn loom_of_two_transactions_that_read_what_the_other_writes_one_fails() {
         }
     });
     assert_eq!(total.load(Ordering::Relaxed), 0, "write skew");
+}
+
+/// A heap table of two buckets, and a key in each of them.
+fn heap_table() -> (Arc<Table>, [String; 2]) {
+    let partitioning = Partitioning::new(1).unwrap();
+    let mut layout = TableLayout::heap("t", 1, false, partitioning).unwrap();
+    layout.buckets = 2;
+    let limit_bytes = 64 + layout.main_bytes(1) + 512;
+    let arena = Arc::new(Arena::new(limit_bytes).unwrap());
+    let table = Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap());
+    let bucket = |key: &String| table.locate(RowKey::new(key.as_bytes()).hash()).bucket;
+    let keys = || (0..100).map(|number: u32| number.to_string());
+    let keys = [0, 1].map(|wanted| keys().find(|key| bucket(key) == wanted).unwrap());
+    (table, keys)
+}
+
+/// Applies a unit that gives a row `words` words, each the version that it leads to.
+fn apply_row(table: &Table, key: &str, base_version: u64, words: usize) {
+    let row_key = RowKey::new(key.as_bytes());
+    let location = table.locate(row_key.hash());
+    let mut bytes = Vec::new();
+    let address = (0, 0, location.bucket, 0);
+    let mut writer = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(1));
+    let value = (base_version + 1).to_le_bytes().repeat(words);
+    writer.put(row_key.hash(), row_key.bytes(), &value);
+    writer.finish();
+    let place = table.place(row_key.hash()).unwrap();
+    let applied = table.apply_at_backup(place, &BucketUpdate::parse_checked(&bytes));
+    assert_eq!(applied, Applied::Applied);
+}
+
+/// One thread gives a row a longer value, which frees its block; another writes a new row of another
+/// bucket, into that block or a fresh one; a third reads the first row.
+fn read_against_reuse(mutant: Mutant) -> u64 {
+    let torn = Arc::new(Count::new(0));
+    let total = Arc::clone(&torn);
+    explore(mutant, 2, move || {
+        let (table, [moved, added]) = heap_table();
+        apply_row(&table, &moved, 0, 1);
+        let adding = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || {
+                // Its words differ from those of both versions of the other row.
+                apply_row(&table, &added, 0, 2);
+            })
+        };
+        let reading = {
+            let (table, torn, moved) = (Arc::clone(&table), Arc::clone(&torn), moved.clone());
+            loom::thread::spawn(move || {
+                let key = RowKey::new(moved.as_bytes());
+                let (place, mut value) = (table.place(key.hash()).unwrap(), Vec::new());
+                let read = table.read_row(place, key, Owner(99), &mut value);
+                let whole = match read {
+                    Read::Found { version: 1 } => value == 1_u64.to_le_bytes(),
+                    Read::Found { version } => value == version.to_le_bytes().repeat(4),
+                    Read::Absent { .. } | Read::Locked => false,
+                };
+                torn.fetch_add(u64::from(!whole), Ordering::Relaxed);
+            })
+        };
+        apply_row(&table, &moved, 1, 4);
+        adding.join().unwrap();
+        reading.join().unwrap();
+    });
+    total.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_reader_notices_that_a_block_was_used_again() {
+    assert_eq!(read_against_reuse(Mutant::None), 0);
+    assert!(read_against_reuse(Mutant::NoReuseFence) > 0, "the fence is not needed");
 }

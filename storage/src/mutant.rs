@@ -49,11 +49,13 @@ pub enum Mutant {
     SkipReservation = 19,
     /// The leaves that a scan has touched are not validated.
     SkipLeafValidation = 20,
+    /// The fence before a freed block is written again is missing (loom only).
+    NoReuseFence = 21,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -75,6 +77,7 @@ impl Mutant {
         Self::ReuseSlotEarly,
         Self::SkipReservation,
         Self::SkipLeafValidation,
+        Self::NoReuseFence,
     ];
 }
 

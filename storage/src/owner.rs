@@ -22,7 +22,7 @@ pub struct TransactionId {
 }
 
 /// A transaction as a bucket's lock word names it; never 0 for a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(pub u64);
 
 impl Owner {

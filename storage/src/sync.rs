@@ -4,10 +4,12 @@
 pub(crate) use std::{
     hint::spin_loop,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Mutex, MutexGuard},
 };
 
 #[cfg(loom)]
 pub(crate) use loom::{
     hint::spin_loop,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Mutex, MutexGuard},
 };

@@ -3,8 +3,10 @@
 #![cfg(not(loom))]
 
 mod hot_bucket;
+mod hot_rows;
 
 use hot_bucket::HotBucket;
+use hot_rows::HotRows;
 
 /// Two writers that lock the bucket, and a reader.
 fn stress_primary(value_bytes: usize, units: u64) {
@@ -42,4 +44,11 @@ fn readers_of_a_primary_see_whole_units() {
 fn readers_of_a_backup_see_whole_units() {
     stress_backup(16, 30_000);
     stress_backup(4096, 1_500);
+}
+
+#[test]
+fn readers_of_rows_of_changing_lengths_see_whole_values() {
+    let rows = HotRows::new(60_000);
+    rows.stress();
+    assert!(!rows.is_torn(), "a read saw parts of two values, or another row's");
 }

@@ -3,9 +3,11 @@
 #![cfg(all(feature = "mutants", not(loom)))]
 
 mod hot_bucket;
+mod hot_rows;
 
 use gannet_storage::mutant::{Mutant, activate};
 use hot_bucket::HotBucket;
+use hot_rows::HotRows;
 
 /// Units written before the search for a torn read is given up.
 const UNITS_MAX: u64 = 200_000;
@@ -18,6 +20,9 @@ fn skipping_the_sequence_check_tears_reads() {
         scope.spawn(|| bucket.write_as_backup(HotBucket::is_torn));
         scope.spawn(|| bucket.read(HotBucket::is_torn));
     });
+    let rows = HotRows::new(UNITS_MAX);
+    rows.stress();
     activate(Mutant::None);
+    assert!(rows.is_torn(), "{UNITS_MAX} units of rows of changing lengths, no torn read");
     assert!(bucket.is_torn(), "{UNITS_MAX} units, no torn read");
 }

@@ -1,7 +1,7 @@
 //! LOCK: lock a key's bucket and read the key, at its primary.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{Lock, LockMode, RowKey};
+use gannet_storage::{Lock, LockMode};
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{KeyRequest, LEAF_CHANGE_BYTES, Status, VERSION_BYTES, encode_leaf_change};
@@ -46,11 +46,11 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let Some((request, row_key)) = KeyRequest::decode(payload) else {
+        let Some((request, _)) = KeyRequest::decode(payload) else {
             return self.refuse(response);
         };
         let change = (mode, request.bucket as usize);
-        let (table, key) = (self.table(prepared.table), RowKey::new(row_key));
+        let (table, key) = (self.table(prepared.table), Self::row_key(prepared, payload));
         let (lock, leaf) = table.lock_row(prepared.place, key, prepared.owner, change);
         let (status, version) = match lock {
             Lock::Granted { version } => (Status::Granted, version),

@@ -1,14 +1,22 @@
-//! LOG: keep a commit record in the slot of its coroutine.
+//! LOG and LOG_PART: keep a commit record in the slot of its coroutine, sent at once or in parts.
 
 use gannet_rpc::ResponseWriter;
 
 use crate::participant::Participant;
-use crate::request::Status;
+use crate::request::{self, Status};
 
 impl Participant {
     pub(super) fn log(&mut self, payload: &[u8], response: &mut ResponseWriter<'_>) {
         match self.log.store(payload) {
             // A duplicate is acknowledged again: the record is there.
+            Ok(_) => response.push(Status::Done as u16),
+            Err(_) => self.refuse(response),
+        }
+    }
+
+    pub(super) fn log_part(&mut self, payload: &[u8], response: &mut ResponseWriter<'_>) {
+        let Some(part) = request::decode_part(payload) else { return self.refuse(response) };
+        match self.log.store_part(&part) {
             Ok(_) => response.push(Status::Done as u16),
             Err(_) => self.refuse(response),
         }

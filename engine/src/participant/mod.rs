@@ -64,20 +64,34 @@ impl Participant {
     #[inline(always)]
     fn bucket_target(&self, action: Action, request: &KeyRequest) -> Prepared {
         let table = self.node.table(request.table);
-        let place = table.and_then(|table| table.bucket_place(request.detail, request.bucket));
-        match place {
-            Some(place) if self.node.configuration().primary(request.detail) == self.node.id() => {
-                let (key, owner) = (request.key, request.owner);
-                Prepared { action, table: request.table, place, key, owner }
-            }
-            _ => Prepared::REFUSED,
+        self.target(action, request, table, request.bucket)
+    }
+
+    /// What an UNLOCK is about: a bucket, and in a heap table the key that was locked there.
+    #[inline(always)]
+    fn unlock_target(&self, request: &KeyRequest, row_key: &[u8]) -> Prepared {
+        let table = self.node.table(request.table);
+        match table.filter(|table| is_key_of(table, request.key, row_key)) {
+            Some(_) => self.bucket_target(Action::Unlock, request),
+            None => Prepared::REFUSED,
         }
     }
 
     /// What a request about the order of a partition is about, if this node is its primary.
     fn partition_target(&self, action: Action, request: &KeyRequest) -> Prepared {
         let table = self.node.table(request.table).filter(|table| table.is_ordered());
-        let place = table.and_then(|table| table.bucket_place(request.detail, 0));
+        self.target(action, request, table, 0)
+    }
+
+    #[inline(always)]
+    fn target(
+        &self,
+        action: Action,
+        request: &KeyRequest,
+        table: Option<&Table>,
+        bucket: u32,
+    ) -> Prepared {
+        let place = table.and_then(|table| table.bucket_place(request.detail, bucket));
         match place {
             Some(place) if self.node.configuration().primary(request.detail) == self.node.id() => {
                 let (key, owner) = (request.key, request.owner);
@@ -127,8 +141,8 @@ impl Participant {
 
     /// The key of a heap table's row, behind the fixed part of a request that was prepared.
     #[inline]
-    fn row_key(payload: &[u8]) -> RowKey<'_> {
-        RowKey::new(&payload[KEY_REQUEST_BYTES..])
+    fn row_key<'p>(prepared: &Prepared, payload: &'p [u8]) -> RowKey<'p> {
+        RowKey::with_hash(prepared.key, &payload[KEY_REQUEST_BYTES..])
     }
 
     fn refuse(&self, response: &mut ResponseWriter<'_>) {
@@ -165,6 +179,7 @@ pub(crate) enum Action {
     LockForDelete,
     Validate,
     Log,
+    LogPart,
     Backup,
     Primary,
     Unlock,
@@ -192,7 +207,10 @@ impl Prepared {
         key: 0,
         owner: Owner::FREE,
     };
-    const LOG: Self = Self { action: Action::Log, ..Self::REFUSED };
+
+    const fn log(action: Action) -> Self {
+        Self { action, ..Self::REFUSED }
+    }
 }
 
 impl Handler for Participant {
@@ -201,7 +219,8 @@ impl Handler for Participant {
     #[inline]
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
         match kind {
-            request::LOG => return Prepared::LOG,
+            request::LOG => return Prepared::log(Action::Log),
+            request::LOG_PART => return Prepared::log(Action::LogPart),
             request::BACKUP => {
                 return self.unit_target(Action::Backup, payload).unwrap_or(Prepared::REFUSED);
             }
@@ -217,10 +236,14 @@ impl Handler for Participant {
             (request::LOCK, request::UPDATE) => key_target(Action::LockForUpdate),
             (request::LOCK, request::INSERT) => key_target(Action::LockForInsert),
             (request::LOCK, request::DELETE) => key_target(Action::LockForDelete),
-            (request::VALIDATE, _) => self.bucket_target(Action::Validate, &request),
-            (request::UNLOCK, _) => self.bucket_target(Action::Unlock, &request),
+            (request::VALIDATE, _) if rest.is_empty() => {
+                self.bucket_target(Action::Validate, &request)
+            }
+            (request::UNLOCK, _) => self.unlock_target(&request, rest),
             (request::SCAN, _) => self.partition_target(Action::Scan, &request),
-            (request::VALIDATE_LEAF, _) => self.partition_target(Action::ValidateLeaf, &request),
+            (request::VALIDATE_LEAF, _) if rest.is_empty() => {
+                self.partition_target(Action::ValidateLeaf, &request)
+            }
             _ => Prepared::REFUSED,
         }
     }
@@ -237,6 +260,7 @@ impl Handler for Participant {
             | Action::Primary
             | Action::Unlock
             | Action::Log
+            | Action::LogPart
             | Action::Scan
             | Action::ValidateLeaf
             | Action::Refuse => {}
@@ -252,6 +276,7 @@ impl Handler for Participant {
             Action::LockForDelete => self.lock(&prepared, LockMode::Delete, payload, response),
             Action::Validate => self.validate(&prepared, response),
             Action::Log => self.log(payload, response),
+            Action::LogPart => self.log_part(payload, response),
             Action::Backup => self.backup(&prepared, payload, response),
             Action::Primary => self.primary(&prepared, payload, response),
             Action::Unlock => self.unlock(&prepared, payload, response),

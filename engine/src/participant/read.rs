@@ -39,7 +39,7 @@ impl Participant {
         }
         let mut value = std::mem::take(&mut self.value);
         value.clear();
-        let (table, key) = (self.table(prepared.table), Self::row_key(payload));
+        let (table, key) = (self.table(prepared.table), Self::row_key(prepared, payload));
         let read = table.read_row(prepared.place, key, prepared.owner, &mut value);
         let (status, version) = match read {
             Read::Found { version } => (Status::Found, version),

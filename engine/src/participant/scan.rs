@@ -13,7 +13,7 @@ use crate::scan_page::decode_shape;
 const ROWS_BYTES_MAX: usize = 32 << 10;
 
 impl Participant {
-    /// The request is well-formed: `prepare` looked.
+    /// Table and partition are here: `prepare` looked. The range is read when its turn has come.
     pub(super) fn scan(&mut self, payload: &[u8], response: &mut ResponseWriter<'_>) {
         if response.bytes() > RESPONSE_BYTES_MAX {
             return response.push(Status::Postponed as u16);

@@ -17,7 +17,7 @@ impl Participant {
         let table = self.table(table);
         // One that does not hold the bucket changes nothing, and is acknowledged all the same.
         let _ = if table.layout().is_heap {
-            table.unlock_row(place, Self::row_key(payload), owner)
+            table.unlock_row(place, Self::row_key(prepared, payload), owner)
         } else {
             table.unlock(place, owner)
         };

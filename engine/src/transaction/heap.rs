@@ -24,15 +24,15 @@ pub enum Change<'a> {
 
 /// A bucket's version, as a transaction saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Observation {
+pub(crate) struct Observation {
     /// Number of the table.
-    pub table: u16,
+    pub(crate) table: u16,
     /// Partition of the bucket.
-    pub partition: u16,
+    pub(crate) partition: u16,
     /// The bucket.
-    pub bucket: u32,
+    pub(crate) bucket: u32,
     /// Its version.
-    pub version: u64,
+    pub(crate) version: u64,
 }
 
 impl Transaction<'_> {
@@ -124,7 +124,7 @@ impl Transaction<'_> {
     ///
     /// # Panics
     /// If there are rows that are not executed.
-    pub fn observe(&mut self, observation: Observation) {
+    pub(crate) fn observe(&mut self, observation: Observation) {
         assert_eq!(self.executed, self.rows.len(), "observations come before other rows");
         let Observation { table, partition, bucket, version } = observation;
         self.rows.push(Row {
@@ -146,7 +146,7 @@ impl Transaction<'_> {
     }
 
     /// The bucket that a row was executed in, and its version.
-    pub fn observation(&self, row: RowId) -> Option<Observation> {
+    pub(crate) fn observation(&self, row: RowId) -> Option<Observation> {
         let row = self.rows.get(row.0 as usize)?;
         let Row { table, partition, bucket, version, .. } = *row;
         let is_known = matches!(row.state, RowState::Found | RowState::Absent | RowState::Granted);

@@ -3,25 +3,29 @@
 //! *Source*: FaSST section 5, step 3. Rules: C3 (from the first LOG on the coordinator does not
 //! abort), C4 (no update before all acknowledgements), C9 (what cannot fit is refused before).
 
-use gannet_rpc::MESSAGE_BYTES_MAX;
-use gannet_storage::{BucketUpdateWriter, CommitRecordWriter, LockMode};
+use gannet_rpc::PAYLOAD_BYTES_MAX;
+use gannet_storage::{
+    BucketUpdateWriter, CommitRecordWriter, LockMode, RECORD_BYTES_MAX, RecordPart,
+};
 
 use crate::outcome::Abort;
-use crate::request;
+use crate::request::{self, PART_BYTES_MAX, Status, encode_part};
 use crate::transaction::Transaction;
 
 impl Transaction<'_> {
     /// Writes the record of all buckets that this transaction holds, one unit for each.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the record does not fit a message; nothing has been sent yet.
+    /// [`Abort::TooLarge`] if the record is too large, or a unit does not fit a message; nothing has
+    /// been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
         let Self { node, rows, order, groups, values, record, id, owner, .. } = self;
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
-        let partitions = groups
-            .iter()
-            .filter(|group| group.locked)
-            .map(|group| rows[group.row as usize].partition);
+        let mut last = None;
+        let partitions = groups.iter().filter(|group| group.locked).filter_map(|group| {
+            let partition = rows[group.row as usize].partition;
+            (last.replace(partition) != Some(partition)).then_some(partition)
+        });
         let mut writer = CommitRecordWriter::begin(record, *id, partitions);
         let mut units = 0;
         for group in groups.iter_mut().filter(|group| group.locked) {
@@ -49,13 +53,14 @@ impl Transaction<'_> {
             }
             unit.finish();
             let bounds = [start, writer.units().len()];
+            check_size(bounds[1] - start, PAYLOAD_BYTES_MAX)?;
+            check_size(bounds[1], RECORD_BYTES_MAX)?;
             let bounds = bounds.map(|at| u32::try_from(at).unwrap_or(u32::MAX));
             group.unit = (bounds[0], bounds[1]);
             units += 1;
         }
         writer.finish(units);
-        let (bytes, max) = (record.len() + 8, MESSAGE_BYTES_MAX);
-        if bytes > max { Err(Abort::TooLarge { bytes, max }) } else { Ok(()) }
+        Ok(())
     }
 
     /// Logs a record in place of this transaction's, as the coroutine's next one will.
@@ -74,12 +79,40 @@ impl Transaction<'_> {
     /// Never after [`Self::write_record`] succeeded: the record fits.
     pub(super) fn log(&mut self) -> Result<(), Abort> {
         let Self { node, record, round, id, .. } = self;
+        let replicas = node.configuration().log_group(id.node);
+        if record.len() > PART_BYTES_MAX {
+            return self.log_in_parts();
+        }
         round.begin();
-        for &replica in node.configuration().log_group(id.node) {
+        for &replica in replicas {
             round.request(replica, request::LOG, record)?;
         }
-        let refusal = round.end();
-        assert!(refusal.is_none(), "a log replica refused a record of this cluster: {refusal:?}");
+        assert_logged(round.end());
         Ok(())
     }
+
+    /// As [`Self::log`], part by part: a replica has the record once it has the last one.
+    #[cold]
+    fn log_in_parts(&mut self) -> Result<(), Abort> {
+        let Self { node, record, round, id, message, .. } = self;
+        for (number, bytes) in record.chunks(PART_BYTES_MAX).enumerate() {
+            let offset = number * PART_BYTES_MAX;
+            let part = RecordPart { id: *id, record_bytes: record.len(), offset, bytes };
+            encode_part(&part, message);
+            round.begin();
+            for &replica in node.configuration().log_group(id.node) {
+                round.request(replica, request::LOG_PART, message)?;
+            }
+            assert_logged(round.end());
+        }
+        Ok(())
+    }
+}
+
+fn assert_logged(refusal: Option<Status>) {
+    assert!(refusal.is_none(), "a log replica refused a record of this cluster: {refusal:?}");
+}
+
+fn check_size(bytes: usize, max: usize) -> Result<(), Abort> {
+    if bytes > max { Err(Abort::TooLarge { bytes, max }) } else { Ok(()) }
 }

@@ -33,11 +33,15 @@ use gannet_storage::{LockMode, Owner, TransactionId};
 use crate::node::{Node, TableId};
 use crate::outcome::Abort;
 use crate::transaction::buckets::BucketGroup;
-pub use crate::transaction::heap::{Change, Observation};
+pub use crate::transaction::heap::Change;
+pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::round::Round;
-pub(crate) use crate::transaction::scan::LeafObservation;
-pub use crate::transaction::scan::{KeyRange, ScanPage};
+pub use crate::transaction::scan::KeyRange;
+pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
 use crate::worker::Want;
+
+/// Bytes of values and records that a coroutine keeps from one transaction to the next.
+const BYTES_KEPT_MAX: usize = 256 << 10;
 
 /// A row of the read or write set, as its transaction names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +153,17 @@ impl<'s> Transaction<'s> {
         self.leaves.clear();
         self.executed = 0;
         self.values_used = 0;
+        if self.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
+            self.give_memory_back();
+        }
+    }
+
+    /// After a transaction of uncommon size.
+    #[cold]
+    fn give_memory_back(&mut self) {
+        (self.rows, self.leaves) = (Vec::new(), Vec::new());
+        (self.order, self.groups) = (Vec::new(), Vec::new());
+        (self.values, self.record, self.message) = (Vec::new(), Vec::new(), Vec::new());
     }
 
     /// Adds `key` to the keys that the next [`Self::execute`] reads.

@@ -54,11 +54,11 @@ pub(crate) struct LeafObservation {
 
 /// What a scan has found so far, and everything that it depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScanPage {
+pub(crate) struct ScanPage {
     /// Keys and values, in the order of the scan.
-    pub rows: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// The last key up to which the rows are complete; `None` at the end of the range.
-    pub complete_to: Option<Vec<u8>>,
+    pub(crate) complete_to: Option<Vec<u8>>,
     pub(crate) observations: Vec<Observation>,
     pub(crate) leaves: Vec<LeafObservation>,
 }
@@ -112,7 +112,7 @@ impl Transaction<'_> {
     ///
     /// # Panics
     /// Never: there are at most 4096 partitions.
-    pub fn scan(
+    pub(crate) fn scan(
         &mut self,
         table: TableId,
         range: &KeyRange,

@@ -1,0 +1,143 @@
+//! Heap tables at their memory limit: whoever is granted a lock finds room for what it announced.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+
+use gannet_storage::{
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner, Partitioning, Read,
+    RowKey, Table, TableLayout, Unlocked,
+};
+
+/// A table whose rows lie in as many buckets, for the most part.
+struct Rows {
+    table: Table,
+    arena: Arc<Arena>,
+}
+
+impl Rows {
+    fn new(limit_bytes: usize) -> Self {
+        let partitioning = Partitioning::new(1).unwrap();
+        let mut layout = TableLayout::heap("rows", 1, false, partitioning).unwrap();
+        layout.buckets = 512;
+        let arena = Arc::new(Arena::new(layout.main_bytes(1) + limit_bytes).unwrap());
+        let table = Table::new("rows", layout, partitioning, Arc::clone(&arena), |_| true).unwrap();
+        Self { table, arena }
+    }
+
+    fn lock(&self, key: &str, owner: Owner, mode: LockMode, value_bytes: usize) -> Lock {
+        let key = RowKey::new(key.as_bytes());
+        let place = self.table.place(key.hash()).unwrap();
+        self.table.lock_row(place, key, owner, (mode, value_bytes)).0
+    }
+
+    fn unlock(&self, key: &str, owner: Owner) -> Unlocked {
+        let key = RowKey::new(key.as_bytes());
+        self.table.unlock_row(self.table.place(key.hash()).unwrap(), key, owner)
+    }
+
+    /// Writes a row that `owner` has locked at `version`.
+    fn write(&self, key: &str, owner: Owner, version: u64, value: &[u8]) {
+        let row_key = RowKey::new(key.as_bytes());
+        let location = self.table.locate(row_key.hash());
+        let mut bytes = Vec::new();
+        let address = (0, 0, location.bucket, 0);
+        let mut unit = BucketUpdateWriter::begin(&mut bytes, address, version, owner);
+        unit.put(row_key.hash(), row_key.bytes(), value);
+        unit.finish();
+        let place = self.table.place(row_key.hash()).unwrap();
+        let applied = self.table.apply_at_primary(place, &BucketUpdate::parse_checked(&bytes));
+        assert_eq!(applied, Applied::Applied);
+    }
+
+    fn value(&self, key: &str) -> Vec<u8> {
+        let mut value = Vec::new();
+        let key = RowKey::new(key.as_bytes());
+        let place = self.table.place(key.hash()).unwrap();
+        let read = self.table.read_row(place, key, Owner(u64::MAX), &mut value);
+        assert!(matches!(read, Read::Found { .. }));
+        value
+    }
+
+    fn assert_within_limit(&self) {
+        let (used, limit) = (self.arena.used_bytes(), self.arena.limit_bytes());
+        assert!(used <= limit, "{used} bytes of {limit}");
+    }
+}
+
+/// Keys that are locked by as many owners for values of 1,000 bytes, until one is refused.
+fn lock_until_full(rows: &Rows, mode: LockMode) -> Vec<(String, Owner, u64)> {
+    let mut granted = Vec::new();
+    for number in 1..200 {
+        let (key, owner) = (format!("row {number}"), Owner(number));
+        match rows.lock(&key, owner, mode, 1_000) {
+            Lock::Granted { version } => granted.push((key, owner, version)),
+            Lock::Full => return granted,
+            Lock::Locked => {} // Another's bucket.
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("the limit was never reached");
+}
+
+fn write_all(rows: &Rows, granted: &[(String, Owner, u64)]) {
+    for (number, (key, owner, version)) in (0_u8..).zip(granted) {
+        rows.write(key, *owner, *version, &[number; 1_000]);
+    }
+    rows.assert_within_limit();
+    for (number, (key, ..)) in (0_u8..).zip(granted) {
+        assert_eq!(rows.value(key), [number; 1_000]);
+    }
+}
+
+#[test]
+fn granted_inserts_fit() {
+    let rows = Rows::new(50_000);
+    let granted = lock_until_full(&rows, LockMode::Insert);
+    assert!(granted.len() > 10, "{} rows", granted.len());
+    write_all(&rows, &granted);
+}
+
+#[test]
+fn granted_updates_to_longer_values_fit() {
+    let rows = Rows::new(60_000);
+    for number in 1..200 {
+        let (key, owner) = (format!("row {number}"), Owner(number));
+        let lock = rows.lock(&key, owner, LockMode::Insert, 8);
+        let Lock::Granted { version } = lock else { panic!("{lock:?}") };
+        rows.write(&key, owner, version, &[0; 8]);
+    }
+    let granted = lock_until_full(&rows, LockMode::Update);
+    assert!(granted.len() > 10, "{} rows", granted.len());
+    write_all(&rows, &granted);
+    // A row that keeps its size needs nothing, however full the table is.
+    let (key, owner) = (&granted[0].0, Owner(1_000));
+    let lock = rows.lock(key, owner, LockMode::Update, 999);
+    let Lock::Granted { version } = lock else { panic!("{lock:?}") };
+    rows.write(key, owner, version, &[7; 999]);
+    rows.assert_within_limit();
+}
+
+#[test]
+fn an_abort_gives_back_what_it_had_reserved() {
+    let rows = Rows::new(50_000);
+    let granted = lock_until_full(&rows, LockMode::Insert);
+    let (given_up, kept) = granted.split_at(5);
+    for (key, owner, _) in given_up {
+        assert_eq!(rows.unlock(key, *owner), Unlocked::Released);
+        // A second one gives up nothing of others.
+        assert_eq!(rows.unlock(key, *owner), Unlocked::NotHeld);
+    }
+    let again: Vec<_> = given_up
+        .iter()
+        .map(|(key, Owner(owner), _)| {
+            let owner = Owner(owner + 1_000);
+            let lock = rows.lock(key, owner, LockMode::Insert, 1_000);
+            let Lock::Granted { version } = lock else { panic!("{lock:?}") };
+            (key.clone(), owner, version)
+        })
+        .collect();
+    let refused = rows.lock("one more", Owner(5_000), LockMode::Insert, 1_000);
+    assert!(matches!(refused, Lock::Full | Lock::Locked), "{refused:?}");
+    write_all(&rows, &[kept, &again].concat());
+}

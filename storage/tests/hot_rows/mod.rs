@@ -1,0 +1,128 @@
+//! Rows of a heap table that threads write and read, in two buckets that use each other's blocks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gannet_storage::{
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, Owner, Partitioning, Read, RowKey, Table,
+    TableLayout,
+};
+
+/// Rows of a bucket.
+const ROWS: usize = 3;
+/// Most times a reader looks, in case the writers never finish.
+const LOOKS_MAX: u64 = 100_000_000;
+
+/// Rows whose values follow in length and contents from key and version.
+pub(crate) struct HotRows {
+    table: Table,
+    /// By bucket.
+    keys: [Vec<Vec<u8>>; 2],
+    units: u64,
+    /// Reads whose value did not belong to their key and version.
+    torn: AtomicU64,
+    /// Reads that found a value.
+    found: AtomicU64,
+}
+
+/// The value of `key` at `version`: 8 to 520 bytes, in few size classes, so that the next version of
+/// one row often takes the block that another has just left.
+fn value(key: &[u8], version: u64, out: &mut Vec<u8>) {
+    let seed = RowKey::new(key).hash().wrapping_add(version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let words = [1, 9, 21, 65][(seed >> 60) as usize % 4];
+    out.clear();
+    (0..words).for_each(|_| out.extend_from_slice(&seed.to_le_bytes()));
+}
+
+impl HotRows {
+    /// Two buckets that take `units` units each.
+    pub(crate) fn new(units: u64) -> Self {
+        let partitioning = Partitioning::new(1).unwrap();
+        let mut layout = TableLayout::heap("hot", 1, false, partitioning).unwrap();
+        layout.buckets = 2;
+        let arena = Arc::new(Arena::new(1 << 20).unwrap());
+        let table = Table::new("hot", layout, partitioning, arena, |_| true).unwrap();
+        let keys = [0, 1].map(|bucket| {
+            let all = (0..).map(|number: u32| format!("row {number}").into_bytes());
+            let is_here = |key: &Vec<u8>| table.locate(RowKey::new(key).hash()).bucket == bucket;
+            all.filter(is_here).take(ROWS).collect()
+        });
+        Self { table, keys, units, torn: AtomicU64::new(0), found: AtomicU64::new(0) }
+    }
+
+    /// Applies the units of a bucket in order until all are there, or a reader has seen a torn row.
+    /// The last row of the bucket is there at odd versions alone.
+    pub(crate) fn write(&self, bucket: u32) {
+        let place = self.table.bucket_place(0, bucket).unwrap();
+        let keys = &self.keys[bucket as usize];
+        let (mut bytes, mut contents) = (Vec::new(), Vec::new());
+        for base_version in 0..self.units {
+            if self.is_torn() {
+                return;
+            }
+            bytes.clear();
+            let address = (0, 0, bucket, 0);
+            let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(1));
+            for (number, key) in keys.iter().enumerate() {
+                let hash = RowKey::new(key).hash();
+                if number + 1 == ROWS && base_version % 2 == 1 {
+                    unit.delete(hash, key);
+                } else {
+                    value(key, base_version + 1, &mut contents);
+                    unit.put(hash, key, &contents);
+                }
+            }
+            unit.finish();
+            let applied = self.table.apply_at_backup(place, &BucketUpdate::parse_checked(&bytes));
+            assert_eq!(applied, Applied::Applied);
+        }
+    }
+
+    /// Reads the rows of a bucket in turn until all units are there, or one was torn.
+    pub(crate) fn read(&self, bucket: u32) {
+        let keys = &self.keys[bucket as usize];
+        let (mut contents, mut expected) = (Vec::new(), Vec::new());
+        let mut last = 0;
+        for look in 0..LOOKS_MAX {
+            if last == self.units || self.is_torn() {
+                return;
+            }
+            let number = usize::try_from(look).unwrap() % ROWS;
+            let key = RowKey::new(&keys[number]);
+            let place = self.table.place(key.hash()).unwrap();
+            contents.clear();
+            let (version, is_there) =
+                match self.table.read_row(place, key, Owner(99), &mut contents) {
+                    Read::Found { version } => (version, true),
+                    Read::Absent { version } => (version, false),
+                    Read::Locked => panic!("nobody locks"),
+                };
+            value(key.bytes(), version, &mut expected);
+            let should_be_there = version > 0 && (number + 1 < ROWS || version % 2 == 1);
+            let whole = is_there == should_be_there && (!is_there || contents == expected);
+            assert!(version >= last, "versions never fall");
+            last = version;
+            // Relaxed: counters, looked at after the threads have ended or as a hint to stop.
+            self.found.fetch_add(u64::from(is_there), Ordering::Relaxed);
+            self.torn.fetch_add(u64::from(!whole), Ordering::Relaxed);
+        }
+        panic!("the writer did not come to an end while a reader looked {LOOKS_MAX} times");
+    }
+
+    /// Two writers and two readers, one of each for either bucket.
+    pub(crate) fn stress(&self) {
+        std::thread::scope(|scope| {
+            for bucket in 0..2 {
+                scope.spawn(move || self.write(bucket));
+                scope.spawn(move || self.read(bucket));
+            }
+        });
+        assert!(self.found.load(Ordering::Relaxed) > 0, "no read found a row");
+    }
+
+    /// Whether a reader has seen a torn row.
+    pub(crate) fn is_torn(&self) -> bool {
+        // Relaxed: a hint to stop; the tests look again after the threads have ended.
+        self.torn.load(Ordering::Relaxed) > 0
+    }
+}
