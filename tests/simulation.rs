@@ -13,6 +13,7 @@
 //! | one copy's update | replicas that differ |
 //! | units, one for all keys of a bucket | updates that are lost: sums, appends |
 //! | the version restored on abort | replicas that differ in their versions |
+//! | the leaves that a scan has touched | gaps in the ledger, groups above their limit (ranges) |
 //! | the session's slot | a request that is run twice: replicas, sums, appends |
 //! | the packet's checksum | anything, a panic included |
 //!
@@ -57,7 +58,7 @@ fn five_hundred_seeds_break_nothing() {
 
 #[test]
 fn every_workload_passes_and_replays() {
-    for workload in ["list-append", "registers", "pairs", "skew", "smallbank", "tatp"] {
+    for workload in ["list-append", "registers", "pairs", "skew", "ranges", "smallbank", "tatp"] {
         // Each runs twice and must leave the same trace.
         for seed in ["11", "12", "13"] {
             let arguments = ["--workload", workload, "--transactions", "1000", "--seed", seed];
@@ -81,6 +82,7 @@ fn every_mutant_is_killed() {
         "DropBackupUpdate",
         "AbortBumpsVersion",
         "SplitUnits",
+        "SkipLeafValidation",
         "RunDuplicates",
         "SkipChecksum",
     ] {

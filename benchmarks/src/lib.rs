@@ -5,7 +5,8 @@
 //! ```
 //! A workload is a user of the harness: adding one changes nothing here.
 //!
-//! *Here too*: the workloads without rows of their own kind: object store, pairs, skew, RPC echo.
+//! *Here too*: the workloads without rows of their own kind: object store, pairs, skew, ranges, RPC
+//! echo.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -15,6 +16,7 @@ mod harness;
 pub mod object_store;
 pub mod pairs;
 mod progress;
+pub mod ranges;
 mod replicas;
 mod report;
 mod rows;
@@ -30,7 +32,7 @@ pub use harness::{Limit, Settings, run};
 pub use progress::Progress;
 pub use replicas::check_replicas;
 pub use report::{Load, Report, TransactionReport, Verification};
-pub use rows::for_each_row;
+pub use rows::{for_each_row, for_each_row_in_order};
 pub use rpc_echo::EchoSettings;
 pub use simulate::{Ended, Simulated, SimulatedRun, simulate};
 pub use statistics::{Reason, Totals};

@@ -1,22 +1,51 @@
 //! The rows of a table, for the checks after a run.
 
-use gannet_engine::{Cluster, TableId};
-use gannet_storage::BucketSnapshot;
+use std::ops::{Bound, ControlFlow};
+
+use gannet_engine::{Cluster, Direction, TableId};
+use gannet_storage::{BucketSnapshot, Owner, Table};
 
 /// Visits every row of a table at its primary; no transaction may run.
 ///
 /// # Panics
 /// If the table is of another cluster.
 pub fn for_each_row(cluster: &Cluster, table: TableId, mut visit: impl FnMut(u64, &[u8])) {
-    let configuration = cluster.configuration();
     let mut snapshot = BucketSnapshot::default();
-    for partition in 0..configuration.partitioning.count() {
-        let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
-        let primary = usize::from(configuration.primary(partition));
-        let table = cluster.nodes()[primary].table(table.number()).expect("a table of the cluster");
+    for_each_partition(cluster, table, |table, partition| {
         for bucket in 0..table.layout().buckets {
             table.snapshot(partition, bucket, &mut snapshot);
             snapshot.rows().for_each(|(key, value)| visit(key, value));
         }
+    });
+}
+
+/// Visits every row of an ordered table at its primary, partition by partition and in order within
+/// each; no transaction may run.
+///
+/// # Panics
+/// If the table is of another cluster.
+pub fn for_each_row_in_order(
+    cluster: &Cluster,
+    table: TableId,
+    mut visit: impl FnMut(&[u8], &[u8]),
+) {
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    let mut leaves = Vec::new();
+    for_each_partition(cluster, table, |table, partition| {
+        table.scan(partition, all, Direction::Ascending, Owner::FREE, &mut leaves, |row| {
+            row.value.into_iter().for_each(|value| visit(row.key, value));
+            ControlFlow::Continue(())
+        });
+    });
+}
+
+/// Visits every partition of a table at its primary.
+fn for_each_partition(cluster: &Cluster, table: TableId, mut visit: impl FnMut(&Table, u16)) {
+    let configuration = cluster.configuration();
+    for partition in 0..configuration.partitioning.count() {
+        let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
+        let primary = usize::from(configuration.primary(partition));
+        let table = cluster.nodes()[primary].table(table.number()).expect("a table of the cluster");
+        visit(table, partition);
     }
 }

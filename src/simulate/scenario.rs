@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gannet_benchmarks::consistency::{ListAppend, Registers};
 use gannet_benchmarks::pairs::Pairs;
+use gannet_benchmarks::ranges::Ranges;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
@@ -28,6 +29,7 @@ pub(crate) enum WorkloadKind {
     Registers,
     Pairs,
     Skew,
+    Ranges,
     Smallbank,
     Tatp,
 }
@@ -68,12 +70,13 @@ impl Scenario {
             seed,
             ..ClusterOptions::default()
         };
-        let drawn = match random.random_range(0..10) {
+        let drawn = match random.random_range(0..12) {
             0..4 => WorkloadKind::ListAppend,
             4..6 => WorkloadKind::Registers,
             6 => WorkloadKind::Pairs,
             7 => WorkloadKind::Skew,
             8 => WorkloadKind::Smallbank,
+            9..11 => WorkloadKind::Ranges,
             _ => WorkloadKind::Tatp,
         };
         let faults =
@@ -88,6 +91,7 @@ impl Scenario {
             WorkloadKind::Registers => self.run_with(Registers::default(), trace),
             WorkloadKind::Pairs => self.run_with(Pairs::default(), trace),
             WorkloadKind::Skew => self.run_with(Skew::new(20)?, trace),
+            WorkloadKind::Ranges => self.run_with(Ranges::new(30)?, trace),
             WorkloadKind::Smallbank => self.run_with(SmallBank::new(200, self.seed)?, trace),
             WorkloadKind::Tatp => self.run_with(Tatp::new(50, true, self.seed)?, trace),
         }));

@@ -1,0 +1,295 @@
+//! Ranges: what scans have not found is validated, too.
+//!
+//! Rows are in groups, by a prefix of their keys. *add* counts the rows of a group and adds one only
+//! while there are fewer than [`GROUP_ROWS_MAX`]; *remove* takes one away. Serializable executions keep
+//! every group below the limit. *compare* scans a group twice in one transaction, forward and
+//! backward, with another group in between: a row that came and went would be in one of them.
+//! *append* looks for the highest number of a ledger and adds the next: two that see the same highest
+//! number cannot both commit, so that the ledger has each number once and no gaps.
+//!
+//! Values are 8 bytes to several packets long, and follow from their keys.
+//!
+//! *Source*: range write skew, and the phantoms of Berenson et al., A Critique of ANSI SQL Isolation
+//! Levels, P3 and A5B; `recovery.md`, "Ordered index".
+
+use std::ops::Bound;
+
+use gannet_engine::{
+    Abort, Cluster, Coordinator, Deferred, Direction, KeyRange, KeyValue, TableId,
+};
+use rand::RngExt;
+
+use crate::check::Check;
+use crate::rows::for_each_row_in_order;
+use crate::statistics::Totals;
+use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
+
+const ADD: usize = 0;
+const REMOVE: usize = 1;
+const COMPARE: usize = 2;
+const APPEND: usize = 3;
+/// Tally: a committed scan found a group above its limit.
+const OVERFULL: usize = 0;
+/// Tally: two scans of a committed transaction found different rows.
+const DIFFERENT: usize = 1;
+/// Tally: a committed scan found a value that does not belong to its key.
+const FOREIGN_VALUE: usize = 2;
+
+/// A row is added to a group only while it has fewer.
+pub const GROUP_ROWS_MAX: usize = 5;
+/// Numbers that a new key of a group is drawn from.
+const KEYS_PER_GROUP: u64 = 40;
+/// Rows of a page of a scan: fewer than a group may have, so that scans go on where a page ends.
+const PAGE_ROWS: usize = 3;
+const LEDGER: &str = "ledger/";
+
+/// The workload.
+pub struct Ranges {
+    groups: u64,
+    table: Option<TableId>,
+}
+
+impl Ranges {
+    /// `groups` groups of rows; few make conflicts frequent.
+    ///
+    /// # Errors
+    /// [`BenchmarkError::Setting`] if there are none.
+    pub fn new(groups: u64) -> std::result::Result<Self, BenchmarkError> {
+        if groups == 0 || groups > 1 << 32 {
+            let (value, allowed) = (groups.to_string(), "1 to 2^32".to_owned());
+            return Err(BenchmarkError::Setting { setting: "--groups", value, allowed });
+        }
+        Ok(Self { groups, table: None })
+    }
+
+    fn table(&self) -> TableId {
+        self.table.expect("the harness creates the tables first")
+    }
+
+    /// Runs one transaction of a type up to its commit; what there is to count about it.
+    fn transact(
+        &self,
+        coordinator: &mut Coordinator<'_>,
+        random: &mut Random,
+        transaction: usize,
+    ) -> std::result::Result<(Result, Option<usize>), Abort> {
+        let mut deferred = Deferred::new();
+        let group = random.random_range(0..self.groups);
+        let mut run = Run { deferred: &mut deferred, coordinator, table: self.table() };
+        let (result, tally) = match transaction {
+            ADD => run.add(group, random)?,
+            REMOVE => run.remove(group, random)?,
+            COMPARE => run.compare(group, random.random_range(0..self.groups))?,
+            _ => run.append(random)?,
+        };
+        deferred.commit(coordinator)?;
+        Ok((result, tally))
+    }
+}
+
+/// A transaction under way.
+struct Run<'a, 's> {
+    deferred: &'a mut Deferred,
+    coordinator: &'a mut Coordinator<'s>,
+    table: TableId,
+}
+
+impl Run<'_, '_> {
+    fn scan(
+        &mut self,
+        group: u64,
+        direction: Direction,
+    ) -> std::result::Result<Vec<KeyValue>, Abort> {
+        let mut rows = Vec::new();
+        let mut rest = Some(prefixed(&prefix(group)));
+        while let Some(range) = rest {
+            let Self { deferred, coordinator, table } = self;
+            let page = deferred.scan(coordinator, *table, &range, direction, PAGE_ROWS)?;
+            rows.extend(page.rows);
+            rest = page.rest;
+        }
+        Ok(rows)
+    }
+
+    /// Reads a key, as whoever writes it must; whether it is there.
+    fn is_there(&mut self, key: &[u8]) -> std::result::Result<bool, Abort> {
+        let found = self.deferred.get_many(self.coordinator, self.table, &[key.to_vec()])?;
+        Ok(found[0].is_some())
+    }
+
+    fn add(
+        &mut self,
+        group: u64,
+        random: &mut Random,
+    ) -> std::result::Result<(Result, Option<usize>), Abort> {
+        let rows = self.scan(group, Direction::Ascending)?;
+        let number = random.random_range(0..KEYS_PER_GROUP);
+        let key = format!("{}{number:04}", prefix(group)).into_bytes();
+        let is_possible = rows.len() < GROUP_ROWS_MAX && !self.is_there(&key)?;
+        if is_possible {
+            let value = value_of(&key);
+            self.deferred.put(self.table, key, value);
+        }
+        let result = if is_possible { Result::Qualified } else { Result::RowsMissing };
+        Ok((result, tally_of(&rows)))
+    }
+
+    fn remove(
+        &mut self,
+        group: u64,
+        random: &mut Random,
+    ) -> std::result::Result<(Result, Option<usize>), Abort> {
+        let rows = self.scan(group, Direction::Descending)?;
+        if rows.is_empty() {
+            return Ok((Result::RowsMissing, None));
+        }
+        let (key, _) = rows[random.random_range(0..rows.len())].clone();
+        self.deferred.delete(self.table, key);
+        Ok((Result::Qualified, tally_of(&rows)))
+    }
+
+    fn compare(
+        &mut self,
+        group: u64,
+        between: u64,
+    ) -> std::result::Result<(Result, Option<usize>), Abort> {
+        let forward = self.scan(group, Direction::Ascending)?;
+        self.scan(between, Direction::Ascending)?;
+        let mut backward = self.scan(group, Direction::Descending)?;
+        backward.reverse();
+        let tally = if forward == backward { tally_of(&forward) } else { Some(DIFFERENT) };
+        Ok((Result::Qualified, tally))
+    }
+
+    fn append(
+        &mut self,
+        random: &mut Random,
+    ) -> std::result::Result<(Result, Option<usize>), Abort> {
+        let Self { deferred, coordinator, table } = self;
+        let ledger = prefixed(LEDGER);
+        let limit = random.random_range(1..3);
+        let page = deferred.scan(coordinator, *table, &ledger, Direction::Descending, limit)?;
+        let next = page.rows.first().map_or(0, |(key, _)| ledger_number(key) + 1);
+        let key = [LEDGER.as_bytes(), &next.to_be_bytes()].concat();
+        self.is_there(&key)?;
+        let value = value_of(&key);
+        self.deferred.put(self.table, key, value);
+        Ok((Result::Qualified, tally_of(&page.rows).filter(|&tally| tally != OVERFULL)))
+    }
+}
+
+fn prefix(group: u64) -> String {
+    format!("group {group:08}/")
+}
+
+/// The keys that begin with a prefix, which ends with a slash.
+fn prefixed(prefix: &str) -> KeyRange {
+    // '0' follows '/'.
+    let end = prefix.trim_end_matches('/').to_owned() + "0";
+    KeyRange {
+        from: Bound::Included(prefix.as_bytes().to_vec()),
+        to: Bound::Excluded(end.into_bytes()),
+    }
+}
+
+fn ledger_number(key: &[u8]) -> u64 {
+    let number = key[LEDGER.len()..].try_into();
+    u64::from_be_bytes(number.expect("a key of the ledger ends with 8 bytes"))
+}
+
+/// The value that a key has: one in sixteen is longer than a packet.
+fn value_of(key: &[u8]) -> Vec<u8> {
+    let seed = key
+        .iter()
+        .fold(7_u64, |seed, &byte| (seed ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let words = if seed >> 60 == 0 { 4_000 } else { 1 + (seed >> 56) % 16 };
+    (0..words).flat_map(|word| (seed ^ word).to_le_bytes()).collect()
+}
+
+fn is_foreign((key, value): &KeyValue) -> bool {
+    *value != value_of(key)
+}
+
+fn tally_of(rows: &[KeyValue]) -> Option<usize> {
+    if rows.iter().any(is_foreign) {
+        Some(FOREIGN_VALUE)
+    } else {
+        (rows.len() > GROUP_ROWS_MAX).then_some(OVERFULL)
+    }
+}
+
+impl Workload for Ranges {
+    fn name(&self) -> &'static str {
+        "ranges"
+    }
+
+    fn transactions(&self) -> &'static [&'static str] {
+        &["add", "remove", "compare", "append"]
+    }
+
+    fn tallies(&self) -> &'static [&'static str] {
+        &["groups above their limit", "scans that differ", "values of other keys"]
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("groups", self.groups.to_string())]
+    }
+
+    fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
+        let rows = self.groups * GROUP_ROWS_MAX as u64;
+        self.table = Some(cluster.create_ordered_table("ranges", rows)?);
+        Ok(())
+    }
+
+    /// There is nothing to load: all groups are empty at first.
+    fn load(&self, _: &Cluster, _: u64, _: u64) -> std::result::Result<(), BenchmarkError> {
+        Ok(())
+    }
+
+    fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran {
+        let transaction = match random.random_range(0..100) {
+            0..40 => ADD,
+            40..65 => REMOVE,
+            65..90 => COMPARE,
+            _ => APPEND,
+        };
+        let (result, tally) = self
+            .transact(coordinator, random, transaction)
+            .unwrap_or_else(|abort| (Result::Aborted(abort), None));
+        Ran { transaction, result, tally }
+    }
+
+    fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check> {
+        let mut groups = std::collections::BTreeMap::new();
+        let (mut ledger, mut foreign) = (Vec::new(), 0);
+        for_each_row_in_order(cluster, self.table(), |key, value| {
+            foreign += i128::from(is_foreign(&(key.to_vec(), value.to_vec())));
+            if key.starts_with(LEDGER.as_bytes()) {
+                ledger.push(ledger_number(key));
+            } else {
+                let group = key[..prefix(0).len()].to_vec();
+                *groups.entry(group).or_insert(0_usize) += 1;
+            }
+        });
+        ledger.sort_unstable();
+        let gaps = (0..).zip(&ledger).filter(|(expected, number)| expected != *number).count();
+        let committed = |transaction: usize| i128::from(totals.types[transaction].qualified);
+        let tallies = totals.tallies.iter().map(|&tally| i128::from(tally));
+        let mut checks: Vec<Check> = self
+            .tallies()
+            .iter()
+            .zip(tallies)
+            .map(|(name, tally)| Check::equal(format!("committed: {name}"), 0, tally))
+            .collect();
+        let overfull = groups.values().filter(|&&rows| rows > GROUP_ROWS_MAX).count();
+        let rows = groups.values().sum::<usize>() as i128;
+        checks.extend([
+            Check::equal("groups above their limit at the end", 0, overfull as i128),
+            Check::equal("rows of all groups", committed(ADD) - committed(REMOVE), rows),
+            Check::equal("rows of the ledger", committed(APPEND), ledger.len() as i128),
+            Check::equal("gaps in the ledger", 0, gaps as i128),
+            Check::equal("values of other keys at the end", 0, foreign),
+        ]);
+        checks
+    }
+}
