@@ -78,9 +78,7 @@ impl Session {
             statement::plan(&statement, &text, &planned_with, &known).map(Some)
         });
         let planned = planned.await?;
-        if let Some(prepared @ Prepared::Plan(plan)) = &planned
-            && !matches!(plan.kind, PlanKind::Define(_))
-        {
+        if let Some(prepared) = planned.as_ref().filter(|prepared| is_kept(prepared)) {
             self.database.keep_plan(sql, types, &catalog, prepared);
         }
         Ok(planned)
@@ -312,6 +310,16 @@ impl Session {
             self.run_inside(work, resources, Arc::default()).await?
         };
         Ok(output.is_some())
+    }
+}
+
+/// Whether a plan may be asked for again soon: BEGIN and COMMIT stand around every transaction.
+fn is_kept(prepared: &Prepared) -> bool {
+    match prepared {
+        Prepared::Plan(plan) => !matches!(plan.kind, PlanKind::Define(_)),
+        Prepared::Command(command) => {
+            matches!(**command, Command::Begin | Command::Commit | Command::Rollback)
+        }
     }
 }
 
