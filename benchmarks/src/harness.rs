@@ -5,6 +5,7 @@
 //!
 //! *Source*: FaSST section 6.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,9 +15,9 @@ use gannet_engine::{Cluster, ClusterOptions, Coordinator, Place, Topology};
 use crate::check::Check;
 use crate::progress::Progress;
 use crate::replicas::check_replicas;
-use crate::report::{Load, Report, Verification};
+use crate::report::{Load, Report, Run, Verification, cores_used};
 use crate::statistics::{self, Statistics};
-use crate::workload::{BenchmarkError, Result as Outcome, Workload, seeded};
+use crate::workload::{BenchmarkError, Profile, Result as Outcome, Workload, seeded};
 
 /// How long transactions are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +42,10 @@ pub struct Settings {
 }
 
 const WARMING_UP: u8 = 0;
-const MEASURING: u8 = 1;
-const STOPPING: u8 = 2;
+pub(crate) const MEASURING: u8 = 1;
+pub(crate) const STOPPING: u8 = 2;
 
-/// What the coroutines of a run share.
+/// What the clients of a run share.
 pub(crate) struct Control {
     phase: AtomicU8,
     /// Transactions that may still be begun; unlimited for a duration.
@@ -83,13 +84,39 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     if let Some(reason) = stuck(&statistics) {
         checks.push(Check::new("transactions commit", false, reason));
     }
-    let verification = Verification::new(checks);
-    let run = crate::report::Run { settings, cluster: &cluster, seconds, load };
-    Ok(Report::new(&*workload, &run, &statistics, verification))
+    let profile = Profile::of(&*workload);
+    let run = Run {
+        settings: all_settings(&profile, settings),
+        topology: topology_text(&cluster),
+        durability: "memory",
+        cores: cores_used(cluster.thread_count()),
+        seconds,
+        load,
+        profile,
+    };
+    Ok(Report::new(run, &statistics, Verification::new(checks)))
+}
+
+fn all_settings(profile: &Profile, settings: &Settings) -> BTreeMap<&'static str, String> {
+    let mut all: BTreeMap<_, _> = profile.settings.iter().cloned().collect();
+    all.extend(cluster_settings(&settings.cluster));
+    all.insert("coroutines", settings.cluster.coroutines.to_string());
+    all.insert("seed", settings.seed.to_string());
+    all
+}
+
+/// The settings of a cluster, for the report.
+#[must_use]
+pub fn cluster_settings(options: &ClusterOptions) -> Vec<(&'static str, String)> {
+    vec![
+        ("nodes", options.nodes.to_string()),
+        ("replicas", options.replicas.to_string()),
+        ("threads", options.threads.to_string()),
+    ]
 }
 
 /// Why a run that committed nothing is none.
-fn stuck(statistics: &Statistics) -> Option<String> {
+pub(crate) fn stuck(statistics: &Statistics) -> Option<String> {
     let whole = &statistics.whole;
     (whole.attempted() > 0 && whole.qualified() == 0)
         .then(|| format!("{} attempted, none committed", whole.attempted()))
@@ -136,7 +163,7 @@ fn measure<W: Workload>(
     let mut seconds = None;
     if let Limit::Duration(duration) = settings.limit {
         wait(settings.warmup, "warming up", &control, progress);
-        control.phase.store(MEASURING, Ordering::Relaxed);
+        control.measure();
         start = now();
         wait(duration, "measuring", &control, progress);
         control.stop();
@@ -162,16 +189,10 @@ pub(crate) fn client<W: Workload>(
 ) -> Option<Box<Statistics>> {
     let mut random = seeded(seed, stream + 1);
     let sizes = (workload.transactions().len(), workload.tallies().len());
-    let begun = &control.begun[place].0;
     let mut start_ns = coordinator.now_ns();
     let mut conflicts = 0;
     loop {
-        // Relaxed: a transaction more or less in a phase does not matter.
-        let phase = control.phase.load(Ordering::Relaxed);
-        if phase == STOPPING || control.counted && !control.take_one() {
-            return statistics::take();
-        }
-        begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let Some(phase) = control.begin(place) else { return statistics::take() };
         let ran = workload.run_one(coordinator, &mut random);
         let end_ns = coordinator.now_ns();
         statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
@@ -200,6 +221,31 @@ impl Control {
         }
     }
 
+    /// The phase, if a client at `place` may begin a transaction in it.
+    #[inline]
+    pub(crate) fn begin(&self, place: usize) -> Option<u8> {
+        let phase = self.phase();
+        if phase == STOPPING || self.counted && !self.take_one() {
+            return None;
+        }
+        let begun = &self.begun[place].0;
+        begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Some(phase)
+    }
+
+    #[inline]
+    pub(crate) fn phase(&self) -> u8 {
+        // Relaxed: a transaction more or less in a phase does not matter.
+        self.phase.load(Ordering::Relaxed)
+    }
+
+    /// What begins from now on is measured, unless the run was stopped.
+    pub(crate) fn measure(&self) {
+        let (from, to) = (WARMING_UP, MEASURING);
+        // A failure has nothing to do: the run was stopped.
+        let _ = self.phase.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// No client begins another transaction.
     pub(crate) fn stop(&self) {
         self.phase.store(STOPPING, Ordering::Relaxed);
@@ -218,15 +264,18 @@ impl Control {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
+#[inline]
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark runs for a given time")]
-fn wait(duration: Duration, phase: &str, control: &Control, progress: &Progress) {
+pub(crate) fn wait(duration: Duration, phase: &str, control: &Control, progress: &Progress) {
     let start = now();
     let mut before = control.begun();
-    while let Some(left) = duration.checked_sub(start.elapsed()) {
+    while let Some(left) = duration.checked_sub(start.elapsed())
+        && control.phase() != STOPPING
+    {
         let step = left.min(Duration::from_secs(1));
         std::thread::sleep(step);
         let begun = control.begun();
@@ -236,8 +285,9 @@ fn wait(duration: Duration, phase: &str, control: &Control, progress: &Progress)
     }
 }
 
-/// The topology, in words.
-pub(crate) fn topology_text(cluster: &Cluster) -> String {
+/// A cluster's topology, in words.
+#[must_use]
+pub fn topology_text(cluster: &Cluster) -> String {
     let options = cluster.options();
     let threads = cluster.thread_count();
     match options.topology {

@@ -11,9 +11,8 @@ use hdrhistogram::Histogram;
 
 use crate::check::Check;
 use crate::floor::FloorReport;
-use crate::harness::{Settings, topology_text};
 use crate::statistics::{Reason, Statistics};
-use crate::workload::Workload;
+use crate::workload::Profile;
 
 /// How the initial rows were loaded, and what they take.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -22,10 +21,10 @@ pub struct Load {
     pub seconds: f64,
     /// Rows, each counted once whatever its number of copies.
     pub rows: u64,
-    /// Table memory of all nodes together.
-    pub memory_bytes: u64,
-    /// Table memory per byte of key and value, copies counted.
-    pub memory_per_payload_byte: f64,
+    /// Table memory of all nodes together, where it is known.
+    pub memory_bytes: Option<u64>,
+    /// Table memory per byte of key and value, copies counted; unknown for SQL.
+    pub memory_per_payload_byte: Option<f64>,
 }
 
 impl Load {
@@ -47,9 +46,13 @@ impl Load {
                 }
             }
         }
-        let memory_bytes = cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum();
-        let memory_per_payload_byte = memory_bytes as f64 / payload_bytes.max(1) as f64;
-        Self { seconds: took.as_secs_f64(), rows, memory_bytes, memory_per_payload_byte }
+        let memory_bytes: u64 = cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum();
+        Self {
+            seconds: took.as_secs_f64(),
+            rows,
+            memory_bytes: Some(memory_bytes),
+            memory_per_payload_byte: Some(memory_bytes as f64 / payload_bytes.max(1) as f64),
+        }
     }
 }
 
@@ -119,7 +122,7 @@ pub struct Report {
     pub settings: BTreeMap<&'static str, String>,
     /// Length of the measured interval.
     pub seconds: f64,
-    /// Cores used: OS threads that drive workers, at most one per core of the machine.
+    /// Cores used: OS threads that drive workers, and those of clients outside, at most one per core of the machine.
     pub cores: usize,
     /// Which thread drives what.
     pub topology: String,
@@ -133,6 +136,8 @@ pub struct Report {
     pub committed_per_second: f64,
     /// The same for each core; a core does client, server, log and backup work alike.
     pub committed_per_second_per_core: f64,
+    /// Rows copied or scanned per second, where that is what is asked for.
+    pub rows_per_second: Option<f64>,
     /// Transactions that did not commit, by reason.
     pub aborts: BTreeMap<&'static str, u64>,
     /// By transaction type.
@@ -150,29 +155,27 @@ pub struct Report {
 }
 
 /// The circumstances of a run.
-pub(crate) struct Run<'a> {
-    pub(crate) settings: &'a Settings,
-    pub(crate) cluster: &'a Cluster,
+pub(crate) struct Run {
+    pub(crate) profile: Profile,
+    pub(crate) settings: BTreeMap<&'static str, String>,
+    pub(crate) topology: String,
+    pub(crate) durability: &'static str,
+    pub(crate) cores: usize,
     pub(crate) seconds: f64,
     pub(crate) load: Load,
 }
 
 impl Report {
-    pub(crate) fn new<W: Workload>(
-        workload: &W,
-        run: &Run<'_>,
-        statistics: &Statistics,
-        verify: Verification,
-    ) -> Self {
+    pub(crate) fn new(run: Run, statistics: &Statistics, verify: Verification) -> Self {
+        let Run { profile, settings, topology, durability, cores, seconds, load } = run;
         let measured = &statistics.measured;
-        let per_second = |count: u64| count as f64 / run.seconds.max(1e-9);
-        let cores = cores_used(run.cluster.thread_count());
+        let per_second = |count: u64| count as f64 / seconds.max(1e-9);
         let mut together = statistics.latencies[0].clone();
         for histogram in &statistics.latencies[1..] {
             together.add(histogram).expect("all histograms have the same bounds");
         }
-        let transactions = workload
-            .transactions()
+        let transactions = profile
+            .transactions
             .iter()
             .zip(&measured.types)
             .zip(&statistics.latencies)
@@ -186,20 +189,21 @@ impl Report {
             .collect();
         let reasons = Reason::ALL.iter().zip(measured.aborts);
         Self {
-            workload: workload.name(),
-            settings: settings(workload, run.settings),
-            seconds: run.seconds,
+            workload: profile.name,
+            settings,
+            seconds,
             cores,
-            topology: topology_text(run.cluster),
-            durability: "memory",
-            load: Some(run.load),
+            topology,
+            durability,
+            load: Some(load),
             attempted_per_second: per_second(measured.attempted()),
             committed_per_second: per_second(measured.qualified()),
             committed_per_second_per_core: per_second(measured.qualified()) / cores as f64,
+            rows_per_second: profile.rows_each.map(|rows| per_second(rows * measured.qualified())),
             aborts: reasons.map(|(reason, count)| (reason.name(), count)).collect(),
             transactions,
-            counted: workload
-                .tallies()
+            counted: profile
+                .tallies
                 .iter()
                 .zip(&measured.tallies)
                 .filter(|&(_, &count)| count > 0)
@@ -236,14 +240,14 @@ impl Report {
         writeln!(out, "{}: {}", self.workload, settings.join(", "))?;
         writeln!(out, "{}; durability: {}", self.topology, self.durability)?;
         if let Some(load) = &self.load {
-            writeln!(
-                out,
-                "loaded {} rows in {:.2} s, {:.0} MiB on all nodes, {:.2} bytes per byte of key and value",
-                load.rows,
-                load.seconds,
-                load.memory_bytes as f64 / f64::from(1 << 20),
-                load.memory_per_payload_byte
-            )?;
+            write!(out, "loaded {} rows in {:.2} s", load.rows, load.seconds)?;
+            if let Some(bytes) = load.memory_bytes {
+                write!(out, ", {:.0} MiB on all nodes", bytes as f64 / f64::from(1 << 20))?;
+            }
+            if let Some(ratio) = load.memory_per_payload_byte {
+                write!(out, ", {ratio:.2} bytes per byte of key and value")?;
+            }
+            writeln!(out)?;
         }
         writeln!(out, "\n{}\n", self.transaction_table())?;
         writeln!(
@@ -255,6 +259,10 @@ impl Report {
             self.cores,
             self.seconds
         )?;
+        if let Some(rows) = self.rows_per_second {
+            let (all, core) = (rows / 1e6, rows / 1e6 / self.cores as f64);
+            writeln!(out, "{all:.3} M rows/s, {core:.3} M rows/s per core")?;
+        }
         if let Some(packets) = self.transport_packets_per_second_per_core {
             writeln!(out, "bare transport: {:.3} M packets/s per core", packets / 1e6)?;
         }
@@ -325,15 +333,4 @@ impl Report {
 /// Threads that can run at the same time.
 pub(crate) fn cores_used(threads: usize) -> usize {
     threads.min(std::thread::available_parallelism().map_or(1, usize::from))
-}
-
-fn settings<W: Workload>(workload: &W, settings: &Settings) -> BTreeMap<&'static str, String> {
-    let cluster = &settings.cluster;
-    let mut all: BTreeMap<_, _> = workload.settings().into_iter().collect();
-    all.insert("nodes", cluster.nodes.to_string());
-    all.insert("replicas", cluster.replicas.to_string());
-    all.insert("threads", cluster.threads.to_string());
-    all.insert("coroutines", cluster.coroutines.to_string());
-    all.insert("seed", settings.seed.to_string());
-    all
 }

@@ -102,6 +102,7 @@ pub fn run(settings: &EchoSettings) -> Result<Report, BenchmarkError> {
         attempted_per_second: requests_per_second,
         committed_per_second: requests_per_second,
         committed_per_second_per_core: requests_per_second / cores as f64,
+        rows_per_second: None,
         aborts: BTreeMap::new(),
         counted: BTreeMap::new(),
         transactions: vec![

@@ -5,6 +5,7 @@ use gannet_storage::StorageError;
 use rand::SeedableRng;
 
 use crate::check::Check;
+use crate::sql::SqlFailure;
 use crate::statistics::Totals;
 
 /// The generator that workloads draw from; the same seed gives the same draws.
@@ -36,6 +37,35 @@ pub struct Ran {
     pub result: Result,
     /// Index in [`Workload::tallies`] of something that this commit did.
     pub tally: Option<usize>,
+}
+
+/// What a benchmark is called, and what it counts.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The name on the command line and in reports.
+    pub name: &'static str,
+    /// The transaction types.
+    pub transactions: &'static [&'static str],
+    /// What commits are counted by beyond their type.
+    pub tallies: &'static [&'static str],
+    /// The workload's own settings.
+    pub settings: Vec<(&'static str, String)>,
+    /// Rows that each transaction copies or scans, where the rate of rows is what is asked for.
+    pub rows_each: Option<u64>,
+}
+
+impl Profile {
+    /// That of a workload.
+    #[must_use]
+    pub fn of<W: Workload>(workload: &W) -> Self {
+        Self {
+            name: workload.name(),
+            transactions: workload.transactions(),
+            tallies: workload.tallies(),
+            settings: workload.settings(),
+            rows_each: None,
+        }
+    }
 }
 
 /// A benchmark: its tables, its rows, its transactions, and what must hold afterwards.
@@ -88,6 +118,12 @@ pub enum BenchmarkError {
     /// A row could not be loaded.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// A database refused a connection, the tables, or their rows.
+    #[error("the database refused what the benchmark needs: {0}")]
+    Sql(#[from] SqlFailure),
+    /// The system refused what connections need.
+    #[error("cannot wait for connections: {0}; close programs or raise the limit of open files")]
+    Runtime(std::io::Error),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {

@@ -1,0 +1,198 @@
+//! Workloads in SQL: the same harness around sessions of a database instead of coroutines of a cluster.
+//!
+//! ```text
+//! SqlWorkload (tatp, smallbank, single)        SqlConnector (a cluster in this process, a server)
+//!        └──────────── run_sql: tables ─ load ─ warm up ─ measure ─ verify ─ Report ──────┘
+//! ```
+//! A workload asks a [`SqlConnection`] to run its statements, and does not see what is behind it.
+//!
+//! *Invariants*: a statement that fails with a conflict ends its transaction, which is counted as aborted.
+//! Anything else that fails ends the run, and its verification.
+//! *Not here*: any connection, as those need SQL or a network; they are the command's.
+
+mod harness;
+mod single;
+
+use std::future::Future;
+
+use gannet_engine::Abort;
+
+pub use harness::{SqlSettings, run_sql};
+pub use single::{Operation, SingleStatements, copy_data};
+
+use crate::check::Check;
+use crate::statistics::Totals;
+use crate::workload::{Profile, Ran, Random, Result as Outcome};
+
+/// A parameter of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SqlValue {
+    /// SMALLINT, INTEGER or BIGINT, as the statement needs it.
+    Integer(i64),
+    /// TEXT, VARCHAR or CHAR.
+    Text(String),
+}
+
+/// Why a statement failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message} (SQLSTATE {code})")]
+pub struct SqlFailure {
+    /// SQLSTATE, five characters; 08006 if the connection was lost.
+    pub code: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl SqlFailure {
+    /// The abort that it means, if the same transaction may succeed when it is run again.
+    #[must_use]
+    pub fn conflict(&self) -> Option<Abort> {
+        match self.code.as_str() {
+            "40001" => Some(Abort::Changed),
+            // PostgreSQL's deadlocks.
+            "40P01" => Some(Abort::Locked),
+            _ => None,
+        }
+    }
+}
+
+/// The rows that a query gave.
+pub trait SqlRows {
+    /// How many.
+    fn count(&self) -> usize;
+
+    /// An integer column of a row, both counted from 0.
+    ///
+    /// # Panics
+    /// If there is no such row or column, or it is NULL or no integer: the query is the workload's own.
+    fn integer(&self, row: usize, column: usize) -> i64;
+
+    /// A text column of a row, both counted from 0.
+    ///
+    /// # Panics
+    /// As [`Self::integer`].
+    fn text(&self, row: usize, column: usize) -> &str;
+}
+
+/// A session of a database. The texts of queries and changes are prepared when they are first run.
+///
+/// The futures need not be `Send`: a connection stays on the thread that made it.
+pub trait SqlConnection {
+    /// What queries give.
+    type Rows: SqlRows;
+
+    /// Runs a statement once, without parameters and without preparing it.
+    fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), SqlFailure>>;
+
+    /// Runs a statement that gives rows.
+    fn query(
+        &mut self,
+        sql: &'static str,
+        parameters: &[SqlValue],
+    ) -> impl Future<Output = Result<Self::Rows, SqlFailure>>;
+
+    /// Runs a statement that changes rows or the session; gives the number of rows changed.
+    fn change(
+        &mut self,
+        sql: &'static str,
+        parameters: &[SqlValue],
+    ) -> impl Future<Output = Result<u64, SqlFailure>>;
+
+    /// Runs a COPY FROM STDIN with this data, cut anywhere; gives the number of rows.
+    fn copy(
+        &mut self,
+        sql: &str,
+        chunks: impl Iterator<Item = Vec<u8>>,
+    ) -> impl Future<Output = Result<u64, SqlFailure>>;
+}
+
+/// Where connections come from.
+pub trait SqlConnector: Sync {
+    /// Its connections.
+    type Connection: SqlConnection;
+
+    /// Opens a connection at the isolation level SERIALIZABLE.
+    fn connect(&self) -> impl Future<Output = Result<Self::Connection, SqlFailure>>;
+
+    /// What the connections lead to, for the report.
+    fn target(&self) -> Target;
+
+    /// Checks what no statement sees, when no connection is open any more.
+    fn verify(&self) -> Vec<Check> {
+        Vec::new()
+    }
+}
+
+/// What connections lead to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// What reproduces it.
+    pub settings: Vec<(&'static str, String)>,
+    /// Where and what it is, in words.
+    pub topology: String,
+    /// What survives what.
+    pub durability: &'static str,
+    /// OS threads that run it in this process; None if it runs elsewhere, perhaps on all cores of this machine.
+    pub threads: Option<usize>,
+    /// Table memory, where it is known.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A benchmark in SQL.
+pub trait SqlWorkload: Send + Sync {
+    /// Its names and settings.
+    fn profile(&self) -> Profile;
+
+    /// Statements that make the tables, empty; tables of an earlier run are dropped.
+    fn schema(&self) -> Vec<String>;
+
+    /// Loads the rows; gives their number.
+    fn load(
+        &self,
+        connection: &mut impl SqlConnection,
+    ) -> impl Future<Output = Result<u64, SqlFailure>>;
+
+    /// Draws one transaction and runs it to its end, without retrying it. `Err` is no conflict.
+    fn run_one(
+        &self,
+        connection: &mut impl SqlConnection,
+        random: &mut Random,
+    ) -> impl Future<Output = Result<Ran, SqlFailure>>;
+
+    /// Checks the data after the run, when no transaction is running; `totals` covers the whole run.
+    fn verify(
+        &self,
+        connection: &mut impl SqlConnection,
+        totals: &Totals,
+    ) -> impl Future<Output = Result<Vec<Check>, SqlFailure>>;
+}
+
+/// Runs `body` between BEGIN and COMMIT, or ROLLBACK if it fails.
+///
+/// # Errors
+/// What failed; a conflict too.
+pub async fn in_transaction<C: SqlConnection, T>(
+    connection: &mut C,
+    body: impl AsyncFnOnce(&mut C) -> Result<T, SqlFailure>,
+) -> Result<T, SqlFailure> {
+    connection.change("BEGIN", &[]).await?;
+    let result = body(connection).await;
+    let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    connection.change(end, &[]).await?;
+    result
+}
+
+impl Ran {
+    /// What became of a transaction in SQL: whether it found its rows, or why it failed.
+    ///
+    /// # Errors
+    /// The failure, unless it is a conflict.
+    pub fn of(transaction: usize, outcome: Result<bool, SqlFailure>) -> Result<Self, SqlFailure> {
+        let result = match outcome {
+            Ok(true) => Outcome::Qualified,
+            Ok(false) => Outcome::RowsMissing,
+            Err(failure) => Outcome::Aborted(failure.conflict().ok_or(failure)?),
+        };
+        Ok(Self { transaction, result, tally: None })
+    }
+}
