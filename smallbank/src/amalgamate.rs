@@ -1,8 +1,10 @@
 //! AMALGAMATE(a, b), 15 %: locks 3 rows in one round, then log, backup, primary.
-//! C[b] += S[a] + C[a]; S[a] = C[a] = 0.
+//! C[b] += S[a] + C[a]; S[a] = C[a] = 0. In SQL: BEGIN, 1 SELECT, 3 UPDATE, COMMIT.
 
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};
 
+use crate::sql::{ADD_TO_CHECKING, id, one_row, sum, value};
 use crate::{Tables, cents, set_cents};
 
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> Result<(), Abort> {
@@ -17,4 +19,21 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> R
     set_cents(tx, checking_b, sum)?;
     tx.commit()?;
     Ok(())
+}
+
+const EMPTY_SAVINGS: &str = "UPDATE smallbank_savings SET balance = 0 WHERE id = $1";
+const EMPTY_CHECKING: &str = "UPDATE smallbank_checking SET balance = 0 WHERE id = $1";
+
+pub(crate) async fn run_sql<C: SqlConnection>(
+    connection: &mut C,
+    a: u64,
+    b: u64,
+) -> Result<(), SqlFailure> {
+    in_transaction(connection, async |connection: &mut C| {
+        let moved = sum(connection, a).await?;
+        one_row(connection.change(EMPTY_SAVINGS, &[id(a)]).await?)?;
+        one_row(connection.change(EMPTY_CHECKING, &[id(a)]).await?)?;
+        one_row(connection.change(ADD_TO_CHECKING, &[id(b), value(moved)]).await?)
+    })
+    .await
 }

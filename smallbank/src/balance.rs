@@ -1,7 +1,9 @@
-//! BALANCE(a), 15 %: reads S[a] and C[a] in one round, then validation.
+//! BALANCE(a), 15 %: reads S[a] and C[a] in one round, then validation. In SQL: 1 SELECT.
 
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure};
 use gannet_engine::{Abort, Transaction};
 
+use crate::sql::sum;
 use crate::{Tables, cents};
 
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<(), Abort> {
@@ -10,5 +12,10 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<()
     tx.execute()?;
     std::hint::black_box(cents(tx, savings) + cents(tx, checking));
     tx.commit()?;
+    Ok(())
+}
+
+pub(crate) async fn run_sql(connection: &mut impl SqlConnection, a: u64) -> Result<(), SqlFailure> {
+    std::hint::black_box(sum(connection, a).await?);
     Ok(())
 }

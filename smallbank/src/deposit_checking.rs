@@ -1,7 +1,10 @@
 //! DEPOSIT_CHECKING(a), 15 %: locks C[a], then log, backup, primary. C[a] += 1.30.
+//! In SQL: 1 UPDATE.
 
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure};
 use gannet_engine::{Abort, LockMode, Transaction};
 
+use crate::sql::{ADD_TO_CHECKING, id, one_row, value};
 use crate::{DEPOSIT, Tables, cents, set_cents};
 
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<(), Abort> {
@@ -11,4 +14,8 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<()
     set_cents(tx, checking, sum)?;
     tx.commit()?;
     Ok(())
+}
+
+pub(crate) async fn run_sql(connection: &mut impl SqlConnection, a: u64) -> Result<(), SqlFailure> {
+    one_row(connection.change(ADD_TO_CHECKING, &[id(a), value(DEPOSIT)]).await?)
 }

@@ -12,6 +12,7 @@ mod balance;
 mod deposit_checking;
 mod floor;
 mod send_payment;
+mod sql;
 mod transact_savings;
 mod verify;
 mod write_check;
@@ -217,6 +218,6 @@ impl Workload for SmallBank {
     }
 
     fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check> {
-        verify::money(cluster, self.tables(), self.accounts, self.seed, totals)
+        verify::money(verify::found(cluster, self.tables()), self.accounts, self.seed, totals)
     }
 }

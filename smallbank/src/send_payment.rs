@@ -1,8 +1,10 @@
 //! SEND_PAYMENT(a, b), 25 %: locks C[a] and C[b] in one round, then log, backup, primary.
-//! Refused if C[a] < 5.00; else 5.00 move from a to b.
+//! Refused if C[a] < 5.00; else 5.00 move from a to b. In SQL: BEGIN, 2 UPDATE, the second if the first changed a row, COMMIT.
 
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};
 
+use crate::sql::{ADD_TO_CHECKING, id, one_row, value};
 use crate::{PAYMENT, Tables, cents, set_cents};
 
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> Result<bool, Abort> {
@@ -17,4 +19,24 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> R
     }
     tx.commit()?;
     Ok(covered)
+}
+
+const TAKE_IF_COVERED: &str =
+    "UPDATE smallbank_checking SET balance = balance - $2 WHERE id = $1 AND balance >= $2";
+
+/// Whether it was covered.
+pub(crate) async fn run_sql<C: SqlConnection>(
+    connection: &mut C,
+    a: u64,
+    b: u64,
+) -> Result<bool, SqlFailure> {
+    in_transaction(connection, async |connection: &mut C| {
+        let taken = connection.change(TAKE_IF_COVERED, &[id(a), value(PAYMENT)]).await?;
+        if taken == 0 {
+            return Ok(false);
+        }
+        one_row(connection.change(ADD_TO_CHECKING, &[id(b), value(PAYMENT)]).await?)?;
+        Ok(true)
+    })
+    .await
 }

@@ -1,7 +1,10 @@
 //! TRANSACT_SAVINGS(a), 15 %: locks S[a], then log, backup, primary. S[a] += 20.20.
+//! In SQL: 1 UPDATE.
 
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure};
 use gannet_engine::{Abort, LockMode, Transaction};
 
+use crate::sql::{id, one_row, value};
 use crate::{SAVING, Tables, cents, set_cents};
 
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<(), Abort> {
@@ -11,4 +14,10 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<()
     set_cents(tx, savings, sum)?;
     tx.commit()?;
     Ok(())
+}
+
+const ADD_TO_SAVINGS: &str = "UPDATE smallbank_savings SET balance = balance + $2 WHERE id = $1";
+
+pub(crate) async fn run_sql(connection: &mut impl SqlConnection, a: u64) -> Result<(), SqlFailure> {
+    one_row(connection.change(ADD_TO_SAVINGS, &[id(a), value(SAVING)]).await?)
 }

@@ -8,21 +8,27 @@ use crate::{
     TRANSACT_SAVINGS, Tables,
 };
 
-pub(crate) fn money(
-    cluster: &Cluster,
-    tables: Tables,
-    accounts: Accounts,
-    seed: u64,
-    totals: &Totals,
-) -> Vec<Check> {
-    let (mut rows, mut found) = (0_i128, 0_i128);
+/// The balances that are there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Found {
+    pub(crate) rows: i128,
+    pub(crate) cents: i128,
+}
+
+/// The balances in the tables of a cluster.
+pub(crate) fn found(cluster: &Cluster, tables: Tables) -> Found {
+    let mut found = Found::default();
     for table in [tables.savings, tables.checking] {
         for_each_row(cluster, table, |_, row| {
-            rows += 1;
+            found.rows += 1;
             let cents = row.try_into().map(i64::from_le_bytes).expect("a balance is 8 bytes");
-            found += i128::from(cents);
+            found.cents += i128::from(cents);
         });
     }
+    found
+}
+
+pub(crate) fn money(found: Found, accounts: Accounts, seed: u64, totals: &Totals) -> Vec<Check> {
     let initial: i128 = (0..accounts.count)
         .map(|account| Accounts::initial(seed, account))
         .map(|(savings, checking)| i128::from(savings) + i128::from(checking))
@@ -35,7 +41,7 @@ pub(crate) fn money(
         - i128::from(CHECK) * tally(CHECKS)
         - i128::from(OVERDRAFT_CHECK) * tally(OVERDRAFT_CHECKS);
     vec![
-        Check::equal("rows", 2 * i128::from(accounts.count), rows),
-        Check::equal("sum of all balances, cents", expected, found),
+        Check::equal("rows", 2 * i128::from(accounts.count), found.rows),
+        Check::equal("sum of all balances, cents", expected, found.cents),
     ]
 }

@@ -1,9 +1,17 @@
 //! WRITE_CHECK(a), 15 %: reads S[a] and locks C[a] in one round, then validation of S[a], log,
 //! backup, primary. C[a] -= 5.00, or 6.00 if S[a] + C[a] < 5.00.
+//! In SQL: BEGIN, 1 SELECT, 1 UPDATE, COMMIT.
 
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};
 
+use crate::sql::{ADD_TO_CHECKING, id, one_row, sum, value};
 use crate::{CHECK, CHECKS, OVERDRAFT_CHECK, OVERDRAFT_CHECKS, Tables, cents, set_cents};
+
+/// What a check takes from an account with this sum, and what it is counted as.
+fn amount(sum: i64) -> (i64, usize) {
+    if sum >= CHECK { (CHECK, CHECKS) } else { (OVERDRAFT_CHECK, OVERDRAFT_CHECKS) }
+}
 
 /// Returns what the check is counted as.
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<usize, Abort> {
@@ -11,10 +19,21 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<us
     let checking = tx.add_to_write_set(tables.checking, a, LockMode::Update);
     tx.execute()?;
     let have = cents(tx, checking);
-    let covered = cents(tx, savings) + have >= CHECK;
-    let (amount, counted_as) =
-        if covered { (CHECK, CHECKS) } else { (OVERDRAFT_CHECK, OVERDRAFT_CHECKS) };
+    let (amount, counted_as) = amount(cents(tx, savings) + have);
     set_cents(tx, checking, have - amount)?;
     tx.commit()?;
     Ok(counted_as)
+}
+
+/// Returns what the check is counted as.
+pub(crate) async fn run_sql<C: SqlConnection>(
+    connection: &mut C,
+    a: u64,
+) -> Result<usize, SqlFailure> {
+    in_transaction(connection, async |connection: &mut C| {
+        let (amount, counted_as) = amount(sum(connection, a).await?);
+        one_row(connection.change(ADD_TO_CHECKING, &[id(a), value(-amount)]).await?)?;
+        Ok(counted_as)
+    })
+    .await
 }
