@@ -1,13 +1,21 @@
 //! DELETE_CALL_FORWARDING, 2 %: reads 1 row, locks 1, then validation of the first, log, backup,
-//! primary. Fails if the row is absent: 31.25 % succeed at first.
+//! primary. Fails if the row is absent: 31.25 % succeed at first. In SQL: BEGIN, 1 SELECT,
+//! 1 DELETE, COMMIT.
 
 use gannet_benchmarks::Random;
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};
 use rand::RngExt;
 
 use crate::Tables;
 use crate::rows::call_forwarding_key;
-use crate::update_location::look_up;
+use crate::sql::integer;
+use crate::update_location::{look_up, look_up_sql};
+
+/// A facility type and a start time.
+fn draw(random: &mut Random) -> (u8, u8) {
+    (random.random_range(1..=4), 8 * random.random_range(0..3_u8))
+}
 
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
@@ -15,8 +23,7 @@ pub(crate) fn run(
     s_id: u64,
     random: &mut Random,
 ) -> Result<bool, Abort> {
-    let sf_type = random.random_range(1..=4);
-    let start_time = 8 * random.random_range(0..3_u8);
+    let (sf_type, start_time) = draw(random);
     let Some(s_id) = look_up(tx, tables, s_id)? else {
         tx.commit()?;
         return Ok(false);
@@ -27,4 +34,21 @@ pub(crate) fn run(
     let found = tx.value(forwarding).is_some();
     tx.commit()?;
     Ok(found)
+}
+
+const DELETE: &str = "DELETE FROM tatp_call_forwarding \
+                      WHERE s_id = $1 AND sf_type = $2 AND start_time = $3";
+
+pub(crate) async fn run_sql<C: SqlConnection>(
+    connection: &mut C,
+    s_id: u64,
+    random: &mut Random,
+) -> Result<bool, SqlFailure> {
+    let (sf_type, start_time) = draw(random);
+    in_transaction(connection, async |connection: &mut C| {
+        let Some(s_id) = look_up_sql(connection, s_id).await? else { return Ok(false) };
+        let parameters = [integer(s_id), integer(sf_type), integer(start_time)];
+        Ok(connection.change(DELETE, &parameters).await? == 1)
+    })
+    .await
 }

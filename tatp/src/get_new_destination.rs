@@ -1,14 +1,17 @@
 //! GET_NEW_DESTINATION, 10 %: 1 read, then 1 to 3 reads if the facility is active, then validation.
+//! In SQL: 1 SELECT, a join.
 //!
 //! Qualifies if some call forwarding of an active facility starts at or before the probe's start and
 //! ends after the probe's end.
 
 use gannet_benchmarks::Random;
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows};
 use gannet_engine::{Abort, Transaction};
 use rand::RngExt;
 
 use crate::Tables;
 use crate::rows::{call_forwarding_key, special_facility_key};
+use crate::sql::integer;
 
 /// What is asked: a facility type, a start time index 0..3, and an end time 1..=24.
 #[derive(Clone, Copy)]
@@ -54,4 +57,19 @@ pub(crate) fn run(
     let found = rows.any(|row| probe.end_time < row[0]);
     tx.commit()?;
     Ok(found)
+}
+
+const SELECT: &str = "SELECT cf.numberx FROM tatp_special_facility sf, tatp_call_forwarding cf \
+     WHERE sf.s_id = $1 AND sf.sf_type = $2 AND sf.is_active = 1 \
+     AND cf.s_id = sf.s_id AND cf.sf_type = sf.sf_type \
+     AND cf.start_time <= $3 AND cf.end_time > $4";
+
+pub(crate) async fn run_sql(
+    connection: &mut impl SqlConnection,
+    s_id: u64,
+    random: &mut Random,
+) -> Result<bool, SqlFailure> {
+    let Probe { sf_type, start_index, end_time } = Probe::draw(random);
+    let parameters = [integer(s_id), integer(sf_type), integer(8 * start_index), integer(end_time)];
+    Ok(connection.query(SELECT, &parameters).await?.count() > 0)
 }

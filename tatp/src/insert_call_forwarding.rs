@@ -1,14 +1,35 @@
 //! INSERT_CALL_FORWARDING, 2 %: reads 1 row, then reads 1 and locks 1 in one round, then validation,
 //! log, backup, primary. Fails if the row is there, or the facility is not: 31.25 % succeed at first.
+//! In SQL: BEGIN, 2 SELECT, 1 INSERT, COMMIT.
 
 use gannet_benchmarks::Random;
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows, SqlValue, in_transaction};
 use gannet_engine::mutant::{Mutant, active};
 use gannet_engine::{Abort, LockMode, Transaction};
 use rand::RngExt;
 
 use crate::Tables;
 use crate::rows::{call_forwarding_key, call_forwarding_row, special_facility_key};
-use crate::update_location::look_up;
+use crate::sql::{digits, integer};
+use crate::update_location::{look_up, look_up_sql};
+
+/// The row to insert.
+struct Forwarding {
+    sf_type: u8,
+    start_time: u8,
+    end_time: u8,
+    numberx: u64,
+}
+
+impl Forwarding {
+    fn draw(random: &mut Random) -> Self {
+        let sf_type = random.random_range(1..=4);
+        let start_time = 8 * random.random_range(0..3_u8);
+        let end_time = start_time + random.random_range(1..=8_u8);
+        let numberx = random.random_range(0..1_000_000_000_000_000);
+        Self { sf_type, start_time, end_time, numberx }
+    }
+}
 
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
@@ -16,10 +37,7 @@ pub(crate) fn run(
     s_id: u64,
     random: &mut Random,
 ) -> Result<bool, Abort> {
-    let sf_type = random.random_range(1..=4);
-    let start_time = 8 * random.random_range(0..3_u8);
-    let end_time = start_time + random.random_range(1..=8_u8);
-    let numberx = random.random_range(0..1_000_000_000_000_000);
+    let Forwarding { sf_type, start_time, end_time, numberx } = Forwarding::draw(random);
     let Some(s_id) = look_up(tx, tables, s_id)? else {
         tx.commit()?;
         return Ok(false);
@@ -36,4 +54,29 @@ pub(crate) fn run(
     }
     tx.commit()?;
     Ok(possible)
+}
+
+const SELECT_FACILITY: &str =
+    "SELECT sf_type FROM tatp_special_facility WHERE s_id = $1 AND sf_type = $2";
+const INSERT: &str = "INSERT INTO tatp_call_forwarding (s_id, sf_type, start_time, end_time, numberx) \
+                      VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING";
+
+pub(crate) async fn run_sql<C: SqlConnection>(
+    connection: &mut C,
+    s_id: u64,
+    random: &mut Random,
+) -> Result<bool, SqlFailure> {
+    let Forwarding { sf_type, start_time, end_time, numberx } = Forwarding::draw(random);
+    in_transaction(connection, async |connection: &mut C| {
+        let Some(s_id) = look_up_sql(connection, s_id).await? else { return Ok(false) };
+        let (s_id, sf_type) = (integer(s_id), integer(sf_type));
+        let facility = connection.query(SELECT_FACILITY, &[s_id.clone(), sf_type.clone()]).await?;
+        if facility.count() == 0 && !active(Mutant::TatpSkipsFacility) {
+            return Ok(false);
+        }
+        let numberx = SqlValue::Text(digits(numberx));
+        let row = [s_id, sf_type, integer(start_time), integer(end_time), numberx];
+        Ok(connection.change(INSERT, &row).await? == 1)
+    })
+    .await
 }

@@ -17,6 +17,7 @@ mod insert_call_forwarding;
 mod population;
 mod rows;
 mod selection;
+mod sql;
 mod update_location;
 mod update_subscriber_data;
 mod verify;
@@ -211,7 +212,8 @@ impl Workload for Tatp {
     }
 
     fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check> {
-        let mut checks = verify::rows(cluster, self.tables(), &self.selection, self.seed, totals);
+        let found = verify::found(cluster, self.tables(), &self.selection);
+        let mut checks = found.checks(&self.selection, self.seed, totals);
         checks.extend(self.expectation.check(totals));
         checks
     }

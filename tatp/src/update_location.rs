@@ -1,12 +1,14 @@
 //! UPDATE_LOCATION, 14 %: reads 1 row (the subscriber's number), locks 1, then validation of the
-//! first, log, backup, primary.
+//! first, log, backup, primary. In SQL: 1 UPDATE by number.
 
 use gannet_benchmarks::Random;
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows, SqlValue};
 use gannet_engine::{Abort, LockMode, Transaction};
 use rand::RngExt;
 
 use crate::Tables;
 use crate::rows::{VLR_LOCATION_AT, sub_nbr};
+use crate::sql::{digits, integer};
 
 /// Looks a subscriber up by number, as the last three transactions of the mix do.
 #[inline]
@@ -38,4 +40,26 @@ pub(crate) fn run(
     row[VLR_LOCATION_AT..VLR_LOCATION_AT + 4].copy_from_slice(&vlr_location.to_le_bytes());
     tx.commit()?;
     Ok(true)
+}
+
+const SELECT: &str = "SELECT s_id FROM tatp_subscriber WHERE sub_nbr = $1";
+const UPDATE: &str = "UPDATE tatp_subscriber SET vlr_location = $1 WHERE sub_nbr = $2";
+
+/// Looks a subscriber up by number, as the last two transactions of the mix do.
+pub(crate) async fn look_up_sql(
+    connection: &mut impl SqlConnection,
+    s_id: u64,
+) -> Result<Option<u64>, SqlFailure> {
+    let rows = connection.query(SELECT, &[SqlValue::Text(digits(s_id))]).await?;
+    Ok((rows.count() == 1).then(|| u64::try_from(rows.integer(0, 0)).unwrap_or(u64::MAX)))
+}
+
+pub(crate) async fn run_sql(
+    connection: &mut impl SqlConnection,
+    s_id: u64,
+    random: &mut Random,
+) -> Result<bool, SqlFailure> {
+    let vlr_location: u32 = random.random();
+    let parameters = [integer(vlr_location), SqlValue::Text(digits(s_id))];
+    Ok(connection.change(UPDATE, &parameters).await? == 1)
 }

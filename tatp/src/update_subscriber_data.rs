@@ -1,12 +1,32 @@
 //! UPDATE_SUBSCRIBER_DATA, 2 %: locks and reads 2 rows in one round, then log, backup, primary;
-//! an absent facility (37.5 % of types) makes it give both back.
+//! an absent facility (37.5 % of types) makes it give both back. In SQL: BEGIN, 2 UPDATE, the second
+//! if the first changed a row, COMMIT.
 
 use gannet_benchmarks::Random;
+use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
 use gannet_engine::{Abort, LockMode, Transaction};
 use rand::RngExt;
 
 use crate::Tables;
 use crate::rows::{BITS_AT, DATA_A_AT, special_facility_key};
+use crate::sql::integer;
+
+/// What is written, and to which facility.
+struct Change {
+    sf_type: u8,
+    bit_1: bool,
+    data_a: u8,
+}
+
+impl Change {
+    fn draw(random: &mut Random) -> Self {
+        Self {
+            sf_type: random.random_range(1..=4),
+            bit_1: random.random(),
+            data_a: random.random(),
+        }
+    }
+}
 
 pub(crate) fn run(
     tx: &mut Transaction<'_>,
@@ -14,9 +34,7 @@ pub(crate) fn run(
     s_id: u64,
     random: &mut Random,
 ) -> Result<bool, Abort> {
-    let sf_type = random.random_range(1..=4);
-    let bit_1: bool = random.random();
-    let data_a: u8 = random.random();
+    let Change { sf_type, bit_1, data_a } = Change::draw(random);
     let subscriber = tx.add_to_write_set(tables.subscriber, s_id, LockMode::Update);
     let key = special_facility_key(s_id, sf_type);
     let facility = tx.add_to_write_set(tables.special_facility, key, LockMode::Update);
@@ -29,4 +47,25 @@ pub(crate) fn run(
     }
     tx.commit()?;
     Ok(found)
+}
+
+const UPDATE_FACILITY: &str =
+    "UPDATE tatp_special_facility SET data_a = $1 WHERE s_id = $2 AND sf_type = $3";
+const UPDATE_SUBSCRIBER: &str = "UPDATE tatp_subscriber SET bit_1 = $1 WHERE s_id = $2";
+
+pub(crate) async fn run_sql<C: SqlConnection>(
+    connection: &mut C,
+    s_id: u64,
+    random: &mut Random,
+) -> Result<bool, SqlFailure> {
+    let Change { sf_type, bit_1, data_a } = Change::draw(random);
+    in_transaction(connection, async |connection: &mut C| {
+        let parameters = [integer(data_a), integer(s_id), integer(sf_type)];
+        if connection.change(UPDATE_FACILITY, &parameters).await? == 0 {
+            return Ok(false);
+        }
+        let parameters = [integer(bit_1), integer(s_id)];
+        Ok(connection.change(UPDATE_SUBSCRIBER, &parameters).await? == 1)
+    })
+    .await
 }

@@ -38,52 +38,95 @@ impl KeySet {
     }
 }
 
-pub(crate) fn rows(
-    cluster: &Cluster,
-    tables: Tables,
-    selection: &Selection,
-    seed: u64,
-    totals: &Totals,
-) -> Vec<Check> {
-    let bound = selection.subscribers() + 1;
-    let mut found: BTreeMap<&str, i128> = BTreeMap::new();
-    let mut count = |name, rows: i128| *found.entry(name).or_insert(0) += rows;
-    let (mut subscribers, mut facilities) = (KeySet::new(bound), KeySet::new(4 * bound));
-    let (mut wrong_number, mut wrong_secondary, mut orphans) = (0, 0, 0);
-    for_each_row(cluster, tables.subscriber, |s_id, row| {
-        count("subscriber", 1);
-        subscribers.insert(s_id);
-        wrong_number += i128::from(row[..8] != sub_nbr(s_id).to_le_bytes());
-    });
-    for_each_row(cluster, tables.secondary, |number, row| {
-        count("secondary", 1);
-        let s_id = u64::from_le_bytes(row.try_into().expect("a secondary row is 8 bytes"));
-        wrong_secondary += i128::from(sub_nbr(s_id) != number);
-    });
-    for_each_row(cluster, tables.access_info, |_, _| count("access_info", 1));
-    for_each_row(cluster, tables.special_facility, |key, _| {
-        count("special_facility", 1);
-        facilities.insert(key);
-    });
-    for_each_row(cluster, tables.call_forwarding, |key, _| {
-        count("call_forwarding", 1);
-        orphans += i128::from(!facilities.contains(key >> 2) || !subscribers.contains(key >> 4));
-    });
-    let mut expected = loaded(selection, seed);
-    let committed = |transaction: usize| i128::from(totals.types[transaction].qualified);
-    if let Some(rows) = expected.get_mut("call_forwarding") {
-        *rows += committed(INSERT_CALL_FORWARDING) - committed(DELETE_CALL_FORWARDING);
+/// What the rows look like: those of subscribers and facilities are added before those of call forwardings.
+pub(crate) struct Found {
+    rows: BTreeMap<&'static str, i128>,
+    subscribers: KeySet,
+    facilities: KeySet,
+    wrong_numbers: i128,
+    wrong_secondaries: i128,
+    orphans: i128,
+}
+
+impl Found {
+    pub(crate) fn new(selection: &Selection) -> Self {
+        let bound = selection.subscribers() + 1;
+        Self {
+            rows: BTreeMap::new(),
+            subscribers: KeySet::new(bound),
+            facilities: KeySet::new(4 * bound),
+            wrong_numbers: 0,
+            wrong_secondaries: 0,
+            orphans: 0,
+        }
     }
-    let mut checks: Vec<_> = expected
-        .iter()
-        .map(|(name, &rows)| {
-            Check::equal(format!("rows of {name}"), rows, found.get(name).copied().unwrap_or(0))
-        })
-        .collect();
-    checks.push(Check::equal("call forwardings without facility or subscriber", 0, orphans));
-    checks.push(Check::equal("subscribers with another's number", 0, wrong_number));
-    checks.push(Check::equal("numbers of another subscriber", 0, wrong_secondary));
-    checks
+
+    fn count(&mut self, table: &'static str) {
+        *self.rows.entry(table).or_insert(0) += 1;
+    }
+
+    /// A subscriber, and the number that its row holds.
+    pub(crate) fn subscriber(&mut self, s_id: u64, number: u64) {
+        self.count("subscriber");
+        self.subscribers.insert(s_id);
+        self.wrong_numbers += i128::from(number != sub_nbr(s_id));
+    }
+
+    /// A number, and the subscriber that it leads to.
+    pub(crate) fn secondary(&mut self, number: u64, s_id: u64) {
+        self.count("secondary");
+        self.wrong_secondaries += i128::from(sub_nbr(s_id) != number);
+    }
+
+    pub(crate) fn access_info(&mut self) {
+        self.count("access_info");
+    }
+
+    pub(crate) fn special_facility(&mut self, key: u64) {
+        self.count("special_facility");
+        self.facilities.insert(key);
+    }
+
+    /// A call forwarding of the facility with this key.
+    pub(crate) fn call_forwarding(&mut self, facility: u64) {
+        self.count("call_forwarding");
+        let parents =
+            self.facilities.contains(facility) && self.subscribers.contains(facility >> 2);
+        self.orphans += i128::from(!parents);
+    }
+
+    /// Compares it with what was loaded and what was committed.
+    pub(crate) fn checks(&self, selection: &Selection, seed: u64, totals: &Totals) -> Vec<Check> {
+        let mut expected = loaded(selection, seed);
+        let committed = |transaction: usize| i128::from(totals.types[transaction].qualified);
+        if let Some(rows) = expected.get_mut("call_forwarding") {
+            *rows += committed(INSERT_CALL_FORWARDING) - committed(DELETE_CALL_FORWARDING);
+        }
+        let rows = |table| self.rows.get(table).copied().unwrap_or(0);
+        let mut checks: Vec<_> = expected
+            .iter()
+            .map(|(table, &expected)| {
+                Check::equal(format!("rows of {table}"), expected, rows(table))
+            })
+            .collect();
+        let orphans = "call forwardings without facility or subscriber";
+        checks.push(Check::equal(orphans, 0, self.orphans));
+        checks.push(Check::equal("subscribers with another's number", 0, self.wrong_numbers));
+        checks.push(Check::equal("numbers of another subscriber", 0, self.wrong_secondaries));
+        checks
+    }
+}
+
+/// The rows in the tables of a cluster.
+pub(crate) fn found(cluster: &Cluster, tables: Tables, selection: &Selection) -> Found {
+    let mut found = Found::new(selection);
+    let number = |row: &[u8]| row[..8].try_into().map_or(0, u64::from_le_bytes);
+    for_each_row(cluster, tables.subscriber, |s_id, row| found.subscriber(s_id, number(row)));
+    for_each_row(cluster, tables.secondary, |digits, row| found.secondary(digits, number(row)));
+    for_each_row(cluster, tables.access_info, |_, _| found.access_info());
+    for_each_row(cluster, tables.special_facility, |key, _| found.special_facility(key));
+    for_each_row(cluster, tables.call_forwarding, |key, _| found.call_forwarding(key >> 2));
+    found
 }
 
 /// Rows that were loaded, by table.
