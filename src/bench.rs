@@ -1,6 +1,11 @@
 //! `gannet bench`: the command line of the benchmarks.
 //!
+//! In SQL, a workload runs through `embedded`, sessions of a cluster in this process, or `wire`, connections to a server.
+//!
 //! Exit codes: 0 verified, 1 verification failed, 2 the benchmark could not run.
+
+mod embedded;
+mod wire;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,12 +14,19 @@ use clap::{Args, Subcommand, ValueEnum};
 use gannet_benchmarks::object_store::ObjectStore;
 use gannet_benchmarks::pairs::Pairs;
 use gannet_benchmarks::skew::Skew;
+use gannet_benchmarks::sql::{Operation, SingleStatements, SqlSettings, SqlWorkload, run_sql};
 use gannet_benchmarks::{
     BenchmarkError, EchoSettings, Limit, Report, Settings, Workload, rpc_echo, run_floor,
 };
 use gannet_engine::{ClusterOptions, Topology};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
+
+use embedded::Embedded;
+use wire::Server;
+
+/// Sessions in flight where they do not get in each other's way.
+const SESSIONS: usize = 16;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -66,12 +78,55 @@ struct Common {
     /// Write the report to this file instead of standard output.
     #[arg(long, global = true)]
     output: Option<PathBuf>,
+    /// Remove this rule of the protocol, to see a check fail.
+    #[cfg(feature = "mutants")]
+    #[arg(long, global = true)]
+    mutant: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     Text,
     Json,
+}
+
+/// Options of workloads that there are in SQL too.
+#[derive(Args)]
+struct InSql {
+    /// Run the transactions as SQL, through prepared statements of sessions in this process.
+    #[arg(long)]
+    sql: bool,
+    #[command(flatten)]
+    clients: Clients,
+}
+
+/// Options of SQL.
+#[derive(Args)]
+struct Clients {
+    /// Run them on a server that speaks PostgreSQL's protocol, such as postgres://user:password@host:port/database. Its
+    /// tables of an earlier run are replaced. The options of a cluster have no effect.
+    #[arg(long, value_name = "URL", value_parser = parse_server)]
+    connect: Option<tokio_postgres::Config>,
+    /// Sessions, each with one transaction in flight [default: 16; 1 for copy, scan and sum].
+    #[arg(long)]
+    clients: Option<usize>,
+    /// OS threads of the sessions.
+    #[arg(long, default_value_t = 1)]
+    client_threads: usize,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OperationArgument {
+    /// A row by its key.
+    Select,
+    /// A change of a row by its key.
+    Update,
+    /// COPY of 1,000 rows at a time.
+    Copy,
+    /// All rows, given to the client.
+    Scan,
+    /// All rows, summed.
+    Sum,
 }
 
 #[derive(Subcommand)]
@@ -85,8 +140,10 @@ enum WorkloadArguments {
         #[arg(long)]
         uniform: bool,
         /// Run the same transactions on plain hash maps too, and print the ratio.
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["sql", "connect"])]
         floor: bool,
+        #[command(flatten)]
+        sql: InSql,
     },
     /// SmallBank: bank accounts, 85 % writes.
     #[command(name = "smallbank")]
@@ -95,8 +152,21 @@ enum WorkloadArguments {
         #[arg(long)]
         accounts: Option<u64>,
         /// Run the same transactions on plain hash maps too, and print the ratio.
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["sql", "connect"])]
         floor: bool,
+        #[command(flatten)]
+        sql: InSql,
+    },
+    /// Single statements of SQL on a narrow table.
+    Sql {
+        /// What is measured.
+        #[arg(value_enum)]
+        operation: OperationArgument,
+        /// Rows of the table.
+        #[arg(long, default_value_t = 100_000)]
+        rows: u64,
+        #[command(flatten)]
+        clients: Clients,
     },
     /// The object store O(r, w): r keys, of which w are written on average.
     Objects {
@@ -137,32 +207,55 @@ pub(crate) enum CommandError {
     Benchmark(#[from] BenchmarkError),
     #[error("cannot write the report to {path}: {source}; choose another --output")]
     Output { path: String, source: std::io::Error },
+    #[cfg(feature = "mutants")]
+    #[error(transparent)]
+    Mutant(#[from] crate::mutant::NoSuchMutant),
 }
 
 /// Runs the benchmark and prints its report; whether its data were right.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     let common = &arguments.common;
+    #[cfg(feature = "mutants")]
+    if let Some(name) = &common.mutant {
+        crate::mutant::remove_rule(name)?;
+    }
     let output = common.open_output()?;
     let settings = common.settings()?;
     let workers = (settings.cluster.threads * settings.cluster.nodes) as u64;
-    let report = match arguments.workload {
-        WorkloadArguments::Tatp { subscribers, uniform, floor } => {
+    let report = match &arguments.workload {
+        &WorkloadArguments::Tatp { subscribers, uniform, floor, ref sql } => {
             let tatp = Tatp::new(subscribers, uniform, common.seed)?;
+            if let Some(clients) = sql.clients() {
+                return common.finish(output, &with_sql(&tatp, &settings, clients, SESSIONS)?);
+            }
             let floor = floor.then(|| tatp.floor());
             with_floor(tatp, &settings, floor)?
         }
-        WorkloadArguments::SmallBank { accounts, floor } => {
+        &WorkloadArguments::SmallBank { accounts, floor, ref sql } => {
             let bank = SmallBank::new(accounts.unwrap_or(100_000 * workers), common.seed)?;
+            if let Some(clients) = sql.clients() {
+                return common.finish(output, &with_sql(&bank, &settings, clients, SESSIONS)?);
+            }
             let floor = floor.then(|| bank.floor());
             with_floor(bank, &settings, floor)?
         }
-        WorkloadArguments::Objects { reads, writes, keys, theta } => {
+        WorkloadArguments::Sql { operation, rows, clients } => {
+            let (operation, sessions) = match operation {
+                OperationArgument::Select => (Operation::Select, SESSIONS),
+                OperationArgument::Update => (Operation::Update, SESSIONS),
+                OperationArgument::Copy => (Operation::Copy, 1),
+                OperationArgument::Scan => (Operation::Scan, 1),
+                OperationArgument::Sum => (Operation::Sum, 1),
+            };
+            with_sql(&SingleStatements::new(operation, *rows)?, &settings, clients, sessions)?
+        }
+        &WorkloadArguments::Objects { reads, writes, keys, theta } => {
             let keys = keys.unwrap_or(1_000_000 * workers);
             gannet_benchmarks::run(ObjectStore::new(keys, reads, writes, theta)?, &settings)?
         }
         WorkloadArguments::Pairs => gannet_benchmarks::run(Pairs::default(), &settings)?,
-        WorkloadArguments::Skew { pairs } => gannet_benchmarks::run(Skew::new(pairs)?, &settings)?,
-        WorkloadArguments::Rpc { batch } => rpc_echo::run(&EchoSettings {
+        &WorkloadArguments::Skew { pairs } => gannet_benchmarks::run(Skew::new(pairs)?, &settings)?,
+        &WorkloadArguments::Rpc { batch } => rpc_echo::run(&EchoSettings {
             batch,
             threads: settings.cluster.threads,
             coroutines: settings.cluster.coroutines,
@@ -170,12 +263,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
             warmup: common.warmup,
         })?,
     };
-    let text = match common.format {
-        Format::Text => report.to_text(),
-        Format::Json => report.to_json() + "\n",
+    common.finish(output, &report)
+}
+
+impl InSql {
+    /// Who runs the workload in SQL, if that is asked for.
+    fn clients(&self) -> Option<&Clients> {
+        (self.sql || self.clients.connect.is_some()).then_some(&self.clients)
+    }
+}
+
+fn with_sql<W: SqlWorkload>(
+    workload: &W,
+    settings: &Settings,
+    clients: &Clients,
+    sessions: usize,
+) -> Result<Report, BenchmarkError> {
+    let sql = SqlSettings {
+        clients: clients.clients.unwrap_or(sessions),
+        client_threads: clients.client_threads,
+        limit: settings.limit,
+        warmup: settings.warmup,
+        seed: settings.seed,
     };
-    common.print(output, &text)?;
-    Ok(report.verify.passed)
+    match &clients.connect {
+        Some(server) => run_sql(workload, &Server::new(server.clone()), &sql),
+        None => run_sql(workload, &Embedded::open(&settings.cluster)?, &sql),
+    }
 }
 
 fn with_floor<W: Workload, F: gannet_benchmarks::FloorWorkload>(
@@ -243,6 +357,16 @@ impl Common {
         self.output.as_ref().map(open).transpose()
     }
 
+    /// Prints the report; whether the data were right.
+    fn finish(&self, output: Option<std::fs::File>, report: &Report) -> Result<bool, CommandError> {
+        let text = match self.format {
+            Format::Text => report.to_text(),
+            Format::Json => report.to_json() + "\n",
+        };
+        self.print(output, &text)?;
+        Ok(report.verify.passed)
+    }
+
     fn print(&self, output: Option<std::fs::File>, text: &str) -> Result<(), CommandError> {
         use std::io::Write;
         let (result, path) = match (output, &self.output) {
@@ -255,6 +379,15 @@ impl Common {
 
 fn output_error(path: &std::path::Path, source: std::io::Error) -> CommandError {
     CommandError::Output { path: path.display().to_string(), source }
+}
+
+/// A URL, or `key=value` pairs, as libpq reads them.
+fn parse_server(text: &str) -> Result<tokio_postgres::Config, String> {
+    let config: tokio_postgres::Config = text.parse().map_err(|error| format!("{error}"))?;
+    if config.get_hosts().is_empty() {
+        return Err("name a host, such as postgres://user@127.0.0.1:5433/database".to_owned());
+    }
+    Ok(config)
 }
 
 /// A number and its unit: `ms`, `s`, `m`.

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod serve;
 mod simulate;
 mod sql;

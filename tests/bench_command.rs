@@ -30,6 +30,45 @@ fn every_workload_runs_and_verifies() {
 }
 
 #[test]
+fn workloads_in_sql_run_and_verify() {
+    for workload in [
+        "tatp --sql --subscribers 500",
+        "smallbank --sql --accounts 500",
+        "sql select --rows 2000",
+        "sql update --rows 2000 --clients 3 --client-threads 2",
+        "sql copy --rows 2000",
+        "sql scan --rows 2000",
+        "sql sum --rows 2000",
+    ] {
+        let output = gannet(&format!("{workload} {SHORT}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{workload}: {text}{errors}");
+        assert!(text.contains("verify: passed") && text.contains("replicas equal"), "{text}");
+        let rows = ["copy", "scan", "sum "].iter().any(|counts| workload.contains(counts));
+        assert_eq!(text.contains(" M rows/s per core"), rows, "{workload}: {text}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn verification_fails_in_sql_without_a_rule() {
+    for (workload, mutant, check) in [
+        ("tatp --subscribers 200", "TatpSkipsFacility", "without facility or subscriber"),
+        ("smallbank --accounts 50", "DropBackupUpdate", "replicas equal byte for byte"),
+    ] {
+        let run = format!("{workload} --sql --memory 128MiB --transactions 10000");
+        let output = gannet(&format!("{run} --mutant {mutant}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{mutant} survives {workload}: {text}");
+        let line = text.lines().find(|line| line.contains(check)).unwrap();
+        assert!(line.contains("FAILED"), "{mutant}: {text}");
+        let output = gannet(&run);
+        assert!(output.status.success(), "{workload}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+#[test]
 fn other_shapes_of_a_cluster_run_and_verify() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for shape in [
@@ -110,6 +149,11 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("objects --theta=-1", "--theta is -1; use 0 to 10"),
         ("rpc --batch 0", "--batch is 0"),
         ("skew --pairs 0", "--pairs is 0"),
+        ("sql select --rows 0", "--rows is 0"),
+        ("tatp --sql --clients 0", "--clients is 0"),
+        ("tatp --sql --clients 2 --client-threads 3", "--client-threads is 3; use 1 to 2"),
+        ("tatp --sql --floor", "cannot be used with"),
+        ("tatp --connect postgres:///x", "name a host"),
         ("tatp --duration 0s", "--duration is 0"),
         ("tatp --duration 10", "such as 10s"),
         ("tatp --output /no/such/directory/report", "choose another --output"),

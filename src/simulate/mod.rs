@@ -63,15 +63,15 @@ pub(crate) enum SimulateError {
     #[error("cannot write {path}: {error}; name a file in a folder that exists")]
     Write { path: PathBuf, error: std::io::Error },
     #[cfg(feature = "mutants")]
-    #[error("there is no rule named {0} to remove; see gannet_storage::mutant::Mutant")]
-    NoSuchMutant(String),
+    #[error(transparent)]
+    Mutant(#[from] crate::mutant::NoSuchMutant),
 }
 
 /// Runs the command; what it exits with.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
     #[cfg(feature = "mutants")]
     if let Some(name) = &arguments.mutant {
-        remove_rule(name)?;
+        crate::mutant::remove_rule(name)?;
     }
     if let Some(seed) = arguments.seed {
         return replay(seed, arguments);
@@ -90,21 +90,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
         append(path, &ledger_line(&campaign, &summary, exit_code))?;
     }
     Ok(exit_code)
-}
-
-/// Switches the mutant of that name on.
-#[cfg(feature = "mutants")]
-fn remove_rule(name: &str) -> Result<(), SimulateError> {
-    use gannet_engine::{mutant, rpc_mutant};
-    let is_named = |mutant: &dyn std::fmt::Debug| format!("{mutant:?}") == name;
-    if let Some(mutant) = mutant::Mutant::ALL.into_iter().find(|mutant| is_named(mutant)) {
-        mutant::activate(mutant);
-    } else if let Some(mutant) = rpc_mutant::Mutant::ALL.into_iter().find(|one| is_named(one)) {
-        rpc_mutant::activate(mutant);
-    } else {
-        return Err(SimulateError::NoSuchMutant(name.to_owned()));
-    }
-    Ok(())
 }
 
 /// Says what was wrong with a campaign; what to exit with.
