@@ -1,6 +1,7 @@
 //! The `gannet serve` command, as PostgreSQL's own clients meet it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod anomalies;
 mod benchmarks;
 mod copy;
 mod extended;

@@ -1,0 +1,95 @@
+//! Scripts of what several sessions do in turn, one anomaly each, and what every statement gives.
+//!
+//! ```text
+//! # What the anomaly is.
+//! # mutant: SkipValidation              a rule whose removal changes the transcript
+//! a: BEGIN                              session, statement; no line below it: it succeeded
+//! a: UPDATE t SET v = 1 WHERE id = 2
+//!   1 row                               what it changed, or the rows of a query, or (no rows)
+//! a: COMMIT
+//!   error 40001                         the SQLSTATE
+//! ```
+//! Running a script writes it anew; it passes if that gives the same text.
+//!
+//! *Invariants*: statements run one after the other, so that the transcript depends on nothing but the script.
+//!
+//! *Not here*: sessions, which are `embedded.rs` here and `tests/server/anomalies.rs` over the wire.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a statement gave.
+pub(crate) enum Given {
+    /// The rows of a query, cells separated by `|`.
+    Rows(Vec<String>),
+    /// The rows that it changed.
+    Count(u64),
+    /// The SQLSTATE of its error.
+    Error(String),
+}
+
+/// A client's session.
+pub(crate) trait Client {
+    /// Runs a statement.
+    fn run(&mut self, sql: &str) -> Given;
+}
+
+/// A script and its name.
+pub(crate) struct Script {
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+impl Script {
+    /// All scripts of this folder, in the order of their names.
+    pub(crate) fn all() -> Vec<Self> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/anomalies");
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<PathBuf> =
+            files.filter(|path| path.extension().is_some_and(|end| end == "script")).collect();
+        files.sort();
+        let read = |path: PathBuf| Self {
+            name: path.file_stem().unwrap().to_str().unwrap().to_owned(),
+            text: std::fs::read_to_string(&path).unwrap(),
+        };
+        files.into_iter().map(read).collect()
+    }
+
+    /// The script with what its statements give now.
+    pub(crate) fn transcript<C: Client>(&self, connect: impl Fn() -> C) -> String {
+        let mut clients: BTreeMap<&str, C> = BTreeMap::new();
+        let mut transcript = String::new();
+        for line in self.text.lines().filter(|line| !line.starts_with("  ")) {
+            transcript.push_str(line);
+            transcript.push('\n');
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, sql) = line.split_once(": ").unwrap_or_else(|| {
+                panic!("{}: {line:?} is neither a comment nor `session: statement`", self.name)
+            });
+            let client = clients.entry(name).or_insert_with(&connect);
+            for given in lines(sql, client.run(sql)) {
+                transcript.push_str(&format!("  {given}\n"));
+            }
+        }
+        transcript
+    }
+}
+
+/// The lines below a statement.
+fn lines(sql: &str, given: Given) -> Vec<String> {
+    match given {
+        Given::Rows(rows) if rows.is_empty() => vec!["(no rows)".to_owned()],
+        Given::Rows(rows) => rows,
+        Given::Count(1) => vec!["1 row".to_owned()],
+        Given::Count(count) if count > 1 || changes_rows(sql) => vec![format!("{count} rows")],
+        Given::Count(_) => Vec::new(),
+        Given::Error(code) => vec![format!("error {code}")],
+    }
+}
+
+/// Whether a statement that changed nothing says so.
+fn changes_rows(sql: &str) -> bool {
+    ["INSERT", "UPDATE", "DELETE"].iter().any(|word| sql.starts_with(word))
+}
