@@ -4,6 +4,8 @@
 //! parentheses. Therefore parsing and planning run on a thread of their own, and a text's size, its nesting
 //! and the length of its operator chains are bounded before it is parsed.
 
+mod dialect;
+
 use std::sync::mpsc::{Sender, channel};
 
 use futures_channel::oneshot;
@@ -12,6 +14,8 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser as SqlParser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+
+pub(crate) use dialect::Maintenance;
 
 use crate::error::SqlError;
 
@@ -75,15 +79,29 @@ impl Parser {
     }
 }
 
+/// A statement as syntax.
+pub(crate) enum Parsed {
+    /// One that the parser knows.
+    Statement(Box<Statement>),
+    /// VACUUM or ANALYZE.
+    Maintenance(Maintenance),
+}
+
 /// The only statement of a text.
 ///
 /// # Errors
 /// SQLSTATE 42601 for a syntax error or several statements, 54001 and 54000 for what is too large.
-pub(crate) fn parse(sql: &str) -> Result<Statement, SqlError> {
-    let tokens = tokens(sql)?;
+pub(crate) fn parse(sql: &str) -> Result<Parsed, SqlError> {
+    let mut tokens = tokens(sql)?;
     check(&tokens)?;
+    dialect::spell_out_truth(&mut tokens);
     let mut parser = parser(tokens);
-    let statement = parser.parse_statement().map_err(|error| syntax_error(&error, sql))?;
+    let statement = match dialect::maintenance(&mut parser) {
+        Ok(None) => parser.parse_statement().map(|known| Parsed::Statement(Box::new(known))),
+        Ok(Some(maintenance)) => Ok(Parsed::Maintenance(maintenance)),
+        Err(error) => Err(error),
+    };
+    let statement = statement.map_err(|error| syntax_error(&error, sql))?;
     while parser.consume_token(&Token::SemiColon) {}
     let next = parser.peek_token();
     if next.token == Token::EOF {

@@ -11,6 +11,7 @@ use sqlparser::ast::{
 use crate::catalog::Catalog;
 use crate::error::SqlError;
 use crate::expression::Expression;
+use crate::parser::{Maintenance, Parsed};
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
 use crate::plan::{Insert, Node, Plan, PlanKind, types};
@@ -72,12 +73,19 @@ pub(crate) enum Command {
 /// # Errors
 /// Everything that can be wrong with it before it runs.
 pub(crate) fn plan(
-    statement: &Statement,
+    parsed: &Parsed,
     sql: &str,
     catalog: &Arc<Catalog>,
     parameters: &[Option<DataType>],
 ) -> Result<Prepared, SqlError> {
     let mut binder = Binder::new(Arc::clone(catalog), sql, parameters.to_vec());
+    let statement = match parsed {
+        Parsed::Statement(statement) => statement,
+        Parsed::Maintenance(Maintenance { tag, tables }) => {
+            tables.iter().try_for_each(|table| binder.target(table).map(|_| ()))?;
+            return Ok(Prepared::Command(Arc::new(Command::Nothing(tag))));
+        }
+    };
     if let Some(command) = command(&mut binder, statement)? {
         return Ok(Prepared::Command(Arc::new(command)));
     }
@@ -219,8 +227,6 @@ fn command(binder: &mut Binder, statement: &Statement) -> Result<Option<Command>
             let options = copy_options(options, legacy_options)?;
             copy(binder, source, *to, target, options)?
         }
-        Statement::Vacuum(_) => Command::Nothing("VACUUM"),
-        Statement::Analyze(_) => Command::Nothing("ANALYZE"),
         _ => return Ok(None),
     }))
 }
@@ -342,8 +348,12 @@ fn copy(
                 format!("SELECT {columns} FROM {table_name}")
             }
         };
-        let statement = crate::parser::parse(&sql)?;
-        let (kind, columns) = plan_kind(binder, &statement)?;
+        let (kind, columns) = match crate::parser::parse(&sql)? {
+            Parsed::Statement(statement) => plan_kind(binder, &statement)?,
+            Parsed::Maintenance(_) => {
+                return Err(SqlError::unsupported("COPY of a statement that gives no rows"));
+            }
+        };
         if columns.is_empty() {
             return Err(SqlError::unsupported("COPY of a statement that gives no rows"));
         }
