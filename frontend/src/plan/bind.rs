@@ -442,16 +442,22 @@ impl Level {
     }
 }
 
-/// The value of digits.
+/// The value of digits: the first of INTEGER, BIGINT, NUMERIC and DOUBLE PRECISION that takes them.
 pub(super) fn number(digits: &str) -> Result<Typed, SqlError> {
     if let Ok(number) = digits.parse::<i64>() {
         let narrow = i32::try_from(number).is_ok();
         let data_type = if narrow { DataType::Integer } else { DataType::BigInt };
         return Ok(Typed::new(Expression::Constant(Value::Integer(number)), data_type));
     }
-    let data_type = DataType::Numeric(None);
-    let number = crate::text::numeric_from_text(digits).ok_or_else(|| {
-        SqlError::new("22003", format!("the number {digits} has more digits than NUMERIC takes"))
-    })?;
-    Ok(Typed::new(Expression::Constant(Value::Numeric(number)), data_type))
+    if let Some(number) = crate::text::numeric_from_text(digits) {
+        let constant = Expression::Constant(Value::Numeric(number));
+        return Ok(Typed::new(constant, DataType::Numeric(None)));
+    }
+    // A literal too large or too small even for this would become infinite or lose all of its digits.
+    match digits.parse::<f64>() {
+        Ok(number) if number.is_normal() => {
+            Ok(Typed::new(Expression::Constant(Value::Float(number)), DataType::Double))
+        }
+        _ => Err(SqlError::new("22003", format!("the number {digits} is out of range"))),
+    }
 }
