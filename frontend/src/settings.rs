@@ -1,6 +1,7 @@
 //! The settings of a session: what SET changes and SHOW shows.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::error::SqlError;
 
@@ -60,6 +61,22 @@ pub(crate) fn default_of(name: &str) -> Option<&'static str> {
     DEFAULTS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
+/// The time that a setting such as `250`, `250ms`, `2 s` or `1min` means; without a unit it is in milliseconds.
+pub(crate) fn duration(value: &str) -> Option<Duration> {
+    let value = value.trim();
+    let end = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+    let (number, unit) = value.split_at(end);
+    let milliseconds: u64 = match unit.trim() {
+        "" | "ms" => 1,
+        "s" => 1_000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(milliseconds)?))
+}
+
 /// Checks that a setting exists and can have a value.
 ///
 /// # Errors
@@ -77,6 +94,11 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), SqlError> {
     if FIXED.contains(&name) {
         return Err(SqlError::new("55P02", format!("parameter \"{name}\" cannot be changed")));
     }
+    if name.ends_with("_timeout") && duration(value).is_none() {
+        let message = format!("invalid value for parameter \"{name}\": \"{value}\"");
+        let hint = "give milliseconds, or a number with the unit ms, s, min, h or d";
+        return Err(SqlError::new("22023", message).with_hint(hint));
+    }
     let lower = value.to_lowercase();
     let supported = match name {
         "client_encoding" => matches!(lower.as_str(), "utf8" | "utf-8" | "unicode"),
@@ -92,4 +114,22 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), SqlError> {
         return Ok(());
     }
     Err(SqlError::unsupported(format_args!("{name} = {value}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let milliseconds = |text| duration(text).map(|time| time.as_millis());
+        assert_eq!(milliseconds("0"), Some(0));
+        assert_eq!(milliseconds("250"), Some(250));
+        assert_eq!(milliseconds(" 2 s "), Some(2_000));
+        assert_eq!(milliseconds("3min"), Some(180_000));
+        assert_eq!(milliseconds("1 fortnight"), None);
+        assert_eq!(milliseconds("-1"), None);
+        assert_eq!(milliseconds("s"), None);
+        assert_eq!(milliseconds("99999999999999999999d"), None);
+    }
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use tokio_postgres::NoTls;
 use tokio_postgres::error::SqlState;
 
-use crate::process::{Server, read_all};
+use crate::process::{Server, errors, read_all};
 
 /// A statement that nobody waits for to its end.
 const LONG: &str =
@@ -46,6 +46,20 @@ fn a_statement_that_takes_too_long_is_cancelled() {
     let error = server.failure(LONG);
     assert!(error.contains("57014") && error.contains("statement timeout"), "{error}");
     assert_eq!(server.query("SELECT 1"), "1");
+}
+
+#[test]
+fn a_client_sets_how_long_its_statements_may_take() {
+    let server = Server::start(&["--statement-timeout", "60m"]);
+    prepare_long(&server);
+    let error = server.failure(&format!("SET statement_timeout = '300ms'; {LONG}"));
+    assert!(error.contains("57014") && error.contains("statement timeout"), "{error}");
+    let mut psql = server.psql();
+    psql.env("PGOPTIONS", "-c statement_timeout=300").args(["-v", "VERBOSITY=verbose", "-c", LONG]);
+    let error = errors(&psql.output().unwrap());
+    assert!(error.contains("57014") && error.contains("statement timeout"), "{error}");
+    assert!(server.failure("SET statement_timeout = 'soon'").contains("22023"));
+    assert_eq!(server.query("SET statement_timeout = 0; SHOW statement_timeout"), "0");
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ use super::startup::{Opened, refuse};
 use super::stream::Stream;
 use crate::error::SqlError;
 use crate::session::{CancelHandle, Session, TransactionStatus};
+use crate::settings;
 
 /// For the last words to a client.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -46,11 +47,28 @@ pub(super) struct Connection {
 
 /// What bounds a statement: the time it may run, and requests to cancel it.
 pub(super) struct Limits {
+    /// What the server allows every statement.
+    server_timeout: Option<Duration>,
+    /// The shorter of that and what the session has set.
     statement_timeout: Option<Duration>,
     cancel: CancelHandle,
 }
 
 impl Limits {
+    fn new(server_timeout: Option<Duration>, session: &Session) -> Self {
+        let cancel = session.cancel_handle();
+        let mut limits = Self { server_timeout, statement_timeout: server_timeout, cancel };
+        limits.follow(session);
+        limits
+    }
+
+    /// Takes over the session's `statement_timeout`, which may have changed; 0 is none.
+    pub(super) fn follow(&mut self, session: &Session) {
+        let own = session.setting("statement_timeout");
+        let own = own.and_then(|value| settings::duration(&value)).filter(|time| !time.is_zero());
+        self.statement_timeout = own.into_iter().chain(self.server_timeout).min();
+    }
+
     /// Waits for a statement, at most as long as it may run.
     pub(super) async fn run<T>(
         &self,
@@ -74,10 +92,7 @@ impl Limits {
 impl Connection {
     pub(super) fn new(opened: Opened, shared: Arc<Shared>, stopped: watch::Receiver<bool>) -> Self {
         Self {
-            limits: Limits {
-                statement_timeout: shared.options.statement_timeout,
-                cancel: opened.session.cancel_handle(),
-            },
+            limits: Limits::new(shared.options.statement_timeout, &opened.session),
             stream: opened.stream,
             session: opened.session,
             reported: opened.reported,

@@ -114,6 +114,7 @@ impl Connection {
                 notices.iter().for_each(|notice| self.stream.replies.notice(notice));
                 if matches!(tag.as_str(), "SET" | "RESET" | "DISCARD ALL" | "ROLLBACK") {
                     self.reported.report(&self.session, &mut self.stream.replies);
+                    self.limits.follow(&self.session);
                 }
                 if matches!(tag.as_str(), "DISCARD ALL" | "DEALLOCATE ALL") {
                     self.statements.clear();
