@@ -18,6 +18,11 @@ use crate::value::DataType;
 const TABLE: &str = "sql";
 /// Rows that it is laid out for; it takes more.
 const TABLE_ROWS: u64 = 1 << 20;
+/// The engine's table with the counters. They change in transactions of their own, inside of others that ask for a value:
+/// in a bucket with rows that such a transaction has read they would make it conflict with itself.
+const COUNTER_TABLE: &str = "sql counters";
+/// Counters that it is laid out for; it takes more.
+const COUNTERS: u64 = 1_024;
 /// Plans of each generation; there are two.
 const PLANS_MAX: usize = 1_024;
 /// Longest text whose plan is kept.
@@ -29,6 +34,7 @@ const COUNTER_BLOCK: i64 = 32;
 pub struct Database {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) table: TableId,
+    counter_table: TableId,
     pub(crate) parser: Parser,
     catalog: Mutex<Arc<Catalog>>,
     plans: Mutex<Plans>,
@@ -58,15 +64,17 @@ impl Database {
     /// # Errors
     /// SQLSTATE 53200 if the cluster has no room, 53000 if the system refuses a thread.
     pub fn open(cluster: Arc<Cluster>) -> Result<Arc<Self>, SqlError> {
-        let table = match cluster.table(TABLE) {
-            Some(table) => table,
+        let table = |name, rows| match cluster.table(name) {
+            Some(table) => Ok(table),
             None => cluster
-                .create_ordered_table(TABLE, TABLE_ROWS)
-                .map_err(|error| SqlError::new("53200", error.to_string()))?,
+                .create_ordered_table(name, rows)
+                .map_err(|error| SqlError::new("53200", error.to_string())),
         };
+        let (table, counter_table) = (table(TABLE, TABLE_ROWS)?, table(COUNTER_TABLE, COUNTERS)?);
         Ok(Arc::new(Self {
             cluster,
             table,
+            counter_table,
             parser: Parser::start()?,
             catalog: Mutex::new(Arc::new(Catalog::empty())),
             plans: Mutex::default(),
@@ -147,7 +155,7 @@ impl Database {
             return Ok(value);
         }
         let key = counter_key(counter);
-        let table = self.table;
+        let table = self.counter_table;
         let last = retried(coordinator, |coordinator, deferred| {
             let found = deferred.get_many(coordinator, table, std::slice::from_ref(&key))?;
             let bytes = found.first().and_then(Option::as_ref);
