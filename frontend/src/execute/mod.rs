@@ -18,6 +18,7 @@ pub(crate) mod define;
 mod join;
 mod operator;
 mod scan;
+mod window;
 mod write;
 
 pub(crate) use context::{Context, Resources, Stored, Transaction};

@@ -9,6 +9,7 @@ use crate::error::{Failure, SqlError};
 use crate::execute::aggregate::Aggregation;
 use crate::execute::join::{JoinRows, LookupRows};
 use crate::execute::scan::ScanRows;
+use crate::execute::window::{Elements, RowNumbers};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::{Expression, compare};
 use crate::plan::{Node, SetOperation, SortKey};
@@ -49,6 +50,10 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
             offset: offset.as_ref(),
             left: None,
         }),
+        Node::RowNumber { input, column, partition } => {
+            Box::new(RowNumbers::new(open(input), *column, partition))
+        }
+        Node::Elements { input, vector } => Box::new(Elements::new(open(input), vector)),
         Node::Distinct { input, columns } => {
             Box::new(Distinct { input: open(input), columns: *columns, seen: BTreeSet::new() })
         }

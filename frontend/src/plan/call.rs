@@ -58,10 +58,8 @@ impl Binder {
                 }
                 self.named_call(name, arguments)
             }
-            Expr::CompoundFieldAccess { root, .. } => {
-                // A member of an array: there are none but NULL.
-                self.expression(root, scope)?;
-                Ok(Typed { expression: Expression::Constant(Value::Null), data_type: None })
+            Expr::CompoundFieldAccess { root, access_chain } => {
+                self.field(root, access_chain, scope)
             }
             Expr::AtTimeZone { .. } => Err(SqlError::unsupported("AT TIME ZONE")),
             Expr::Tuple(_) => Err(SqlError::unsupported("a row as a value")),

@@ -61,6 +61,8 @@ impl Lines {
             Node::Sort { limit: Some(_), .. } => "Top Sort".to_owned(),
             Node::Sort { .. } => "Sort".to_owned(),
             Node::Limit { .. } => "Limit".to_owned(),
+            Node::RowNumber { .. } => "Row Number".to_owned(),
+            Node::Elements { .. } => "Elements of a Vector".to_owned(),
             Node::Distinct { .. } => "Distinct".to_owned(),
             Node::SetOperation { operation, all, .. } => {
                 let name = match operation {

@@ -23,6 +23,7 @@ mod scope;
 mod select;
 pub(crate) mod statement;
 pub(crate) mod types;
+mod window;
 mod write;
 
 use std::ops::Range;
@@ -118,6 +119,18 @@ pub(crate) enum Node {
         input: Box<Node>,
         limit: Option<Expression>,
         offset: Option<Expression>,
+    },
+    /// Rows numbered from 1 in each run of rows with the same values in some columns.
+    RowNumber {
+        input: Box<Node>,
+        /// Where the number is put.
+        column: usize,
+        partition: Vec<usize>,
+    },
+    /// Each row once for every number in a text, with two more columns: the number and its place.
+    Elements {
+        input: Box<Node>,
+        vector: Expression,
     },
     /// Rows that differ in their first `columns` columns.
     Distinct {
@@ -254,6 +267,8 @@ impl Node {
             | Self::Aggregate { input, .. }
             | Self::Sort { input, .. }
             | Self::Limit { input, .. }
+            | Self::RowNumber { input, .. }
+            | Self::Elements { input, .. }
             | Self::Distinct { input, .. } => vec![input],
             Self::Lookup { left, .. } => vec![left],
             Self::Join(join) => vec![&join.left, &join.right],
@@ -286,7 +301,10 @@ impl Node {
                 keys.iter().map(|key| &key.expression).chain(limit).collect()
             }
             Self::Limit { limit, offset, .. } => limit.iter().chain(offset).collect(),
-            Self::Distinct { .. } | Self::SetOperation { .. } => Vec::new(),
+            Self::Elements { vector, .. } => vec![vector],
+            Self::RowNumber { .. } | Self::Distinct { .. } | Self::SetOperation { .. } => {
+                Vec::new()
+            }
         }
     }
 

@@ -15,15 +15,24 @@ use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::join::build;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
+use crate::plan::window::{Numbering, element_scope, with_elements};
 use crate::plan::{Node, SortKey};
 use crate::session::Column;
-use crate::value::DataType;
+use crate::value::{DataType, Value};
 
 /// An output column before it is placed.
 struct Item {
     name: String,
     expression: Expression,
     data_type: DataType,
+    /// The expression is a place for the number of its row.
+    numbering: Option<Numbering>,
+}
+
+impl Item {
+    fn new(name: String, expression: Expression, data_type: DataType) -> Self {
+        Self { name, expression, data_type, numbering: None }
+    }
 }
 
 impl Binder {
@@ -38,14 +47,19 @@ impl Binder {
     ) -> Result<Planned, SqlError> {
         check_supported(select)?;
         let from = self.from(&select.from)?;
-        let scope = Rc::new(from.scope.clone());
+        let mut scope = Rc::new(from.scope.clone());
         let outer_aggregates = self.aggregates.take();
         let conditions = match &select.selection {
             Some(condition) => self.condition(condition, &scope, "WHERE")?.into_conjuncts(),
             None => Vec::new(),
         };
+        let vector = self.vector(&select.projection, &scope)?;
+        if vector.is_some() {
+            Rc::make_mut(&mut scope).append(element_scope());
+        }
+        let projection = vector.as_ref().map_or(&select.projection, |vector| &vector.projection);
         self.aggregates = Some(Vec::new());
-        let mut items = self.items(&select.projection, &scope)?;
+        let mut items = self.items(projection, &scope)?;
         let having = match &select.having {
             Some(condition) => Some(self.condition(condition, &scope, "HAVING")?),
             None => None,
@@ -58,16 +72,25 @@ impl Binder {
 
         let grouped = !keys.is_empty() || !aggregates.is_empty() || having.is_some();
         let distinct_on = self.distinct_columns(select, &items, visible, &order)?;
-        let direct = !grouped && select.distinct.is_none();
+        let numberings = numberings(&mut items);
+        let direct =
+            !grouped && select.distinct.is_none() && numberings.is_empty() && vector.is_none();
         let wanted_order = if direct { on_input(&order, &items) } else { Vec::new() };
         let inner = aggregates.iter().flat_map(Aggregate::expressions);
         let outputs = items.iter().map(|item| &item.expression).chain(&having).chain(&keys);
-        let inputs = conditions.iter().chain(from.conditions());
-        let needed = columns_of(outputs.chain(inner).chain(inputs));
+        let vectors = vector.iter().map(|vector| &vector.expression);
+        let inputs = conditions.iter().chain(from.conditions()).chain(vectors);
+        let mut needed = columns_of(outputs.chain(inner).chain(inputs));
+        // The columns behind those of FROM are not read but made.
+        drop(needed.split_off(&from.scope.columns.len()));
         let joined = build(from, conditions, &needed, &wanted_order)?;
-        let places = joined.places;
-        let place = |column: usize| places[column];
+        let mut places = joined.places;
         let mut node = joined.node;
+        if let Some(vector) = vector {
+            node = with_elements(node, &places, &needed, vector.expression);
+            places = (0..places.len() + 2).collect();
+        }
+        let place = |column: usize| places[column];
         if grouped {
             node = group(node, &mut items, having, keys, aggregates, &scope, &place)?;
         } else {
@@ -82,17 +105,11 @@ impl Binder {
             .collect();
         let hidden = items.len() > visible;
         let expressions: Vec<Expression> = items.into_iter().map(|item| item.expression).collect();
-        node = projected(node, expressions);
+        node = numbered(projected(node, expressions), numberings);
         if joined.is_ordered {
             order.clear();
         }
-        node = match distinct_on {
-            DistinctColumns::None => sorted(node, order, limit),
-            DistinctColumns::All => {
-                sorted(Node::Distinct { input: Box::new(node), columns: visible }, order, None)
-            }
-            DistinctColumns::On(keys) => distinct_rows(sorted(node, order, None), keys, visible),
-        };
+        node = distinct_on.applied(node, order, limit, visible);
         if hidden {
             let expressions = (0..visible).map(Expression::Column).collect();
             node = Node::Project { input: Box::new(node), expressions };
@@ -110,12 +127,10 @@ impl Binder {
         for item in projection {
             match item {
                 SelectItem::UnnamedExpr(expr) => {
-                    let (expression, data_type) = self.value(expr, scope)?;
-                    items.push(Item { name: output_name(expr), expression, data_type });
+                    items.push(self.item(output_name(expr), expr, scope)?);
                 }
                 SelectItem::ExprWithAlias { expr, alias } => {
-                    let (expression, data_type) = self.value(expr, scope)?;
-                    items.push(Item { name: name_of(alias), expression, data_type });
+                    items.push(self.item(name_of(alias), expr, scope)?);
                 }
                 SelectItem::Wildcard(_) => {
                     if scope.columns.is_empty() {
@@ -140,6 +155,15 @@ impl Binder {
         Ok(items)
     }
 
+    fn item(&mut self, name: String, expr: &Expr, scope: &Rc<Scope>) -> Result<Item, SqlError> {
+        if let numbering @ Some(_) = self.numbering(expr, scope)? {
+            let expression = Expression::Constant(Value::Null);
+            return Ok(Item { name, expression, data_type: DataType::BigInt, numbering });
+        }
+        let (expression, data_type) = self.value(expr, scope)?;
+        Ok(Item::new(name, expression, data_type))
+    }
+
     /// The output columns of RETURNING, on the columns of a table.
     pub(super) fn returning(
         &mut self,
@@ -147,6 +171,9 @@ impl Binder {
         scope: &Rc<Scope>,
     ) -> Result<(Vec<Expression>, Vec<Column>), SqlError> {
         let items = self.items(projection, scope)?;
+        if items.iter().any(|item| item.numbering.is_some()) {
+            return Err(SqlError::unsupported("a window function in RETURNING"));
+        }
         Ok(items
             .into_iter()
             .map(|item| {
@@ -172,7 +199,7 @@ impl Binder {
                     let (expression, data_type) = self.value(&key.expr, scope)?;
                     let known = items.iter().position(|item| item.expression == expression);
                     known.unwrap_or_else(|| {
-                        items.push(Item { name: String::new(), expression, data_type });
+                        items.push(Item::new(String::new(), expression, data_type));
                         items.len() - 1
                     })
                 }
@@ -262,6 +289,25 @@ enum DistinctColumns {
     On(Vec<usize>),
 }
 
+impl DistinctColumns {
+    /// Sorts rows and leaves out those that DISTINCT leaves out.
+    fn applied(
+        self,
+        node: Node,
+        order: Vec<SortKey>,
+        limit: Option<&Expression>,
+        visible: usize,
+    ) -> Node {
+        match self {
+            Self::None => sorted(node, order, limit),
+            Self::All => {
+                sorted(Node::Distinct { input: Box::new(node), columns: visible }, order, None)
+            }
+            Self::On(keys) => distinct_rows(sorted(node, order, None), keys, visible),
+        }
+    }
+}
+
 fn check_supported(select: &Select) -> Result<(), SqlError> {
     let unsupported = [
         (select.into.is_some(), "SELECT INTO"),
@@ -344,10 +390,8 @@ fn all_columns(scope: &Scope, table: Option<&str>) -> Vec<Item> {
         None => !column.hidden,
     });
     chosen
-        .map(|(number, column)| Item {
-            name: column.name.clone(),
-            expression: Expression::Column(number),
-            data_type: column.data_type,
+        .map(|(number, column)| {
+            Item::new(column.name.clone(), Expression::Column(number), column.data_type)
         })
         .collect()
 }
@@ -455,6 +499,44 @@ fn replace_groups(
             _ => Ok(None),
         }
     })
+}
+
+/// What is to be numbered: the column of the number, those of the partition, and the order. The columns of the last
+/// two are added behind the others.
+fn numberings(items: &mut Vec<Item>) -> Vec<(usize, Vec<usize>, Vec<SortKey>)> {
+    let mut found = Vec::new();
+    for column in 0..items.len() {
+        let Some(Numbering { partition, order }) = items[column].numbering.take() else { continue };
+        let mut add = |expression, data_type| {
+            items.push(Item::new(String::new(), expression, data_type));
+            items.len() - 1
+        };
+        let partition: Vec<usize> = partition
+            .into_iter()
+            .map(|(expression, data_type)| add(expression, data_type))
+            .collect();
+        let key = |column| SortKey {
+            expression: Expression::Column(column),
+            descending: false,
+            nulls_first: false,
+        };
+        let mut keys: Vec<SortKey> = partition.iter().map(|column| key(*column)).collect();
+        for (expression, data_type, options) in order {
+            let expression = Expression::Column(add(expression, data_type));
+            keys.push(SortKey { expression, ..options });
+        }
+        found.push((column, partition, keys));
+    }
+    found
+}
+
+/// Numbers rows, after sorting them by what that asks for.
+fn numbered(mut node: Node, numberings: Vec<(usize, Vec<usize>, Vec<SortKey>)>) -> Node {
+    for (column, partition, keys) in numberings {
+        let input = Box::new(sorted(node, keys, None));
+        node = Node::RowNumber { input, column, partition };
+    }
+    node
 }
 
 /// A projection, unless it changes nothing that is known to be so wide.
