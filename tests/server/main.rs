@@ -5,6 +5,7 @@ mod anomalies;
 mod benchmarks;
 mod copy;
 mod extended;
+mod jdbc;
 mod limits;
 mod malformed;
 mod process;

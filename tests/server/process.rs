@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -16,12 +16,18 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it with more arguments, and waits until it listens.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_without(None, arguments)
+    }
+
+    /// The same, with a rule of the engine removed.
+    pub(crate) fn start_without(rule: Option<&str>, arguments: &[&str]) -> Self {
         let memory =
             if arguments.contains(&"--memory") { &[][..] } else { &["--memory", "128MiB"] };
         let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(memory)
             .args(arguments)
+            .envs(rule.map(|rule| ("GANNET_MUTANT", rule)))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -98,29 +104,26 @@ pub(crate) fn errors(output: &Output) -> String {
 
 /// The path of a program of PostgreSQL's, which is installed if it is missing.
 pub(crate) fn installed(program: &'static str) -> &'static str {
-    static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
     let works = || Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
-    let install = || {
-        // A fresh machine has no list of packages yet.
-        let _ = Command::new("apt-get").arg("update").output();
-        let apt = Command::new("apt-get")
-            .args(["install", "--yes", "postgresql-client", "postgresql-contrib"])
-            .output();
-        match apt {
-            Ok(output) if output.status.success() => Ok(()),
-            Ok(output) => Err(errors(&output)),
-            Err(error) => Err(error.to_string()),
-        }
-    };
     if !works() {
-        let result = INSTALLED.get_or_init(install);
-        assert!(
-            result.is_ok() && works(),
-            "install {program}, which Debian has in postgresql-client and postgresql-contrib: \
-             {result:?}"
-        );
+        install(&["postgresql-client", "postgresql-contrib"]);
+        assert!(works(), "{program} is missing after its installation");
     }
     program
+}
+
+/// Installs packages of Debian's.
+pub(crate) fn install(packages: &[&str]) {
+    // One installation at a time: the package manager refuses a second one.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _guard = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    // A fresh machine has no list of packages yet.
+    let _ = Command::new("apt-get").arg("update").output();
+    let install = Command::new("apt-get").args(["install", "--yes"]).args(packages).output();
+    assert!(
+        install.as_ref().is_ok_and(|output| output.status.success()),
+        "install the packages {packages:?}: {install:?}"
+    );
 }
 
 /// A folder for a test's files, empty.

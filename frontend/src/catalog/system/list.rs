@@ -126,6 +126,9 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("conkey", Text),
             ("confkey", Text),
             ("conbin", Text),
+            ("confupdtype", Text),
+            ("confdeltype", Text),
+            ("confmatchtype", Text),
         ],
         rows: constraints,
     },
@@ -300,6 +303,21 @@ pub(super) static RELATIONS: &[Relation] = &[
     },
     Relation {
         schema: "pg_catalog",
+        name: "pg_sequence",
+        columns: &[
+            ("seqrelid", BigInt),
+            ("seqtypid", BigInt),
+            ("seqstart", BigInt),
+            ("seqincrement", BigInt),
+            ("seqmax", BigInt),
+            ("seqmin", BigInt),
+            ("seqcache", BigInt),
+            ("seqcycle", Boolean),
+        ],
+        rows: nothing,
+    },
+    Relation {
+        schema: "pg_catalog",
         name: "pg_publication",
         columns: &[("oid", BigInt), ("pubname", Text), ("puballtables", Boolean)],
         rows: nothing,
@@ -353,7 +371,15 @@ pub(super) static RELATIONS: &[Relation] = &[
     Relation {
         schema: "pg_catalog",
         name: "pg_proc",
-        columns: &[("oid", BigInt), ("proname", Text), ("pronamespace", BigInt)],
+        columns: &[
+            ("oid", BigInt),
+            ("proname", Text),
+            ("pronamespace", BigInt),
+            ("prokind", Text),
+            ("prorettype", BigInt),
+            ("proargtypes", Text),
+            ("proretset", Boolean),
+        ],
         rows: nothing,
     },
     Relation {

@@ -43,6 +43,8 @@ pub(crate) enum SystemFunction {
     RelationName,
     /// The number behind a relation's name.
     RelationNumber,
+    /// The number behind a type's name; NULL if there is none.
+    TypeNumber,
     FormatType,
     /// Expressions are stored as SQL: they are their own text.
     Expression,
@@ -60,6 +62,10 @@ pub(crate) enum SystemFunction {
     InArray,
     /// A table's size, which is not counted.
     Size,
+    /// The schemas that names are looked for in, as an array's text.
+    SearchPath,
+    /// What drivers name and do not come to need.
+    Unsupported,
     /// SET by function.
     SetConfig,
     Allowed,
@@ -68,7 +74,7 @@ pub(crate) enum SystemFunction {
 impl SystemFunction {
     /// Whether it is NULL for a NULL argument.
     pub(crate) fn is_strict(self) -> bool {
-        !matches!(self, Self::FormatType | Self::No | Self::Allowed)
+        !matches!(self, Self::FormatType | Self::No | Self::Allowed | Self::Unsupported)
     }
 }
 
@@ -85,6 +91,7 @@ pub(crate) fn function(name: &str, arguments: usize) -> Option<(SystemFunction, 
     Some(match (name, arguments) {
         ("pg_relation_name", 1) => (Fn::RelationName, Text),
         ("pg_relation_number" | "to_regclass", 1) => (Fn::RelationNumber, BigInt),
+        ("to_regtype", 1) => (Fn::TypeNumber, BigInt),
         ("format_type", 2) => (Fn::FormatType, Text),
         ("pg_get_expr", 2 | 3) => (Fn::Expression, Text),
         ("pg_get_indexdef", 1 | 3) => (Fn::IndexDefinition, Text),
@@ -94,7 +101,8 @@ pub(crate) fn function(name: &str, arguments: usize) -> Option<(SystemFunction, 
             "pg_table_is_visible"
             | "pg_type_is_visible"
             | "pg_function_is_visible"
-            | "pg_opclass_is_visible",
+            | "pg_opclass_is_visible"
+            | "pg_collation_is_visible",
             1,
         ) => (Fn::IsVisible, Boolean),
         ("pg_encoding_to_char", 1) => (Fn::EncodingName, Text),
@@ -111,6 +119,8 @@ pub(crate) fn function(name: &str, arguments: usize) -> Option<(SystemFunction, 
             | "pg_get_partkeydef"
             | "pg_get_viewdef"
             | "pg_tablespace_location"
+            | "pg_get_function_result"
+            | "pg_get_function_identity_arguments"
             | "pg_my_temp_schema",
             _,
         ) => (Fn::Nothing, Text),
@@ -122,6 +132,8 @@ pub(crate) fn function(name: &str, arguments: usize) -> Option<(SystemFunction, 
             1,
         ) => (Fn::Size, BigInt),
         ("pg_size_pretty", 1) => (Fn::Nothing, Text),
+        ("current_schemas", 1) => (Fn::SearchPath, Text),
+        ("json_build_object", _) => (Fn::Unsupported, Text),
         ("set_config", 3) => (Fn::SetConfig, Text),
         (
             "has_table_privilege"
@@ -174,6 +186,12 @@ pub(crate) fn call(
                 SqlError::new("42P01", format!("relation \"{written}\" does not exist"))
             })?)
         }
+        SystemFunction::TypeNumber => {
+            let types =
+                relation(None, "pg_type").map_or_else(Vec::new, |types| (types.rows)(facts));
+            let mut named = types.into_iter().filter(|row| row.get(1) == arguments.first());
+            named.next().map_or(Value::Null, |row| row[0].clone())
+        }
         SystemFunction::FormatType => match arguments.first() {
             Some(Value::Null) | None => Value::Null,
             Some(_) => Value::Text(describe::format_type(number, integer(arguments.get(1)))),
@@ -203,6 +221,11 @@ pub(crate) fn call(
             let member = text(arguments.first());
             Value::Boolean(array.split(',').any(|other| other.trim_matches('"') == member))
         }
+        SystemFunction::SearchPath => {
+            let implicit = arguments[0] == Value::Boolean(true);
+            Value::Text(if implicit { "{pg_catalog,public}" } else { "{public}" }.to_owned())
+        }
+        SystemFunction::Unsupported => return Err(SqlError::unsupported("JSON")),
         SystemFunction::Size => Value::Integer(0),
         SystemFunction::SetConfig => arguments[1].clone(),
     })

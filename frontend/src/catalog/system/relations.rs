@@ -359,6 +359,9 @@ fn constraint(
         text(format!("{{{}}}", positions(key).join(","))),
         Value::Null,
         Value::Null,
+        text(" "),
+        text(" "),
+        text(" "),
     ]
 }
 
