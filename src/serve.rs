@@ -68,8 +68,20 @@ pub(crate) enum CommandError {
     Server(#[from] ServerError),
 }
 
+/// Removes the rule of the engine that `GANNET_MUTANT` names, to see that a client notices. Only builds for tests can.
+#[cfg(feature = "mutants")]
+fn activate_mutant() {
+    use gannet_engine::mutant::{Mutant, activate};
+    if let Ok(name) = std::env::var("GANNET_MUTANT") {
+        let named = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
+        activate(named.unwrap_or_else(|| panic!("there is no mutant {name}")));
+    }
+}
+
 /// Serves until the process is told to stop.
 pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
+    #[cfg(feature = "mutants")]
+    activate_mutant();
     let users = match &arguments.users {
         None => Users::default(),
         Some(path) => {

@@ -3,6 +3,7 @@
 
 mod anomalies;
 mod benchmarks;
+mod consistency;
 mod copy;
 mod extended;
 mod jdbc;

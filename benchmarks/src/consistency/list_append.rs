@@ -13,7 +13,7 @@ use rand::RngExt;
 use rand::seq::IndexedRandom;
 
 use crate::check::Check;
-use crate::consistency::history::{Fate, History, Operation};
+use crate::consistency::history::{Fate, History, Operation, Recorded};
 use crate::consistency::{acknowledged, colliding_keys, second_opinion, serializable};
 use crate::rows::for_each_row;
 use crate::statistics::Totals;
@@ -215,24 +215,29 @@ impl Workload for ListAppend {
             .iter()
             .map(|(&key, elements)| Operation::ReadList { key, elements: elements.clone() });
         self.history.complete(invoked, Fate::Committed, reads.collect());
-        let history = self.history.transactions();
-        let ours = serializable::check(&history, &lists);
-        let (theirs, said) = second_opinion::judge(&history, adya::Workload::ListAppend);
-        let none = |name: &str, wrong: &[String]| {
-            let counted = format!("{} transactions, {} violations", history.len(), wrong.len());
-            let detail =
-                wrong.first().map_or(counted.clone(), |first| format!("{counted}: {first}"));
-            Check::new(name, wrong.is_empty(), detail)
-        };
-        vec![
-            none("strictly serializable", &ours),
-            Check::new("adya: strictly serializable", theirs, said),
-            Check::new(
-                "both checkers agree",
-                ours.is_empty() == theirs,
-                format!("ours {}, adya {theirs}", ours.is_empty()),
-            ),
-            none("acknowledged appends", &acknowledged::check(&history, &lists)),
-        ]
+        judge_lists(&self.history.transactions(), &lists)
     }
+}
+
+/// Whether a history of lists is strictly serializable, given the lists at its end: by our checkers, and by the crate
+/// `adya`.
+#[must_use]
+pub fn judge_lists(history: &[Recorded], lists: &BTreeMap<u64, Vec<u64>>) -> Vec<Check> {
+    let ours = serializable::check(history, lists);
+    let (theirs, said) = second_opinion::judge(history, adya::Workload::ListAppend);
+    let none = |name: &str, wrong: &[String]| {
+        let counted = format!("{} transactions, {} violations", history.len(), wrong.len());
+        let detail = wrong.first().map_or(counted.clone(), |first| format!("{counted}: {first}"));
+        Check::new(name, wrong.is_empty(), detail)
+    };
+    vec![
+        none("strictly serializable", &ours),
+        Check::new("adya: strictly serializable", theirs, said),
+        Check::new(
+            "both checkers agree",
+            ours.is_empty() == theirs,
+            format!("ours {}, adya {theirs}", ours.is_empty()),
+        ),
+        none("acknowledged appends", &acknowledged::check(history, lists)),
+    ]
 }

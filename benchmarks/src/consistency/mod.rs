@@ -21,7 +21,7 @@ mod second_opinion;
 mod serializable;
 
 pub use history::{Fate, History, Operation, Recorded};
-pub use list_append::ListAppend;
+pub use list_append::{ListAppend, judge_lists};
 pub use register::Registers;
 
 use gannet_engine::{Cluster, TableId};

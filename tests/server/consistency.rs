@@ -1,0 +1,187 @@
+//! Lists that many connections read and append to: is what they were told strictly serializable?
+//!
+//! A transaction touches one to four lists out of a few, by key or as a range, prepared and over the wire. Every read
+//! shows the order of the appends before it, so the history is judged without knowing how the server orders anything.
+//!
+//! *Not here*: the checkers, which are `gannet_benchmarks::consistency` and the crate `adya`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gannet_benchmarks::Check;
+use gannet_benchmarks::consistency::{Fate, History, Operation, judge_lists};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error, Statement};
+
+use crate::process::Server;
+
+/// Lists at any time.
+const LISTS: i32 = 6;
+const CONNECTIONS: u64 = 8;
+/// Transactions of each connection.
+const TRANSACTIONS: u64 = 150;
+/// Transactions of a connection before it turns to the next lists, as lists grow.
+const TRANSACTIONS_PER_LISTS: u64 = 30;
+
+struct Statements {
+    read: Statement,
+    scan: Statement,
+    append: Statement,
+}
+
+impl Statements {
+    async fn prepare(client: &Client) -> Self {
+        Self {
+            read: client.prepare("SELECT elements FROM list WHERE key = $1").await.unwrap(),
+            scan: client
+                .prepare("SELECT key, elements FROM list WHERE key BETWEEN $1 AND $2 ORDER BY key")
+                .await
+                .unwrap(),
+            append: client
+                .prepare(
+                    "INSERT INTO list VALUES ($1, $2) ON CONFLICT (key) \
+                     DO UPDATE SET elements = list.elements || ',' || excluded.elements",
+                )
+                .await
+                .unwrap(),
+        }
+    }
+}
+
+fn elements(text: &str) -> Vec<u64> {
+    text.split(',').map(|element| element.parse().unwrap()).collect()
+}
+
+fn key_of(list: i32) -> u64 {
+    u64::try_from(list).unwrap()
+}
+
+/// What a connection does: transactions of its own choice on lists that all share.
+struct Worker {
+    client: Client,
+    statements: Statements,
+    random: SmallRng,
+    next_value: Arc<AtomicU64>,
+}
+
+impl Worker {
+    /// Runs a transaction on the lists from `first` on; `operations` gets what it does.
+    async fn transact(&mut self, first: i32, operations: &mut Vec<Operation>) -> Result<(), Error> {
+        let count = self.random.random_range(1..=4);
+        // One operation is a transaction by itself.
+        if count > 1 {
+            self.client.batch_execute("BEGIN").await?;
+        }
+        for _ in 0..count {
+            let list = first + self.random.random_range(0..LISTS);
+            match self.random.random_range(0..8) {
+                0..3 => self.append(list, operations).await?,
+                3 => self.scan(list, list + 2, operations).await?,
+                _ => self.read(list, operations).await?,
+            }
+        }
+        if count > 1 {
+            self.client.batch_execute("COMMIT").await?;
+        }
+        Ok(())
+    }
+
+    async fn append(&self, list: i32, operations: &mut Vec<Operation>) -> Result<(), Error> {
+        let value = self.next_value.fetch_add(1, Ordering::Relaxed);
+        operations.push(Operation::Append { key: key_of(list), value });
+        self.client.execute(&self.statements.append, &[&list, &value.to_string()]).await?;
+        Ok(())
+    }
+
+    async fn read(&self, list: i32, operations: &mut Vec<Operation>) -> Result<(), Error> {
+        let row = self.client.query_opt(&self.statements.read, &[&list]).await?;
+        let elements = row.map_or_else(Vec::new, |row| elements(row.get(0)));
+        operations.push(Operation::ReadList { key: key_of(list), elements });
+        Ok(())
+    }
+
+    async fn scan(&self, from: i32, to: i32, operations: &mut Vec<Operation>) -> Result<(), Error> {
+        let rows = self.client.query(&self.statements.scan, &[&from, &to]).await?;
+        let mut found: BTreeMap<i32, Vec<u64>> =
+            rows.iter().map(|row| (row.get(0), elements(row.get(1)))).collect();
+        for list in from..=to {
+            let elements = found.remove(&list).unwrap_or_default();
+            operations.push(Operation::ReadList { key: key_of(list), elements });
+        }
+        Ok(())
+    }
+
+    /// Runs all transactions of a connection.
+    async fn run(mut self, history: Arc<History>) {
+        for number in 0..TRANSACTIONS {
+            let first = i32::try_from(number / TRANSACTIONS_PER_LISTS).unwrap() * LISTS;
+            let mut operations = Vec::new();
+            let invoked = history.invoke();
+            let fate = match self.transact(first, &mut operations).await {
+                Ok(()) => Fate::Committed,
+                Err(error) => {
+                    assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{error}");
+                    self.client.batch_execute("ROLLBACK").await.unwrap();
+                    Fate::Aborted
+                }
+            };
+            history.complete(invoked, fate, operations);
+        }
+    }
+}
+
+/// Runs all connections; what the checkers say, and how many transactions committed.
+async fn run(server: &Server) -> (Vec<Check>, usize) {
+    let setup = server.client().await;
+    setup.batch_execute("CREATE TABLE list (key INT PRIMARY KEY, elements TEXT)").await.unwrap();
+    let (history, next_value) = (Arc::new(History::default()), Arc::new(AtomicU64::new(1)));
+    let mut workers = Vec::new();
+    for seed in 0..CONNECTIONS {
+        let client = server.client().await;
+        let statements = Statements::prepare(&client).await;
+        let random = SmallRng::seed_from_u64(seed);
+        let worker = Worker { client, statements, random, next_value: Arc::clone(&next_value) };
+        workers.push(tokio::spawn(worker.run(Arc::clone(&history))));
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    // Whoever reads every list at the end sees these.
+    let invoked = history.invoke();
+    let rows = setup.query("SELECT key, elements FROM list", &[]).await.unwrap();
+    let lists: BTreeMap<u64, Vec<u64>> =
+        rows.iter().map(|row| (key_of(row.get(0)), elements(row.get(1)))).collect();
+    let reads = lists
+        .iter()
+        .map(|(&key, elements)| Operation::ReadList { key, elements: elements.clone() });
+    history.complete(invoked, Fate::Committed, reads.collect());
+    let transactions = history.transactions();
+    let committed = transactions.iter().filter(|one| one.fate == Fate::Committed).count();
+    (judge_lists(&transactions, &lists), committed)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_over_the_wire_are_strictly_serializable() {
+    let server = Server::start(&[]);
+    let (checks, committed) = run(&server).await;
+    assert!(checks.iter().all(|check| check.passed), "{checks:?}");
+    // Transactions on one list that run alone always commit, so a tenth is little to ask.
+    let all = CONNECTIONS * TRANSACTIONS;
+    println!("{committed} of {all} transactions committed");
+    assert!(committed as u64 > all / 10, "only {committed} of {all} transactions committed");
+}
+
+#[cfg(feature = "mutants")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_checkers_notice_a_server_that_does_not_validate() {
+    let server = Server::start_without(Some("SkipValidation"), &[]);
+    let (checks, _) = run(&server).await;
+    let failed: Vec<&Check> = checks.iter().filter(|check| !check.passed).collect();
+    let names = |name: &str| failed.iter().any(|check| check.name == name);
+    assert!(names("strictly serializable"), "{checks:?}");
+    assert!(names("adya: strictly serializable"), "{checks:?}");
+    println!("SkipValidation: {failed:?}");
+}
