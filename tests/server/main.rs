@@ -3,6 +3,7 @@
 
 mod anomalies;
 mod benchmarks;
+mod campaign;
 mod consistency;
 mod copy;
 mod extended;

@@ -1,5 +1,6 @@
 //! PostgreSQL's own tools.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::process::{Server, errors, installed};
@@ -14,32 +15,15 @@ fn pgbench(server: &Server, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The tables of `pgbench --initialize`, whose own COPY has an option that is not known here.
-fn load(server: &Server) {
-    for statement in [
-        "CREATE TABLE pgbench_branches (bid int PRIMARY KEY, bbalance int, filler char(88))",
-        "CREATE TABLE pgbench_tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84))",
-        "CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84))",
-        "CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, \
-         filler char(22))",
-        "INSERT INTO pgbench_branches VALUES (1, 0, '')",
-        "INSERT INTO pgbench_tellers SELECT n, 1, 0, '' FROM generate_series(1, 10) AS s (n)",
-    ] {
-        server.query(statement);
-    }
-    for first in (1..100_000).step_by(5_000) {
-        let last = first + 4_999;
-        server.query(&format!(
-            "INSERT INTO pgbench_accounts SELECT n, 1, 0, '' FROM generate_series({first}, {last}) AS s (n)"
-        ));
-    }
-}
-
 #[test]
-fn pgbench_runs() {
+fn pgbench_makes_its_tables_and_runs() {
     let server = Server::start(&["--memory", "512MiB"]);
-    load(&server);
+    let made = pgbench(&server, &["--initialize"]);
+    assert!(made.status.success(), "{}", errors(&made));
     assert_eq!(server.query("SELECT count(*) FROM pgbench_accounts"), "100000");
+    assert!(server.query("\\d pgbench_accounts").contains("pgbench_accounts_pkey"));
+    let refused = pgbench(&server, &["--initialize", "--init-steps=f"]);
+    assert!(errors(&refused).contains("FOREIGN KEY is not supported"), "{}", errors(&refused));
     for mode in ["simple", "extended", "prepared"] {
         let protocol = format!("--protocol={mode}");
         let common =
@@ -63,24 +47,24 @@ fn pgbench_runs() {
     assert_eq!(sums[4], "300");
 }
 
-/// A Python that has psycopg, in an environment of its own.
-fn python_with_psycopg() -> std::path::PathBuf {
-    let environment = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
+/// A Python that has a module, in an environment of its own.
+pub(crate) fn python_with(module: &str, packages: &[&str]) -> PathBuf {
+    let environment = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{module}"));
     let python = environment.join("bin/python");
-    let has = |python: &std::path::Path| {
-        let import = Command::new(python).args(["-c", "import psycopg"]).output();
+    let has_module = || {
+        let import = Command::new(&python).args(["-c", &format!("import {module}")]).output();
         import.is_ok_and(|output| output.status.success())
     };
-    if !has(&python) {
+    if !has_module() {
         let run = |command: &mut Command| {
             let output = command.output();
             assert!(
                 output.as_ref().is_ok_and(|output| output.status.success()),
-                "install python3 with venv, and let pip install psycopg[binary]: {output:?}"
+                "install python3 with venv, and let pip install {packages:?}: {output:?}"
             );
         };
         run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "psycopg[binary]"]));
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages));
     }
     python
 }
@@ -90,6 +74,7 @@ fn psycopg_works() {
     let server = Server::start(&[]);
     let connection = format!("host=127.0.0.1 port={} user=tester dbname=test", server.port);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/psycopg_client.py");
-    let output = Command::new(python_with_psycopg()).args([script, &connection]).output().unwrap();
+    let python = python_with("psycopg", &["psycopg[binary]"]);
+    let output = Command::new(python).args([script, &connection]).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
 }

@@ -1,0 +1,54 @@
+//! More clients, for campaigns: `cargo test --profile checked --test server -- --ignored`.
+
+use std::process::{Command, Output};
+
+use crate::process::{Server, errors, install};
+use crate::tools::python_with;
+
+#[test]
+#[ignore = "for campaigns: installs SQLAlchemy"]
+fn sqlalchemy_works() {
+    let server = Server::start(&[]);
+    let url = format!("postgresql+psycopg://tester@127.0.0.1:{}/test", server.port);
+    let python = python_with("sqlalchemy", &["sqlalchemy", "psycopg[binary]"]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/sqlalchemy_client.py");
+    let output = Command::new(python).args([script, &url]).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+}
+
+fn sysbench(server: &Server, arguments: &[&str]) -> Output {
+    Command::new("sysbench")
+        .args([
+            "oltp_read_write",
+            "--db-driver=pgsql",
+            "--pgsql-host=127.0.0.1",
+            "--pgsql-user=tester",
+        ])
+        .args(["--pgsql-db=test", "--tables=2", "--table-size=10000"])
+        .arg(format!("--pgsql-port={}", server.port))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "for campaigns: installs sysbench"]
+fn sysbench_reads_and_writes() {
+    if Command::new("sysbench").arg("--version").output().is_err() {
+        install(&["sysbench"]);
+    }
+    let server = Server::start(&["--memory", "512MiB"]);
+    let made = sysbench(&server, &["prepare"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+    assert!(server.query("\\d sbtest1").contains("k_1"), "the secondary index is there");
+    // It runs an event again that meets a conflict.
+    let run = sysbench(&server, &["--threads=4", "--time=0", "--events=300", "run"]);
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{text}");
+    assert!(text.contains("total number of events:              300"), "{text}");
+    // An event updates by the primary key, deletes a row and inserts it again.
+    assert_eq!(server.query("SELECT count(*) FROM sbtest1"), "10000");
+    assert_eq!(server.query("SELECT count(*) FROM sbtest2 WHERE k > 0"), "10000");
+    let cleaned = sysbench(&server, &["cleanup"]);
+    assert!(cleaned.status.success());
+}
