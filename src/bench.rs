@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use gannet_benchmarks::object_store::ObjectStore;
 use gannet_benchmarks::pairs::Pairs;
+use gannet_benchmarks::ranges::Ranges;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::sql::{Operation, SingleStatements, SqlSettings, SqlWorkload, run_sql};
 use gannet_benchmarks::{
@@ -191,6 +192,12 @@ enum WorkloadArguments {
         #[arg(long, default_value_t = 100)]
         pairs: u64,
     },
+    /// Scans that count rows before one is added: what they have not found is validated, too.
+    Ranges {
+        /// Groups of rows.
+        #[arg(long, default_value_t = 1_000)]
+        groups: u64,
+    },
     /// RPC echo, without transactions: of the common options it takes threads, coroutines, duration,
     /// warmup, format and output.
     Rpc {
@@ -254,6 +261,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
             gannet_benchmarks::run(ObjectStore::new(keys, reads, writes, theta)?, &settings)?
         }
         WorkloadArguments::Pairs => gannet_benchmarks::run(Pairs::default(), &settings)?,
+        &WorkloadArguments::Ranges { groups } => {
+            gannet_benchmarks::run(Ranges::new(groups)?, &settings)?
+        }
         &WorkloadArguments::Skew { pairs } => gannet_benchmarks::run(Skew::new(pairs)?, &settings)?,
         &WorkloadArguments::Rpc { batch } => rpc_echo::run(&EchoSettings {
             batch,

@@ -24,7 +24,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a benchmark on a cluster in this process, and verify its data.
-    Bench(bench::Arguments),
+    Bench(Box<bench::Arguments>),
     /// Serve SQL to clients of PostgreSQL, from a cluster in this process.
     Serve(serve::Arguments),
     /// Run clusters in virtual time, under faults, from seeds, and check what they did.

@@ -19,6 +19,7 @@ fn every_workload_runs_and_verifies() {
         "objects --reads 4 --writes 2 --keys 5000 --theta 0.9",
         "pairs",
         "skew --pairs 20",
+        "ranges --groups 50",
         "rpc --batch 3",
     ] {
         let output = gannet(&format!("{workload} {SHORT}"));
@@ -149,6 +150,7 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("objects --theta=-1", "--theta is -1; use 0 to 10"),
         ("rpc --batch 0", "--batch is 0"),
         ("skew --pairs 0", "--pairs is 0"),
+        ("ranges --groups 0", "--groups is 0"),
         ("sql select --rows 0", "--rows is 0"),
         ("tatp --sql --clients 0", "--clients is 0"),
         ("tatp --sql --clients 2 --client-threads 3", "--client-threads is 3; use 1 to 2"),
