@@ -89,10 +89,30 @@ impl<'s> Coordinator<'s> {
         }
     }
 
-    /// Waits for a random time below a bound that doubles with each attempt, up to a millisecond.
+    /// Runs `attempt`, which is given its number from 1, until it ends without a conflict or for the
+    /// `attempts_max`th time, with a random and growing wait in between.
     ///
-    /// For jobs that begin transactions themselves and meet conflicts; [`Self::run`] does it itself.
-    pub fn back_off(&mut self, attempt: u32) {
+    /// For jobs that begin transactions themselves; [`Self::run`] does it itself.
+    ///
+    /// # Errors
+    /// Those of the last attempt.
+    pub fn retried<T, E>(
+        &mut self,
+        attempts_max: u32,
+        is_conflict: impl Fn(&E) -> bool,
+        mut attempt: impl FnMut(&mut Self, u32) -> Result<T, E>,
+    ) -> Result<T, E> {
+        for number in 1..attempts_max {
+            match attempt(self, number) {
+                Err(error) if is_conflict(&error) => self.back_off(number),
+                result => return result,
+            }
+        }
+        attempt(self, attempts_max)
+    }
+
+    /// Waits for a random time below a bound that doubles with each attempt, up to a millisecond.
+    fn back_off(&mut self, attempt: u32) {
         let bound = (BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX);
         // Knuth's multiplicative generator; its upper bits are good enough to part two rivals.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -254,6 +254,15 @@ impl Deferred {
         self.written_bytes
     }
 
+    /// Forgets what was to be written, and tells whether what was read is valid. Empty afterwards.
+    ///
+    /// # Errors
+    /// The conflict because of which it is not.
+    pub fn give_up(&mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
+        self.writes.clear();
+        self.commit(coordinator)
+    }
+
     /// Locks what is written, validates what was read, and commits. Empty afterwards, whatever the
     /// result.
     ///
@@ -284,14 +293,6 @@ fn retried<'s, T>(
     coordinator: &mut Coordinator<'s>,
     mut read: impl FnMut(&mut Coordinator<'s>) -> Result<T, Abort>,
 ) -> Result<T, Abort> {
-    let mut attempt = 0;
-    loop {
-        match read(coordinator) {
-            Err(abort) if abort.is_conflict() && attempt < READ_ATTEMPTS_MAX => {
-                attempt += 1;
-                coordinator.back_off(attempt);
-            }
-            result => return result,
-        }
-    }
+    let is_conflict = |abort: &Abort| abort.is_conflict();
+    coordinator.retried(READ_ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
 }

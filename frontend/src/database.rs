@@ -8,7 +8,7 @@ use gannet_engine::{Cluster, Coordinator, TableId};
 
 use crate::catalog::{Catalog, counter_key};
 use crate::error::{Failure, SqlError};
-use crate::execute::batch::retried;
+use crate::execute::transaction::committed;
 use crate::parser::Parser;
 use crate::plan::statement::Prepared;
 use crate::session::Session;
@@ -156,7 +156,7 @@ impl Database {
         }
         let key = counter_key(counter);
         let table = self.counter_table;
-        let last = retried(coordinator, |coordinator, deferred| {
+        let last = committed(coordinator, |coordinator, deferred| {
             let found = deferred.get_many(coordinator, table, std::slice::from_ref(&key))?;
             let bytes = found.first().and_then(Option::as_ref);
             let last = bytes.and_then(|bytes| bytes.as_slice().try_into().ok());

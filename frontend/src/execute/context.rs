@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gannet_engine::{Abort, Coordinator, Deferred, Direction, KeyRange, Page, Savepoint};
+use gannet_engine::{Coordinator, Direction, KeyRange, Page};
 
 use crate::catalog::{Catalog, version_key};
 use crate::database::Database;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
-use crate::execute::Row;
-use crate::execute::batch::clear;
 use crate::execute::operator::open;
+use crate::execute::{Row, Transaction};
 use crate::expression::evaluate::{Environment, evaluate};
 use crate::expression::function::Facts;
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, compare};
@@ -25,137 +24,6 @@ const STATEMENT_BYTES_MAX: usize = 1 << 30;
 const WRITTEN_BYTES_MAX: usize = 64 << 20;
 /// Results of subqueries that are kept for the next row.
 const MEMO_MAX: usize = 64;
-
-/// Keys of a table: of a whole storage, or of one index in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Stored {
-    pub(crate) storage: u32,
-    pub(crate) index: Option<u32>,
-}
-
-/// A transaction of a session; moves into the job of each statement and back.
-pub(crate) struct Transaction {
-    pub(crate) deferred: Deferred,
-    /// The catalog that it sees.
-    pub(crate) catalog: Arc<Catalog>,
-    /// Whether the version of the catalog has been read.
-    pub(crate) version_read: bool,
-    /// What it has created: nobody else sees it before it commits, and it is emptied if it does not.
-    pub(crate) created: BTreeSet<Stored>,
-    /// What is emptied once it has committed.
-    pub(crate) dropped: BTreeSet<Stored>,
-    /// What was created and then given up by a savepoint.
-    pub(crate) given_up: BTreeSet<Stored>,
-    pub(crate) savepoints: Vec<NamedSavepoint>,
-}
-
-/// What ROLLBACK TO goes back to.
-pub(crate) struct NamedSavepoint {
-    name: String,
-    savepoint: Savepoint,
-    catalog: Arc<Catalog>,
-    created: BTreeSet<Stored>,
-    dropped: BTreeSet<Stored>,
-}
-
-impl Transaction {
-    /// One that has read nothing.
-    pub(crate) fn new(catalog: Arc<Catalog>) -> Self {
-        Self {
-            deferred: Deferred::new(),
-            catalog,
-            version_read: false,
-            created: BTreeSet::new(),
-            dropped: BTreeSet::new(),
-            given_up: BTreeSet::new(),
-            savepoints: Vec::new(),
-        }
-    }
-
-    /// SAVEPOINT.
-    pub(crate) fn save(&mut self, name: String) {
-        self.savepoints.push(NamedSavepoint {
-            name,
-            savepoint: self.deferred.savepoint(),
-            catalog: Arc::clone(&self.catalog),
-            created: self.created.clone(),
-            dropped: self.dropped.clone(),
-        });
-    }
-
-    fn find(&self, name: &str) -> Result<usize, SqlError> {
-        self.savepoints
-            .iter()
-            .rposition(|savepoint| savepoint.name == name)
-            .ok_or_else(|| SqlError::new("3B001", format!("savepoint \"{name}\" does not exist")))
-    }
-
-    /// ROLLBACK TO.
-    pub(crate) fn roll_back_to(&mut self, name: &str) -> Result<(), SqlError> {
-        let number = self.find(name)?;
-        self.savepoints.truncate(number + 1);
-        let savepoint = &self.savepoints[number];
-        self.deferred.rollback_to(savepoint.savepoint);
-        self.catalog = Arc::clone(&savepoint.catalog);
-        self.given_up.extend(self.created.difference(&savepoint.created));
-        self.created.clone_from(&savepoint.created);
-        self.dropped.clone_from(&savepoint.dropped);
-        Ok(())
-    }
-
-    /// RELEASE.
-    pub(crate) fn release(&mut self, name: &str) -> Result<(), SqlError> {
-        let number = self.find(name)?;
-        self.savepoints.truncate(number);
-        Ok(())
-    }
-
-    /// Commits. What nobody sees any more is emptied, whatever the result.
-    pub(crate) fn commit(
-        mut self,
-        coordinator: &mut Coordinator<'_>,
-        resources: &Resources,
-    ) -> Result<(), Abort> {
-        match self.deferred.commit(coordinator) {
-            Ok(()) => {
-                self.given_up.append(&mut self.dropped);
-                self.created.clear();
-                if self.catalog.private {
-                    resources.database.publish(Arc::clone(&self.catalog));
-                }
-                self.empty(coordinator, resources);
-                Ok(())
-            }
-            Err(abort) => {
-                self.empty(coordinator, resources);
-                Err(abort)
-            }
-        }
-    }
-
-    /// Gives it up. Tells whether what it had read was valid.
-    pub(crate) fn give_up(
-        mut self,
-        coordinator: &mut Coordinator<'_>,
-        resources: &Resources,
-        start: Savepoint,
-    ) -> Result<(), Abort> {
-        self.deferred.rollback_to(start);
-        let valid = self.deferred.commit(coordinator);
-        self.empty(coordinator, resources);
-        valid
-    }
-
-    /// Removes the keys that nobody sees.
-    pub(crate) fn empty(&mut self, coordinator: &mut Coordinator<'_>, resources: &Resources) {
-        let mut stored = std::mem::take(&mut self.created);
-        stored.append(&mut self.given_up);
-        for stored in stored {
-            // What is left takes memory and nothing else.
-            let _ = clear(coordinator, resources, stored);
-        }
-    }
-}
 
 /// What a statement has from its session.
 #[derive(Clone)]
@@ -174,8 +42,6 @@ pub(crate) struct Context<'c, 's> {
     /// The run of the statement, counted from 1.
     pub(crate) attempt: u32,
     pub(crate) round_trips: u64,
-    /// Whether nobody is in a transaction around the statement.
-    pub(crate) autocommit: bool,
     memory_bytes: usize,
     outer: Row,
     memo: BTreeMap<usize, Memo>,
@@ -208,7 +74,6 @@ impl<'c, 's> Context<'c, 's> {
             parameters,
             attempt: 1,
             round_trips: 0,
-            autocommit: false,
             memory_bytes: 0,
             outer: Vec::new(),
             memo: BTreeMap::new(),

@@ -5,12 +5,8 @@
 //! Outside a transaction, COPY FROM commits every [`BATCH_ROWS`] rows: an error leaves the batches before it. Inside
 //! BEGIN it is one transaction, whose size is bounded.
 
-use crate::encoding::row::encode;
-use crate::error::{Failure, SqlError};
-use crate::execute::batch::put_new;
-use crate::execute::write::{check_row, duplicate_key, insert_rows};
-use crate::execute::{Context, Row, Stored};
-use crate::plan::Insert;
+use crate::error::SqlError;
+use crate::execute::Row;
 use crate::session::{Column, CopyFormat, CopyOptions};
 use crate::value::{DataType, Value};
 
@@ -268,69 +264,6 @@ fn push_csv(line: &mut Vec<u8>, text: &str, options: &CopyOptions) {
         line.push(byte);
     }
     line.push(b'"');
-}
-
-/// Inserts a batch of rows.
-///
-/// # Errors
-/// What ends the COPY.
-pub(crate) fn insert(
-    insert: &Insert,
-    rows: Vec<Row>,
-    context: &mut Context<'_, '_>,
-) -> Result<u64, Failure> {
-    context.check_version()?;
-    let storage = insert.rules.table.storage;
-    let own = context.transaction.created.contains(&Stored { storage, index: None });
-    if own && !context.autocommit && context.transaction.savepoints.is_empty() {
-        return insert_beside(insert, rows, context);
-    }
-    Ok(insert_rows(insert, rows, context)?.0)
-}
-
-/// Inserts rows into a table that nobody else sees, beside the transaction.
-fn insert_beside(
-    insert: &Insert,
-    rows: Vec<Row>,
-    context: &mut Context<'_, '_>,
-) -> Result<u64, Failure> {
-    let table = &*insert.rules.table;
-    let database = std::sync::Arc::clone(&context.resources.database);
-    let mut puts = Vec::with_capacity(rows.len() * (1 + table.indexes.len()));
-    let mut written = Vec::with_capacity(rows.len());
-    let mut keys = std::collections::BTreeSet::new();
-    let of_number = |number: usize| match number.checked_sub(1) {
-        Some(index) => {
-            (table.indexes[index].name.as_str(), table.indexes[index].columns.as_slice())
-        }
-        None => {
-            let name = table.primary_key.as_ref().map_or("", |key| key.name.as_str());
-            (name, table.primary_columns())
-        }
-    };
-    for source in rows {
-        let row = context.values(&insert.values, &source)?;
-        check_row(&insert.rules, &row, context)?;
-        let hidden = match table.primary_key {
-            Some(_) => None,
-            None => Some(database.next_value(context.coordinator, table.hidden_counter)?),
-        };
-        let primary = table.primary_bytes(&row, hidden);
-        let mut own = vec![(table.row_key(&primary), encode(&row))];
-        own.extend(table.indexes.iter().map(|index| table.entry(index, &row, &primary)));
-        if let Some(number) = own.iter().position(|(key, _)| !keys.insert(key.clone())) {
-            let (name, columns) = of_number(number);
-            return Err(duplicate_key(table, name, columns, &row).into());
-        }
-        puts.extend(own);
-        written.push(row);
-    }
-    if let Some(number) = put_new(context, &puts)? {
-        let width = 1 + table.indexes.len();
-        let (name, columns) = of_number(number % width);
-        return Err(duplicate_key(table, name, columns, &written[number / width]).into());
-    }
-    Ok(written.len() as u64)
 }
 
 #[cfg(test)]

@@ -1,24 +1,18 @@
 //! CREATE, ALTER, DROP and TRUNCATE: changes of the catalog, and of the data that they concern.
 //!
-//! TRUNCATE gives a table a new storage; the old one is emptied after the commit. An index, and a table that gets
-//! a primary key, are built in batches beside the transaction (see `batch`); the rows are read by the transaction,
-//! so that a change of them meanwhile is a conflict.
+//! TRUNCATE gives a table a new storage; the old one is emptied after the commit.
+//!
+//! *Not here*: the data that is checked and built for a definition, which is in `build`.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
-use gannet_engine::{Direction, KeyRange};
-
 use crate::catalog::{
-    Catalog, Check, Column, Counter, Default, Index, OBJECT_COUNTER, OBJECTS_RESERVED,
-    PRIMARY_INDEX, PrimaryKey, Table,
+    Catalog, Check, Column, Counter, Default, Index, OBJECT_COUNTER, OBJECTS_RESERVED, PrimaryKey,
+    Table,
 };
-use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
-use crate::execute::batch::put_new;
-use crate::execute::scan::after;
-use crate::execute::write::duplicate_key;
-use crate::execute::{BATCH_ROWS, Context, Output, Row, Stored};
+use crate::execute::build::{check_no_nulls, fill_index, is_empty, rebuild};
+use crate::execute::{Context, Output, Stored};
 use crate::plan::define::{Change, Definition, Dropped, NewColumn, NewConstraint, NewIndex};
 
 /// A catalog that is being changed.
@@ -125,12 +119,6 @@ fn new_object(context: &mut Context<'_, '_>) -> Result<u32, Failure> {
         .ok_or_else(|| SqlError::new("54000", "all object numbers are taken").into())
 }
 
-fn new_storage(context: &mut Context<'_, '_>) -> Result<u32, Failure> {
-    let storage = new_object(context)?;
-    context.transaction.created.insert(Stored { storage, index: None });
-    Ok(storage)
-}
-
 fn create_table(
     changes: &mut Changes,
     name: &str,
@@ -140,7 +128,7 @@ fn create_table(
 ) -> Result<(), Failure> {
     let mut table = Table {
         id: new_object(context)?,
-        storage: new_storage(context)?,
+        storage: new_object(context)?,
         name: name.to_owned(),
         columns: Vec::with_capacity(columns.len()),
         primary_key: None,
@@ -256,62 +244,6 @@ fn key_columns(table: &Table, names: &[String]) -> Result<Vec<usize>, SqlError> 
     Ok(columns)
 }
 
-/// Calls `see` with all rows of a table, page by page: primary keys and rows.
-fn each_page(
-    table: &Table,
-    context: &mut Context<'_, '_>,
-    mut see: impl FnMut(Vec<(Vec<u8>, Row)>, &mut Context<'_, '_>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let prefix = table.prefix(PRIMARY_INDEX);
-    let length = prefix.len();
-    let missing = table.missing_values()?;
-    let to = Bound::Excluded(after(prefix.clone()));
-    let mut rest = Some(KeyRange { from: Bound::Included(prefix), to });
-    while let Some(range) = rest {
-        let page = context.scan(&range, Direction::Ascending, BATCH_ROWS)?;
-        let mut rows = Vec::with_capacity(page.rows.len());
-        for (key, bytes) in page.rows {
-            rows.push((key[length..].to_vec(), decode(&bytes, &Wanted::All, &missing)?));
-        }
-        see(rows, context)?;
-        rest = page.rest;
-    }
-    Ok(())
-}
-
-/// Builds the entries of an index.
-fn fill_index(table: &Table, index: &Index, context: &mut Context<'_, '_>) -> Result<(), Failure> {
-    let stored = Stored { storage: table.storage, index: Some(index.id) };
-    context.transaction.created.insert(stored);
-    each_page(table, context, |rows, context| {
-        let entries: Vec<(Vec<u8>, Vec<u8>)> =
-            rows.iter().map(|(primary, row)| table.entry(index, row, primary)).collect();
-        let mut keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_slice()).collect();
-        keys.sort_unstable();
-        let twice = keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_vec());
-        let taken = match twice {
-            Some(key) => entries.iter().position(|(other, _)| *other == key),
-            None => put_new(context, &entries)?,
-        };
-        match taken {
-            None => Ok(()),
-            Some(number) => {
-                let error = duplicate_key(table, &index.name, &index.columns, &rows[number].1);
-                Err(not_built(&index.name, error).into())
-            }
-        }
-    })
-}
-
-/// The error for rows that are no set of keys.
-fn not_built(name: &str, error: SqlError) -> SqlError {
-    let detail = error.detail.map(|detail| detail.replace("already exists", "is duplicated"));
-    SqlError {
-        detail,
-        ..SqlError::new("23505", format!("could not create unique index \"{name}\""))
-    }
-}
-
 fn create_index(
     changes: &mut Changes,
     new: &NewIndex,
@@ -399,7 +331,7 @@ fn truncate(
 ) -> Result<(), Failure> {
     let mut table = Table::clone(changes.catalog.require(name)?);
     context.transaction.dropped.insert(Stored { storage: table.storage, index: None });
-    table.storage = new_storage(context)?;
+    table.storage = new_object(context)?;
     if restart {
         for counter in table.columns.iter_mut().filter_map(|column| column.counter.as_mut()) {
             counter.id = new_object(context)?;
@@ -531,13 +463,6 @@ fn add_column(
     Ok(())
 }
 
-fn is_empty(table: &Table, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
-    let prefix = table.prefix(PRIMARY_INDEX);
-    let to = Bound::Excluded(after(prefix.clone()));
-    let range = KeyRange { from: Bound::Included(prefix), to };
-    Ok(context.scan(&range, Direction::Ascending, 1)?.rows.is_empty())
-}
-
 /// Adds a constraint that the rows of the table must satisfy already.
 fn add_checked_constraint(
     changes: &mut Changes,
@@ -548,7 +473,11 @@ fn add_checked_constraint(
     let before = table.clone();
     add_constraint(changes, table, constraint, context)?;
     match constraint {
-        NewConstraint::PrimaryKey { .. } => rebuild(&before, table, context),
+        NewConstraint::PrimaryKey { .. } => {
+            context.transaction.dropped.insert(Stored { storage: before.storage, index: None });
+            table.storage = new_object(context)?;
+            rebuild(&before, table, context)
+        }
         NewConstraint::Unique { .. } => {
             let index = table.indexes.last().expect("the index was added above");
             fill_index(&before, index, context)
@@ -558,63 +487,6 @@ fn add_checked_constraint(
             .with_hint("declare the CHECK in CREATE TABLE")
             .into()),
     }
-}
-
-fn check_no_nulls(
-    table: &Table,
-    columns: &[usize],
-    context: &mut Context<'_, '_>,
-) -> Result<(), Failure> {
-    each_page(table, context, |rows, _| {
-        rows.iter().try_for_each(|(_, row)| no_nulls(table, columns, row)).map_err(Failure::from)
-    })
-}
-
-fn no_nulls(table: &Table, columns: &[usize], row: &Row) -> Result<(), SqlError> {
-    match columns.iter().find(|column| row[**column].is_null()) {
-        None => Ok(()),
-        Some(column) => {
-            let (column, table) = (&table.columns[*column].name, &table.name);
-            let message =
-                format!("column \"{column}\" of relation \"{table}\" contains null values");
-            Err(SqlError::new("23502", message))
-        }
-    }
-}
-
-/// Writes all rows under another primary key, into a new storage.
-fn rebuild(
-    before: &Table,
-    table: &mut Table,
-    context: &mut Context<'_, '_>,
-) -> Result<(), Failure> {
-    context.transaction.dropped.insert(Stored { storage: before.storage, index: None });
-    table.storage = new_storage(context)?;
-    let table = &*table;
-    let columns = table.primary_columns();
-    let name = table.primary_key.as_ref().map_or("", |key| &key.name);
-    each_page(before, context, |rows, context| {
-        let mut puts = Vec::with_capacity(rows.len() * (1 + table.indexes.len()));
-        let mut primary_keys = std::collections::BTreeSet::new();
-        for (_, row) in &rows {
-            no_nulls(table, columns, row)?;
-            let primary = table.primary_bytes(row, None);
-            puts.push((table.row_key(&primary), encode(row)));
-            for index in &table.indexes {
-                puts.push(table.entry(index, row, &primary));
-            }
-            if !primary_keys.insert(primary) {
-                return Err(not_built(name, duplicate_key(table, name, columns, row)).into());
-            }
-        }
-        match put_new(context, &puts)? {
-            None => Ok(()),
-            Some(number) => {
-                let row = &rows[number / (1 + table.indexes.len())].1;
-                Err(not_built(name, duplicate_key(table, name, columns, row)).into())
-            }
-        }
-    })
 }
 
 fn drop_constraint(

@@ -3,7 +3,7 @@
 //! ```text
 //! scan  operator  join  aggregate      rows: each operator gives batches
 //! write                                INSERT, UPDATE, DELETE
-//! define  batch                        the catalog; indexes and copies in batches
+//! define  build                        the catalog; rows and indexes that definitions concern
 //! copy                                 COPY
 //! ```
 //!
@@ -11,17 +11,20 @@
 //! plan of another version ends with [`Failure::StaleCatalog`].
 
 mod aggregate;
-pub(crate) mod batch;
+mod build;
 mod context;
 pub(crate) mod copy;
 pub(crate) mod define;
 mod join;
 mod operator;
 mod scan;
+pub(crate) mod transaction;
 mod window;
 mod write;
 
-pub(crate) use context::{Context, Resources, Stored, Transaction};
+pub(crate) use context::{Context, Resources};
+pub(crate) use transaction::{Stored, Transaction};
+pub(crate) use write::insert_rows;
 
 use crate::error::Failure;
 use crate::plan::{Plan, PlanKind, explain};

@@ -47,7 +47,7 @@ pub(super) fn insert(
 }
 
 /// Inserts rows of the source that are in memory.
-pub(super) fn insert_rows(
+pub(crate) fn insert_rows(
     insert: &Insert,
     source: Vec<Row>,
     context: &mut Context<'_, '_>,

@@ -53,7 +53,7 @@ impl Session {
         match command {
             Command::Begin => Ok(self.begin()),
             Command::Commit => self.commit_command().await,
-            Command::Rollback => self.rollback_command().await,
+            Command::Rollback => self.rollback_command(),
             Command::Savepoint(name) => {
                 self.open_transaction("SAVEPOINT")?.save(name.clone());
                 Ok(done("SAVEPOINT"))
@@ -101,11 +101,11 @@ impl Session {
         }
     }
 
-    async fn rollback_command(&mut self) -> Result<StatementResult, SqlError> {
+    fn rollback_command(&mut self) -> Result<StatementResult, SqlError> {
         if self.status == TransactionStatus::Idle {
             return Ok(warned("ROLLBACK", "there is no transaction in progress"));
         }
-        self.roll_back().await?;
+        self.roll_back();
         Ok(done("ROLLBACK"))
     }
 
@@ -172,7 +172,7 @@ impl Session {
         match self.status {
             TransactionStatus::Idle => Ok(warned("COMMIT", "there is no transaction in progress")),
             TransactionStatus::Failed => {
-                self.roll_back().await?;
+                self.roll_back();
                 Ok(done("ROLLBACK"))
             }
             TransactionStatus::InTransaction => {

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{Coordinator, Savepoint};
+use gannet_engine::Coordinator;
 
 use crate::catalog::Catalog;
 use crate::database::Database;
 use crate::error::{Failure, SqlError};
-use crate::execute::copy::{self, BATCH_ROWS};
+use crate::execute::copy::BATCH_ROWS;
+use crate::execute::transaction::{committed, retried};
 use crate::execute::{self, Context, Output, Resources, Row, Transaction};
 use crate::expression::function::Facts;
 use crate::parser;
@@ -16,8 +17,6 @@ use crate::plan::{Plan, PlanKind};
 use crate::session::{Session, StatementResult, TransactionStatus, pad};
 use crate::value::{DataType, Value};
 
-/// Runs of an autocommit statement before its conflicts are reported.
-const ATTEMPTS_MAX: u32 = 100;
 /// Times that a statement is planned anew because the catalog has changed.
 const CATALOGS_MAX: u32 = 100;
 
@@ -210,10 +209,7 @@ impl Session {
                     (Some(transaction), Err(error_of(failure)))
                 }
                 Err(failure) => {
-                    let start = Transaction::new(Arc::clone(&transaction.catalog));
-                    let start = start.deferred.savepoint();
-                    let error = checked_error(coordinator, &resources, transaction, start, failure);
-                    (None, Err(error))
+                    (None, Err(error_of(checked(coordinator, &mut transaction, failure))))
                 }
             }
         };
@@ -232,15 +228,10 @@ impl Session {
         self.spawn(job).await?.map_err(SqlError::from)
     }
 
-    /// Gives the session's transaction up.
-    pub(super) async fn roll_back(&mut self) -> Result<(), SqlError> {
+    /// Gives the session's transaction up, of which nothing is anywhere else.
+    pub(super) fn roll_back(&mut self) {
         self.status = TransactionStatus::Idle;
-        let Some(mut transaction) = self.transaction.take() else { return Ok(()) };
-        if transaction.created.is_empty() && transaction.given_up.is_empty() {
-            return Ok(());
-        }
-        let resources = self.resources(&transaction.catalog);
-        self.spawn(move |coordinator| transaction.empty(coordinator, &resources)).await
+        self.transaction = None;
     }
 
     /// Takes data of a COPY.
@@ -296,7 +287,7 @@ impl Session {
         let catalog = Arc::clone(&plan.catalog);
         let work: Work = Arc::new(move |context| match &plan.kind {
             PlanKind::Insert(insert) => {
-                copy::insert(insert, rows.to_vec(), context)?;
+                execute::insert_rows(insert, rows.to_vec(), context)?;
                 Ok(Output::default())
             }
             _ => Err(no_copy().into()),
@@ -325,28 +316,13 @@ fn is_kept(prepared: &Prepared) -> bool {
 
 /// The newest catalog, told to the database; whether it is newer than what that had.
 fn newest_catalog(coordinator: &mut Coordinator<'_>, database: &Database) -> Result<bool, Failure> {
-    let mut attempt = 0;
-    loop {
-        let known = database.catalog();
-        let mut transaction = Transaction::new(Arc::clone(&known));
-        let loaded = Catalog::load(coordinator, &mut transaction.deferred, database.table);
-        let result = loaded.and_then(|catalog| {
-            transaction.deferred.commit(coordinator)?;
-            Ok(catalog)
-        });
-        match result {
-            Ok(catalog) => {
-                let is_newer = catalog.version > known.version;
-                database.publish(Arc::new(catalog));
-                return Ok(is_newer);
-            }
-            Err(Failure::Abort(abort)) if abort.is_conflict() && attempt < ATTEMPTS_MAX => {
-                attempt += 1;
-                coordinator.back_off(attempt);
-            }
-            Err(failure) => return Err(failure),
-        }
-    }
+    let known = database.catalog().version;
+    let catalog = committed(coordinator, |coordinator, deferred| {
+        Catalog::load(coordinator, deferred, database.table)
+    })?;
+    let is_newer = catalog.version > known;
+    database.publish(Arc::new(catalog));
+    Ok(is_newer)
 }
 
 /// Runs work as a transaction of its own until it commits; None if the catalog has changed.
@@ -357,60 +333,37 @@ fn autocommit(
     parameters: &[Value],
     work: impl Fn(&mut Context<'_, '_>) -> Result<Output, Failure>,
 ) -> Result<Option<Output>, SqlError> {
-    let mut attempt = 1;
-    loop {
+    let result = retried(coordinator, |coordinator, attempt| {
         let mut transaction = Transaction::new(Arc::clone(catalog));
-        let start = transaction.deferred.savepoint();
-        let result = {
-            let mut context = Context::new(coordinator, &mut transaction, resources, parameters);
-            context.attempt = attempt;
-            context.autocommit = true;
-            work(&mut context)
-        };
-        let conflict = match result {
-            Ok(output) => match transaction.commit(coordinator, resources) {
-                Ok(()) => return Ok(Some(output)),
-                Err(abort) if abort.is_conflict() => abort,
-                Err(abort) => return Err(abort.into()),
-            },
-            Err(Failure::StaleCatalog) => return Ok(None),
-            Err(Failure::Abort(abort)) => {
-                transaction.empty(coordinator, resources);
-                if !abort.is_conflict() {
-                    return Err(abort.into());
-                }
-                abort
+        let mut context = Context::new(coordinator, &mut transaction, resources, parameters);
+        context.attempt = attempt;
+        match work(&mut context) {
+            Ok(output) => {
+                transaction.commit(coordinator, resources)?;
+                Ok(output)
             }
-            Err(Failure::Error(error)) => {
-                match transaction.give_up(coordinator, resources, start) {
-                    Err(abort) if abort.is_conflict() => abort,
-                    _ => return Err(*error),
-                }
-            }
-        };
-        if attempt == ATTEMPTS_MAX {
-            return Err(conflict.into());
+            Err(failure) => Err(checked(coordinator, &mut transaction, failure)),
         }
-        coordinator.back_off(attempt);
-        attempt += 1;
+    });
+    match result {
+        Ok(output) => Ok(Some(output)),
+        Err(Failure::StaleCatalog) => Ok(None),
+        Err(failure) => Err(error_of(failure)),
     }
 }
 
-/// The error of a statement in a transaction: a conflict if what it had read was not valid.
-fn checked_error(
+/// What a transaction that is given up fails with: a conflict, if what it had read was not valid.
+fn checked(
     coordinator: &mut Coordinator<'_>,
-    resources: &Resources,
-    mut transaction: Transaction,
-    start: Savepoint,
+    transaction: &mut Transaction,
     failure: Failure,
-) -> SqlError {
-    if let Failure::Abort(abort) = failure {
-        transaction.empty(coordinator, resources);
-        return abort.into();
-    }
-    match transaction.give_up(coordinator, resources, start) {
-        Err(abort) if abort.is_conflict() => abort.into(),
-        _ => error_of(failure),
+) -> Failure {
+    match failure {
+        Failure::Error(_) => match transaction.deferred.give_up(coordinator) {
+            Err(abort) if abort.is_conflict() => abort.into(),
+            _ => failure,
+        },
+        Failure::Abort(_) | Failure::StaleCatalog => failure,
     }
 }
 
