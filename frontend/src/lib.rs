@@ -16,6 +16,7 @@ mod execute;
 mod expression;
 mod parser;
 mod plan;
+mod postgres_type;
 mod server;
 mod session;
 mod settings;

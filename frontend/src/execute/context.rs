@@ -251,7 +251,7 @@ impl<'c, 's> Context<'c, 's> {
             SubqueryKind::Exists => 1,
             // The second row is the error.
             SubqueryKind::Scalar => 2,
-            SubqueryKind::Any(..) | SubqueryKind::All(..) => usize::MAX,
+            SubqueryKind::Any(..) => usize::MAX,
         };
         let outer = std::mem::replace(&mut self.outer, arguments);
         let mut run = || -> Result<Vec<Row>, Failure> {
@@ -298,26 +298,6 @@ impl<'c, 's> Context<'c, 's> {
         }
         Ok(if columns().any(Value::is_null) { Value::Null } else { Value::Boolean(false) })
     }
-
-    fn all(
-        &mut self,
-        value: &Expression,
-        comparison: Comparison,
-        query: &SubqueryUse,
-        row: &[Value],
-    ) -> Result<Value, Failure> {
-        let value = self.value(value, row)?;
-        let found = self.subquery_rows(query, row)?;
-        let mut result = Value::Boolean(true);
-        for other in found.rows.iter().map(|row| &row[0]) {
-            if value.is_null() || other.is_null() {
-                result = Value::Null;
-            } else if !comparison.holds(compare(&value, other)) {
-                return Ok(Value::Boolean(false));
-            }
-        }
-        Ok(result)
-    }
 }
 
 fn key_of(value: &Value) -> Vec<u8> {
@@ -356,7 +336,6 @@ impl Environment for Context<'_, '_> {
                 Ok(Value::Boolean(!self.subquery_rows(query, row)?.rows.is_empty()))
             }
             SubqueryKind::Any(value, comparison) => self.any(value, *comparison, query, row),
-            SubqueryKind::All(value, comparison) => self.all(value, *comparison, query, row),
         }
     }
 

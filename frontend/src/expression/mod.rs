@@ -109,10 +109,8 @@ pub(crate) struct SubqueryUse {
 pub(crate) enum SubqueryKind {
     Scalar,
     Exists,
-    /// `value op ANY (...)`; IN is `= ANY`.
+    /// `value op ANY (...)`; IN is `= ANY`, and ALL is not ANY of the opposite.
     Any(Expression, Comparison),
-    /// `value op ALL (...)`.
-    All(Expression, Comparison),
 }
 
 impl Comparison {
@@ -137,6 +135,18 @@ impl Comparison {
             Self::LessOrEqual => Self::GreaterOrEqual,
             Self::Greater => Self::Less,
             Self::GreaterOrEqual => Self::LessOrEqual,
+        }
+    }
+
+    /// The comparison that holds where this one does not.
+    pub(crate) fn negated(self) -> Self {
+        match self {
+            Self::Equal => Self::NotEqual,
+            Self::NotEqual => Self::Equal,
+            Self::Less => Self::GreaterOrEqual,
+            Self::LessOrEqual => Self::Greater,
+            Self::Greater => Self::LessOrEqual,
+            Self::GreaterOrEqual => Self::Less,
         }
     }
 
@@ -229,7 +239,7 @@ impl Expression {
             Self::Cast(cast) => vec![&cast.operand],
             Self::Subquery(query) => {
                 let value = match &query.kind {
-                    SubqueryKind::Any(value, _) | SubqueryKind::All(value, _) => Some(value),
+                    SubqueryKind::Any(value, _) => Some(value),
                     SubqueryKind::Scalar | SubqueryKind::Exists => None,
                 };
                 query.arguments.iter().chain(value).collect()
@@ -261,7 +271,7 @@ impl Expression {
             Self::Cast(cast) => vec![&mut cast.operand],
             Self::Subquery(query) => {
                 let value = match &mut query.kind {
-                    SubqueryKind::Any(value, _) | SubqueryKind::All(value, _) => Some(value),
+                    SubqueryKind::Any(value, _) => Some(value),
                     SubqueryKind::Scalar | SubqueryKind::Exists => None,
                 };
                 query.arguments.iter_mut().chain(value).collect()

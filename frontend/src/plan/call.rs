@@ -12,7 +12,7 @@ use crate::expression::aggregate::{Aggregate, Kind};
 use crate::expression::function::Function;
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, signature};
 use crate::plan::bind::{Binder, Typed, names_of};
-use crate::plan::operator::comparison_of;
+use crate::plan::operator::{comparison_of, negated_condition};
 use crate::plan::query::Planned;
 use crate::plan::scope::{Level, Scope};
 use crate::plan::{Subquery, types};
@@ -324,7 +324,9 @@ impl Binder {
             if any {
                 return self.any_subquery(left, comparison, query, scope);
             }
-            return self.all_subquery(left, comparison, query, scope);
+            // What holds for all is what fails for none.
+            let none = self.any_subquery(left, comparison.negated(), query, scope)?;
+            return Ok(negated_condition(none));
         }
         if any
             && comparison == Comparison::Equal
@@ -397,29 +399,6 @@ impl Binder {
         query: &ast::Query,
         scope: &Rc<Scope>,
     ) -> Result<Typed, SqlError> {
-        let (value, planned, arguments) = self.compared_subquery(left, query, scope)?;
-        let kind = SubqueryKind::Any(value, comparison);
-        Ok(Typed::boolean(subquery(planned, arguments, kind)))
-    }
-
-    fn all_subquery(
-        &mut self,
-        left: &Expr,
-        comparison: Comparison,
-        query: &ast::Query,
-        scope: &Rc<Scope>,
-    ) -> Result<Typed, SqlError> {
-        let (value, planned, arguments) = self.compared_subquery(left, query, scope)?;
-        let kind = SubqueryKind::All(value, comparison);
-        Ok(Typed::boolean(subquery(planned, arguments, kind)))
-    }
-
-    fn compared_subquery(
-        &mut self,
-        left: &Expr,
-        query: &ast::Query,
-        scope: &Rc<Scope>,
-    ) -> Result<(Expression, Planned, Vec<Expression>), SqlError> {
         if matches!(left, Expr::Tuple(_)) {
             return Err(SqlError::unsupported("a row compared with a subquery"));
         }
@@ -435,7 +414,7 @@ impl Binder {
         };
         let value = self.coerced(value, common, false)?;
         planned.cast_to(self, &[common])?;
-        Ok((value, planned, arguments))
+        Ok(Typed::boolean(subquery(planned, arguments, SubqueryKind::Any(value, comparison))))
     }
 
     /// A query inside an expression, and what it takes from the row around it.

@@ -95,7 +95,6 @@ impl Lines {
                 SubqueryKind::Scalar => "Subquery",
                 SubqueryKind::Exists => "Exists Subquery",
                 SubqueryKind::Any(..) => "Any Subquery",
-                SubqueryKind::All(..) => "All Subquery",
             };
             let correlated = if query.arguments.is_empty() { "" } else { " (correlated)" };
             self.push(level + 1, format!("{kind}{correlated}"));

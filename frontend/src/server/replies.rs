@@ -16,7 +16,7 @@ use pgwire::messages::response::{
 };
 use pgwire::messages::startup::ParameterStatus;
 
-use super::wire_types::{Format, field_description, put_value, type_oid};
+use super::wire_types::{Format, field_description, put_value};
 use crate::error::SqlError;
 use crate::session::{Column, TransactionStatus};
 use crate::value::{DataType, Value};
@@ -128,7 +128,7 @@ impl Replies {
     }
 
     pub(super) fn parameter_description(&mut self, types: &[DataType]) {
-        let types = types.iter().map(|data_type| type_oid(*data_type)).collect();
+        let types = types.iter().map(|data_type| data_type.postgres().oid()).collect();
         self.small(&Message::ParameterDescription(ParameterDescription::new(types)));
     }
 

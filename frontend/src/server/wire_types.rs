@@ -55,31 +55,6 @@ pub(super) fn formats(codes: &[i16], count: usize) -> Result<Vec<Format>, SqlErr
     }
 }
 
-/// PostgreSQL's type of a type of ours.
-fn wire_type(data_type: DataType) -> Type {
-    match data_type {
-        DataType::Boolean => Type::BOOL,
-        DataType::SmallInt => Type::INT2,
-        DataType::Integer => Type::INT4,
-        DataType::BigInt => Type::INT8,
-        DataType::Real => Type::FLOAT4,
-        DataType::Double => Type::FLOAT8,
-        DataType::Numeric(_) => Type::NUMERIC,
-        DataType::Text => Type::TEXT,
-        DataType::Varchar(_) => Type::VARCHAR,
-        DataType::Char(_) => Type::BPCHAR,
-        DataType::Bytea => Type::BYTEA,
-        DataType::Date => Type::DATE,
-        DataType::Timestamp => Type::TIMESTAMP,
-        DataType::Uuid => Type::UUID,
-    }
-}
-
-/// The object identifier of a type.
-pub(super) fn type_oid(data_type: DataType) -> u32 {
-    wire_type(data_type).oid()
-}
-
 /// The type that a client declares for a parameter; None leaves it to the planner.
 pub(super) fn declared_type(oid: u32) -> Result<Option<DataType>, SqlError> {
     let Some(declared) = Type::from_oid(oid) else {
@@ -111,24 +86,11 @@ fn unknown_type(name: &dyn std::fmt::Display) -> SqlError {
 
 /// A column as RowDescription tells it.
 pub(super) fn field_description(column: &Column, format: Format) -> FieldDescription {
-    let (size, modifier) = match column.data_type {
-        DataType::Boolean => (1, -1),
-        DataType::SmallInt => (2, -1),
-        DataType::Integer | DataType::Real | DataType::Date => (4, -1),
-        DataType::BigInt | DataType::Double | DataType::Timestamp => (8, -1),
-        DataType::Uuid => (16, -1),
-        DataType::Numeric(Some((precision, scale))) => {
-            (-1, (i32::from(precision) << 16 | i32::from(scale)) + 4)
-        }
-        DataType::Varchar(Some(length)) | DataType::Char(length) => {
-            (-1, i32::try_from(length).map_or(-1, |length| length.saturating_add(4)))
-        }
-        DataType::Numeric(None) | DataType::Text | DataType::Varchar(None) | DataType::Bytea => {
-            (-1, -1)
-        }
-    };
     let name = column.name.clone();
-    FieldDescription::new(name, 0, 0, type_oid(column.data_type), size, modifier, format.code())
+    let data_type = column.data_type;
+    let (number, bytes, modifier) =
+        (data_type.postgres().oid(), data_type.bytes(), data_type.modifier());
+    FieldDescription::new(name, 0, 0, number, bytes, modifier, format.code())
 }
 
 /// Appends a value's length and bytes.
@@ -215,7 +177,7 @@ pub(super) fn read_value(
     match format {
         Format::Text => Value::from_text(utf8(bytes)?, data_type),
         Format::Binary => read_binary(data_type, bytes).map_err(|error| {
-            let name = wire_type(data_type);
+            let name = DataType::postgres(data_type);
             error.downcast().map_or_else(
                 |error| {
                     SqlError::new("22P03", format!("incorrect binary data for {name}: {error}"))
@@ -236,7 +198,7 @@ fn read_binary(
     data_type: DataType,
     bytes: &[u8],
 ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-    let wire = wire_type(data_type);
+    let wire = DataType::postgres(data_type);
     Ok(match data_type {
         DataType::Boolean => Value::Boolean(bool::from_sql(&wire, bytes)?),
         DataType::SmallInt => Value::Integer(i16::from_sql(&wire, bytes)?.into()),
@@ -304,32 +266,15 @@ mod tests {
         assert!(formats(&[2], 1).is_err());
     }
 
-    const TYPES: [DataType; 14] = [
-        DataType::Boolean,
-        DataType::SmallInt,
-        DataType::Integer,
-        DataType::BigInt,
-        DataType::Real,
-        DataType::Double,
-        DataType::Numeric(None),
-        DataType::Text,
-        DataType::Varchar(None),
-        DataType::Char(1),
-        DataType::Bytea,
-        DataType::Date,
-        DataType::Timestamp,
-        DataType::Uuid,
-    ];
-
     proptest! {
         #[test]
         fn no_bytes_of_a_parameter_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..40),
-            index in 0..TYPES.len(),
+            index in 0..DataType::ALL.len(),
             binary: bool,
         ) {
             let format = if binary { Format::Binary } else { Format::Text };
-            let _ = read_value(TYPES[index], format, &bytes);
+            let _ = read_value(DataType::ALL[index], format, &bytes);
         }
 
         #[test]

@@ -2,37 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::catalog::system::relations::{check_number, constraint_owner, index_owner, type_number};
+use crate::catalog::system::relations::{check_number, constraint_owner, index_owner};
 use crate::catalog::{Catalog, Table};
 use crate::expression::function::quote_identifier;
 use crate::value::DataType;
 
-/// The types that there are, for looking one up by its number.
-const TYPES: &[DataType] = &[
-    DataType::Boolean,
-    DataType::SmallInt,
-    DataType::Integer,
-    DataType::BigInt,
-    DataType::Real,
-    DataType::Double,
-    DataType::Numeric(None),
-    DataType::Text,
-    DataType::Varchar(None),
-    DataType::Char(1),
-    DataType::Bytea,
-    DataType::Date,
-    DataType::Timestamp,
-    DataType::Uuid,
-];
-
-/// The types that there are.
-pub(super) fn types() -> &'static [DataType] {
-    TYPES
-}
-
 /// A type's name with its modifier.
 pub(super) fn format_type(number: i64, modifier: i64) -> String {
-    let Some(data_type) = TYPES.iter().find(|data_type| type_number(**data_type) == number) else {
+    let Some(data_type) =
+        DataType::ALL.into_iter().find(|data_type| i64::from(data_type.postgres().oid()) == number)
+    else {
         return if number == 0 { "-".to_owned() } else { "???".to_owned() };
     };
     let length = modifier - 4;
@@ -90,7 +69,6 @@ pub(super) fn constraint_definition(catalog: &Catalog, number: i64) -> Option<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::system::relations::type_modifier;
 
     #[test]
     fn types_have_the_names_of_format_type() {
@@ -102,8 +80,8 @@ mod tests {
             DataType::Timestamp,
         ];
         for data_type in types {
-            let (number, modifier) = (type_number(data_type), type_modifier(data_type));
-            assert_eq!(format_type(number, modifier), data_type.name());
+            let (number, modifier) = (data_type.postgres().oid(), data_type.modifier());
+            assert_eq!(format_type(number.into(), modifier.into()), data_type.name());
         }
     }
 }

@@ -38,67 +38,6 @@ fn yes(yes: bool) -> Value {
     Value::Boolean(yes)
 }
 
-/// PostgreSQL's number of a type.
-pub(super) fn type_number(data_type: DataType) -> i64 {
-    match data_type {
-        DataType::Boolean => 16,
-        DataType::Bytea => 17,
-        DataType::BigInt => 20,
-        DataType::SmallInt => 21,
-        DataType::Integer => 23,
-        DataType::Text => 25,
-        DataType::Real => 700,
-        DataType::Double => 701,
-        DataType::Char(_) => 1_042,
-        DataType::Varchar(_) => 1_043,
-        DataType::Date => 1_082,
-        DataType::Timestamp => 1_114,
-        DataType::Numeric(_) => 1_700,
-        DataType::Uuid => 2_950,
-    }
-}
-
-/// PostgreSQL's modifier of a type: length, precision and scale.
-pub(super) fn type_modifier(data_type: DataType) -> i64 {
-    match data_type {
-        DataType::Varchar(Some(length)) | DataType::Char(length) => i64::from(length) + 4,
-        DataType::Numeric(Some((precision, scale))) => {
-            ((i64::from(precision) << 16) | i64::from(scale)) + 4
-        }
-        _ => -1,
-    }
-}
-
-fn type_name(data_type: DataType) -> &'static str {
-    match data_type {
-        DataType::Boolean => "bool",
-        DataType::Bytea => "bytea",
-        DataType::BigInt => "int8",
-        DataType::SmallInt => "int2",
-        DataType::Integer => "int4",
-        DataType::Text => "text",
-        DataType::Real => "float4",
-        DataType::Double => "float8",
-        DataType::Char(_) => "bpchar",
-        DataType::Varchar(_) => "varchar",
-        DataType::Date => "date",
-        DataType::Timestamp => "timestamp",
-        DataType::Numeric(_) => "numeric",
-        DataType::Uuid => "uuid",
-    }
-}
-
-fn type_bytes(data_type: DataType) -> i64 {
-    match data_type {
-        DataType::Boolean => 1,
-        DataType::SmallInt => 2,
-        DataType::Integer | DataType::Real | DataType::Date => 4,
-        DataType::BigInt | DataType::Double | DataType::Timestamp => 8,
-        DataType::Uuid => 16,
-        _ => -1,
-    }
-}
-
 fn type_category(data_type: DataType) -> &'static str {
     match data_type {
         DataType::Boolean => "B",
@@ -247,10 +186,10 @@ fn attribute(relation: u32, position: usize, column: &Column, has_default: bool)
     vec![
         number(relation),
         text(&column.name),
-        number(type_number(column.data_type)),
-        number(type_bytes(column.data_type)),
+        number(column.data_type.postgres().oid()),
+        number(column.data_type.bytes()),
         count(position + 1),
-        number(type_modifier(column.data_type)),
+        number(column.data_type.modifier()),
         yes(column.not_null),
         yes(has_default),
         text(identity),
@@ -388,18 +327,18 @@ pub(super) fn constraints(facts: &Facts) -> Rows {
 pub(super) fn types(_: &Facts) -> Rows {
     let row = |data_type: &DataType| {
         vec![
-            number(type_number(*data_type)),
-            text(type_name(*data_type)),
+            number(data_type.postgres().oid()),
+            text(data_type.postgres().name()),
             number(CATALOG_NAMESPACE),
             number(OWNER),
-            number(type_bytes(*data_type)),
+            number(data_type.bytes()),
             text("b"),
             text(type_category(*data_type)),
             text(","),
             number(0),
             number(0),
             number(0),
-            text(format!("{}in", type_name(*data_type))),
+            text(format!("{}in", data_type.postgres().name())),
             yes(false),
             number(0),
             number(-1),
@@ -407,7 +346,7 @@ pub(super) fn types(_: &Facts) -> Rows {
             Value::Null,
         ]
     };
-    describe::types().iter().map(row).collect()
+    DataType::ALL.iter().map(row).collect()
 }
 
 pub(super) fn databases(_: &Facts) -> Rows {
@@ -512,7 +451,7 @@ pub(super) fn standard_columns(facts: &Facts) -> Rows {
                 precision,
                 scale,
                 text(if identity { "YES" } else { "NO" }),
-                text(type_name(column.data_type)),
+                text(column.data_type.postgres().name()),
             ]);
         }
     }

@@ -1,0 +1,72 @@
+//! What PostgreSQL knows of our types: its numbers, names, modifiers and sizes.
+//!
+//! *Source*: PostgreSQL's `pg_type.dat`, by way of the crate `postgres-types`; `pg_attribute.atttypmod`.
+
+use postgres_types::Type;
+
+use crate::value::DataType;
+
+impl DataType {
+    /// Every type once, without length, precision and scale.
+    pub(crate) const ALL: [Self; 14] = [
+        Self::Boolean,
+        Self::SmallInt,
+        Self::Integer,
+        Self::BigInt,
+        Self::Real,
+        Self::Double,
+        Self::Numeric(None),
+        Self::Text,
+        Self::Varchar(None),
+        Self::Char(1),
+        Self::Bytea,
+        Self::Date,
+        Self::Timestamp,
+        Self::Uuid,
+    ];
+
+    /// PostgreSQL's type, which has its number and internal name.
+    pub(crate) fn postgres(self) -> Type {
+        match self {
+            Self::Boolean => Type::BOOL,
+            Self::SmallInt => Type::INT2,
+            Self::Integer => Type::INT4,
+            Self::BigInt => Type::INT8,
+            Self::Real => Type::FLOAT4,
+            Self::Double => Type::FLOAT8,
+            Self::Numeric(_) => Type::NUMERIC,
+            Self::Text => Type::TEXT,
+            Self::Varchar(_) => Type::VARCHAR,
+            Self::Char(_) => Type::BPCHAR,
+            Self::Bytea => Type::BYTEA,
+            Self::Date => Type::DATE,
+            Self::Timestamp => Type::TIMESTAMP,
+            Self::Uuid => Type::UUID,
+        }
+    }
+
+    /// PostgreSQL's modifier: length, or precision and scale; -1 if there is none.
+    pub(crate) fn modifier(self) -> i32 {
+        match self {
+            Self::Varchar(Some(length)) | Self::Char(length) => {
+                i32::try_from(length).map_or(-1, |length| length.saturating_add(4))
+            }
+            Self::Numeric(Some((precision, scale))) => {
+                (i32::from(precision) << 16 | i32::from(scale)) + 4
+            }
+            _ => -1,
+        }
+    }
+
+    /// Bytes of a value in PostgreSQL; -1 if they vary.
+    pub(crate) fn bytes(self) -> i16 {
+        match self {
+            Self::Boolean => 1,
+            Self::SmallInt => 2,
+            Self::Integer | Self::Real | Self::Date => 4,
+            Self::BigInt | Self::Double | Self::Timestamp => 8,
+            Self::Uuid => 16,
+            Self::Numeric(_) | Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Bytea => -1,
+        }
+    }
+}
