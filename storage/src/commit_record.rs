@@ -96,7 +96,8 @@ pub struct CommitRecordWriter<'a> {
 }
 
 impl<'a> CommitRecordWriter<'a> {
-    /// Starts the record of transaction `id` in `out`, which is cleared.
+    /// Starts the record of transaction `id` in `out`, which is cleared. A participant that is given
+    /// many times in a row is named once.
     ///
     /// # Panics
     /// If there are 65,536 participants or more.
@@ -114,7 +115,10 @@ impl<'a> CommitRecordWriter<'a> {
         header[16..18].copy_from_slice(&id.coroutine.to_le_bytes());
         header[24..32].copy_from_slice(&id.counter.to_le_bytes());
         out.extend_from_slice(&header);
-        for partition in participants {
+        let mut last = None;
+        for partition in
+            participants.filter(|partition| last.replace(*partition) != Some(*partition))
+        {
             out.extend_from_slice(&partition.to_le_bytes());
         }
         let count = u16::try_from((out.len() - HEADER_BYTES) / 2)
