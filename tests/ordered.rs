@@ -83,7 +83,8 @@ fn a_transaction_sees_its_own_changes_and_goes_back_to_a_savepoint() {
         transaction.rollback_to(savepoint);
         let found: Vec<String> = keys(&mut transaction, Direction::Ascending, 9);
         assert_eq!(found, ["a", "c"]);
-        transaction.rollback_to(transaction.savepoint());
+        let here = transaction.savepoint();
+        transaction.rollback_to(here);
         transaction.commit(coordinator).unwrap();
         let rows = scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending).unwrap();
         assert_eq!(rows, [(b"a".to_vec(), b"1".to_vec()), (b"c".to_vec(), b"1".to_vec())]);
@@ -112,6 +113,38 @@ fn what_came_and_went_between_two_scans_is_noticed() {
         assert_eq!((seen(&mut reader, coordinator), seen(&mut reader, coordinator)), (1, 1));
         assert_eq!(reader.commit(coordinator), Ok(()));
     });
+}
+
+#[test]
+fn what_was_read_before_the_last_row_is_checked() {
+    let (cluster, table) = open(1);
+    run(&cluster, move |coordinator| {
+        let keys: Vec<Vec<u8>> = (0..12_u32).map(|number| number.to_be_bytes().to_vec()).collect();
+        let write = |coordinator: &mut Coordinator<'_>, keys: &[&Vec<u8>]| {
+            let mut writer = Deferred::new();
+            for key in keys {
+                set(&mut writer, coordinator, table, key, Some(b"value")).unwrap();
+            }
+            writer.commit(coordinator).unwrap();
+        };
+        // Rows at this node and at others, in every order.
+        for (first, second) in keys.iter().flat_map(|first| keys.iter().map(move |k| (first, k))) {
+            if first == second {
+                continue;
+            }
+            let mut reader = Deferred::new();
+            reader.get_many(coordinator, table, std::slice::from_ref(first)).unwrap();
+            write(coordinator, &[first, second]);
+            reader.get_many(coordinator, table, std::slice::from_ref(second)).unwrap();
+            assert_eq!(reader.commit(coordinator), Err(Abort::Changed));
+            // What changes after the last row was read does not matter; what changes before does.
+            reader.get_many(coordinator, table, std::slice::from_ref(first)).unwrap();
+            reader.get_many(coordinator, table, std::slice::from_ref(second)).unwrap();
+            write(coordinator, &[second]);
+            assert_eq!(reader.commit(coordinator), Ok(()));
+        }
+    });
+    assert_sound(&cluster);
 }
 
 #[test]

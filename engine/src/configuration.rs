@@ -9,7 +9,7 @@
 //!
 //! *Not here*: how a configuration is decided; today it is fixed when a cluster opens.
 
-use gannet_storage::Partitioning;
+use gannet_storage::{Partitioning, RowKey};
 
 /// A cluster's membership and placement in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +85,27 @@ impl Configuration {
         &self.copies[usize::from(partition)]
     }
 
+    /// A partition whose primary is `node`, if there is one.
+    #[must_use]
+    pub fn partition_of(&self, node: u16) -> Option<u16> {
+        let partition = self.primaries.iter().position(|primary| *primary == node)?;
+        u16::try_from(partition).ok()
+    }
+
+    /// A key of a heap table that starts with `prefix` and lies in `partition`: for rows of which there
+    /// is one in each partition, so that every transaction can have one near.
+    ///
+    /// # Panics
+    /// If there is no such partition.
+    #[must_use]
+    pub fn row_key_in(&self, partition: u16, prefix: &[u8]) -> Vec<u8> {
+        assert!(usize::from(partition) < self.primaries.len(), "there is no such partition");
+        let keys = (0_u32..).map(|number| [prefix, &number.to_be_bytes()].concat());
+        let lies_there =
+            |key: &Vec<u8>| self.partitioning.partition(RowKey::new(key).hash()) == partition;
+        keys.into_iter().find(lies_there).expect("keys spread over all partitions")
+    }
+
     /// Where the transactions of `node` are logged: itself and f others.
     #[inline]
     #[must_use]
@@ -112,5 +133,15 @@ mod tests {
         }
         assert_eq!(primaries, [4, 3, 3, 3, 3]);
         assert_eq!(configuration.log_group(4), [4, 0, 1]);
+        for node in 0..5 {
+            let partition = configuration.partition_of(node).unwrap();
+            assert_eq!(configuration.primary(partition), node);
+            let key = configuration.row_key_in(partition, b"copy");
+            assert!(key.starts_with(b"copy"));
+            let hash = RowKey::new(&key).hash();
+            assert_eq!(configuration.partitioning.partition(hash), partition);
+        }
+        let small = Configuration::new(7, 5, 3, Partitioning::new(2).unwrap());
+        assert_eq!(small.partition_of(4), None);
     }
 }

@@ -45,6 +45,13 @@ impl<'s> Coordinator<'s> {
         self.clock.now_ns()
     }
 
+    /// The node that the transactions run at.
+    #[inline]
+    #[must_use]
+    pub fn node(&self) -> u16 {
+        self.transaction.node_id()
+    }
+
     /// The node that holds `key` as primary, in every table.
     #[inline]
     #[must_use]
@@ -112,7 +119,9 @@ impl<'s> Coordinator<'s> {
     }
 
     /// Waits for a random time below a bound that doubles with each attempt, up to a millisecond.
-    fn back_off(&mut self, attempt: u32) {
+    ///
+    /// For jobs that count conflicts; [`Self::retried`] waits itself.
+    pub fn back_off(&mut self, attempt: u32) {
         let bound = (BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX);
         // Knuth's multiplicative generator; its upper bits are good enough to part two rivals.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -10,7 +10,7 @@
 //!
 //! *Source*: `architecture.md`, "Transactions": lock mode *at commit*; the commit is FaSST's, section 5.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use gannet_storage::Direction;
@@ -59,11 +59,15 @@ struct Undo {
 #[derive(Default)]
 pub struct Deferred {
     observations: Vec<Observation>,
+    /// Whether the last observation was made when all others had been, so that they all hold at its
+    /// moment if the others are unchanged afterwards.
+    ends_in_latest: bool,
     leaves: Vec<LeafObservation>,
-    /// Whether each key that was read and not written is there.
-    existed: BTreeMap<(TableId, Vec<u8>), bool>,
-    writes: BTreeMap<(TableId, Vec<u8>), Write>,
-    undo: Vec<Undo>,
+    /// Keys that were read and are not there.
+    absent: BTreeSet<(TableId, Vec<u8>)>,
+    writes: BTreeMap<TableId, BTreeMap<Vec<u8>, Write>>,
+    /// Writes since the first savepoint.
+    undo: Option<Vec<Undo>>,
     written_bytes: usize,
 }
 
@@ -74,7 +78,8 @@ impl Deferred {
         Self::default()
     }
 
-    /// The values of some keys, in their order, own changes included: one round trip.
+    /// The values of some keys, in their order, own changes included: one round trip, or none if this
+    /// node is the primary of all of them.
     ///
     /// # Errors
     /// [`Abort::Locked`] if another transaction holds a row for long, [`Abort::Usage`] for a key that
@@ -85,35 +90,43 @@ impl Deferred {
         table: TableId,
         keys: &[Vec<u8>],
     ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
-        let own: Vec<Option<&Write>> =
-            keys.iter().map(|key| self.writes.get(&(table, key.clone()))).collect();
-        let read = retried(coordinator, |coordinator| {
-            let transaction = coordinator.begin();
-            let others = keys.iter().zip(&own).filter(|(_, own)| own.is_none());
-            let rows: Vec<_> =
-                others.map(|(key, _)| transaction.add_row_to_read_set(table, key)).collect();
-            transaction.execute()?;
-            let value = |row| transaction.value(row).map(<[u8]>::to_vec);
-            let values: Vec<_> = rows.iter().map(|&row| value(row)).collect();
-            let seen = rows.iter().filter_map(|&row| transaction.observation(row));
-            Ok((values, seen.collect::<Vec<_>>()))
-        });
-        let (values, seen) = read?;
-        let mut values = values.into_iter();
+        let Self { observations, writes, .. } = self;
+        let own = writes.get(&table).filter(|own| !own.is_empty());
         let mut found = Vec::with_capacity(keys.len());
-        let mut existed = Vec::new();
-        for (key, own) in keys.iter().zip(own) {
-            found.push(match own {
-                Some(write) => write.value.clone(),
-                None => {
-                    let value = values.next().flatten();
-                    existed.push((key.clone(), value.is_some()));
-                    value
-                }
-            });
+        let mut elsewhere = Vec::new();
+        let before = observations.len();
+        let transaction = coordinator.begin();
+        for (key, number) in keys.iter().zip(0..) {
+            if let Some(write) = own.and_then(|own| own.get(key)) {
+                found.push(write.value.clone());
+            } else if let Some((value, seen)) = transaction.read_here(table, key) {
+                observations.push(seen);
+                found.push(value);
+            } else {
+                elsewhere.push(number);
+                found.push(None);
+            }
         }
-        self.observations.extend(seen);
-        self.existed.extend(existed.into_iter().map(|(key, there)| ((table, key), there)));
+        if !elsewhere.is_empty() {
+            let read = |coordinator: &mut Coordinator<'_>| {
+                let transaction = coordinator.begin();
+                let row = |number: &usize| transaction.add_row_to_read_set(table, &keys[*number]);
+                let rows: Vec<_> = elsewhere.iter().map(row).collect();
+                transaction.execute()?;
+                for (number, row) in elsewhere.iter().zip(&rows) {
+                    found[*number] = transaction.value(*row).map(<[u8]>::to_vec);
+                }
+                observations.extend(rows.iter().filter_map(|row| transaction.observation(*row)));
+                Ok(())
+            };
+            retried(coordinator, read)?;
+        }
+        if observations.len() > before {
+            self.ends_in_latest = elsewhere.len() <= 1;
+        }
+        for (key, _) in keys.iter().zip(&found).filter(|(_, value)| value.is_none()) {
+            self.absent.insert((table, key.clone()));
+        }
         Ok(found)
     }
 
@@ -135,8 +148,7 @@ impl Deferred {
         let ScanPage { rows, complete_to, observations, leaves } = page?;
         self.observations.extend(observations);
         self.leaves.extend(leaves);
-        let there = rows.iter().map(|(key, _)| ((table, key.clone()), true));
-        self.existed.extend(there);
+        self.ends_in_latest = false;
         let mut rows =
             self.with_own_writes(table, range, direction, (rows, complete_to.as_deref()));
         let last = if rows.len() > limit {
@@ -178,18 +190,17 @@ impl Deferred {
             Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
             Bound::Unbounded => Vec::new(),
         };
-        let own = self.writes.range((table, first)..);
+        let Some(own) = self.writes.get(&table) else { return rows };
         let mut own = own
-            .take_while(|((of, key), _)| {
-                *of == table && (is_inside(key) || from == Bound::Excluded(key.as_slice()))
-            })
-            .filter(|((_, key), _)| is_inside(key))
+            .range(first..)
+            .take_while(|(key, _)| is_inside(key) || from == Bound::Excluded(key.as_slice()))
+            .filter(|(key, _)| is_inside(key))
             .peekable();
         if own.peek().is_none() {
             return rows;
         }
         let mut merged: BTreeMap<Vec<u8>, Vec<u8>> = rows.into_iter().collect();
-        for ((_, key), write) in own {
+        for (key, write) in own {
             match &write.value {
                 Some(value) => merged.insert(key.clone(), value.clone()),
                 None => merged.remove(key),
@@ -201,50 +212,51 @@ impl Deferred {
         }
     }
 
-    /// Sets a key at commit. The key must have been read by this transaction before.
-    ///
-    /// # Panics
-    /// If it has not.
+    /// Sets a key at commit, which fails if the key is not there, unless this transaction has read that
+    /// it is not.
     pub fn put(&mut self, table: TableId, key: Vec<u8>, value: Vec<u8>) {
         self.write(table, key, Some(value));
     }
 
-    /// Removes a key at commit. The key must have been read by this transaction before.
-    ///
-    /// # Panics
-    /// If it has not.
+    /// Removes a key at commit, which fails if the key is not there, unless this transaction has read
+    /// that it is not.
     pub fn delete(&mut self, table: TableId, key: Vec<u8>) {
         self.write(table, key, None);
     }
 
     fn write(&mut self, table: TableId, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.written_bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        let writes = self.writes.entry(table).or_default();
+        let before = writes.remove(&key);
         let name = (table, key);
-        let before = self.writes.get(&name);
-        let existed =
-            before.map(|write| write.existed).or_else(|| self.existed.get(&name).copied());
-        let existed = existed.expect("a key is read before it is written");
-        self.written_bytes += name.1.len() + value.as_ref().map_or(0, Vec::len);
-        let before = self.writes.insert(name.clone(), Write { existed, value });
-        self.undo.push(Undo { table, key: name.1, before });
+        let existed = match &before {
+            Some(write) => write.existed,
+            None => !self.absent.contains(&name),
+        };
+        if let Some(undo) = &mut self.undo {
+            undo.push(Undo { table, key: name.1.clone(), before });
+        }
+        writes.insert(name.1, Write { existed, value });
     }
 
     /// Where [`Self::rollback_to`] goes back to.
     #[must_use]
-    pub fn savepoint(&self) -> Savepoint {
-        Savepoint(self.undo.len())
+    pub fn savepoint(&mut self) -> Savepoint {
+        Savepoint(self.undo.get_or_insert_default().len())
     }
 
     /// Forgets the changes made since; what was read stays read.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
-        for Undo { table, key, before } in self.undo.drain(savepoint.0.min(self.undo.len())..).rev()
-        {
-            let name = (table, key);
+        let Some(undo) = &mut self.undo else { return };
+        for Undo { table, key, before } in undo.drain(savepoint.0.min(undo.len())..).rev() {
+            let writes = self.writes.entry(table).or_default();
+            let bytes = key.len();
             let after = match before {
-                Some(write) => self.writes.insert(name.clone(), write),
-                None => self.writes.remove(&name),
+                Some(write) => writes.insert(key, write),
+                None => writes.remove(&key),
             };
             let value = after.and_then(|write| write.value);
-            self.written_bytes -= name.1.len() + value.map_or(0, |value| value.len());
+            self.written_bytes -= bytes + value.map_or(0, |value| value.len());
         }
     }
 
@@ -269,20 +281,32 @@ impl Deferred {
     /// # Errors
     /// Why nothing was written; [`Abort::is_conflict`] tells whether to run the transaction again.
     pub fn commit(&mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
-        let Self { mut observations, leaves, writes, .. } = std::mem::take(self);
+        let Self { mut observations, ends_in_latest, leaves, writes, .. } = std::mem::take(self);
+        let is_read_only = leaves.is_empty() && writes.values().all(BTreeMap::is_empty);
+        if is_read_only && ends_in_latest {
+            observations.pop();
+        }
+        if is_read_only && observations.is_empty() {
+            return Ok(());
+        }
         observations.sort_unstable();
         observations.dedup();
         let transaction = coordinator.begin();
+        if is_read_only && ends_in_latest {
+            return transaction.revalidate(observations);
+        }
         observations.into_iter().for_each(|seen| transaction.observe(seen));
         leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
-        for ((table, key), write) in &writes {
+        let writes =
+            writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));
+        for (table, (key, write)) in writes {
             let change = match (write.existed, &write.value) {
                 (true, Some(value)) => Change::Update(value),
                 (false, Some(value)) => Change::Insert(value),
                 (true, None) => Change::Delete,
                 (false, None) => continue,
             };
-            transaction.add_row_to_write_set(*table, key, change);
+            transaction.add_row_to_write_set(table, key, change);
         }
         transaction.commit()
     }

@@ -18,6 +18,7 @@ mod backup;
 mod buckets;
 mod execute;
 mod heap;
+mod here;
 mod log;
 mod primary;
 pub(crate) mod round;
@@ -388,6 +389,12 @@ impl<'s> Transaction<'s> {
         };
         self.abort();
         valid
+    }
+
+    /// The node that it runs at.
+    #[inline]
+    pub(crate) fn node_id(&self) -> u16 {
+        self.node.id()
     }
 
     /// The primary of `key`.

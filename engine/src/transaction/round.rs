@@ -77,6 +77,14 @@ impl<'s> Round<'s> {
         Ok(self.batch().push(destination, kind, payload, 0)?)
     }
 
+    /// Counts the answer to what needed no request.
+    #[inline(always)]
+    pub(super) fn answered(&mut self, status: Status) {
+        if status != Status::Done {
+            self.refusal.get_or_insert(status);
+        }
+    }
+
     /// Ends the phase: the first answer that was not `Done`, if any.
     #[inline(always)]
     pub(super) fn end(&mut self) -> Option<Status> {
