@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gannet_engine::{Cluster, Coordinator, TableId};
 
-use crate::catalog::{Catalog, counter_key};
+use crate::catalog::{Catalog, VersionKeys, counter_key};
 use crate::error::{Failure, SqlError};
 use crate::execute::transaction::committed;
 use crate::parser::Parser;
@@ -35,6 +35,8 @@ pub struct Database {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) table: TableId,
     counter_table: TableId,
+    /// Where the catalog's version is.
+    pub(crate) versions: VersionKeys,
     pub(crate) parser: Parser,
     catalog: Mutex<Arc<Catalog>>,
     plans: Mutex<Plans>,
@@ -72,6 +74,7 @@ impl Database {
         };
         let (table, counter_table) = (table(TABLE, TABLE_ROWS)?, table(COUNTER_TABLE, COUNTERS)?);
         Ok(Arc::new(Self {
+            versions: VersionKeys::new(cluster.configuration()),
             cluster,
             table,
             counter_table,

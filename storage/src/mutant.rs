@@ -51,11 +51,13 @@ pub enum Mutant {
     SkipLeafValidation = 20,
     /// The fence before a freed block is written again is missing (loom only).
     NoReuseFence = 21,
+    /// A change of SQL's catalog writes one copy of its version instead of all.
+    OneCatalogVersion = 22,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -78,6 +80,7 @@ impl Mutant {
         Self::SkipReservation,
         Self::SkipLeafValidation,
         Self::NoReuseFence,
+        Self::OneCatalogVersion,
     ];
 }
 

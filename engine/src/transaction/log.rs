@@ -21,11 +21,10 @@ impl Transaction<'_> {
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
         let Self { node, rows, order, groups, values, record, id, owner, .. } = self;
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
-        let mut last = None;
-        let partitions = groups.iter().filter(|group| group.locked).filter_map(|group| {
-            let partition = rows[group.row as usize].partition;
-            (last.replace(partition) != Some(partition)).then_some(partition)
-        });
+        let partitions = groups
+            .iter()
+            .filter(|group| group.locked)
+            .map(|group| rows[group.row as usize].partition);
         let mut writer = CommitRecordWriter::begin(record, *id, partitions);
         let mut units = 0;
         for group in groups.iter_mut().filter(|group| group.locked) {

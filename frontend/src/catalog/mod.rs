@@ -2,23 +2,27 @@
 //!
 //! ```text
 //! key                                          value
-//! 01                                           version, 8 bytes, big-endian
+//! 01 number (4 bytes)                          version, 8 bytes, big-endian; a copy in each partition
 //! 03 table (4 bytes)                           the table's descriptor, JSON
 //! 04 counter (4 bytes)                         the last value that was handed out, 8 bytes, big-endian
 //! 10 storage (4 bytes) index (4 bytes) key     index 0: the row; others: see `descriptor::Index`
 //! ```
 //!
-//! Every transaction reads key 01. A change of the catalog writes it, so that of two changes at a time one
-//! meets a conflict, and a statement that was planned with an older version runs again with the new one.
+//! Every transaction reads one copy of the version, the nearest, which costs no message. A change of the catalog
+//! writes all of them, so that of two changes at a time one meets a conflict, and a statement that was planned with an
+//! older version runs again with the new one, wherever it runs.
 //! Names are unique because a change sees the whole catalog. Objects have numbers of a counter that no rollback
 //! turns back, so that no number is used twice.
 
 mod descriptor;
 pub(crate) mod system;
+mod version;
 
 pub(crate) use descriptor::{
     AsSerial, Check, Column, Counter, Default, Index, PRIMARY_INDEX, PrimaryKey, Table,
 };
+
+pub(crate) use version::VersionKeys;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -28,7 +32,6 @@ use gannet_engine::{Coordinator, Deferred, Direction, KeyRange, TableId};
 
 use crate::error::{Failure, SqlError};
 
-const VERSION: u8 = 0x01;
 const TABLE: u8 = 0x03;
 const COUNTER: u8 = 0x04;
 const ROW: u8 = 0x10;
@@ -37,13 +40,10 @@ const ROW: u8 = 0x10;
 pub(crate) const OBJECT_COUNTER: u32 = 0;
 /// Object numbers up to this are PostgreSQL's own.
 pub(crate) const OBJECTS_RESERVED: u32 = 16_383;
+/// Bytes of what the keys of an index start with.
+pub(crate) const PREFIX_BYTES: usize = 9;
 /// Descriptors per page when the catalog is read.
 const PAGE_ROWS: usize = 256;
-
-/// The key of the catalog's version.
-pub(crate) fn version_key() -> Vec<u8> {
-    vec![VERSION]
-}
 
 /// The key of a table's descriptor.
 pub(crate) fn table_key(table: u32) -> Vec<u8> {
@@ -158,7 +158,7 @@ impl Catalog {
         self.tables.retain(|_, table| table.id != id);
     }
 
-    /// The version that key 01 has; 0 before the first change.
+    /// The version that a copy of it has; 0 before the first change.
     ///
     /// # Errors
     /// SQLSTATE XX001 if the bytes are not a version.
@@ -177,9 +177,10 @@ impl Catalog {
     pub(crate) fn load(
         coordinator: &mut Coordinator<'_>,
         deferred: &mut Deferred,
-        table: TableId,
+        (table, versions): (TableId, &VersionKeys),
     ) -> Result<Self, Failure> {
-        let version = deferred.get_many(coordinator, table, &[version_key()])?;
+        let key = versions.near(coordinator.node());
+        let version = deferred.get_many(coordinator, table, std::slice::from_ref(key))?;
         let version = Self::version_from_bytes(version[0].as_deref())?;
         let mut catalog = Self { version, ..Self::empty() };
         let mut rest = Some(KeyRange {
@@ -208,16 +209,18 @@ impl Catalog {
         &mut self,
         coordinator: &mut Coordinator<'_>,
         deferred: &mut Deferred,
-        engine_table: TableId,
+        (engine_table, versions): (TableId, &VersionKeys),
         changed: &[u32],
     ) -> Result<(), Failure> {
         self.version += 1;
         self.private = true;
-        let mut keys = vec![version_key()];
+        let mut keys = versions.all().to_vec();
         keys.extend(changed.iter().copied().map(table_key));
-        // What is written must have been read.
+        // Whether they are there must have been read.
         deferred.get_many(coordinator, engine_table, &keys)?;
-        deferred.put(engine_table, version_key(), self.version.to_be_bytes().to_vec());
+        for key in versions.written() {
+            deferred.put(engine_table, key.clone(), self.version.to_be_bytes().to_vec());
+        }
         for id in changed {
             match self.tables().find(|table| table.id == *id) {
                 Some(table) => {

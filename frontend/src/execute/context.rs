@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gannet_engine::{Coordinator, Direction, KeyRange, Page};
 
-use crate::catalog::{Catalog, version_key};
+use crate::catalog::Catalog;
 use crate::database::Database;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
@@ -87,7 +87,7 @@ impl<'c, 's> Context<'c, 's> {
     ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
         let check = !self.transaction.version_read;
         if check {
-            keys.push(version_key());
+            keys.push(self.resources.database.versions.near(self.coordinator.node()).clone());
         }
         self.round_trips += 1;
         let table = self.resources.database.table;
@@ -115,6 +115,14 @@ impl<'c, 's> Context<'c, 's> {
             self.get_many(Vec::new())?;
         }
         Ok(())
+    }
+
+    /// What a plan gave; its error may be the old catalog's if nothing has been read.
+    pub(crate) fn checked<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(Failure::Error(_)) = result {
+            self.check_version()?;
+        }
+        result
     }
 
     /// Part of a range, in one round trip.

@@ -69,9 +69,10 @@ pub(super) fn run(
     };
     let Changes { mut catalog, changed, notices } = changes;
     if !changed.is_empty() {
-        let engine_table = context.resources.database.table;
+        let database = &context.resources.database;
+        let place = (database.table, &database.versions);
         let deferred = &mut context.transaction.deferred;
-        catalog.write(context.coordinator, deferred, engine_table, &changed)?;
+        catalog.write(context.coordinator, deferred, place, &changed)?;
         context.transaction.catalog = Arc::new(catalog);
     }
     Ok(Output { rows: None, tag: tag.to_owned(), notices })

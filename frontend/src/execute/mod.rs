@@ -51,6 +51,11 @@ pub(crate) struct Output {
 /// # Errors
 /// What ends the statement.
 pub(crate) fn run(plan: &Plan, context: &mut Context<'_, '_>) -> Result<Output, Failure> {
+    let result = run_unchecked(plan, context);
+    context.checked(result)
+}
+
+fn run_unchecked(plan: &Plan, context: &mut Context<'_, '_>) -> Result<Output, Failure> {
     let (rows, tag) = match &plan.kind {
         PlanKind::Query(node) => {
             let rows = context.rows(node)?;
@@ -71,7 +76,7 @@ pub(crate) fn run(plan: &Plan, context: &mut Context<'_, '_>) -> Result<Output, 
         }
         PlanKind::Define(definition) => return define::run(definition, context),
         PlanKind::Explain { plan, analyze } => {
-            let ran = if *analyze { Some(run(plan, context)?) } else { None };
+            let ran = if *analyze { Some(run_unchecked(plan, context)?) } else { None };
             // Nothing is read without ANALYZE, but the plan must be of this catalog.
             context.check_version()?;
             let mut lines = explain::lines(plan);

@@ -90,8 +90,9 @@ impl Session {
         let job = move |coordinator: &mut Coordinator<'_>| match transaction {
             None => (None, newest_catalog(coordinator, &resources.database)),
             Some(mut transaction) => {
-                let table = resources.database.table;
-                let result = Catalog::load(coordinator, &mut transaction.deferred, table);
+                let database = &resources.database;
+                let place = (database.table, &database.versions);
+                let result = Catalog::load(coordinator, &mut transaction.deferred, place);
                 let result = result.map(|catalog| {
                     let is_newer = catalog.version != transaction.catalog.version;
                     if is_newer {
@@ -287,8 +288,8 @@ impl Session {
         let catalog = Arc::clone(&plan.catalog);
         let work: Work = Arc::new(move |context| match &plan.kind {
             PlanKind::Insert(insert) => {
-                execute::insert_rows(insert, rows.to_vec(), context)?;
-                Ok(Output::default())
+                let inserted = execute::insert_rows(insert, rows.to_vec(), context);
+                context.checked(inserted).map(|_| Output::default())
             }
             _ => Err(no_copy().into()),
         });
@@ -318,7 +319,7 @@ fn is_kept(prepared: &Prepared) -> bool {
 fn newest_catalog(coordinator: &mut Coordinator<'_>, database: &Database) -> Result<bool, Failure> {
     let known = database.catalog().version;
     let catalog = committed(coordinator, |coordinator, deferred| {
-        Catalog::load(coordinator, deferred, database.table)
+        Catalog::load(coordinator, deferred, (database.table, &database.versions))
     })?;
     let is_newer = catalog.version > known;
     database.publish(Arc::new(catalog));

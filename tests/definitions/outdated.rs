@@ -1,0 +1,56 @@
+//! Statements that know an old catalog, while definitions are made elsewhere.
+
+use std::sync::Arc;
+
+use gannet_engine::{Cluster, ClusterOptions};
+use gannet_frontend::{Database, Session, SqlError, StatementResult, Value};
+use pollster::block_on;
+
+/// Definitions of a run.
+pub(crate) const DEFINITIONS: usize = 12;
+
+/// A cluster with `count` parties that know of each other only what is in its tables.
+pub(crate) fn parties(count: usize) -> Vec<Arc<Database>> {
+    let options = ClusterOptions {
+        threads: 1,
+        memory_limit_bytes: Some(64 << 20),
+        ..ClusterOptions::default()
+    };
+    let cluster = Arc::new(Cluster::open(options).unwrap());
+    (0..count).map(|_| Database::open(Arc::clone(&cluster)).unwrap()).collect()
+}
+
+pub(crate) fn run(session: &mut Session, sql: &str) -> Result<StatementResult, SqlError> {
+    block_on(session.execute(sql))
+}
+
+/// The only row of a query.
+pub(crate) fn row(session: &mut Session, sql: &str) -> Result<Vec<Value>, SqlError> {
+    match run(session, sql)? {
+        StatementResult::Rows { mut rows, .. } => Ok(rows.pop().unwrap_or_default()),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Definitions by one party, each followed by a query of another one at some node: how many of the queries ran on
+/// an outdated definition, or not at all.
+pub(crate) fn outdated() -> usize {
+    let parties = parties(2);
+    let (mut definer, mut reader) = (parties[0].session("definer"), parties[1].session("reader"));
+    for sql in ["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"] {
+        run(&mut definer, sql).unwrap();
+    }
+    let mut outdated = 0;
+    let mut width = 1;
+    for number in 0..DEFINITIONS {
+        let definition = format!("ALTER TABLE t ADD COLUMN c{number} INT DEFAULT {number}");
+        width += usize::from(run(&mut definer, &definition).is_ok());
+        // Statements go to the nodes in turn: this moves the query to another one each time.
+        for _ in 0..number % 3 {
+            let _ = run(&mut definer, "SELECT 1");
+        }
+        let found = row(&mut reader, "SELECT * FROM t");
+        outdated += usize::from(found.map_or(0, |row| row.len()) != width);
+    }
+    outdated
+}
