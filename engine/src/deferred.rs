@@ -281,7 +281,7 @@ impl Deferred {
     /// # Errors
     /// Why nothing was written; [`Abort::is_conflict`] tells whether to run the transaction again.
     pub fn commit(&mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
-        let Self { mut observations, ends_in_latest, leaves, writes, .. } = std::mem::take(self);
+        let Self { mut observations, ends_in_latest, mut leaves, writes, .. } = std::mem::take(self);
         let is_read_only = leaves.is_empty() && writes.values().all(BTreeMap::is_empty);
         if is_read_only && ends_in_latest {
             observations.pop();
@@ -291,6 +291,8 @@ impl Deferred {
         }
         observations.sort_unstable();
         observations.dedup();
+        // In order they go to their places without moving others.
+        leaves.sort_unstable_by_key(LeafObservation::place);
         let transaction = coordinator.begin();
         if is_read_only && ends_in_latest {
             return transaction.revalidate(observations);

@@ -185,11 +185,9 @@ fn take_change(
     change: LeafChange,
 ) -> bool {
     let mut was_scanned = false;
-    for seen in leaves.iter_mut() {
-        let leaf = (seen.table, seen.partition, seen.version.leaf);
-        if leaf != (table, partition, change.leaf) {
-            continue;
-        }
+    let place = (table, partition, change.leaf);
+    let first = leaves.partition_point(|seen| seen.place() < place);
+    for seen in leaves[first..].iter_mut().take_while(|seen| seen.place() == place) {
         let Some(after) = change.after else { return false };
         if seen.version.counter != change.before {
             return false;
@@ -198,7 +196,7 @@ fn take_change(
         was_scanned = true;
     }
     if let (true, Some(version)) = (was_scanned, change.split) {
-        leaves.push(LeafObservation { table, partition, version });
+        LeafObservation { table, partition, version }.insert_into(leaves);
     }
     true
 }

@@ -52,6 +52,20 @@ pub(crate) struct LeafObservation {
     pub(crate) version: LeafVersion,
 }
 
+impl LeafObservation {
+    /// Table, partition and leaf: what observations are sorted by.
+    pub(crate) fn place(&self) -> (u16, u16, u32) {
+        (self.table, self.partition, self.version.leaf)
+    }
+
+    /// Puts it to its place among others that are sorted.
+    pub(super) fn insert_into(self, leaves: &mut Vec<Self>) {
+        let place = self.place();
+        let at = leaves.partition_point(|seen| seen.place() <= place);
+        leaves.insert(at, self);
+    }
+}
+
 /// What a scan has found so far, and everything that it depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanPage {
@@ -99,7 +113,7 @@ impl Transaction<'_> {
     /// Adds to the read set the leaves and rows that an earlier scan depends on; see
     /// [`Self::observe`].
     pub(crate) fn observe_leaf(&mut self, leaf: LeafObservation) {
-        self.leaves.push(leaf);
+        leaf.insert_into(&mut self.leaves);
     }
 
     /// The first rows of a range, at most `rows_max`, or fewer if they are large: one round trip.
