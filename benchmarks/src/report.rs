@@ -250,12 +250,13 @@ impl Report {
             writeln!(out)?;
         }
         writeln!(out, "\n{}\n", self.transaction_table())?;
+        let (scale, unit) = self.unit();
         writeln!(
             out,
-            "{:.3} M/s attempted, {:.3} M/s committed, {:.3} M/s committed per core ({} cores, {:.1} s)",
-            self.attempted_per_second / 1e6,
-            self.committed_per_second / 1e6,
-            self.committed_per_second_per_core / 1e6,
+            "{:.3} {unit} attempted, {:.3} {unit} committed, {:.3} {unit} committed per core ({} cores, {:.1} s)",
+            self.attempted_per_second / scale,
+            self.committed_per_second / scale,
+            self.committed_per_second_per_core / scale,
             self.cores,
             self.seconds
         )?;
@@ -290,7 +291,13 @@ impl Report {
         Ok(())
     }
 
+    /// What rates of transactions are given in: millions per second, or thousands where they are few.
+    fn unit(&self) -> (f64, &'static str) {
+        if self.attempted_per_second < 1e5 { (1e3, "k/s") } else { (1e6, "M/s") }
+    }
+
     fn transaction_table(&self) -> Table {
+        let (scale, unit) = self.unit();
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header([
@@ -298,7 +305,7 @@ impl Report {
             "attempted",
             "succeeded",
             "%",
-            "M/s",
+            unit,
             "p50 us",
             "p99 us",
             "p99.9 us",
@@ -310,7 +317,7 @@ impl Report {
                 attempted.to_string(),
                 succeeded.to_string(),
                 format!("{:.1}", 100.0 * succeeded as f64 / attempted.max(1) as f64),
-                format!("{:.3}", rate / 1e6),
+                format!("{:.3}", rate / scale),
                 format!("{:.1}", latency.p50),
                 format!("{:.1}", latency.p99),
                 format!("{:.1}", latency.p999),
