@@ -4,7 +4,8 @@
 //! crossing cores, and no thread waits for one that is not running. With a topology of a core per
 //! node each worker has a thread of its own.
 //!
-//! An idle thread polls for a while and then sleeps until a packet or a job arrives.
+//! An idle thread polls for some microseconds and then sleeps until a packet or a job arrives. Clients outside often
+//! share the cores: a thread that polled for long would keep them from sending what it waits for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -23,7 +24,7 @@ use crate::node::Node;
 use crate::worker::{Job, Worker, WorkerParts};
 
 /// Polls that find nothing before a thread sleeps.
-const IDLE_POLLS_MAX: u32 = 2_000;
+const IDLE_POLLS_MAX: u32 = 50;
 /// Longest sleep: a thread looks at everything at least this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
