@@ -20,6 +20,9 @@ const ARROWS: [(&str, &[&str]); 8] = [
 /// The files that may hold unsafe code.
 const FENCE: [&str; 3] = ["rpc/src/ring.rs", "storage/src/arena.rs", "tests/allocations.rs"];
 
+/// The only file whose tests wait to be asked for: they are of the tier of campaigns.
+const CAMPAIGN: &str = "tests/server/campaign.rs";
+
 /// The only files that may ask the system for the time, or sleep.
 const CLOCKS: [&str; 7] = [
     "rpc/src/clock.rs",
@@ -132,7 +135,8 @@ fn nothing_is_left_to_do_or_switched_off() {
             continue;
         }
         for word in ["todo!(", "unimplemented!(", "FIXME", "#[ignore"] {
-            assert!(!text.contains(word), "{name} contains {word}");
+            let allowed = name == CAMPAIGN && word == "#[ignore";
+            assert!(allowed || !text.contains(word), "{name} contains {word}");
         }
     }
 }

@@ -281,7 +281,8 @@ impl Deferred {
     /// # Errors
     /// Why nothing was written; [`Abort::is_conflict`] tells whether to run the transaction again.
     pub fn commit(&mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
-        let Self { mut observations, ends_in_latest, mut leaves, writes, .. } = std::mem::take(self);
+        let Self { mut observations, ends_in_latest, mut leaves, writes, .. } =
+            std::mem::take(self);
         let is_read_only = leaves.is_empty() && writes.values().all(BTreeMap::is_empty);
         if is_read_only && ends_in_latest {
             observations.pop();
