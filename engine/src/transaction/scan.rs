@@ -5,7 +5,7 @@
 //!
 //! *Source*: `recovery.md`, "Ordered index".
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 use std::ops::Bound;
 
 use gannet_storage::{Direction, LeafVersion, Owner};
@@ -16,6 +16,9 @@ use crate::request::{self, KeyRequest, Status};
 use crate::scan_page::{PageReader, encode_shape};
 use crate::transaction::{Observation, Transaction};
 use crate::worker::Want;
+
+/// Rows to ask each partition for beyond its share.
+const SHARE_EXTRA: usize = 8;
 
 /// The keys of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,34 +80,30 @@ pub(crate) struct ScanPage {
     pub(crate) leaves: Vec<LeafObservation>,
 }
 
-/// Keys in the order of a scan: descending ones compare the other way round.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Position(Vec<u8>, Direction);
+/// A key, its bucket, and its value unless it has gone.
+type ScannedRow = (Vec<u8>, Observation, Option<Vec<u8>>);
 
-impl Ord for Position {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        match self.1 {
-            Direction::Ascending => self.0.cmp(&other.0),
-            Direction::Descending => other.0.cmp(&self.0),
-        }
+/// The order of two keys in a scan.
+fn order(direction: Direction, a: &[u8], b: &[u8]) -> Ordering {
+    match direction {
+        Direction::Ascending => a.cmp(b),
+        Direction::Descending => b.cmp(a),
     }
 }
 
-impl PartialOrd for Position {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
+/// Rows to ask each partition for: a little more than its share, as shares differ, so that what is complete are about
+/// `rows_max` rows.
+fn share(rows_max: usize, partitions: usize) -> usize {
+    let share = rows_max.div_ceil(partitions);
+    rows_max.min(share + share / 4 + SHARE_EXTRA)
 }
-
-/// A row that was examined: its bucket, and its value unless it has gone.
-type ScannedRow = (Observation, Option<Vec<u8>>);
 
 /// What a partition has answered.
 enum Answer {
     /// It has no further rows in the range.
     Complete,
     /// It may have rows behind this one.
-    UpTo(Position),
+    UpTo(Vec<u8>),
     /// The response was full; it is asked again.
     Postponed,
 }
@@ -138,35 +137,44 @@ impl Transaction<'_> {
             return Err(Abort::NoSuchTable { table: table.0 });
         }
         let mut page = ScanPage::default();
-        let mut rows = BTreeMap::new();
-        let mut end: Option<Position> = None;
+        let mut rows: Vec<ScannedRow> = Vec::new();
+        let mut end: Option<Vec<u8>> = None;
         let partitions = self.node.configuration().partitioning.count();
+        let rows_max = share(rows_max.max(1), partitions);
         let mut partition = 0;
         while partition < partitions {
             let sent = self.send_scans(table, range, direction, rows_max, partition)?;
             self.round.wait_for(Want::Responses);
             while partition < sent {
                 let number = u16::try_from(partition).expect("at most 4096 partitions");
-                let answer = self.take_page(table, number, direction, &mut page, &mut rows)?;
+                let answer = self.take_page(table, number, &mut page, &mut rows)?;
                 match answer {
                     Answer::Complete => {}
                     Answer::UpTo(last) => {
-                        end = Some(end.map_or(last.clone(), |end| end.min(last)));
+                        let is_sooner =
+                            |end: &Vec<u8>| order(direction, &last, end) == Ordering::Less;
+                        if end.as_ref().is_none_or(is_sooner) {
+                            end = Some(last);
+                        }
                     }
                     Answer::Postponed => break,
                 }
                 partition += 1;
             }
         }
-        let is_complete = |position: &Position| end.as_ref().is_none_or(|end| position <= end);
-        let complete = rows.into_iter().take_while(|(position, _)| is_complete(position));
-        for (position, (observation, value)) in complete {
+        // A stable sort merges what is in order already.
+        rows.sort_by(|(a, ..), (b, ..)| order(direction, a, b));
+        let is_complete =
+            |key: &[u8]| end.as_ref().is_none_or(|end| order(direction, key, end).is_le());
+        page.observations.reserve(rows.len());
+        page.rows.reserve(rows.len());
+        for (key, observation, value) in rows.into_iter().take_while(|row| is_complete(&row.0)) {
             page.observations.push(observation);
             if let Some(value) = value {
-                page.rows.push((position.0, value));
+                page.rows.push((key, value));
             }
         }
-        page.complete_to = end.map(|end| end.0);
+        page.complete_to = end;
         Ok(page)
     }
 
@@ -187,7 +195,7 @@ impl Transaction<'_> {
             let detail = u16::try_from(partition).expect("at most 4096 partitions");
             let mut bounds = Vec::new();
             let key = encode_shape(range.bounds(), direction, &mut bounds);
-            let bucket = u32::try_from(rows_max.max(1)).unwrap_or(u32::MAX);
+            let bucket = u32::try_from(rows_max).unwrap_or(u32::MAX);
             let owner: Owner = *owner;
             let request = KeyRequest { table: table.0, detail, bucket, key, owner };
             message.clear();
@@ -207,9 +215,8 @@ impl Transaction<'_> {
         &mut self,
         table: TableId,
         partition: u16,
-        direction: Direction,
         page: &mut ScanPage,
-        rows: &mut BTreeMap<Position, ScannedRow>,
+        rows: &mut Vec<ScannedRow>,
     ) -> Result<Answer, Abort> {
         let primary = self.node.configuration().primary(partition);
         let mut batch = self.round.batch();
@@ -226,16 +233,14 @@ impl Transaction<'_> {
         let table = table.0;
         let leaves = reader.leaves();
         page.leaves.extend(leaves.map(|version| LeafObservation { table, partition, version }));
-        let mut last = None;
-        for row in reader {
+        let before = rows.len();
+        rows.extend(reader.map(|row| {
             let observation =
                 Observation { table, partition, bucket: row.bucket, version: row.version };
-            let position = Position(row.key.to_vec(), direction);
-            last = Some(position.clone());
-            rows.insert(position, (observation, row.value.map(<[u8]>::to_vec)));
-        }
-        Ok(match (status, last) {
-            (Status::More, Some(last)) => Answer::UpTo(last),
+            (row.key.to_vec(), observation, row.value.map(<[u8]>::to_vec))
+        }));
+        Ok(match (status, rows[before..].last()) {
+            (Status::More, Some((last, ..))) => Answer::UpTo(last.clone()),
             _ => Answer::Complete,
         })
     }
