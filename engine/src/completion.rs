@@ -1,9 +1,10 @@
 //! The result of work that another thread does: waited for by blocking, or as a Future.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 
 /// The work ended without a result: its closure panicked, or the cluster was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +20,15 @@ struct State<T> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    done: Condvar,
+}
+
+/// Wakes a thread that blocks.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl<T> Shared<T> {
@@ -42,7 +51,7 @@ pub(crate) struct Completer<T> {
 /// Both ends of a result.
 pub(crate) fn completion<T>() -> (Completer<T>, Completion<T>) {
     let state = Mutex::new(State { result: None, completed: false, waker: None });
-    let shared = Arc::new(Shared { state, done: Condvar::new() });
+    let shared = Arc::new(Shared { state });
     (Completer { shared: Arc::clone(&shared) }, Completion { shared })
 }
 
@@ -58,7 +67,6 @@ impl<T> Completer<T> {
             state.result = Some(result);
             let waker = state.waker.take();
             drop(state);
-            self.shared.done.notify_all();
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -79,12 +87,14 @@ impl<T> Completion<T> {
     /// # Errors
     /// [`Lost`] if there will be none.
     pub fn wait(self) -> Result<T, Lost> {
-        let mut state = self.shared.lock();
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut completion = pin!(self);
         loop {
-            if let Some(result) = state.result.take() {
-                return result;
+            match completion.as_mut().poll(&mut context) {
+                Poll::Ready(result) => return result,
+                Poll::Pending => std::thread::park(),
             }
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -124,7 +134,7 @@ mod tests {
     #[test]
     fn a_future_is_woken() {
         struct Count(std::sync::atomic::AtomicU32);
-        impl std::task::Wake for Count {
+        impl Wake for Count {
             fn wake(self: Arc<Self>) {
                 self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             }
