@@ -115,7 +115,7 @@ impl Transaction<'_> {
         leaf.insert_into(&mut self.leaves);
     }
 
-    /// The first rows of a range, at most `rows_max`, or fewer if they are large: one round trip.
+    /// The first rows of a range, about `rows_max`, or fewer if they are large: one round trip.
     ///
     /// What was found is not in the read set of this transaction yet.
     ///
