@@ -61,7 +61,7 @@ pub enum StatementResult {
     /// Rows, and the command tag: `SELECT 3`, `INSERT 0 1` with RETURNING, `SHOW`, `EXPLAIN`.
     Rows {
         /// The columns.
-        columns: Vec<Column>,
+        columns: Arc<[Column]>,
         /// The rows, each as long as `columns`.
         rows: Vec<Vec<Value>>,
         /// PostgreSQL's command tag.
@@ -113,7 +113,7 @@ pub struct PreparedStatement {
     /// The types of $1, $2, ...
     pub parameters: Vec<DataType>,
     /// Columns of its result; empty if it gives no rows.
-    pub columns: Vec<Column>,
+    pub columns: Arc<[Column]>,
     /// Whether it returns rows at all.
     pub returns_rows: bool,
     sql: Arc<str>,
@@ -223,9 +223,9 @@ impl Session {
     ) -> Result<Arc<PreparedStatement>, SqlError> {
         let prepared = self.plan(statement, types).await?;
         let (parameters, columns) = match &prepared {
-            Some(Prepared::Plan(plan)) => (plan.parameters.clone(), plan.columns.clone()),
-            Some(Prepared::Command(command)) => (Vec::new(), self.command_columns(command)),
-            None => (Vec::new(), Vec::new()),
+            Some(Prepared::Plan(plan)) => (plan.parameters.clone(), Arc::clone(&plan.columns)),
+            Some(Prepared::Command(command)) => (Vec::new(), self.command_columns(command).into()),
+            None => (Vec::new(), Arc::default()),
         };
         Ok(Arc::new(PreparedStatement {
             parameters,

@@ -146,8 +146,9 @@ fn here(session: &mut Session, sql: &str) -> Result<Vec<String>, String> {
         Value::Null => "NULL".to_owned(),
         value => value.to_text(column.data_type),
     };
-    let row =
-        |row: Vec<Value>| row.iter().zip(&columns).map(cell).collect::<Vec<String>>().join("|");
+    let row = |row: Vec<Value>| {
+        row.iter().zip(columns.iter()).map(cell).collect::<Vec<String>>().join("|")
+    };
     Ok(rows.into_iter().map(row).collect())
 }
 

@@ -35,7 +35,7 @@ impl DB for ScriptSession {
         Ok(match result {
             StatementResult::Rows { columns, rows, .. } => {
                 let shown = |row: Vec<Value>| {
-                    let cells = row.iter().zip(&columns).map(|(value, column)| match value {
+                    let cells = row.iter().zip(columns.iter()).map(|(value, column)| match value {
                         Value::Null => "NULL".to_owned(),
                         value => match value.to_text(column.data_type) {
                             text if text.is_empty() => "(empty)".to_owned(),

@@ -64,11 +64,15 @@ impl<'p> Aggregation<'p> {
         mut input: Box<dyn Operator + 'p>,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
         if self.keys.is_empty() {
             // Without GROUP BY there is a row even of nothing.
-            groups.insert(Vec::new(), self.group(Vec::new()));
+            let mut all = self.group(Vec::new());
+            while let Some(batch) = input.next(context)? {
+                batch.iter().try_for_each(|row| self.add(&mut all, row, context))?;
+            }
+            return self.finish(all);
         }
+        let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
         while let Some(batch) = input.next(context)? {
             for row in batch {
                 let keys = context.values(self.keys, &row)?;
@@ -80,13 +84,15 @@ impl<'p> Aggregation<'p> {
                 self.add(group, &row, context)?;
             }
         }
-        for group in groups.into_values() {
-            let mut row = group.keys;
-            for state in group.states {
-                row.push(state.finish()?);
-            }
-            self.waiting.extend([row]);
+        groups.into_values().try_for_each(|group| self.finish(group))
+    }
+
+    fn finish(&mut self, group: Group) -> Result<(), Failure> {
+        let mut row = group.keys;
+        for state in group.states {
+            row.push(state.finish()?);
         }
+        self.waiting.extend([row]);
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
 //! Reading tables: points, ranges of an index, everything.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
 use gannet_engine::{Direction, KeyRange};
 
-use crate::catalog::{Index, PRIMARY_INDEX};
+use crate::catalog::{Index, PREFIX_BYTES, PRIMARY_INDEX};
 use crate::encoding::key;
 use crate::encoding::row::decode;
 use crate::error::Failure;
@@ -70,7 +70,15 @@ impl Operator for ScanRows<'_> {
                 State::Done => return Ok(None),
                 State::Range { rest, page_rows } => self.page(&rest, page_rows, context)?,
                 State::New => match &self.scan.access {
-                    Access::Points { .. } => points(self.scan, &[&[]], context)?.concat(),
+                    Access::Points { index, columns } => {
+                        let prefix = index_start(self.scan, *index);
+                        let mut keys = point_keys(columns, prefix, &[], context)?;
+                        let mut seen = BTreeSet::new();
+                        if keys.len() > 1 {
+                            keys.retain(|key| seen.insert(key.clone()));
+                        }
+                        rows_at(self.scan, *index, keys, context)?.into_iter().flatten().collect()
+                    }
                     Access::Range(range) => match key_range(self.scan, range, &[], context)? {
                         Some(range) => self.page(&range, FIRST_PAGE_ROWS, context)?,
                         None => return Ok(None),
@@ -105,16 +113,13 @@ pub(super) fn points(
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Vec<Row>>, Failure> {
     let Access::Points { index, columns } = &scan.access else { return Ok(Vec::new()) };
-    let prefix = match index {
-        IndexChoice::Primary => scan.table.prefix(PRIMARY_INDEX),
-        IndexChoice::Secondary(number) => scan.table.prefix(scan.table.indexes[*number].id),
-    };
+    let prefix = index_start(scan, *index);
     // Each key is read once, however many rows ask for it.
     let mut numbers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut wanted = Vec::with_capacity(left.len());
     for row in left {
         let mut own = Vec::new();
-        for key in point_keys(columns, &prefix, row, context)? {
+        for key in point_keys(columns, prefix.clone(), row, context)? {
             let count = numbers.len();
             let number = *numbers.entry(key).or_insert(count);
             if !own.contains(&number) {
@@ -127,35 +132,62 @@ pub(super) fn points(
     for (key, number) in numbers {
         keys[number] = key;
     }
-    let rows = match index {
+    let rows = rows_at(scan, *index, keys, context)?;
+    let of_row = |own: Vec<usize>| own.into_iter().filter_map(|n| rows[n].clone()).collect();
+    Ok(wanted.into_iter().map(of_row).collect())
+}
+
+/// What the keys of an index start with.
+fn index_start(scan: &Scan, index: IndexChoice) -> Vec<u8> {
+    match index {
+        IndexChoice::Primary => scan.table.prefix(PRIMARY_INDEX),
+        IndexChoice::Secondary(number) => scan.table.prefix(scan.table.indexes[number].id),
+    }
+}
+
+/// The rows that keys of an index lead to, if they pass the filter.
+fn rows_at(
+    scan: &Scan,
+    index: IndexChoice,
+    keys: Vec<Vec<u8>>,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Option<Row>>, Failure> {
+    match index {
         IndexChoice::Primary => {
-            let found = context.get_many(keys.clone())?;
-            let bytes: Vec<Option<(PrimaryBytes, Vec<u8>)>> = keys
-                .into_iter()
-                .zip(found)
-                .map(|(key, row)| row.map(|row| (key[prefix.len()..].to_vec(), row)))
-                .collect();
-            decoded(scan, bytes, context)?
+            let primary: Vec<PrimaryBytes> =
+                keys.iter().map(|key| primary_of_row(scan, key)).collect();
+            let found = context.get_many(keys)?;
+            let with_row = |(primary, row): (PrimaryBytes, Option<Vec<u8>>)| Some((primary, row?));
+            decoded(scan, primary.into_iter().zip(found).map(with_row), context)
         }
         IndexChoice::Secondary(_) => {
             let primary = context.get_many(keys)?;
-            by_primary(scan, primary, context)?
+            by_primary(scan, primary, context)
         }
-    };
-    let of_row = |own: Vec<usize>| own.into_iter().filter_map(|n| rows[n].clone()).collect();
-    Ok(wanted.into_iter().map(of_row).collect())
+    }
+}
+
+/// The primary key in the key of a row, if the plan wants it.
+fn primary_of_row(scan: &Scan, key: &[u8]) -> PrimaryBytes {
+    if scan.with_key { key[PREFIX_BYTES..].to_vec() } else { Vec::new() }
 }
 
 /// The keys that an access with points means for one row on the left; none for NULLs.
 fn point_keys(
     columns: &[Vec<Expression>],
-    prefix: &[u8],
+    prefix: Vec<u8>,
     row: &[Value],
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Vec<u8>>, Failure> {
-    let mut keys = vec![prefix.to_vec()];
+    let mut keys = vec![prefix];
     for list in columns {
         let values = context.values(list, row)?;
+        if let ([value], [key]) = (&values[..], &mut keys[..])
+            && !value.is_null()
+        {
+            key::push(key, value);
+            continue;
+        }
         let mut longer = Vec::with_capacity(keys.len() * values.len());
         for start in &keys {
             for value in values.iter().filter(|value| !value.is_null()) {
@@ -176,10 +208,7 @@ pub(super) fn key_range(
     row: &[Value],
     context: &mut Context<'_, '_>,
 ) -> Result<Option<KeyRange>, Failure> {
-    let mut prefix = match range.index {
-        IndexChoice::Primary => scan.table.prefix(PRIMARY_INDEX),
-        IndexChoice::Secondary(number) => scan.table.prefix(scan.table.indexes[number].id),
-    };
+    let mut prefix = index_start(scan, range.index);
     for expression in &range.prefix {
         let value = context.value(expression, row)?;
         if value.is_null() {
@@ -231,9 +260,8 @@ pub(super) fn rows_of_entries(
 ) -> Result<Vec<Row>, Failure> {
     let found = match index {
         IndexChoice::Primary => {
-            let length = scan.table.prefix(PRIMARY_INDEX).len();
             let bytes =
-                entries.into_iter().map(|(key, row)| Some((key[length..].to_vec(), row))).collect();
+                entries.into_iter().map(|(key, row)| Some((primary_of_row(scan, &key), row)));
             decoded(scan, bytes, context)?
         }
         IndexChoice::Secondary(number) => {
@@ -262,14 +290,13 @@ fn by_primary(
         let primary = primary?;
         Some((primary, found.pop_front()??))
     };
-    let bytes = primary.into_iter().map(with_row).collect();
-    decoded(scan, bytes, context)
+    decoded(scan, primary.into_iter().map(with_row), context)
 }
 
 /// Rows from their bytes; None for those that are not there or do not pass the filter.
 fn decoded(
     scan: &Scan,
-    bytes: Vec<Option<(PrimaryBytes, Vec<u8>)>>,
+    bytes: impl ExactSizeIterator<Item = Option<(PrimaryBytes, Vec<u8>)>>,
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Option<Row>>, Failure> {
     let mut rows = Vec::with_capacity(bytes.len());

@@ -51,7 +51,7 @@ pub(crate) const DEPTH_MAX: usize = 64;
 pub(crate) struct Plan {
     pub(crate) kind: PlanKind,
     /// The columns of its result; none if it gives no rows.
-    pub(crate) columns: Vec<Column>,
+    pub(crate) columns: Arc<[Column]>,
     /// The types of `$1`, `$2`, ...
     pub(crate) parameters: Vec<DataType>,
     /// What it was planned with.

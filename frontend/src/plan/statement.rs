@@ -108,7 +108,7 @@ fn finished(binder: Binder, kind: PlanKind, columns: Vec<Column>) -> Result<Plan
     nodes.into_iter().try_for_each(Node::check_depth)?;
     let parameters =
         binder.parameters.into_iter().map(|known| known.unwrap_or(DataType::Text)).collect();
-    Ok(Plan { kind, columns, parameters, catalog: binder.catalog })
+    Ok(Plan { kind, columns: columns.into(), parameters, catalog: binder.catalog })
 }
 
 fn plan_kind(

@@ -53,7 +53,7 @@ enum Progress {
     Bound(Vec<Value>),
     /// Rows that the client did not ask for yet.
     Rows {
-        columns: Vec<Column>,
+        columns: Arc<[Column]>,
         rows: std::vec::IntoIter<Vec<Value>>,
         tag: String,
     },

@@ -34,7 +34,7 @@ impl Session {
             Command::Show(name) => vec![text_column(name)],
             Command::ShowTables => vec![text_column("table_name")],
             Command::Execute { name, .. } => {
-                self.statements.get(name).map_or_else(Vec::new, |s| s.columns.clone())
+                self.statements.get(name).map_or_else(Vec::new, |s| s.columns.to_vec())
             }
             _ => Vec::new(),
         }
@@ -113,7 +113,7 @@ impl Session {
         let catalog = self.catalog();
         let row = |table: &Arc<crate::catalog::Table>| vec![Value::Text(table.name.clone())];
         let rows = catalog.tables().map(row).collect();
-        let columns = vec![text_column("table_name")];
+        let columns = [text_column("table_name")].into();
         StatementResult::Rows { columns, rows, tag: "SHOW".to_owned() }
     }
 
@@ -215,7 +215,7 @@ impl Session {
                 vec![Value::Text(name.clone()), Value::Text(value.clone())]
             };
             let rows = self.settings.iter().map(pair).collect();
-            let columns = vec![text_column("name"), text_column("setting")];
+            let columns = [text_column("name"), text_column("setting")].into();
             return Ok(StatementResult::Rows { columns, rows, tag });
         }
         let value = self.setting(name).ok_or_else(|| {
@@ -223,7 +223,7 @@ impl Session {
                 .did_you_mean(name, self.settings.keys().map(String::as_str))
         })?;
         let rows = vec![vec![Value::Text(value)]];
-        Ok(StatementResult::Rows { columns: vec![text_column(name)], rows, tag })
+        Ok(StatementResult::Rows { columns: [text_column(name)].into(), rows, tag })
     }
 
     async fn copy_out(
@@ -245,7 +245,7 @@ impl Session {
                 query = Arc::clone(newer);
             }
         };
-        let columns = query.columns.clone();
+        let columns = query.columns.to_vec();
         let mut rows = output.rows.unwrap_or_default();
         pad(&mut rows, &columns);
         let tag = format!("COPY {}", rows.len());

@@ -396,7 +396,7 @@ fn result_of(plan: &Plan, output: Output) -> StatementResult {
     match output.rows {
         Some(mut rows) => {
             pad(&mut rows, &plan.columns);
-            StatementResult::Rows { columns: plan.columns.clone(), rows, tag: output.tag }
+            StatementResult::Rows { columns: Arc::clone(&plan.columns), rows, tag: output.tag }
         }
         None => StatementResult::Done { tag: output.tag, notices: output.notices },
     }

@@ -93,8 +93,8 @@ fn outcome(result: StatementResult) -> Outcome {
         StatementResult::Rows { columns, rows, .. } => {
             let types: Vec<_> = columns.iter().map(|column| column.data_type).collect();
             let headings = columns
-                .into_iter()
-                .map(|column| Heading { name: column.name, kind: column.data_type.into() })
+                .iter()
+                .map(|column| Heading { name: column.name.clone(), kind: column.data_type.into() })
                 .collect();
             Outcome::Rows(Rows {
                 headings,
