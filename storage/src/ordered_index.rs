@@ -15,7 +15,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::owner::Owner;
 
@@ -43,8 +45,7 @@ struct Leaf {
 
 impl Leaf {
     fn lock(&self) -> MutexGuard<'_, LeafBody> {
-        // A panic in between would be a bug in this file; the entries stay in order all the same.
-        self.body.lock().unwrap_or_else(PoisonError::into_inner)
+        self.body.lock()
     }
 }
 
@@ -113,14 +114,6 @@ impl OrderedIndex {
         Self { directory: RwLock::new(directory) }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Directory> {
-        self.directory.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Directory> {
-        self.directory.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds `key`, pending for `owner`; the caller holds the lock of its bucket.
     ///
     /// An entry that an earlier holder of the lock left behind becomes `owner`'s.
@@ -135,7 +128,7 @@ impl OrderedIndex {
 
     fn add(&self, key: &[u8], pending: Owner) -> LeafChange {
         let (leaf, before, counter) = {
-            let directory = self.read();
+            let directory = self.directory.read();
             let leaf = directory.leaf_of(key);
             let mut body = leaf.lock();
             let before = body.counter;
@@ -152,7 +145,7 @@ impl OrderedIndex {
             }
             (leaf.id, before, body.counter)
         };
-        match self.write().split(key, counter) {
+        match self.directory.write().split(key, counter) {
             Some((after, split)) => {
                 LeafChange { leaf, before, after: Some(after), split: Some(split) }
             }
@@ -172,7 +165,7 @@ impl OrderedIndex {
 
     fn remove_if(&self, key: &[u8], is_meant: impl Fn(Owner) -> bool) {
         let is_empty = {
-            let directory = self.read();
+            let directory = self.directory.read();
             let mut body = directory.leaf_of(key).lock();
             match body.find(key) {
                 Ok(at) if is_meant(body.entries[at].pending) => {
@@ -184,13 +177,13 @@ impl OrderedIndex {
             }
         };
         if is_empty {
-            self.write().remove_empty(key);
+            self.directory.write().remove_empty(key);
         }
     }
 
     /// Whether a leaf has still the counter that a scan saw.
     pub(crate) fn is_unchanged(&self, seen: LeafVersion) -> bool {
-        let directory = self.read();
+        let directory = self.directory.read();
         let leaf = directory.leaves.get(seen.leaf as usize).and_then(Option::as_ref);
         leaf.is_some_and(|leaf| leaf.lock().counter == seen.counter)
     }
@@ -206,7 +199,7 @@ impl OrderedIndex {
         reader: Owner,
         mut visit: impl FnMut(&[u8]),
     ) -> LeafKeys {
-        let directory = self.read();
+        let directory = self.directory.read();
         let (first_key, leaf) = match direction {
             Direction::Ascending => directory.leaf_at(from_key(from)),
             Direction::Descending => directory.leaf_before(to),
@@ -236,7 +229,7 @@ impl OrderedIndex {
 
     /// Every key, and who it is pending for.
     pub(crate) fn entries(&self) -> Vec<(Box<[u8]>, Owner)> {
-        let directory = self.read();
+        let directory = self.directory.read();
         let leaves = directory.by_key.values();
         leaves
             .flat_map(|leaf| {

@@ -13,12 +13,11 @@
 //! *Source*: memcached's slab allocator, without its rebalancing.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 
 use crate::arena::{Arena, Quota};
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
-use crate::sync::{Mutex, MutexGuard, Ordering, fence};
+use crate::sync::{Mutex, MutexGuard, Ordering, fence, lock};
 
 /// Words of the smallest class.
 const BLOCK_WORDS_MIN: usize = 4;
@@ -93,13 +92,12 @@ impl Slab {
     }
 
     fn class(&self, class: usize) -> MutexGuard<'_, Class> {
-        // Nothing panics while it is held, so a poisoned lock guards nothing broken.
-        self.classes[class].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.classes[class])
     }
 
     fn reservations(&self, hash: u64) -> MutexGuard<'_, Reservations> {
         let shard = usize::try_from(hash % SHARDS as u64).expect("less than SHARDS");
-        self.reservations[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reservations[shard])
     }
 
     /// The first word of a block of at least `words` words: the one that is reserved for the row, or

@@ -112,10 +112,16 @@ impl HotRows {
     /// Two writers and two readers, one of each for either bucket.
     pub(crate) fn stress(&self) {
         std::thread::scope(|scope| {
-            for bucket in 0..2 {
-                scope.spawn(move || self.write(bucket));
-                scope.spawn(move || self.read(bucket));
-            }
+            let threads: Vec<_> = (0..2)
+                .flat_map(|bucket| {
+                    [
+                        scope.spawn(move || self.write(bucket)),
+                        scope.spawn(move || self.read(bucket)),
+                    ]
+                })
+                .collect();
+            // The thread sanitizer sees a join, but not how a scope waits for its threads.
+            threads.into_iter().for_each(|thread| thread.join().expect("no assertion failed"));
         });
         assert!(self.found.load(Ordering::Relaxed) > 0, "no read found a row");
     }
