@@ -13,6 +13,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// What clients and workers hand each other is often freed by another thread than allocated it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A distributed in-memory OLTP engine.
 #[derive(Parser)]
 #[command(name = "gannet", version)]
