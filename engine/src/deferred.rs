@@ -160,6 +160,62 @@ impl Deferred {
         Ok(Page { rest: last.map(|last| range.after(last, direction)), rows })
     }
 
+    /// As [`Self::get_many`], of keys that no other transaction can know of: that they are unchanged is not
+    /// checked at commit.
+    ///
+    /// # Errors
+    /// As [`Self::get_many`].
+    pub fn get_many_unshared(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        table: TableId,
+        keys: &[Vec<u8>],
+    ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
+        let (observations, ends_in_latest) = (self.observations.len(), self.ends_in_latest);
+        let found = self.get_many(coordinator, table, keys);
+        self.observations.truncate(observations);
+        self.ends_in_latest = ends_in_latest;
+        found
+    }
+
+    /// As [`Self::scan`], of a range that no other transaction can know of.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    pub fn scan_unshared(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Page, Abort> {
+        let (observations, leaves) = (self.observations.len(), self.leaves.len());
+        let ends_in_latest = self.ends_in_latest;
+        let page = self.scan(coordinator, table, range, direction, limit);
+        self.observations.truncate(observations);
+        self.leaves.truncate(leaves);
+        self.ends_in_latest = ends_in_latest;
+        page
+    }
+
+    /// Whether its commit depends on rows of a table that were read.
+    #[must_use]
+    pub fn depends_on(&self, table: TableId) -> bool {
+        self.observations.iter().any(|seen| seen.table == table.0)
+            || self.leaves.iter().any(|leaf| leaf.table == table.0)
+    }
+
+    /// Whether it writes keys that start with `prefix`, or has read that one of them is not there.
+    #[must_use]
+    pub fn concerns(&self, table: TableId, prefix: &[u8]) -> bool {
+        let behind = (Bound::Included(prefix), Bound::Unbounded);
+        let written = self.writes.get(&table).and_then(|own| own.range::<[u8], _>(behind).next());
+        let absent = self.absent.range((table, prefix.to_vec())..).next();
+        written.is_some_and(|(key, _)| key.starts_with(prefix))
+            || absent.is_some_and(|(of, key)| *of == table && key.starts_with(prefix))
+    }
+
     /// Lays this transaction's changes over rows that are complete up to a key.
     fn with_own_writes(
         &self,
@@ -283,21 +339,23 @@ impl Deferred {
     pub fn commit(&mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
         let Self { mut observations, ends_in_latest, mut leaves, writes, .. } =
             std::mem::take(self);
-        let is_read_only = leaves.is_empty() && writes.values().all(BTreeMap::is_empty);
-        if is_read_only && ends_in_latest {
-            observations.pop();
-        }
-        if is_read_only && observations.is_empty() {
-            return Ok(());
+        // In order they go to their places without moving others.
+        leaves.sort_unstable_by_key(LeafObservation::place);
+        if writes.values().all(BTreeMap::is_empty) {
+            if ends_in_latest && leaves.is_empty() {
+                observations.pop();
+            }
+            if observations.is_empty() && leaves.is_empty() {
+                return Ok(());
+            }
+            observations.sort_unstable_by_key(|seen| (seen.table, seen.partition));
+            let transaction = coordinator.begin();
+            leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
+            return transaction.revalidate(&observations);
         }
         observations.sort_unstable();
         observations.dedup();
-        // In order they go to their places without moving others.
-        leaves.sort_unstable_by_key(LeafObservation::place);
         let transaction = coordinator.begin();
-        if is_read_only && ends_in_latest {
-            return transaction.revalidate(observations);
-        }
         observations.into_iter().for_each(|seen| transaction.observe(seen));
         leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
         let writes =

@@ -5,6 +5,8 @@
 //! LOCK           u16 table | u16 mode      | u32 value bytes | u64 key     | u64 owner | row key
 //! VALIDATE       u16 table | u16 partition | u32 bucket      | u64 version | u64 owner
 //! VALIDATE_LEAF  u16 table | u16 partition | u32 leaf        | u64 counter | u64 owner
+//! VALIDATE_MANY  u16 table | u16 partition | u32 0           | u64 0       | u64 owner
+//!                then for each bucket: u32 bucket | u64 version
 //! UNLOCK         u16 table | u16 partition | u32 bucket      | u64 key     | u64 owner | row key
 //! SCAN           u16 table | u16 partition | u32 rows        | u64 shape   | u64 owner | from | to
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
@@ -33,6 +35,7 @@ pub(crate) const UNLOCK: u16 = 7;
 pub(crate) const VALIDATE_LEAF: u16 = 8;
 pub(crate) const SCAN: u16 = 9;
 pub(crate) const LOG_PART: u16 = 10;
+pub(crate) const VALIDATE_MANY: u16 = 11;
 
 /// Modes of LOCK.
 pub(crate) const UPDATE: u16 = 1;
@@ -41,6 +44,10 @@ pub(crate) const DELETE: u16 = 3;
 
 /// Bytes of a request about one key or bucket.
 pub(crate) const KEY_REQUEST_BYTES: usize = 24;
+/// Bytes of a bucket in a VALIDATE_MANY.
+const BUCKET_VERSION_BYTES: usize = 12;
+/// Buckets that one VALIDATE_MANY asks for, so that it holds up no other transaction.
+pub(crate) const VALIDATED_MAX: usize = 1_000;
 /// Bytes before the value in an answer to READ or LOCK.
 pub(crate) const VERSION_BYTES: usize = 8;
 /// Bytes of responses to one message beyond which no further row is added to it; another row and the
@@ -53,7 +60,7 @@ pub(crate) const PART_BYTES_MAX: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Status {
-    /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK: done, now or before. VALIDATE: unchanged.
+    /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK: done, now or before. VALIDATE: unchanged, all of them.
     Done = 1,
     /// READ: found, with version and value.
     Found = 2,
@@ -141,6 +148,22 @@ impl KeyRequest {
         };
         Some((request, rest))
     }
+}
+
+/// Adds a bucket to a VALIDATE_MANY.
+pub(crate) fn push_bucket_version(bucket: u32, version: u64, out: &mut Vec<u8>) {
+    let mut bytes = [0; BUCKET_VERSION_BYTES];
+    bytes[..4].copy_from_slice(&bucket.to_le_bytes());
+    bytes[4..].copy_from_slice(&version.to_le_bytes());
+    out.extend_from_slice(&bytes);
+}
+
+/// The buckets and versions of a VALIDATE_MANY, if they are whole.
+pub(crate) fn bucket_versions(bytes: &[u8]) -> Option<impl Iterator<Item = (u32, u64)>> {
+    let (buckets, []) = bytes.as_chunks::<BUCKET_VERSION_BYTES>() else { return None };
+    Some(buckets.iter().map(|&[a, b, c, d, ref version @ ..]| {
+        (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(*version))
+    }))
 }
 
 /// Bytes of a leaf's change in an answer to LOCK.
@@ -241,6 +264,13 @@ mod tests {
             let change = LeafChange { leaf: 7, before: 8, after, split };
             assert_eq!(decode_leaf_change(&encode_leaf_change(change)), Some(change));
         }
+        let mut bytes = Vec::new();
+        let buckets = [(1, 2), (u32::MAX, u64::MAX - 1)];
+        buckets
+            .iter()
+            .for_each(|&(bucket, version)| push_bucket_version(bucket, version, &mut bytes));
+        assert_eq!(bucket_versions(&bytes).unwrap().collect::<Vec<_>>(), buckets);
+        assert!(bucket_versions(&bytes[1..]).is_none());
         let id =
             TransactionId { epoch: 1, node: 2, worker: 3, coroutine: 4, counter: u64::MAX - 5 };
         let part = RecordPart { id, record_bytes: 70_000, offset: 60_000, bytes: b"part" };

@@ -82,12 +82,18 @@ impl PageWriter {
     pub(crate) fn push(&mut self, row: &ScannedRow<'_>) {
         let length =
             |bytes: &[u8]| u32::try_from(bytes.len()).expect("a value is at most 1 MiB long");
+        let words = [
+            u64::from(row.bucket) | u64::from(length(row.key)) << 32,
+            row.version,
+            u64::from(row.value.map_or(GONE, length)),
+        ];
+        let mut header = [0; ROW_HEADER_BYTES];
+        for (bytes, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
         let out = &mut self.row_bytes;
-        out.extend_from_slice(&row.bucket.to_le_bytes());
-        out.extend_from_slice(&length(row.key).to_le_bytes());
-        out.extend_from_slice(&row.version.to_le_bytes());
-        out.extend_from_slice(&row.value.map_or(GONE, length).to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.reserve(ROW_HEADER_BYTES + row.key.len() + row.value.map_or(0, <[u8]>::len));
+        out.extend_from_slice(&header);
         out.extend_from_slice(row.key);
         out.extend_from_slice(row.value.unwrap_or_default());
         self.rows += 1;

@@ -12,6 +12,8 @@ mod scan;
 mod unlock;
 mod validate;
 
+pub(crate) use validate::validated;
+
 use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
@@ -178,6 +180,7 @@ pub(crate) enum Action {
     LockForInsert,
     LockForDelete,
     Validate,
+    ValidateMany,
     Log,
     LogPart,
     Backup,
@@ -239,6 +242,10 @@ impl Handler for Participant {
             (request::VALIDATE, _) if rest.is_empty() => {
                 self.bucket_target(Action::Validate, &request)
             }
+            (request::VALIDATE_MANY, _) => {
+                let table = self.node.table(request.table);
+                self.target(Action::ValidateMany, &request, table, 0)
+            }
             (request::UNLOCK, _) => self.unlock_target(&request, rest),
             (request::SCAN, _) => self.partition_target(Action::Scan, &request),
             (request::VALIDATE_LEAF, _) if rest.is_empty() => {
@@ -257,6 +264,7 @@ impl Handler for Participant {
             | Action::LockForDelete
             | Action::Backup => self.table(prepared.table).prefetch_slot(prepared.place),
             Action::Validate
+            | Action::ValidateMany
             | Action::Primary
             | Action::Unlock
             | Action::Log
@@ -275,6 +283,7 @@ impl Handler for Participant {
             Action::LockForInsert => self.lock(&prepared, LockMode::Insert, payload, response),
             Action::LockForDelete => self.lock(&prepared, LockMode::Delete, payload, response),
             Action::Validate => self.validate(&prepared, response),
+            Action::ValidateMany => self.validate_many(payload, response),
             Action::Log => self.log(payload, response),
             Action::LogPart => self.log_part(payload, response),
             Action::Backup => self.backup(&prepared, payload, response),

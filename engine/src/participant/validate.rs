@@ -1,10 +1,10 @@
-//! VALIDATE: has a bucket still the version that was read? Headers only.
+//! VALIDATE: has a bucket, or have many, still the version that was read? Headers only.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::Validation;
+use gannet_storage::{Owner, Table, Validation};
 
 use crate::participant::{Participant, Prepared};
-use crate::request::Status;
+use crate::request::{KeyRequest, Status, bucket_versions};
 
 impl Participant {
     #[inline]
@@ -17,4 +17,35 @@ impl Participant {
         };
         response.push(status as u16);
     }
+
+    /// Table and partition are here: `prepare` looked.
+    pub(super) fn validate_many(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
+        let request = KeyRequest::decode(payload);
+        let buckets = request.and_then(|(request, rest)| Some((request, bucket_versions(rest)?)));
+        let Some((request, buckets)) = buckets else { return self.refuse(response) };
+        let table = self.table(request.table);
+        let status = validated(table, request.detail, buckets, request.owner);
+        if status == Status::Refused {
+            return self.refuse(response);
+        }
+        response.push(status as u16);
+    }
+}
+
+/// Whether buckets of a partition still have versions: the first answer that is not so.
+pub(crate) fn validated(
+    table: &Table,
+    partition: u16,
+    buckets: impl Iterator<Item = (u32, u64)>,
+    owner: Owner,
+) -> Status {
+    for (bucket, version) in buckets {
+        let Some(place) = table.bucket_place(partition, bucket) else { return Status::Refused };
+        match table.validate(place, version, owner) {
+            Validation::Unchanged => {}
+            Validation::Changed => return Status::Changed,
+            Validation::Locked => return Status::Locked,
+        }
+    }
+    Status::Done
 }

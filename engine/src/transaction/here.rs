@@ -3,12 +3,12 @@
 //! *Invariants*: what is asked here is asked after all answers of the round before, and answered before any
 //! request of the next is sent. A row that another transaction holds is asked for like any other.
 
-use gannet_storage::{Owner, Read, RowKey, Table, Validation};
+use gannet_storage::{Owner, Read, RowKey, Table};
 
 use crate::node::TableId;
-use crate::outcome::Abort;
+use crate::participant;
 use crate::request::Status;
-use crate::transaction::{Observation, Row, Transaction};
+use crate::transaction::{Observation, Transaction};
 
 /// A row that was read: its value if it is there, and its bucket's version.
 pub(crate) type RowRead = (Option<Vec<u8>>, Observation);
@@ -32,30 +32,14 @@ impl Transaction<'_> {
         let (partition, bucket) = (location.partition, location.bucket);
         Some((value, Observation { table: table.0, partition, bucket, version }))
     }
-
-    /// Tells whether what was observed is still so, of rows that this transaction does not lock.
-    ///
-    /// # Errors
-    /// As [`Self::commit`].
-    pub(crate) fn revalidate(
-        &mut self,
-        observations: impl IntoIterator<Item = Observation>,
-    ) -> Result<(), Abort> {
-        observations.into_iter().for_each(|seen| self.observe(seen));
-        let valid = self.group_buckets().and_then(|()| self.validate_observed());
-        self.abort();
-        valid
-    }
 }
 
-/// The answer to VALIDATE for the bucket of a row whose primary has `table`.
-pub(super) fn validated(table: Option<&Table>, row: &Row, owner: Owner) -> Status {
-    let place =
-        table.and_then(|table| Some((table, table.bucket_place(row.partition, row.bucket)?)));
-    match place.map(|(table, place)| table.validate(place, row.version, owner)) {
-        Some(Validation::Unchanged) => Status::Done,
-        Some(Validation::Changed) => Status::Changed,
-        Some(Validation::Locked) => Status::Locked,
-        None => Status::Refused,
-    }
+/// The answer to VALIDATE or VALIDATE_MANY for buckets of a partition whose primary has `table`.
+pub(super) fn validated(
+    table: Option<&Table>,
+    partition: u16,
+    buckets: impl Iterator<Item = (u32, u64)>,
+    owner: Owner,
+) -> Status {
+    table.map_or(Status::Refused, |table| participant::validated(table, partition, buckets, owner))
 }

@@ -162,18 +162,19 @@ impl Transaction<'_> {
                 partition += 1;
             }
         }
-        // A stable sort merges what is in order already.
-        rows.sort_by(|(a, ..), (b, ..)| order(direction, a, b));
         let is_complete =
             |key: &[u8]| end.as_ref().is_none_or(|end| order(direction, key, end).is_le());
         page.observations.reserve(rows.len());
         page.rows.reserve(rows.len());
-        for (key, observation, value) in rows.into_iter().take_while(|row| is_complete(&row.0)) {
+        // Observations stay in the order of partitions, so that many are validated by one request.
+        for (key, observation, value) in rows.into_iter().filter(|row| is_complete(&row.0)) {
             page.observations.push(observation);
             if let Some(value) = value {
                 page.rows.push((key, value));
             }
         }
+        // A stable sort merges what is in order already.
+        page.rows.sort_by(|(a, _), (b, _)| order(direction, a, b));
         page.complete_to = end;
         Ok(page)
     }

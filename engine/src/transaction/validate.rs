@@ -6,8 +6,8 @@
 use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
-use crate::request::{self, KeyRequest, Status};
-use crate::transaction::{Transaction, here};
+use crate::request::{self, KeyRequest, Status, push_bucket_version};
+use crate::transaction::{Observation, Transaction, here};
 
 impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
@@ -17,22 +17,19 @@ impl Transaction<'_> {
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot = self.groups.len() <= 1 && self.leaves.is_empty();
-        if is_snapshot { Ok(()) } else { self.validate_observed() }
-    }
-
-    /// As [`Self::validate`], of what was observed before something else was.
-    pub(super) fn validate_observed(&mut self) -> Result<(), Abort> {
         let skip = active(Mutant::SkipValidation) || active(Mutant::ValidateBeforeLock);
-        if skip { Ok(()) } else { self.validate_groups() }
+        if is_snapshot || skip { Ok(()) } else { self.validate_groups() }
     }
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
-        let Self { node, rows, groups, leaves, round, owner, .. } = self;
+        let Self { node, rows, groups, round, owner, .. } = self;
         round.begin();
         for group in groups.iter().filter(|group| !group.locked) {
             let row = &rows[group.row as usize];
             if row.primary == node.id() {
-                round.answered(here::validated(node.table(row.table), row, *owner));
+                let bucket = std::iter::once((row.bucket, row.version));
+                let table = node.table(row.table);
+                round.answered(here::validated(table, row.partition, bucket, *owner));
                 continue;
             }
             let request = KeyRequest {
@@ -44,8 +41,17 @@ impl Transaction<'_> {
             };
             round.request(row.primary, request::VALIDATE, &request.encode())?;
         }
-        let skip_leaves = active(Mutant::SkipLeafValidation);
-        for leaf in leaves.iter().filter(|_| !skip_leaves) {
+        self.validate_leaves()?;
+        self.end_validation()
+    }
+
+    /// Asks for the leaves that scans have touched.
+    fn validate_leaves(&mut self) -> Result<(), Abort> {
+        let Self { node, leaves, round, owner, .. } = self;
+        if active(Mutant::SkipLeafValidation) {
+            return Ok(());
+        }
+        for leaf in leaves.iter() {
             let request = KeyRequest {
                 table: leaf.table,
                 detail: leaf.partition,
@@ -56,10 +62,55 @@ impl Transaction<'_> {
             let primary = node.configuration().primary(leaf.partition);
             round.request(primary, request::VALIDATE_LEAF, &request.encode())?;
         }
-        match round.end() {
+        Ok(())
+    }
+
+    fn end_validation(&mut self) -> Result<(), Abort> {
+        match self.round.end() {
             None => Ok(()),
             Some(Status::Locked) => Err(Abort::Locked),
             Some(_) => Err(Abort::Changed),
         }
+    }
+
+    /// Ends a transaction that writes nothing, and tells whether what was observed, also of leaves, is still so. There may be
+    /// very many observations: those of one partition behind each other go in one request.
+    ///
+    /// Two observations of one bucket that do not agree (C2) cannot both be valid.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub(crate) fn revalidate(&mut self, observations: &[Observation]) -> Result<(), Abort> {
+        self.round.begin();
+        let skip = active(Mutant::SkipValidation);
+        let asked = if skip { Ok(()) } else { self.ask_for(observations) };
+        let valid =
+            asked.and_then(|()| self.validate_leaves()).and_then(|()| self.end_validation());
+        self.abort();
+        valid
+    }
+
+    fn ask_for(&mut self, observations: &[Observation]) -> Result<(), Abort> {
+        let Self { node, round, message, owner, .. } = self;
+        let place = |seen: &Observation| (seen.table, seen.partition);
+        for run in observations.chunk_by(|a, b| place(a) == place(b)) {
+            let (table, partition) = place(&run[0]);
+            let primary = node.configuration().primary(partition);
+            for part in run.chunks(request::VALIDATED_MAX) {
+                let buckets = part.iter().map(|seen| (seen.bucket, seen.version));
+                if primary == node.id() {
+                    let table = node.table(table);
+                    round.answered(here::validated(table, partition, buckets, *owner));
+                    continue;
+                }
+                let request =
+                    KeyRequest { table, detail: partition, bucket: 0, key: 0, owner: *owner };
+                message.clear();
+                message.extend_from_slice(&request.encode());
+                buckets.for_each(|(b, version)| push_bucket_version(b, version, message));
+                round.request(primary, request::VALIDATE_MANY, message)?;
+            }
+        }
+        Ok(())
     }
 }
