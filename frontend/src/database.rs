@@ -14,10 +14,15 @@ use crate::plan::statement::Prepared;
 use crate::session::Session;
 use crate::value::DataType;
 
-/// The engine's table with everything in it.
+/// The engine's table with all rows and index entries.
 const TABLE: &str = "sql";
 /// Rows that it is laid out for; it takes more.
 const TABLE_ROWS: u64 = 1 << 20;
+/// The engine's table with the catalog. Every transaction depends on it, and must not conflict because of rows that share a
+/// bucket with it.
+const CATALOG_TABLE: &str = "sql catalog";
+/// Descriptors and copies of the version that it is laid out for; it takes more.
+const CATALOG_ROWS: u64 = 1_024;
 /// The engine's table with the counters. They change in transactions of their own, inside of others that ask for a value:
 /// in a bucket with rows that such a transaction has read they would make it conflict with itself.
 const COUNTER_TABLE: &str = "sql counters";
@@ -34,6 +39,7 @@ const COUNTER_BLOCK: i64 = 32;
 pub struct Database {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) table: TableId,
+    pub(crate) catalog_table: TableId,
     counter_table: TableId,
     /// Where the catalog's version is.
     pub(crate) versions: VersionKeys,
@@ -72,12 +78,12 @@ impl Database {
                 .create_ordered_table(name, rows)
                 .map_err(|error| SqlError::new("53200", error.to_string())),
         };
-        let (table, counter_table) = (table(TABLE, TABLE_ROWS)?, table(COUNTER_TABLE, COUNTERS)?);
         Ok(Arc::new(Self {
             versions: VersionKeys::new(cluster.configuration()),
+            table: table(TABLE, TABLE_ROWS)?,
+            catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
+            counter_table: table(COUNTER_TABLE, COUNTERS)?,
             cluster,
-            table,
-            counter_table,
             parser: Parser::start()?,
             catalog: Mutex::new(Arc::new(Catalog::empty())),
             plans: Mutex::default(),
@@ -108,6 +114,17 @@ impl Database {
                 catalog
             };
         }
+    }
+
+    /// Reads the newest catalog; whether it is newer than the last one known.
+    pub(crate) fn reload(&self, coordinator: &mut Coordinator<'_>) -> Result<bool, Failure> {
+        let known = self.catalog().version;
+        let catalog = committed(coordinator, |coordinator, deferred| {
+            Catalog::load(coordinator, deferred, (self.catalog_table, &self.versions))
+        })?;
+        let is_newer = catalog.version > known;
+        self.publish(Arc::new(catalog));
+        Ok(is_newer)
     }
 
     /// The plan for a text, if it was kept for this catalog.

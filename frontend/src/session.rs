@@ -296,7 +296,7 @@ impl Session {
     /// # Errors
     /// What is wrong with the rows; the COPY is then over.
     pub async fn copy_in(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
-        let result = self.copy_chunk(chunk).await;
+        let result = self.copy_chunk(chunk).await.map_err(|error| self.copied_so_far(error));
         if result.is_err() {
             self.copy = None;
         }
@@ -309,7 +309,7 @@ impl Session {
     /// What is wrong with the last rows; SQLSTATE 57014 if the client gave up.
     pub async fn copy_end(&mut self, abandon: Option<String>) -> Result<String, SqlError> {
         let result = match abandon {
-            None => self.copy_rest().await,
+            None => self.copy_rest().await.map_err(|error| self.copied_so_far(error)),
             Some(message) => {
                 Err(SqlError::new("57014", format!("COPY from stdin failed: {message}")))
             }

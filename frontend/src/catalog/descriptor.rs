@@ -35,6 +35,8 @@ pub(crate) struct Table {
     pub(crate) hidden_counter: u32,
     pub(crate) indexes: Vec<Index>,
     pub(crate) checks: Vec<Check>,
+    /// Whether its rows are being written under a new primary key, and must not change until they are.
+    pub(crate) frozen: bool,
 }
 
 /// A column.
@@ -90,6 +92,8 @@ pub(crate) struct Index {
     pub(crate) unique: bool,
     /// Whether it was declared as a UNIQUE constraint.
     pub(crate) constraint: bool,
+    /// Whether every row has its entry. Until then changes of rows keep it, and no query reads it.
+    pub(crate) ready: bool,
 }
 
 /// A CHECK constraint, as SQL.

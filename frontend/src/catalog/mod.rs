@@ -1,11 +1,11 @@
 //! What tables there are: read and changed in transactions like any other data.
 //!
 //! ```text
-//! key                                          value
-//! 01 number (4 bytes)                          version, 8 bytes, big-endian; a copy in each partition
-//! 03 table (4 bytes)                           the table's descriptor, JSON
-//! 04 counter (4 bytes)                         the last value that was handed out, 8 bytes, big-endian
-//! 10 storage (4 bytes) index (4 bytes) key     index 0: the row; others: see `descriptor::Index`
+//! engine's table   key                                          value
+//! sql catalog      01 number (4 bytes)                          version, 8 bytes, big-endian; a copy in each partition
+//!                  03 table (4 bytes)                           the table's descriptor, JSON
+//! sql counters     04 counter (4 bytes)                         the last value handed out, 8 bytes, big-endian
+//! sql              10 storage (4 bytes) index (4 bytes) key     index 0: the row; others: see `descriptor::Index`
 //! ```
 //!
 //! Every transaction reads one copy of the version, the nearest, which costs no message. A change of the catalog
@@ -67,6 +67,13 @@ pub(crate) fn storage_prefix(storage: u32) -> Vec<u8> {
     numbered(ROW, storage)
 }
 
+/// The storage that the key of a row or an index entry is in.
+pub(crate) fn storage_of(key: &[u8]) -> Option<u32> {
+    let (space, rest) = key.split_first()?;
+    let number = rest.first_chunk()?;
+    (*space == ROW).then(|| u32::from_be_bytes(*number))
+}
+
 fn numbered(space: u8, number: u32) -> Vec<u8> {
     let mut key = Vec::with_capacity(32);
     key.push(space);
@@ -109,6 +116,11 @@ impl Catalog {
             SqlError::new("42P01", format!("relation \"{name}\" does not exist"))
                 .did_you_mean(name, self.tables.keys().map(String::as_str))
         })
+    }
+
+    /// The table with that number.
+    pub(crate) fn table_numbered(&self, id: u32) -> Option<&Arc<Table>> {
+        self.tables().find(|table| table.id == id)
     }
 
     /// The table that an index belongs to, and its number in there.
@@ -222,7 +234,7 @@ impl Catalog {
             deferred.put(engine_table, key.clone(), self.version.to_be_bytes().to_vec());
         }
         for id in changed {
-            match self.tables().find(|table| table.id == *id) {
+            match self.table_numbered(*id) {
                 Some(table) => {
                     let bytes = serde_json::to_vec(&**table).map_err(|error| {
                         SqlError::new(

@@ -1,39 +1,56 @@
 //! The data that definitions concern: rows that must satisfy a new constraint, and indexes and storages that are filled.
 //!
-//! All of it is part of the transaction: the rows are read in pages, so that a change of them meanwhile is a conflict, and
-//! what is built is seen when it commits.
+//! A transaction that somebody has begun builds all of it itself; then a change of the rows meanwhile is a conflict, and what
+//! is built is seen when it commits. See `online` for what is built in batches.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use gannet_engine::{Direction, KeyRange};
 
-use crate::catalog::{Index, PRIMARY_INDEX, Table};
+use crate::catalog::{Index, PREFIX_BYTES, PRIMARY_INDEX, Table};
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
 use crate::execute::scan::after;
 use crate::execute::write::duplicate_key;
 use crate::execute::{BATCH_ROWS, Context, Row};
 
-/// Calls `see` with all rows of a table, page by page: primary keys and rows.
+/// All rows of a table.
+pub(super) fn whole(table: &Table) -> KeyRange {
+    let prefix = table.prefix(PRIMARY_INDEX);
+    KeyRange { to: Bound::Excluded(after(prefix.clone())), from: Bound::Included(prefix) }
+}
+
+/// Rows with their primary keys.
+pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
+
+/// The first rows of a range of a table, at most `rows_max`, and what is left of the range.
+pub(super) fn page(
+    table: &Table,
+    range: &KeyRange,
+    rows_max: usize,
+    context: &mut Context<'_, '_>,
+) -> Result<(KeyedRows, Option<KeyRange>), Failure> {
+    let missing = table.missing_values()?;
+    let page = context.scan(range, Direction::Ascending, rows_max)?;
+    let keyed = |(key, bytes): (Vec<u8>, Vec<u8>)| {
+        Ok((key[PREFIX_BYTES..].to_vec(), decode(&bytes, &Wanted::All, &missing)?))
+    };
+    let rows: Result<KeyedRows, SqlError> = page.rows.into_iter().map(keyed).collect();
+    Ok((rows?, page.rest))
+}
+
+/// Calls `see` with all rows of a table, page by page.
 fn each_page(
     table: &Table,
     context: &mut Context<'_, '_>,
-    mut see: impl FnMut(Vec<(Vec<u8>, Row)>, &mut Context<'_, '_>) -> Result<(), Failure>,
+    mut see: impl FnMut(KeyedRows, &mut Context<'_, '_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let prefix = table.prefix(PRIMARY_INDEX);
-    let length = prefix.len();
-    let missing = table.missing_values()?;
-    let to = Bound::Excluded(after(prefix.clone()));
-    let mut rest = Some(KeyRange { from: Bound::Included(prefix), to });
+    let mut rest = Some(whole(table));
     while let Some(range) = rest {
-        let page = context.scan(&range, Direction::Ascending, BATCH_ROWS)?;
-        let mut rows = Vec::with_capacity(page.rows.len());
-        for (key, bytes) in page.rows {
-            rows.push((key[length..].to_vec(), decode(&bytes, &Wanted::All, &missing)?));
-        }
+        let (rows, left) = page(table, &range, BATCH_ROWS, context)?;
         see(rows, context)?;
-        rest = page.rest;
+        rest = left;
     }
     Ok(())
 }
@@ -44,24 +61,25 @@ pub(super) fn fill_index(
     index: &Index,
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
-    each_page(table, context, |rows, context| {
-        let entries: Vec<(Vec<u8>, Vec<u8>)> =
-            rows.iter().map(|(primary, row)| table.entry(index, row, primary)).collect();
-        let mut keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_slice()).collect();
-        keys.sort_unstable();
-        let twice = keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_vec());
-        let taken = match twice {
-            Some(key) => entries.iter().position(|(other, _)| *other == key),
-            None => put_new(context, entries)?,
-        };
-        match taken {
-            None => Ok(()),
-            Some(number) => {
-                let error = duplicate_key(table, &index.name, &index.columns, &rows[number].1);
-                Err(not_built(&index.name, error).into())
-            }
+    each_page(table, context, |rows, context| add_entries(table, index, rows, context))
+}
+
+/// Adds the entries of rows to an index, but for those that are there.
+pub(super) fn add_entries(
+    table: &Table,
+    index: &Index,
+    rows: KeyedRows,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let entries = rows.iter().map(|(primary, row)| table.entry(index, row, primary)).collect();
+    // An entry with this row's primary key in it is this row's.
+    match put_new(context, entries, true)? {
+        None => Ok(()),
+        Some(number) => {
+            let error = duplicate_key(table, &index.name, &index.columns, &rows[number].1);
+            Err(not_built(&index.name, error).into())
         }
-    })
+    }
 }
 
 /// The error for rows that are no set of keys.
@@ -74,10 +92,7 @@ fn not_built(name: &str, error: SqlError) -> SqlError {
 }
 
 pub(super) fn is_empty(table: &Table, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
-    let prefix = table.prefix(PRIMARY_INDEX);
-    let to = Bound::Excluded(after(prefix.clone()));
-    let range = KeyRange { from: Bound::Included(prefix), to };
-    Ok(context.scan(&range, Direction::Ascending, 1)?.rows.is_empty())
+    Ok(context.scan(&whole(table), Direction::Ascending, 1)?.rows.is_empty())
 }
 
 pub(super) fn check_no_nulls(
@@ -108,43 +123,50 @@ pub(super) fn rebuild(
     table: &Table,
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
-    let columns = table.primary_columns();
-    let name = table.primary_key.as_ref().map_or("", |key| &key.name);
-    each_page(before, context, |rows, context| {
-        let mut puts = Vec::with_capacity(rows.len() * (1 + table.indexes.len()));
-        let mut primary_keys = BTreeSet::new();
-        for (_, row) in &rows {
-            no_nulls(table, columns, row)?;
-            let primary = table.primary_bytes(row, None);
-            puts.push((table.row_key(&primary), encode(row)));
-            for index in &table.indexes {
-                puts.push(table.entry(index, row, &primary));
-            }
-            if !primary_keys.insert(primary) {
-                return Err(not_built(name, duplicate_key(table, name, columns, row)).into());
-            }
-        }
-        match put_new(context, puts)? {
-            None => Ok(()),
-            Some(number) => {
-                let row = &rows[number / (1 + table.indexes.len())].1;
-                Err(not_built(name, duplicate_key(table, name, columns, row)).into())
-            }
-        }
-    })
+    each_page(before, context, |rows, context| add_rows(table, rows, context))
 }
 
-/// Puts keys that are new to the transaction. Gives the number of the first one that is there already.
+/// Writes rows of another storage under the primary key of `table`.
+pub(super) fn add_rows(
+    table: &Table,
+    rows: KeyedRows,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let columns = table.primary_columns();
+    let keys_per_row = 1 + table.indexes.len();
+    let mut puts = Vec::with_capacity(rows.len() * keys_per_row);
+    for (_, row) in &rows {
+        no_nulls(table, columns, row)?;
+        let primary = table.primary_bytes(row, None);
+        puts.push((table.row_key(&primary), encode(row)));
+        puts.extend(table.indexes.iter().map(|index| table.entry(index, row, &primary)));
+    }
+    match put_new(context, puts, false)? {
+        None => Ok(()),
+        Some(number) => {
+            let name = table.primary_key.as_ref().map_or("", |key| &key.name);
+            let row = &rows[number / keys_per_row].1;
+            Err(not_built(name, duplicate_key(table, name, columns, row)).into())
+        }
+    }
+}
+
+/// Puts keys. Gives the number of the first that is there already, or that comes twice; one that is there with the same value
+/// may be left as it is.
 fn put_new(
     context: &mut Context<'_, '_>,
     puts: Vec<(Vec<u8>, Vec<u8>)>,
+    same_is_left: bool,
 ) -> Result<Option<usize>, Failure> {
-    let keys = puts.iter().map(|(key, _)| key.clone()).collect();
-    let there = context.get_many(keys)?;
-    if let Some(taken) = there.iter().position(Option::is_some) {
-        return Ok(Some(taken));
-    }
-    for (key, value) in puts {
+    let there = context.get_many(puts.iter().map(|(key, _)| key.clone()).collect())?;
+    let mut put = BTreeSet::new();
+    for (number, ((key, value), there)) in puts.into_iter().zip(there).enumerate() {
+        if same_is_left && there.as_ref() == Some(&value) {
+            continue;
+        }
+        if there.is_some() || !put.insert(key.clone()) {
+            return Ok(Some(number));
+        }
         context.put(key, value)?;
     }
     Ok(None)

@@ -1,6 +1,7 @@
 //! What a running statement has at hand: its transaction, parameters, limits.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -80,40 +81,33 @@ impl<'c, 's> Context<'c, 's> {
         }
     }
 
-    /// The values of keys, in one round trip.
-    pub(crate) fn get_many(
-        &mut self,
-        mut keys: Vec<Vec<u8>>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
-        let check = !self.transaction.version_read;
-        if check {
-            keys.push(self.resources.database.versions.near(self.coordinator.node()).clone());
-        }
+    /// The values of keys of one table, in one round trip.
+    pub(crate) fn get_many(&mut self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+        self.check_version()?;
         self.round_trips += 1;
         let table = self.resources.database.table;
+        let unshared = keys.first().is_some_and(|key| self.transaction.is_unshared(key));
         let deferred = &mut self.transaction.deferred;
-        let mut values = deferred.get_many(self.coordinator, table, &keys)?;
-        if check {
-            let version = values.pop().flatten();
-            self.see_version(version.as_deref())?;
-        }
-        Ok(values)
-    }
-
-    fn see_version(&mut self, bytes: Option<&[u8]>) -> Result<(), Failure> {
-        let version = Catalog::version_from_bytes(bytes)?;
-        if version != self.transaction.catalog.version {
-            return Err(Failure::StaleCatalog);
-        }
-        self.transaction.version_read = true;
-        Ok(())
+        Ok(if unshared {
+            deferred.get_many_unshared(self.coordinator, table, &keys)?
+        } else {
+            deferred.get_many(self.coordinator, table, &keys)?
+        })
     }
 
     /// Reads the catalog's version unless the transaction has.
     pub(crate) fn check_version(&mut self) -> Result<(), Failure> {
-        if !self.transaction.version_read {
-            self.get_many(Vec::new())?;
+        if self.transaction.version_read {
+            return Ok(());
         }
+        let Database { catalog_table, versions, .. } = &*self.resources.database;
+        let key = std::slice::from_ref(versions.near(self.coordinator.node()));
+        let found = self.transaction.deferred.get_many(self.coordinator, *catalog_table, key)?;
+        let version = Catalog::version_from_bytes(found[0].as_deref())?;
+        if version != self.transaction.catalog.version {
+            return Err(Failure::StaleCatalog);
+        }
+        self.transaction.version_read = true;
         Ok(())
     }
 
@@ -136,8 +130,16 @@ impl<'c, 's> Context<'c, 's> {
         self.check_version()?;
         self.round_trips += 1;
         let table = self.resources.database.table;
+        let (Bound::Included(from) | Bound::Excluded(from)) = &range.from else {
+            return Err(SqlError::new("XX000", "a range of rows starts nowhere").into());
+        };
+        let unshared = self.transaction.is_unshared(from);
         let deferred = &mut self.transaction.deferred;
-        Ok(deferred.scan(self.coordinator, table, range, direction, limit)?)
+        Ok(if unshared {
+            deferred.scan_unshared(self.coordinator, table, range, direction, limit)?
+        } else {
+            deferred.scan(self.coordinator, table, range, direction, limit)?
+        })
     }
 
     /// Sets a key that was read.

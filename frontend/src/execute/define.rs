@@ -2,7 +2,7 @@
 //!
 //! TRUNCATE gives a table a new storage; the old one is emptied after the commit.
 //!
-//! *Not here*: the data that is checked and built for a definition, which is in `build`.
+//! *Not here*: the data that is checked and built for a definition, in `build`; how that goes on in batches, in `online`.
 
 use std::sync::Arc;
 
@@ -20,6 +20,18 @@ struct Changes {
     catalog: Catalog,
     changed: Vec<u32>,
     notices: Vec<String>,
+    /// Whether what is large is built after the commit.
+    builds_later: bool,
+    build: Option<Build>,
+}
+
+/// What is built after a definition was declared.
+#[derive(Clone, Debug)]
+pub(super) enum Build {
+    /// The entries of an index that is not ready.
+    Index { table: u32, index: u32 },
+    /// The rows of a table that is frozen, in the storage and under the primary key that it is to have.
+    PrimaryKey(Box<Table>),
 }
 
 /// Runs a definition.
@@ -30,9 +42,70 @@ pub(super) fn run(
     definition: &Definition,
     context: &mut Context<'_, '_>,
 ) -> Result<Output, Failure> {
-    context.check_version()?;
-    let catalog = Catalog::clone(&context.transaction.catalog);
-    let mut changes = Changes { catalog, changed: Vec::new(), notices: Vec::new() };
+    apply(definition, false, context).map(|(output, _)| output)
+}
+
+/// Runs a definition but for what takes a look at every row of a table, which it returns.
+///
+/// # Errors
+/// What ends the statement.
+pub(super) fn declare(
+    definition: &Definition,
+    context: &mut Context<'_, '_>,
+) -> Result<(Output, Option<Build>), Failure> {
+    apply(definition, true, context)
+}
+
+/// Puts what was built to use.
+///
+/// # Errors
+/// SQLSTATE 55006 if the table has been changed meanwhile.
+pub(super) fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let mut changes = Changes::new(false, context)?;
+    let mut table = changes.declared(build)?;
+    match build {
+        Build::Index { index, .. } => {
+            let built = table.indexes.iter_mut().filter(|other| other.id == *index);
+            built.for_each(|index| index.ready = true);
+        }
+        Build::PrimaryKey(rebuilt) => {
+            context.transaction.drop_storage(table.storage);
+            table = Table::clone(rebuilt);
+        }
+    }
+    changes.put(table);
+    changes.write(context).map(|_| ())
+}
+
+/// Takes back what was declared and could not be built.
+///
+/// # Errors
+/// Those of the engine.
+pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let mut changes = Changes::new(false, context)?;
+    // Whoever has changed it so that this is not what was declared has taken it back.
+    let Ok(mut table) = changes.declared(build) else { return Ok(()) };
+    match build {
+        Build::Index { index, .. } => {
+            let stored = Stored { storage: table.storage, index: Some(*index) };
+            context.transaction.dropped.insert(stored);
+            table.indexes.retain(|other| other.id != *index);
+        }
+        Build::PrimaryKey(rebuilt) => {
+            context.transaction.drop_storage(rebuilt.storage);
+            table.frozen = false;
+        }
+    }
+    changes.put(table);
+    changes.write(context).map(|_| ())
+}
+
+fn apply(
+    definition: &Definition,
+    builds_later: bool,
+    context: &mut Context<'_, '_>,
+) -> Result<(Output, Option<Build>), Failure> {
+    let mut changes = Changes::new(builds_later, context)?;
     let tag = match definition {
         Definition::CreateTable { name, if_not_exists, columns, constraints } => {
             if changes.is_new(name, *if_not_exists)? {
@@ -67,18 +140,45 @@ pub(super) fn run(
             "ALTER TABLE"
         }
     };
-    let Changes { mut catalog, changed, notices } = changes;
-    if !changed.is_empty() {
-        let database = &context.resources.database;
-        let place = (database.table, &database.versions);
-        let deferred = &mut context.transaction.deferred;
-        catalog.write(context.coordinator, deferred, place, &changed)?;
-        context.transaction.catalog = Arc::new(catalog);
-    }
-    Ok(Output { rows: None, tag: tag.to_owned(), notices })
+    let build = changes.build.take();
+    let notices = changes.write(context)?;
+    Ok((Output { rows: None, tag: tag.to_owned(), notices }, build))
 }
 
 impl Changes {
+    fn new(builds_later: bool, context: &mut Context<'_, '_>) -> Result<Self, Failure> {
+        context.check_version()?;
+        let catalog = Catalog::clone(&context.transaction.catalog);
+        let (changed, notices) = (Vec::new(), Vec::new());
+        Ok(Self { catalog, changed, notices, builds_later, build: None })
+    }
+
+    /// Makes the changes part of the transaction; the notices.
+    fn write(self, context: &mut Context<'_, '_>) -> Result<Vec<String>, Failure> {
+        let Self { mut catalog, changed, notices, .. } = self;
+        if !changed.is_empty() {
+            let database = &context.resources.database;
+            let place = (database.catalog_table, &database.versions);
+            let deferred = &mut context.transaction.deferred;
+            catalog.write(context.coordinator, deferred, place, &changed)?;
+            context.transaction.catalog = Arc::new(catalog);
+        }
+        Ok(notices)
+    }
+
+    /// The table for which something is built, as it was declared.
+    fn declared(&self, build: &Build) -> Result<Table, SqlError> {
+        let table = match build {
+            Build::Index { table, .. } => self.catalog.table_numbered(*table),
+            Build::PrimaryKey(table) => self.catalog.table_numbered(table.id),
+        };
+        let is_declared = |table: &&Arc<Table>| match build {
+            Build::Index { index, .. } => table.indexes.iter().any(|i| i.id == *index && !i.ready),
+            Build::PrimaryKey(_) => table.frozen,
+        };
+        table.filter(is_declared).map(|table| Table::clone(table)).ok_or_else(changed_meanwhile)
+    }
+
     fn put(&mut self, table: Table) {
         self.changed.push(table.id);
         self.catalog.put(table);
@@ -136,7 +236,9 @@ fn create_table(
         hidden_counter: new_object(context)?,
         indexes: Vec::new(),
         checks: Vec::new(),
+        frozen: false,
     };
+    context.transaction.created.insert(table.storage);
     for column in columns {
         let column = built_column(changes, &table.name, column, context)?;
         table.columns.push(column);
@@ -213,7 +315,8 @@ fn add_constraint(
             let name = named(name, otherwise)?;
             let columns = key_columns(table, columns)?;
             let id = new_object(context)?;
-            table.indexes.push(Index { id, name, columns, unique: true, constraint: true });
+            let index = Index { id, name, columns, unique: true, constraint: true, ready: true };
+            table.indexes.push(index);
         }
         NewConstraint::Check { name, sql, columns } => {
             let middle = if let [column] = columns.as_slice() {
@@ -245,6 +348,12 @@ fn key_columns(table: &Table, names: &[String]) -> Result<Vec<usize>, SqlError> 
     Ok(columns)
 }
 
+/// The error for a table that is not what it was when a build began.
+pub(super) fn changed_meanwhile() -> SqlError {
+    SqlError::new("55006", "the table was changed by another definition while this one was built")
+        .with_hint("run the statement again")
+}
+
 fn create_index(
     changes: &mut Changes,
     new: &NewIndex,
@@ -263,8 +372,13 @@ fn create_index(
     }
     let columns = key_columns(&table, &new.columns)?;
     let id = new_object(context)?;
-    let index = Index { id, name, columns, unique: new.unique, constraint: false };
-    fill_index(&table, &index, context)?;
+    let ready = !changes.builds_later;
+    let index = Index { id, name, columns, unique: new.unique, constraint: false, ready };
+    if ready {
+        fill_index(&table, &index, context)?;
+    } else {
+        changes.build = Some(Build::Index { table: table.id, index: id });
+    }
     table.indexes.push(index);
     changes.put(table);
     Ok(())
@@ -290,7 +404,7 @@ fn drop_table(
     };
     changes.catalog.remove(table.id);
     changes.changed.push(table.id);
-    context.transaction.dropped.insert(Stored { storage: table.storage, index: None });
+    context.transaction.drop_storage(table.storage);
     Ok(())
 }
 
@@ -331,8 +445,9 @@ fn truncate(
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
     let mut table = Table::clone(changes.catalog.require(name)?);
-    context.transaction.dropped.insert(Stored { storage: table.storage, index: None });
+    context.transaction.drop_storage(table.storage);
     table.storage = new_object(context)?;
+    context.transaction.created.insert(table.storage);
     if restart {
         for counter in table.columns.iter_mut().filter_map(|column| column.counter.as_mut()) {
             counter.id = new_object(context)?;
@@ -475,12 +590,26 @@ fn add_checked_constraint(
     add_constraint(changes, table, constraint, context)?;
     match constraint {
         NewConstraint::PrimaryKey { .. } => {
-            context.transaction.dropped.insert(Stored { storage: before.storage, index: None });
             table.storage = new_object(context)?;
+            if before.frozen {
+                return Err(changed_meanwhile().into());
+            }
+            if changes.builds_later {
+                changes.build = Some(Build::PrimaryKey(Box::new(table.clone())));
+                *table = Table { frozen: true, ..before };
+                return Ok(());
+            }
+            context.transaction.drop_storage(before.storage);
+            context.transaction.created.insert(table.storage);
             rebuild(&before, table, context)
         }
         NewConstraint::Unique { .. } => {
-            let index = table.indexes.last().expect("the index was added above");
+            let index = table.indexes.last_mut().expect("the index was added above");
+            if changes.builds_later {
+                index.ready = false;
+                changes.build = Some(Build::Index { table: table.id, index: index.id });
+                return Ok(());
+            }
             fill_index(&before, index, context)
         }
         NewConstraint::Check { name: _, .. } if is_empty(&before, context)? => Ok(()),

@@ -3,7 +3,7 @@
 //! ```text
 //! scan  operator  join  aggregate      rows: each operator gives batches
 //! write                                INSERT, UPDATE, DELETE
-//! define  build                        the catalog; rows and indexes that definitions concern
+//! define  build  online                the catalog; rows and indexes that definitions concern
 //! copy                                 COPY
 //! ```
 //!
@@ -16,6 +16,7 @@ mod context;
 pub(crate) mod copy;
 pub(crate) mod define;
 mod join;
+pub(crate) mod online;
 mod operator;
 mod scan;
 pub(crate) mod transaction;

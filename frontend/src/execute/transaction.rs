@@ -7,11 +7,13 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Coordinator, Deferred, Direction, KeyRange, Savepoint};
+use gannet_engine::{Abort, Coordinator, Deferred, Direction, KeyRange, Savepoint, TableId};
 
-use crate::catalog::{Catalog, index_prefix, storage_prefix};
+use crate::catalog::{Catalog, Table, index_prefix, storage_of, storage_prefix};
+use crate::database::Database;
 use crate::error::{Failure, SqlError};
-use crate::execute::Resources;
+use crate::execute::{Context, Resources};
+use crate::value::Value;
 
 /// Runs of a transaction before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
@@ -32,6 +34,12 @@ pub(crate) struct Transaction {
     pub(crate) catalog: Arc<Catalog>,
     /// Whether the version of the catalog has been read.
     pub(crate) version_read: bool,
+    /// Whether its catalog is another transaction's, which publishes it.
+    is_part: bool,
+    /// Storages that it has created, of which nobody else knows yet.
+    pub(crate) created: BTreeSet<u32>,
+    /// What has been written there in transactions of their own; removed unless this one commits.
+    pub(crate) filled: Filled,
     /// What is emptied once it has committed.
     pub(crate) dropped: BTreeSet<Stored>,
     pub(crate) savepoints: Vec<NamedSavepoint>,
@@ -52,9 +60,37 @@ impl Transaction {
             deferred: Deferred::new(),
             catalog,
             version_read: false,
+            is_part: false,
+            created: BTreeSet::new(),
+            filled: Filled::default(),
             dropped: BTreeSet::new(),
             savepoints: Vec::new(),
         }
+    }
+
+    /// Empties a storage once this transaction has committed.
+    pub(crate) fn drop_storage(&mut self, storage: u32) {
+        self.dropped.insert(Stored { storage, index: None });
+    }
+
+    /// One that writes part of what another transaction has created, which depends on that catalog already.
+    pub(crate) fn part_of(catalog: Arc<Catalog>) -> Self {
+        Self { version_read: true, is_part: true, ..Self::new(catalog) }
+    }
+
+    /// Whether nobody else can reach the row or index entry with this key.
+    pub(crate) fn is_unshared(&self, key: &[u8]) -> bool {
+        !self.created.is_empty() && storage_of(key).is_some_and(|own| self.created.contains(&own))
+    }
+
+    /// Whether the rows of a table may be written before this transaction commits, in transactions of their own: nobody
+    /// else knows them, nothing that this one has read or written meets them, and it goes back to no savepoint.
+    pub(crate) fn may_fill(&self, database: &Database, table: &Table) -> bool {
+        let prefix = storage_prefix(table.storage);
+        self.created.contains(&table.storage)
+            && self.savepoints.is_empty()
+            && !self.deferred.depends_on(database.table)
+            && !self.deferred.concerns(database.table, &prefix)
     }
 
     /// SAVEPOINT.
@@ -99,24 +135,94 @@ impl Transaction {
         resources: &Resources,
     ) -> Result<(), Abort> {
         self.deferred.commit(coordinator)?;
-        if self.catalog.private {
+        self.filled.keep();
+        if self.catalog.private && !self.is_part {
             resources.database.publish(Arc::clone(&self.catalog));
         }
         for stored in self.dropped {
             // What is left takes memory and nothing else.
-            let _ = clear(coordinator, resources, stored);
+            let _ = clear(coordinator, resources.database.table, stored);
         }
         Ok(())
     }
 }
 
-/// Removes keys that nobody sees any more.
-fn clear(
+/// Storages with rows that are there before the transaction that created them has committed.
+#[derive(Default)]
+pub(crate) struct Filled(Option<(Arc<Database>, BTreeSet<u32>)>);
+
+impl Filled {
+    pub(crate) fn add(&mut self, database: &Arc<Database>, storage: u32) {
+        let new = || (Arc::clone(database), BTreeSet::new());
+        self.0.get_or_insert_with(new).1.insert(storage);
+    }
+
+    /// The transaction has committed.
+    fn keep(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Filled {
+    /// The transaction was given up: nobody will ever see its storages.
+    fn drop(&mut self) {
+        let Some((database, storages)) = self.0.take() else { return };
+        let table = database.table;
+        // Nobody waits for it. What is left if there is no room for the job takes memory and nothing else.
+        let _ = database.cluster.spawn_anywhere(move |coordinator| {
+            for storage in storages {
+                let _ = clear(coordinator, table, Stored { storage, index: None });
+            }
+        });
+    }
+}
+
+/// Runs work as a transaction of its own until it commits; [`Failure::StaleCatalog`] if the catalog has changed.
+///
+/// # Errors
+/// Those of the last run.
+pub(crate) fn alone<T>(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
+    parameters: &[Value],
+    begin: impl Fn() -> Transaction,
+    work: impl Fn(&mut Context<'_, '_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    retried(coordinator, |coordinator, attempt| {
+        let mut transaction = begin();
+        let mut context = Context::new(coordinator, &mut transaction, resources, parameters);
+        context.attempt = attempt;
+        match work(&mut context) {
+            Ok(output) => {
+                transaction.commit(coordinator, resources)?;
+                Ok(output)
+            }
+            Err(failure) => Err(given_up(coordinator, &mut transaction, failure)),
+        }
+    })
+}
+
+/// What a transaction that is given up fails with: a conflict, if what it had read was not valid.
+pub(crate) fn given_up(
+    coordinator: &mut Coordinator<'_>,
+    transaction: &mut Transaction,
+    failure: Failure,
+) -> Failure {
+    match failure {
+        Failure::Error(_) => match transaction.deferred.give_up(coordinator) {
+            Err(abort) if abort.is_conflict() => abort.into(),
+            _ => failure,
+        },
+        Failure::Abort(_) | Failure::StaleCatalog => failure,
+    }
+}
+
+/// Removes keys that nobody sees any more.
+pub(crate) fn clear(
+    coordinator: &mut Coordinator<'_>,
+    table: TableId,
     stored: Stored,
 ) -> Result<(), Failure> {
-    let table = resources.database.table;
     let prefix = match stored.index {
         None => storage_prefix(stored.storage),
         Some(index) => index_prefix(stored.storage, index),

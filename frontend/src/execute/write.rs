@@ -43,26 +43,24 @@ pub(super) fn insert(
     context: &mut Context<'_, '_>,
 ) -> Result<(u64, Option<Vec<Row>>), Failure> {
     let source = context.rows(&insert.source)?;
-    insert_rows(insert, source, context)
+    insert_rows(insert, &source, context)
 }
 
 /// Inserts rows of the source that are in memory.
 pub(crate) fn insert_rows(
     insert: &Insert,
-    source: Vec<Row>,
+    source: &[Row],
     context: &mut Context<'_, '_>,
 ) -> Result<(u64, Option<Vec<Row>>), Failure> {
     let mut count = 0;
     let mut returned = insert.returning.as_ref().map(|_| Vec::new());
-    let mut source = source.into_iter().peekable();
     // Rows that this statement has inserted or updated, which ON CONFLICT must not update again.
     let mut touched = BTreeSet::new();
-    while source.peek().is_some() {
+    for chunk in source.chunks(BATCH_ROWS) {
         context.check_cancel()?;
-        let mut rows = Vec::new();
-        for row in source.by_ref().take(BATCH_ROWS) {
-            rows.push(context.values(&insert.values, &row)?);
-        }
+        let rows: Result<Vec<Row>, Failure> =
+            chunk.iter().map(|row| context.values(&insert.values, row)).collect();
+        let rows = rows?;
         let written = insert_batch(insert, rows, &mut touched, context)?;
         count += written.len() as u64;
         if let (Some(returned), Some(expressions)) = (&mut returned, &insert.returning) {

@@ -44,7 +44,8 @@ pub(super) fn choose(
 ) -> Chosen {
     let conditions: Vec<Expression> = conditions.into_iter().map(as_list).collect();
     let known = known_columns(table, &conditions, is_own, outside);
-    let secondary = (0..table.indexes.len()).map(IndexChoice::Secondary);
+    let ready = (0..table.indexes.len()).filter(|number| table.indexes[*number].ready);
+    let secondary = ready.map(IndexChoice::Secondary);
     let indexes = table.primary_key.iter().map(|_| IndexChoice::Primary).chain(secondary);
     let mut best: Option<(usize, bool, IndexChoice)> = None;
     for index in indexes {

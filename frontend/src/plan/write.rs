@@ -86,7 +86,14 @@ impl Binder {
             let message = format!("relation \"{schema}.{bare}\" does not exist");
             return Err(SqlError::new("42P01", message));
         }
-        self.catalog.require(bare).cloned()
+        let table = self.catalog.require(bare)?;
+        if table.frozen {
+            let message = format!("relation \"{bare}\" is getting another primary key");
+            return Err(SqlError::new("55006", message).with_hint(
+                "change its rows when ALTER TABLE ... ADD PRIMARY KEY has ended; they can be read meanwhile",
+            ));
+        }
+        Ok(Arc::clone(table))
     }
 
     fn target_scope(table: &Table, alias: &str) -> Rc<Scope> {
@@ -476,7 +483,8 @@ fn unique_index(table: &Table, fits: impl Fn(&str, &[usize]) -> bool) -> Option<
         return Some(IndexChoice::Primary);
     }
     let mut indexes = table.indexes.iter();
-    let found = indexes.position(|index| index.unique && fits(&index.name, &index.columns));
+    let found =
+        indexes.position(|index| index.unique && index.ready && fits(&index.name, &index.columns));
     found.map(IndexChoice::Secondary)
 }
 

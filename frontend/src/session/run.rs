@@ -5,11 +5,10 @@ use std::sync::Arc;
 use gannet_engine::Coordinator;
 
 use crate::catalog::Catalog;
-use crate::database::Database;
 use crate::error::{Failure, SqlError};
 use crate::execute::copy::BATCH_ROWS;
-use crate::execute::transaction::{committed, retried};
-use crate::execute::{self, Context, Output, Resources, Row, Transaction};
+use crate::execute::transaction::{alone, given_up};
+use crate::execute::{self, Context, Output, Resources, Row, Transaction, online};
 use crate::expression::function::Facts;
 use crate::parser;
 use crate::plan::statement::{self, Command, Prepared};
@@ -19,9 +18,6 @@ use crate::value::{DataType, Value};
 
 /// Times that a statement is planned anew because the catalog has changed.
 const CATALOGS_MAX: u32 = 100;
-
-/// What a job does with the transaction.
-type Work = Arc<dyn Fn(&mut Context<'_, '_>) -> Result<Output, Failure> + Send + Sync>;
 
 impl Session {
     /// The catalog that the next statement is planned with.
@@ -88,10 +84,10 @@ impl Session {
         let resources = self.resources(&self.catalog());
         let transaction = self.transaction.take();
         let job = move |coordinator: &mut Coordinator<'_>| match transaction {
-            None => (None, newest_catalog(coordinator, &resources.database)),
+            None => (None, resources.database.reload(coordinator)),
             Some(mut transaction) => {
                 let database = &resources.database;
-                let place = (database.table, &database.versions);
+                let place = (database.catalog_table, &database.versions);
                 let result = Catalog::load(coordinator, &mut transaction.deferred, place);
                 let result = result.map(|catalog| {
                     let is_newer = catalog.version != transaction.catalog.version;
@@ -177,24 +173,30 @@ impl Session {
         let (plan, parameters) = (Arc::clone(plan), Arc::clone(parameters));
         if self.status == TransactionStatus::Idle {
             let job = move |coordinator: &mut Coordinator<'_>| {
-                let catalog = &plan.catalog;
-                autocommit(coordinator, &resources, catalog, &parameters, |context| {
-                    execute::run(&plan, context)
+                current(match &plan.kind {
+                    PlanKind::Define(definition) if online::applies_to(definition) => {
+                        online::run(definition, &plan.catalog, coordinator, &resources)
+                    }
+                    _ => {
+                        let begin = || Transaction::new(Arc::clone(&plan.catalog));
+                        alone(coordinator, &resources, &parameters, begin, |context| {
+                            execute::run(&plan, context)
+                        })
+                    }
                 })
             };
             return self.spawn(job).await?;
         }
-        let work: Work = Arc::new(move |context| execute::run(&plan, context));
-        self.run_inside(work, resources, parameters).await
+        self.run_inside(move |context| execute::run(&plan, context), resources, parameters).await
     }
 
-    /// Runs part of the session's transaction.
-    async fn run_inside(
+    /// Runs part of the session's transaction; None if the catalog has changed.
+    async fn run_inside<T: Send + 'static>(
         &mut self,
-        work: Work,
+        work: impl FnOnce(&mut Context<'_, '_>) -> Result<T, Failure> + Send + 'static,
         resources: Resources,
         parameters: Arc<Vec<Value>>,
-    ) -> Result<Option<Output>, SqlError> {
+    ) -> Result<Option<T>, SqlError> {
         let Some(mut transaction) = self.transaction.take() else { return Err(aborted()) };
         let job = move |coordinator: &mut Coordinator<'_>| {
             let result = {
@@ -210,7 +212,7 @@ impl Session {
                     (Some(transaction), Err(error_of(failure)))
                 }
                 Err(failure) => {
-                    (None, Err(error_of(checked(coordinator, &mut transaction, failure))))
+                    (None, Err(error_of(given_up(coordinator, &mut transaction, failure))))
                 }
             }
         };
@@ -257,18 +259,36 @@ impl Session {
         Ok(format!("COPY {}", self.copy.as_ref().map_or(0, |copy| copy.count)))
     }
 
+    /// Tells with an error of COPY what it leaves.
+    pub(super) fn copied_so_far(&self, error: SqlError) -> SqlError {
+        let count = self.copy.as_ref().map_or(0, |copy| copy.count);
+        if self.transaction.is_some() || error.hint.is_some() || count == 0 {
+            return error;
+        }
+        let hint = format!(
+            "COPY outside a transaction commits every {BATCH_ROWS} rows: the first {count} rows are in the table"
+        );
+        error.with_hint(hint)
+    }
+
     async fn copy_batch(&mut self) -> Result<(), SqlError> {
-        for _ in 0..CATALOGS_MAX {
+        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+        let count = copy.rows.len().min(BATCH_ROWS);
+        let batch: Arc<Vec<Row>> = Arc::new(copy.rows.drain(..count).collect());
+        let sql = copy.sql.clone();
+        let (mut first, mut catalogs) = (0, 0);
+        while first < count {
+            let plan = Arc::clone(&self.copy.as_ref().ok_or_else(no_copy)?.insert);
+            let inserted = self.copy_rows(plan, Arc::clone(&batch), first).await?;
             let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-            let count = copy.rows.len().min(BATCH_ROWS);
-            let rows: Arc<Vec<Row>> = Arc::new(copy.rows[..count].to_vec());
-            let plan = Arc::clone(&copy.insert);
-            let sql = copy.sql.clone();
-            if self.copy_rows(plan, rows).await? {
-                let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-                copy.rows.drain(..count);
-                copy.count += count as u64;
-                return Ok(());
+            if let Some(inserted) = inserted {
+                first += inserted;
+                copy.count += inserted as u64;
+                continue;
+            }
+            catalogs += 1;
+            if catalogs == CATALOGS_MAX {
+                return Err(catalog_changes());
             }
             self.reload().await?;
             let prepared = self.plan(&sql, &[]).await?;
@@ -279,29 +299,51 @@ impl Session {
                 copy.insert = Arc::clone(insert);
             }
         }
-        Err(catalog_changes())
+        Ok(())
     }
 
-    /// Inserts rows; false if the catalog has changed.
-    async fn copy_rows(&mut self, plan: Arc<Plan>, rows: Arc<Vec<Row>>) -> Result<bool, SqlError> {
+    /// Inserts rows of a batch from `first` on: how many; None if the catalog has changed.
+    ///
+    /// They are a transaction of their own outside of one, and where the session's transaction has just created the table.
+    async fn copy_rows(
+        &mut self,
+        plan: Arc<Plan>,
+        batch: Arc<Vec<Row>>,
+        first: usize,
+    ) -> Result<Option<usize>, SqlError> {
+        let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy()) };
         let resources = self.resources(&plan.catalog);
-        let catalog = Arc::clone(&plan.catalog);
-        let work: Work = Arc::new(move |context| match &plan.kind {
-            PlanKind::Insert(insert) => {
-                let inserted = execute::insert_rows(insert, rows.to_vec(), context);
-                context.checked(inserted).map(|_| Output::default())
+        let table = Arc::clone(&insert.rules.table);
+        let fills = match &mut self.transaction {
+            None => false,
+            Some(transaction) => {
+                let fills = transaction.may_fill(&self.database, &table);
+                if fills {
+                    transaction.filled.add(&self.database, table.storage);
+                }
+                fills
             }
-            _ => Err(no_copy().into()),
-        });
-        let output = if self.status == TransactionStatus::Idle {
-            let job = move |coordinator: &mut Coordinator<'_>| {
-                autocommit(coordinator, &resources, &catalog, &[], |context| work(context))
-            };
-            self.spawn(job).await??
-        } else {
-            self.run_inside(work, resources, Arc::default()).await?
         };
-        Ok(output.is_some())
+        let insert = move |context: &mut Context<'_, '_>| {
+            let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy().into()) };
+            // Where others insert too, fewer at a time get through.
+            let rows = &batch[first..];
+            let rows = &rows[..(rows.len() >> (context.attempt - 1).min(6)).max(1)];
+            let inserted = execute::insert_rows(insert, rows, context);
+            context.checked(inserted).map(|_| rows.len())
+        };
+        if self.transaction.is_some() && !fills {
+            return self.run_inside(insert, resources, Arc::default()).await;
+        }
+        let catalog = Arc::clone(&resources.facts.catalog);
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            let begin = || match fills {
+                true => Transaction::part_of(Arc::clone(&catalog)),
+                false => Transaction::new(Arc::clone(&catalog)),
+            };
+            current(alone(coordinator, &resources, &[], begin, insert))
+        };
+        self.spawn(job).await?
     }
 }
 
@@ -315,56 +357,12 @@ fn is_kept(prepared: &Prepared) -> bool {
     }
 }
 
-/// The newest catalog, told to the database; whether it is newer than what that had.
-fn newest_catalog(coordinator: &mut Coordinator<'_>, database: &Database) -> Result<bool, Failure> {
-    let known = database.catalog().version;
-    let catalog = committed(coordinator, |coordinator, deferred| {
-        Catalog::load(coordinator, deferred, (database.table, &database.versions))
-    })?;
-    let is_newer = catalog.version > known;
-    database.publish(Arc::new(catalog));
-    Ok(is_newer)
-}
-
-/// Runs work as a transaction of its own until it commits; None if the catalog has changed.
-fn autocommit(
-    coordinator: &mut Coordinator<'_>,
-    resources: &Resources,
-    catalog: &Arc<Catalog>,
-    parameters: &[Value],
-    work: impl Fn(&mut Context<'_, '_>) -> Result<Output, Failure>,
-) -> Result<Option<Output>, SqlError> {
-    let result = retried(coordinator, |coordinator, attempt| {
-        let mut transaction = Transaction::new(Arc::clone(catalog));
-        let mut context = Context::new(coordinator, &mut transaction, resources, parameters);
-        context.attempt = attempt;
-        match work(&mut context) {
-            Ok(output) => {
-                transaction.commit(coordinator, resources)?;
-                Ok(output)
-            }
-            Err(failure) => Err(checked(coordinator, &mut transaction, failure)),
-        }
-    });
+/// What a transaction of its own gave; None if the catalog has changed.
+fn current<T>(result: Result<T, Failure>) -> Result<Option<T>, SqlError> {
     match result {
         Ok(output) => Ok(Some(output)),
         Err(Failure::StaleCatalog) => Ok(None),
         Err(failure) => Err(error_of(failure)),
-    }
-}
-
-/// What a transaction that is given up fails with: a conflict, if what it had read was not valid.
-fn checked(
-    coordinator: &mut Coordinator<'_>,
-    transaction: &mut Transaction,
-    failure: Failure,
-) -> Failure {
-    match failure {
-        Failure::Error(_) => match transaction.deferred.give_up(coordinator) {
-            Err(abort) if abort.is_conflict() => abort.into(),
-            _ => failure,
-        },
-        Failure::Abort(_) | Failure::StaleCatalog => failure,
     }
 }
 

@@ -261,7 +261,7 @@ pub(super) fn indexes(facts: &Facts) -> Rows {
             yes(false),
             yes(true),
             yes(false),
-            yes(true),
+            yes(row.index.is_none_or(|index| index.ready)),
             yes(true),
             yes(true),
             yes(false),

@@ -1,0 +1,140 @@
+//! What is built in batches while others work: an index of a table that has rows, a new primary key.
+//!
+//! ```text
+//! declare   the index is part of its table, not ready: changes of rows keep its entries, no query reads it
+//!           (ADD PRIMARY KEY: the table is frozen: its rows can be read and not changed)
+//! fill      page by page, in transactions of their own: entries of the rows that were there before
+//!           (ADD PRIMARY KEY: the rows, under their new keys, in another storage)
+//! finish    the index is ready (the other storage takes the place of the first)
+//! ```
+//! Every transaction depends on the version of the catalog, so that nobody writes without keeping a declared index.
+//!
+//! *Invariants*: a page depends on the table's descriptor, so that a build ends when another definition changes the
+//! table. What fails, a cancelled statement included, takes back the declaration and empties what was built.
+//!
+//! *Source*: the states of Rae et al., "Online, Asynchronous Schema Change in F1", VLDB 2013, section 3; as no
+//! transaction runs on an older version, one state in between is enough.
+//!
+//! *Not here*: definitions inside BEGIN, which build everything in their own transaction.
+
+use std::sync::Arc;
+
+use gannet_engine::{Coordinator, KeyRange};
+
+use crate::catalog::{Catalog, Table, table_key};
+use crate::error::Failure;
+use crate::execute::build::{add_entries, add_rows, page, whole};
+use crate::execute::define::{Build, changed_meanwhile, declare, finish, take_back};
+use crate::execute::transaction::alone;
+use crate::execute::{BATCH_ROWS, Context, Output, Resources, Transaction};
+use crate::plan::define::{Change, Definition, NewConstraint};
+
+/// Whether a definition may be built in batches.
+pub(crate) fn applies_to(definition: &Definition) -> bool {
+    match definition {
+        Definition::CreateIndex(_) => true,
+        Definition::AlterTable { changes, .. } => matches!(
+            &changes[..],
+            [Change::AddConstraint(
+                NewConstraint::PrimaryKey { .. } | NewConstraint::Unique { .. }
+            )]
+        ),
+        _ => false,
+    }
+}
+
+/// Runs a definition outside of any transaction.
+///
+/// # Errors
+/// [`Failure::StaleCatalog`] if it was planned with an older catalog; what ends the statement.
+pub(crate) fn run(
+    definition: &Definition,
+    catalog: &Arc<Catalog>,
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+) -> Result<Output, Failure> {
+    let begin = || Transaction::new(Arc::clone(catalog));
+    let (output, build) = alone(coordinator, resources, &[], begin, |context| {
+        let declared = declare(definition, context);
+        context.checked(declared)
+    })?;
+    let Some(build) = build else { return Ok(output) };
+    let built = fill(&build, coordinator, resources)
+        .and_then(|()| with_newest(coordinator, resources, |context| finish(&build, context)));
+    if let Err(failure) = built {
+        // If this fails too, the error above is still what the client should know.
+        let _ = with_newest(coordinator, resources, |context| take_back(&build, context));
+        return Err(failure);
+    }
+    Ok(output)
+}
+
+/// Runs a change of the newest catalog, whichever that is.
+fn with_newest(
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+    change: impl Fn(&mut Context<'_, '_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    loop {
+        let begin = || Transaction::new(resources.database.catalog());
+        match alone(coordinator, resources, &[], begin, &change) {
+            Err(Failure::StaleCatalog) => resources.database.reload(coordinator)?,
+            result => return result,
+        };
+    }
+}
+
+/// Builds, page by page.
+fn fill(
+    build: &Build,
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+) -> Result<(), Failure> {
+    let catalog = resources.database.catalog();
+    let id = match build {
+        Build::Index { table, .. } => *table,
+        Build::PrimaryKey(table) => table.id,
+    };
+    let table = catalog.table_numbered(id).ok_or_else(changed_meanwhile)?;
+    let mut rest = Some(whole(table));
+    while let Some(range) = rest {
+        let begin = || Transaction::part_of(Arc::clone(&catalog));
+        rest = alone(coordinator, resources, &[], begin, |context| {
+            fill_page(build, table, &range, context)
+        })?;
+    }
+    Ok(())
+}
+
+/// Builds what belongs to the first rows of a range; what is left of the range.
+fn fill_page(
+    build: &Build,
+    table: &Table,
+    range: &KeyRange,
+    context: &mut Context<'_, '_>,
+) -> Result<Option<KeyRange>, Failure> {
+    depend_on(table, context)?;
+    // Where others change rows, fewer at a time get through.
+    let rows_max = (BATCH_ROWS >> (context.attempt - 1).min(6)).max(1);
+    let (rows, rest) = page(table, range, rows_max, context)?;
+    match build {
+        Build::Index { index, .. } => {
+            let index = table.indexes.iter().find(|other| other.id == *index);
+            add_entries(table, index.ok_or_else(changed_meanwhile)?, rows, context)?;
+        }
+        Build::PrimaryKey(rebuilt) => add_rows(rebuilt, rows, context)?,
+    }
+    Ok(rest)
+}
+
+/// Makes the transaction fail if the table is not, or will not stay, as it was declared.
+fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let key = table_key(table.id);
+    let catalog_table = context.resources.database.catalog_table;
+    let deferred = &mut context.transaction.deferred;
+    let found =
+        deferred.get_many(context.coordinator, catalog_table, std::slice::from_ref(&key))?;
+    let found = found.into_iter().next().flatten();
+    let same = found.and_then(|bytes| serde_json::from_slice::<Table>(&bytes).ok());
+    if same.as_ref() == Some(table) { Ok(()) } else { Err(changed_meanwhile().into()) }
+}
