@@ -47,6 +47,9 @@ fn statements_of_one_message_are_one_transaction() {
     let error = server.failure("INSERT INTO t VALUES (1); INSERT INTO t VALUES (1)");
     assert!(error.contains("23505"), "{error}");
     assert_eq!(server.query("SELECT count(*) FROM t"), "0");
+    let error = server.failure("INSERT INTO t VALUES (1); VACUUM");
+    assert!(error.contains("25001"), "{error}");
+    assert_eq!(server.query("SELECT count(*) FROM t"), "0");
     server.query("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)");
     assert_eq!(server.query("SELECT count(*) FROM t"), "2");
 }

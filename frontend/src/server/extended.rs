@@ -250,7 +250,7 @@ impl Connection {
         match control {
             // What was done in the batch so far becomes part of the explicit transaction.
             Control::Begin => self.batch.implicit = false,
-            Control::End => {}
+            Control::End | Control::Outside => {}
             Control::None => {
                 let alone = message::next_type(&self.stream.input) == Some(b'S');
                 if !alone && self.session.status() == TransactionStatus::Idle {

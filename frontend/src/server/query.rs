@@ -16,6 +16,8 @@ pub(super) enum Control {
     Begin,
     /// It ends it, or goes back in it.
     End,
+    /// It runs in none.
+    Outside,
     /// Nothing.
     None,
 }
@@ -29,6 +31,8 @@ impl Control {
             Self::Begin
         } else if is(&["COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"]) {
             Self::End
+        } else if is(&["VACUUM"]) {
+            Self::Outside
         } else {
             Self::None
         }
@@ -65,7 +69,9 @@ impl Connection {
         }
         let one_transaction = statements.len() > 1
             && self.session.status() == TransactionStatus::Idle
-            && statements.iter().all(|(_, text)| Control::of(text) == Control::None);
+            && statements
+                .iter()
+                .all(|(_, text)| matches!(Control::of(text), Control::None | Control::Outside));
         if one_transaction {
             self.session.execute("BEGIN").await?;
         }
@@ -164,6 +170,7 @@ mod tests {
         assert_eq!(first_word("/* open"), "");
         assert_eq!(Control::of("/* x */ Begin;"), Control::Begin);
         assert_eq!(Control::of("beginning"), Control::None);
+        assert_eq!(Control::of("vacuum (full) t"), Control::Outside);
         assert_eq!(Control::of("rollback to a"), Control::End);
     }
 }

@@ -97,6 +97,10 @@ impl Session {
                 Ok(StatementResult::CopyIn { columns: columns.clone(), options: options.clone() })
             }
             Command::CopyOut { .. } => self.copy_out(command, sql).await,
+            Command::Nothing("VACUUM") if self.status != TransactionStatus::Idle => {
+                let message = "VACUUM cannot run inside a transaction block";
+                Err(SqlError::new("25001", message).with_hint("end it first, or leave VACUUM out"))
+            }
             Command::Nothing(tag) => Ok(done(tag)),
         }
     }
