@@ -14,6 +14,8 @@ use crate::error::{Failure, SqlError};
 use crate::execute::scan::after;
 use crate::execute::write::duplicate_key;
 use crate::execute::{BATCH_ROWS, Context, Row};
+use crate::expression::Expression;
+use crate::value::Value;
 
 /// All rows of a table.
 pub(super) fn whole(table: &Table) -> KeyRange {
@@ -115,6 +117,28 @@ fn no_nulls(table: &Table, columns: &[usize], row: &Row) -> Result<(), SqlError>
             Err(SqlError::new("23502", message))
         }
     }
+}
+
+/// Checks that a new CHECK constraint holds on all rows.
+pub(super) fn check_rows(
+    table: &Table,
+    name: &str,
+    condition: &Expression,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    each_page(table, context, |rows, context| {
+        for (_, row) in &rows {
+            // NULL satisfies a CHECK.
+            if context.value(condition, row)? == Value::Boolean(false) {
+                let relation = &table.name;
+                let message = format!(
+                    "check constraint \"{name}\" of relation \"{relation}\" is violated by some row"
+                );
+                return Err(SqlError::new("23514", message).into());
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Writes all rows under another primary key, into another storage.

@@ -11,7 +11,7 @@ use crate::catalog::{
     Table,
 };
 use crate::error::{Failure, SqlError};
-use crate::execute::build::{check_no_nulls, fill_index, is_empty, rebuild};
+use crate::execute::build::{check_no_nulls, check_rows, fill_index, is_empty, rebuild};
 use crate::execute::{Context, Output, Stored};
 use crate::plan::define::{Change, Definition, Dropped, NewColumn, NewConstraint, NewIndex};
 
@@ -318,7 +318,7 @@ fn add_constraint(
             let index = Index { id, name, columns, unique: true, constraint: true, ready: true };
             table.indexes.push(index);
         }
-        NewConstraint::Check { name, sql, columns } => {
+        NewConstraint::Check { name, sql, columns, condition: _ } => {
             let middle = if let [column] = columns.as_slice() {
                 format!("_{column}")
             } else {
@@ -488,19 +488,15 @@ fn alter(
         Change::DropConstraint { name, if_exists } => {
             drop_constraint(changes, table, name, *if_exists, context)
         }
-        Change::RenameColumn { from, to } => {
+        Change::RenameColumn { from, to, checks } => {
             let column = table.require_column(from)?;
             if table.column(to).is_some() {
                 let message =
                     format!("column \"{to}\" of relation \"{}\" already exists", table.name);
                 return Err(SqlError::new("42701", message).into());
             }
-            if !table.checks.is_empty() {
-                return Err(SqlError::unsupported("renaming a column of a table with CHECK")
-                    .with_hint("drop the constraint first, and add it again")
-                    .into());
-            }
             table.columns[column].name.clone_from(to);
+            table.checks.clone_from(checks);
             Ok(())
         }
         Change::RenameTable(name) => {
@@ -612,10 +608,10 @@ fn add_checked_constraint(
             }
             fill_index(&before, index, context)
         }
-        NewConstraint::Check { name: _, .. } if is_empty(&before, context)? => Ok(()),
-        NewConstraint::Check { .. } => Err(SqlError::unsupported("ADD CHECK to a table with rows")
-            .with_hint("declare the CHECK in CREATE TABLE")
-            .into()),
+        NewConstraint::Check { condition, .. } => {
+            let check = table.checks.last().expect("the constraint was added above");
+            check_rows(table, &check.name, condition, context)
+        }
     }
 }
 

@@ -7,12 +7,12 @@ use sqlparser::ast::{
     IndexColumn, ObjectType, RenameTableNameKind, TableConstraint, TruncateIdentityOption,
 };
 
-use crate::catalog::{AsSerial, system};
+use crate::catalog::{AsSerial, Check, system};
 use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
-use crate::plan::types;
+use crate::plan::{check, types};
 use crate::value::{DataType, Value};
 
 /// Columns of a table.
@@ -86,11 +86,12 @@ pub(crate) enum NewConstraint {
         name: Option<String>,
         columns: Vec<String>,
     },
-    /// `columns` are those that it mentions.
+    /// `columns` are those that it mentions, and `condition` is on the table's rows.
     Check {
         name: Option<String>,
         sql: String,
         columns: Vec<String>,
+        condition: Expression,
     },
 }
 
@@ -106,9 +107,11 @@ pub(crate) enum Change {
         name: String,
         if_exists: bool,
     },
+    /// With the table's CHECK constraints as they are then.
     RenameColumn {
         from: String,
         to: String,
+        checks: Vec<Check>,
     },
     RenameTable(String),
     SetNotNull(String),
@@ -249,27 +252,6 @@ impl Binder {
         Ok((expr.to_string(), value))
     }
 
-    fn check(
-        &mut self,
-        name: Option<String>,
-        expr: &Expr,
-        scope: &Rc<Scope>,
-    ) -> Result<NewConstraint, SqlError> {
-        let bound = self.condition(expr, scope, "CHECK")?;
-        if bound.any(&|part| matches!(part, Expression::Subquery(_))) {
-            return Err(SqlError::new("0A000", "cannot use subquery in check constraint"));
-        }
-        super::check_depth(bound.depth())?;
-        let mut columns = Vec::new();
-        bound.for_each_column(&mut |column| {
-            let name = &scope.columns[column].name;
-            if !columns.contains(name) {
-                columns.push(name.clone());
-            }
-        });
-        Ok(NewConstraint::Check { name, sql: expr.to_string(), columns })
-    }
-
     fn constraint(
         &mut self,
         constraint: &TableConstraint,
@@ -347,7 +329,17 @@ impl Binder {
     /// ALTER TABLE.
     pub(super) fn alter_table(&mut self, alter: &ast::AlterTable) -> Result<Definition, SqlError> {
         let name = bare_name(&names_of(&alter.name)?)?;
-        let scope = match self.catalog.table(&name) {
+        let is_rename = |operation: &AlterTableOperation| {
+            matches!(
+                operation,
+                AlterTableOperation::RenameColumn { .. } | AlterTableOperation::RenameTable { .. }
+            )
+        };
+        if alter.operations.len() > 1 && alter.operations.iter().any(is_rename) {
+            return Err(SqlError::unsupported("RENAME together with other changes")
+                .with_hint("rename in an ALTER TABLE of its own"));
+        }
+        let mut scope = match self.catalog.table(&name) {
             Some(table) => {
                 let columns = table.columns.iter().map(|c| (c.name.clone(), c.data_type));
                 Rc::new(Scope::named(&name, columns))
@@ -357,7 +349,14 @@ impl Binder {
         };
         let mut changes = Vec::with_capacity(alter.operations.len());
         for operation in &alter.operations {
-            changes.push(self.change(operation, &scope)?);
+            let change = self.change(operation, &scope)?;
+            if let Change::AddColumn { column, .. } = &change
+                && scope.columns.iter().all(|other| other.name != column.name)
+            {
+                let added = [(column.name.clone(), column.data_type)];
+                Rc::make_mut(&mut scope).append(Scope::named(&name, added));
+            }
+            changes.push(change);
         }
         Ok(Definition::AlterTable { name, if_exists: alter.if_exists, changes })
     }
@@ -384,8 +383,12 @@ impl Binder {
                 Change::DropConstraint { name: name_of(name), if_exists: *if_exists }
             }
             AlterTableOperation::RenameColumn { old_column_name, new_column_name } => {
+                let from = name_of(old_column_name);
                 let to = checked_name(name_of(new_column_name))?;
-                Change::RenameColumn { from: name_of(old_column_name), to }
+                let table = scope.columns.first().and_then(|column| column.table.as_ref());
+                let table = table.and_then(|table| self.catalog.table(table));
+                let checks = table.map(|table| check::renamed(table, &from, &to)).transpose()?;
+                Change::RenameColumn { from, to, checks: checks.unwrap_or_default() }
             }
             AlterTableOperation::RenameTable { table_name } => {
                 let (RenameTableNameKind::As(name) | RenameTableNameKind::To(name)) = table_name;

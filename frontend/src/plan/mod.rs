@@ -13,6 +13,7 @@
 mod access;
 mod bind;
 mod call;
+mod check;
 pub(crate) mod define;
 pub(crate) mod explain;
 mod from;

@@ -1,0 +1,73 @@
+//! CHECK constraints: their conditions bound, and their texts as the catalog keeps them.
+//!
+//! *Invariants*: a kept text names columns without their table, so that a table can be renamed.
+//! *Not here*: checking rows, which is in `execute`.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use sqlparser::ast::{Expr, Ident, visit_expressions_mut};
+
+use crate::catalog::{Check, Table};
+use crate::error::SqlError;
+use crate::expression::Expression;
+use crate::expression::function::quote_identifier;
+use crate::parser;
+use crate::plan::bind::{Binder, name_of};
+use crate::plan::define::NewConstraint;
+use crate::plan::scope::Scope;
+
+impl Binder {
+    /// A CHECK on rows of a table with the columns of `scope`.
+    pub(super) fn check(
+        &mut self,
+        name: Option<String>,
+        expr: &Expr,
+        scope: &Rc<Scope>,
+    ) -> Result<NewConstraint, SqlError> {
+        let condition = self.condition(expr, scope, "CHECK")?;
+        if condition.any(&|part| matches!(part, Expression::Subquery(_))) {
+            return Err(SqlError::new("0A000", "cannot use subquery in check constraint"));
+        }
+        super::check_depth(condition.depth())?;
+        let mut columns = Vec::new();
+        condition.for_each_column(&mut |column| {
+            let name = &scope.columns[column].name;
+            if !columns.contains(name) {
+                columns.push(name.clone());
+            }
+        });
+        let sql = with_columns(expr.clone(), |_| None);
+        Ok(NewConstraint::Check { name, sql, columns, condition })
+    }
+}
+
+/// The CHECK constraints of a table after one of its columns was renamed.
+///
+/// # Errors
+/// None that is expected: their texts were parsed before.
+pub(super) fn renamed(table: &Table, from: &str, to: &str) -> Result<Vec<Check>, SqlError> {
+    let renamed = |check: &Check| {
+        let expr = parser::parse_expression(&check.sql)?;
+        let sql = with_columns(expr, |name| (name == from).then(|| quote_identifier(to)));
+        Ok(Check { name: check.name.clone(), sql })
+    };
+    table.checks.iter().map(renamed).collect()
+}
+
+/// An expression as text, in which columns have no table, and those that `written` knows its name.
+fn with_columns(mut expr: Expr, written: impl Fn(&str) -> Option<String>) -> String {
+    let _: ControlFlow<()> = visit_expressions_mut(&mut expr, |part| {
+        let column = match part {
+            Expr::Identifier(column) => Some(column.clone()),
+            Expr::CompoundIdentifier(names) => names.last().cloned(),
+            _ => None,
+        };
+        if let Some(column) = column {
+            let name = written(&name_of(&column));
+            *part = Expr::Identifier(name.map_or(column, Ident::new));
+        }
+        ControlFlow::Continue(())
+    });
+    expr.to_string()
+}
