@@ -15,8 +15,8 @@ const LONG: &str =
 /// Makes the table that [`LONG`] needs.
 fn prepare_long(server: &Server) {
     let values: Vec<String> = (0..2_000).map(|i| format!("({i})")).collect();
-    server.query("CREATE TABLE n (i INTEGER PRIMARY KEY)");
-    server.query(&format!("INSERT INTO n VALUES {}", values.join(",")));
+    let insert = format!("INSERT INTO n VALUES {}", values.join(","));
+    server.query(&format!("CREATE TABLE n (i INTEGER PRIMARY KEY); {insert}"));
 }
 
 #[tokio::test]
@@ -75,6 +75,39 @@ async fn one_connection_too_many_is_told_so() {
     while server.config().connect(NoTls).await.is_err() {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn a_statement_ends_with_its_client() {
+    let server = Server::start(&["--connections-max", "1"]);
+    let connected = async || loop {
+        // The place is free once the server has seen the end of the one before.
+        match server.config().connect(NoTls).await {
+            Ok((client, connection)) => break (client, tokio::spawn(connection)),
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    prepare_long(&server);
+    let simple = format!("BEGIN; UPDATE n SET i = -1 WHERE i = 0; {LONG}");
+    for is_simple in [true, false] {
+        let (client, connection) = connected().await;
+        let statement = async {
+            match is_simple {
+                true => client.batch_execute(&simple).await,
+                false => client.execute(LONG, &[]).await.map(|_| ()),
+            }
+        };
+        // Without a cancel request, and without the message that ends a connection: the socket is closed.
+        let cut = async {
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            connection.abort();
+        };
+        let (result, ()) = tokio::join!(statement, cut);
+        assert!(result.unwrap_err().is_closed());
+    }
+    let (client, _connection) = connected().await;
+    let row = client.query_one("SELECT count(*) FROM n WHERE i = 0", &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 1);
 }
 
 #[test]

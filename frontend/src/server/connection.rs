@@ -27,6 +27,8 @@ use crate::settings;
 
 /// For the last words to a client.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a statement that runs long looks whether its client is still there.
+const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A client's connection.
 pub(super) struct Connection {
@@ -45,7 +47,7 @@ pub(super) struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// What bounds a statement: the time it may run, and requests to cancel it.
+/// What bounds a statement: the time it may run, requests to cancel it, and its client's presence.
 pub(super) struct Limits {
     /// What the server allows every statement.
     server_timeout: Option<Duration>,
@@ -69,23 +71,42 @@ impl Limits {
         self.statement_timeout = own.into_iter().chain(self.server_timeout).min();
     }
 
-    /// Waits for a statement, at most as long as it may run.
+    /// Waits for a statement, at most as long as it may run, and not for one whose client is gone.
     pub(super) async fn run<T>(
         &self,
+        stream: &Stream,
         statement: impl Future<Output = Result<T, SqlError>>,
-    ) -> Result<T, SqlError> {
-        let Some(timeout) = self.statement_timeout else {
-            return statement.await;
+    ) -> Result<T, Interruption> {
+        let timeout = async {
+            match self.statement_timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        let gone = async {
+            // Sleeps first: most statements end sooner, and of those a client may await the answer
+            // though it said that it sends no more.
+            loop {
+                tokio::time::sleep(PRESENCE_INTERVAL).await;
+                if stream.is_closed() {
+                    return;
+                }
+            }
         };
         tokio::pin!(statement);
-        if let Ok(result) = tokio::time::timeout(timeout, &mut statement).await {
-            return result;
-        }
+        let interruption = tokio::select! {
+            biased;
+            result = &mut statement => return Ok(result?),
+            () = timeout => {
+                SqlError::new("57014", "canceling statement due to statement timeout").into()
+            }
+            () = gone => Interruption::Disconnected,
+        };
         self.cancel.cancel();
-        statement.await.map_err(|error| match error.code {
-            "57014" => SqlError::new("57014", "canceling statement due to statement timeout"),
-            _ => error,
-        })
+        match statement.await {
+            Err(error) if error.code == "57014" => Err(interruption),
+            result => Ok(result?),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ impl Connection {
                 Ok(ClientMessage::CopyData(chunk)) => {
                     // After an error the session has let go of the COPY, and the messages that are left
                     // of it are skipped.
-                    self.limits.run(self.session.copy_in(&chunk)).await?;
+                    self.limits.run(&self.stream, self.session.copy_in(&chunk)).await?;
                 }
                 Ok(ClientMessage::CopyDone) => break None,
                 Ok(ClientMessage::CopyFail(message)) => break Some(message),
@@ -33,7 +33,7 @@ impl Connection {
                 }
             }
         };
-        let tag = self.limits.run(self.session.copy_end(abandoned)).await?;
+        let tag = self.limits.run(&self.stream, self.session.copy_end(abandoned)).await?;
         self.stream.replies.command_complete(&tag);
         Ok(())
     }

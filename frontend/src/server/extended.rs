@@ -108,7 +108,7 @@ impl Connection {
         let prepared = if query.trim_matches([';', ' ', '\n', '\t', '\r']).is_empty() {
             None
         } else {
-            Some(self.limits.run(self.session.prepare(query, &types)).await?)
+            Some(self.limits.run(&self.stream, self.session.prepare(query, &types)).await?)
         };
         self.statements.insert(name, Statement { prepared, control: Control::of(query) });
         self.stream.replies.parse_complete();
@@ -204,7 +204,7 @@ impl Connection {
             Progress::Bound(parameters) => {
                 self.enter_transaction(portal.statement.control).await?;
                 let run = self.session.execute_prepared(prepared, parameters);
-                match self.limits.run(run).await? {
+                match self.limits.run(&self.stream, run).await? {
                     StatementResult::Rows { columns, rows, tag } => {
                         let rows = rows.into_iter();
                         portal.progress = Progress::Rows { columns, rows, tag };

@@ -97,7 +97,7 @@ impl Connection {
             self.stream.replies.command_complete("DEALLOCATE");
             return Ok(());
         }
-        let result = self.limits.run(self.session.execute(statement)).await?;
+        let result = self.limits.run(&self.stream, self.session.execute(statement)).await?;
         match result {
             StatementResult::Rows { columns, rows, tag } => {
                 self.stream.replies.row_description(&columns, &[])?;

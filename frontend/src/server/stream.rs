@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use futures_util::FutureExt;
 use pgwire::tokio::TlsAcceptor;
 use pgwire::tokio::tokio_rustls::rustls::pki_types::pem::PemObject;
 use pgwire::tokio::tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use pgwire::tokio::tokio_rustls::rustls::{self, ServerConfig};
 use pgwire::tokio::tokio_rustls::server::TlsStream;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::replies::Replies;
@@ -64,6 +65,17 @@ impl Stream {
             Socket::Tls(socket) => socket.read_buf(&mut self.input).await?,
         };
         if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    /// Whether the client has closed its end, whatever it sent before that. Reads nothing: what a client
+    /// sends ahead stays where it presses back on the client.
+    pub(super) fn is_closed(&self) -> bool {
+        let socket = match &self.socket {
+            Socket::Plain(socket) => socket,
+            Socket::Tls(socket) => socket.get_ref().0,
+        };
+        let ready = socket.ready(Interest::READABLE).now_or_never();
+        ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
     }
 
     /// Sends the replies.
