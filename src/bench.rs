@@ -20,6 +20,7 @@ use gannet_benchmarks::{
     BenchmarkError, EchoSettings, Limit, Report, Settings, Workload, rpc_echo, run_floor,
 };
 use gannet_engine::{ClusterOptions, Topology};
+use gannet_frontend::ServerAddress;
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -107,7 +108,7 @@ struct Clients {
     /// Run them on a server that speaks PostgreSQL's protocol, such as postgres://user:password@host:port/database. Its
     /// tables of an earlier run are replaced. The options of a cluster have no effect.
     #[arg(long, value_name = "URL", value_parser = parse_server)]
-    connect: Option<tokio_postgres::Config>,
+    connect: Option<ServerAddress>,
     /// Sessions, each with one transaction in flight [default: 16; 1 for copy, scan and sum].
     #[arg(long)]
     clients: Option<usize>,
@@ -297,7 +298,7 @@ fn with_sql<W: SqlWorkload>(
         seed: settings.seed,
     };
     match &clients.connect {
-        Some(server) => run_sql(workload, &Server::new(server.clone()), &sql),
+        Some(server) => run_sql(workload, &Server::new(server)?, &sql),
         None => run_sql(workload, &Embedded::open(&settings.cluster)?, &sql),
     }
 }
@@ -391,13 +392,8 @@ fn output_error(path: &std::path::Path, source: std::io::Error) -> CommandError 
     CommandError::Output { path: path.display().to_string(), source }
 }
 
-/// A URL, or `key=value` pairs, as libpq reads them.
-fn parse_server(text: &str) -> Result<tokio_postgres::Config, String> {
-    let config: tokio_postgres::Config = text.parse().map_err(|error| format!("{error}"))?;
-    if config.get_hosts().is_empty() {
-        return Err("name a host, such as postgres://user@127.0.0.1:5433/database".to_owned());
-    }
-    Ok(config)
+fn parse_server(text: &str) -> Result<ServerAddress, String> {
+    ServerAddress::parse(text).map_err(|error| error.to_string())
 }
 
 /// A number and its unit: `ms`, `s`, `m`.

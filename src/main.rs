@@ -34,7 +34,7 @@ enum Command {
     /// Run clusters in virtual time, under faults, from seeds, and check what they did.
     Simulate(simulate::Arguments),
     /// The SQL shell, on a cluster in this process or on a server.
-    Sql(sql::Arguments),
+    Sql(Box<sql::Arguments>),
     /// Add a user to the users file of `gannet serve`.
     User(user::Arguments),
 }
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => {
             simulate::run(&arguments).map_err(|error| error.to_string())
         }
-        Command::Sql(arguments) => sql::run(arguments)
+        Command::Sql(arguments) => sql::run(*arguments)
             .map(|passed| 1 - u8::from(passed))
             .map_err(|error| error.to_string()),
         Command::User(arguments) => {

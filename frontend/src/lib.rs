@@ -18,6 +18,7 @@ mod parser;
 mod plan;
 mod postgres_type;
 mod server;
+mod server_address;
 mod session;
 mod settings;
 mod shell;
@@ -27,9 +28,10 @@ mod value;
 pub use database::Database;
 pub use error::SqlError;
 pub use server::{ServerError, ServerOptions, TlsError, Users, UsersError, add_user, serve};
+pub use server_address::{AddressError, ServerAddress, SslMode};
 pub use session::{
     CancelHandle, Column, CopyFormat, CopyOptions, PreparedStatement, Session, StatementResult,
     TransactionStatus,
 };
-pub use shell::{Mode, Script, ServerAddress, ShellError, ShellOptions, ShellTarget, run_shell};
+pub use shell::{Mode, Script, ShellError, ShellOptions, ShellTarget, run_shell};
 pub use value::{DataType, Value};

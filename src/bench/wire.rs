@@ -3,19 +3,25 @@
 use bytes::{Bytes, BytesMut};
 use futures_util::SinkExt;
 use gannet_benchmarks::sql::{SqlConnection, SqlConnector, SqlFailure, SqlRows, SqlValue, Target};
+use gannet_frontend::ServerAddress;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Config, Row, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A server.
 pub(super) struct Server {
     config: Config,
+    tls: MakeRustlsConnect,
     /// Its address, without a password.
     name: String,
 }
 
 impl Server {
-    /// The server that a connection string names, such as `postgres://user:password@host:port/database`.
-    pub(super) fn new(config: Config) -> Self {
+    /// The server at an address.
+    pub(super) fn new(address: &ServerAddress) -> Result<Self, SqlFailure> {
+        let (config, tls) = address
+            .connector()
+            .map_err(|error| SqlFailure { code: "08001".to_owned(), message: error.to_string() })?;
         let hosts: Vec<_> = config
             .get_hosts()
             .iter()
@@ -27,7 +33,8 @@ impl Server {
                 tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
             })
             .collect();
-        Self { config, name: hosts.join(",") }
+        let name = hosts.join(",");
+        Ok(Self { config, tls, name })
     }
 }
 
@@ -50,7 +57,7 @@ impl SqlConnector for Server {
 
     async fn connect(&self) -> Result<WireConnection, SqlFailure> {
         let (client, connection) =
-            self.config.connect(NoTls).await.map_err(|error| failure(&error))?;
+            self.config.connect(self.tls.clone()).await.map_err(|error| failure(&error))?;
         // It ends when the client is dropped; its error, if any, is that of the next statement too.
         tokio::spawn(async { connection.await.unwrap_or_default() });
         let mut connection = WireConnection { client, statements: Vec::new() };

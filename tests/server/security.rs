@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use crate::process::{Server, errors, folder};
 
@@ -82,6 +82,95 @@ fn tls_protects_the_connection() {
         .output()
         .unwrap();
     assert_eq!(output.stdout, b"7\n", "{}", errors(&output));
+}
+
+/// A statement through the shell, in an environment that says nothing about servers.
+fn shell(arguments: &[&str]) -> Output {
+    let mut shell = Command::new(env!("CARGO_BIN_EXE_gannet"));
+    for variable in ["PGUSER", "PGSSLMODE", "PGSSLROOTCERT"] {
+        shell.env_remove(variable);
+    }
+    shell.args(["sql", "--user", "tester", "-c", "SELECT 7"]).args(arguments);
+    shell.env("PGPASSWORD", "sesame").output().unwrap()
+}
+
+#[test]
+fn the_shell_and_benchmarks_verify_the_server_as_they_are_told() {
+    let users = users("tls-clients");
+    let (certificate, key) = certificate(users.parent().unwrap());
+    let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+    // Another certificate of the same name.
+    let (other, _) = self::certificate(&folder("tls-other"));
+    let other = other.to_str().unwrap();
+    let users = users.to_str().unwrap();
+    let server = Server::start(&["--users", users, "--tls-cert", certificate, "--tls-key", key]);
+    let (named, numbered) =
+        (format!("localhost:{}", server.port), format!("127.0.0.1:{}", server.port));
+    for (address, mode, root, refusal) in [
+        (&named, "disable", None, None),
+        (&named, "prefer", None, None),
+        (&named, "require", None, None),
+        (&named, "require", Some(certificate), None),
+        (&named, "require", Some(other), Some("certificate")),
+        (&named, "verify-full", Some(certificate), None),
+        (&named, "verify-full", Some(other), Some("certificate")),
+        (&named, "verify-full", None, Some("give --ssl-root-cert")),
+        (&named, "verify-full", Some(key), Some("certificate")),
+        // The certificate names the host otherwise.
+        (&numbered, "verify-full", Some(certificate), Some("certificate not valid for name")),
+        (&numbered, "verify-ca", Some(certificate), None),
+        (&numbered, "verify-ca", Some(other), Some("certificate")),
+    ] {
+        let mut arguments = vec!["--connect", address, "--sslmode", mode];
+        arguments.extend(root.iter().flat_map(|root| ["--ssl-root-cert", root]));
+        let output = shell(&arguments);
+        match refusal {
+            None => assert_eq!(output.stdout, b"7\n", "{arguments:?}: {}", errors(&output)),
+            Some(refusal) => {
+                assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+                assert!(errors(&output).contains(refusal), "{arguments:?}: {}", errors(&output));
+            }
+        }
+    }
+    let url = |root: &str| {
+        format!("postgres://tester:sesame@{named}/test?sslmode=verify-full&sslrootcert={root}")
+    };
+    assert_eq!(shell(&["--connect", &url(certificate)]).stdout, b"7\n");
+    let bench = |url: &str| {
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        bench.args(["bench", "sql", "select", "--rows", "50", "--transactions", "50"]);
+        bench.args(["--connect", url]).output().unwrap()
+    };
+    let verified = bench(&url(certificate));
+    assert_eq!(verified.status.code(), Some(0), "{}", errors(&verified));
+    let refused = bench(&url(other));
+    assert_eq!(refused.status.code(), Some(2), "{}", errors(&refused));
+    // A server that offers none is refused where it must.
+    let plain = Server::start(&[]);
+    let plain = format!("127.0.0.1:{}", plain.port);
+    assert!(errors(&shell(&["--connect", &plain, "--sslmode", "require"])).contains("TLS"));
+    assert_eq!(shell(&["--connect", &plain]).stdout, b"7\n");
+}
+
+#[test]
+fn the_shell_asks_for_encryption_unless_told_otherwise() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    for (arguments, first_bytes) in [
+        (&[][..], &80_877_103_u32.to_be_bytes()),
+        (&["--sslmode", "disable"], &(3_u32 << 16).to_be_bytes()),
+    ] {
+        let client = std::thread::scope(|scope| {
+            let client = scope.spawn(|| shell(&[&["--connect", &address][..], arguments].concat()));
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut first = [0; 8];
+            std::io::Read::read_exact(&mut socket, &mut first).unwrap();
+            assert_eq!(first[4..], first_bytes[..], "{arguments:?}");
+            drop(socket);
+            client.join().unwrap()
+        });
+        assert_eq!(client.status.code(), Some(2));
+    }
 }
 
 /// What a server that cannot start says.

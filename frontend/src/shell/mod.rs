@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
 
 use crate::database::Database;
+use crate::server_address::ServerAddress;
 use command::Command;
 use input::{Input, Line};
 use outcome::{Failure, Outcome, Rows};
@@ -45,25 +46,12 @@ const THREADS: usize = 1;
 /// What shells answer when Ctrl-C ends a program.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// A server to connect to.
-#[derive(Clone)]
-pub struct ServerAddress {
-    /// Name or address of its machine.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-    /// Who connects.
-    pub user: String,
-    /// The user's password.
-    pub password: Option<String>,
-}
-
 /// Where the shell's statements run.
 pub enum ShellTarget {
     /// On a database in this process.
     Embedded(Arc<Database>),
     /// On a server.
-    Server(ServerAddress),
+    Server(Box<ServerAddress>),
 }
 
 /// Statements that are given with the command.

@@ -1,6 +1,6 @@
 //! A server that the shell is connected to.
 //!
-//! *Not here*: TLS. A password is proven by SCRAM and never sent, but the data are not encrypted.
+//! *Not here*: how the connection is protected, which its address says.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +9,17 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt, TryStreamExt};
 use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::Type;
-use tokio_postgres::{
-    AsyncMessage, CancelToken, Client, Config, CopyInSink, NoTls, SimpleQueryMessage,
-};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, CopyInSink, SimpleQueryMessage};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::ServerAddress;
 use super::outcome::{ColumnKind, Failure, Heading, Outcome, Rows};
+use crate::server_address::ServerAddress;
 
 /// A connection to a server.
 pub(super) struct Remote {
     client: Client,
+    /// For the connection that asks to cancel.
+    tls: MakeRustlsConnect,
     /// What the server told without being asked.
     notices: Arc<Mutex<Vec<String>>>,
     /// The COPY that takes data.
@@ -27,25 +28,20 @@ pub(super) struct Remote {
 
 /// Asks the server to cancel what a connection does.
 #[derive(Clone)]
-pub(super) struct Cancel(CancelToken);
+pub(super) struct Cancel(CancelToken, MakeRustlsConnect);
 
 impl Cancel {
     pub(super) async fn cancel(&self) {
         // If it does not arrive, the statement ends by itself, and Ctrl-C can be pressed again.
-        let _ = self.0.cancel_query(NoTls).await;
+        let _ = self.0.cancel_query(self.1.clone()).await;
     }
 }
 
 impl Remote {
     /// Connects; must be called inside a tokio runtime.
     pub(super) async fn connect(address: &ServerAddress) -> Result<Self, Failure> {
-        let mut config = Config::new();
-        config.host(&address.host).port(address.port).user(&address.user);
-        config.dbname(&address.user).application_name("gannet sql");
-        if let Some(password) = &address.password {
-            config.password(password);
-        }
-        let (client, mut connection) = config.connect(NoTls).await.map_err(failure)?;
+        let (config, tls) = address.connector().map_err(|error| Failure::new(error.to_string()))?;
+        let (client, mut connection) = config.connect(tls.clone()).await.map_err(failure)?;
         let notices = Arc::new(Mutex::new(Vec::new()));
         let collected = Arc::clone(&notices);
         tokio::spawn(async move {
@@ -59,11 +55,11 @@ impl Remote {
                 }
             }
         });
-        Ok(Self { client, notices, copy: None })
+        Ok(Self { client, tls, notices, copy: None })
     }
 
     pub(super) fn cancel(&self) -> Cancel {
-        Cancel(self.client.cancel_token())
+        Cancel(self.client.cancel_token(), self.tls.clone())
     }
 
     fn take_notices(&self) -> Vec<String> {
