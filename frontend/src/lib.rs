@@ -7,6 +7,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod array;
 mod catalog;
 mod clock;
 mod database;
@@ -25,6 +26,7 @@ mod shell;
 mod text;
 mod value;
 
+pub use array::Element;
 pub use database::Database;
 pub use error::SqlError;
 pub use server::{ServerError, ServerOptions, TlsError, Users, UsersError, add_user, serve};

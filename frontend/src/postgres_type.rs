@@ -4,10 +4,11 @@
 
 use postgres_types::Type;
 
+use crate::array::Element;
 use crate::value::DataType;
 
 impl DataType {
-    /// Every type once, without length, precision and scale.
+    /// Every type that a column can have, once, without length, precision and scale.
     pub(crate) const ALL: [Self; 14] = [
         Self::Boolean,
         Self::SmallInt,
@@ -42,6 +43,20 @@ impl DataType {
             Self::Date => Type::DATE,
             Self::Timestamp => Type::TIMESTAMP,
             Self::Uuid => Type::UUID,
+            Self::Array(element) => match element {
+                Element::Boolean => Type::BOOL_ARRAY,
+                Element::SmallInt => Type::INT2_ARRAY,
+                Element::Integer => Type::INT4_ARRAY,
+                Element::BigInt => Type::INT8_ARRAY,
+                Element::Real => Type::FLOAT4_ARRAY,
+                Element::Double => Type::FLOAT8_ARRAY,
+                Element::Numeric => Type::NUMERIC_ARRAY,
+                Element::Text => Type::TEXT_ARRAY,
+                Element::Bytea => Type::BYTEA_ARRAY,
+                Element::Date => Type::DATE_ARRAY,
+                Element::Timestamp => Type::TIMESTAMP_ARRAY,
+                Element::Uuid => Type::UUID_ARRAY,
+            },
         }
     }
 
@@ -66,7 +81,12 @@ impl DataType {
             Self::Integer | Self::Real | Self::Date => 4,
             Self::BigInt | Self::Double | Self::Timestamp => 8,
             Self::Uuid => 16,
-            Self::Numeric(_) | Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Bytea => -1,
+            Self::Numeric(_)
+            | Self::Text
+            | Self::Varchar(_)
+            | Self::Char(_)
+            | Self::Bytea
+            | Self::Array(_) => -1,
         }
     }
 }

@@ -15,6 +15,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("client_encoding", "UTF8"),
     ("client_min_messages", "notice"),
     ("datestyle", "ISO, MDY"),
+    ("default_table_access_method", "heap"),
     ("default_transaction_isolation", "serializable"),
     ("default_transaction_read_only", "off"),
     ("extra_float_digits", "1"),
@@ -40,6 +41,7 @@ const DEFAULTS: &[(&str, &str)] = &[
 
 /// Settings that cannot be changed.
 const FIXED: &[&str] = &[
+    "default_table_access_method",
     "in_hot_standby",
     "integer_datetimes",
     "is_superuser",

@@ -9,6 +9,7 @@ use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
+use crate::array;
 use crate::error::SqlError;
 use crate::value::{DataType, Value};
 
@@ -70,6 +71,10 @@ impl Value {
                 .ok_or_else(|| malformed_time(text, data_type)),
             DataType::Uuid => {
                 Uuid::parse_str(trimmed).map(Self::Uuid).map_err(|_| malformed(text, data_type))
+            }
+            DataType::Array(element) => {
+                let elements = array::read(text, element)?;
+                Ok(Self::Text(array::written(&elements, element)))
             }
         }
     }

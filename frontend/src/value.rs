@@ -5,6 +5,8 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::array::Element;
+
 /// A type of a column or an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DataType {
@@ -36,6 +38,8 @@ pub enum DataType {
     Timestamp,
     /// UUID.
     Uuid,
+    /// An array of one dimension; columns of tables are none.
+    Array(Element),
 }
 
 impl DataType {
@@ -68,6 +72,7 @@ impl DataType {
             Self::Date => "date",
             Self::Timestamp => "timestamp without time zone",
             Self::Uuid => "uuid",
+            Self::Array(element) => element.array_name(),
         }
     }
 
@@ -103,7 +108,7 @@ pub enum Value {
     Float(f64),
     /// NUMERIC.
     Numeric(Decimal),
-    /// TEXT, VARCHAR, CHAR. Inside the engine CHAR has no blanks at its end; results are padded.
+    /// TEXT, VARCHAR, CHAR, and arrays as text. Inside the engine CHAR has no blanks at its end; results are padded.
     Text(String),
     /// BYTEA.
     Bytea(Vec<u8>),

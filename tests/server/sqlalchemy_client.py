@@ -1,15 +1,12 @@
-"""What an application of SQLAlchemy does: tables and their columns reflected, Core, ORM, savepoints, conflicts.
-
-Reflection of constraints and indexes needs arrays, which are not supported.
-"""
+"""What an application of SQLAlchemy does: tables reflected, Core, ORM, savepoints, conflicts."""
 
 import datetime
 import decimal
 import sys
 
 from sqlalchemy import (
-    CheckConstraint, Column, Date, ForeignKey, Index, Integer, LargeBinary, MetaData, Numeric, String, Table, Uuid,
-    create_engine, func, insert, inspect, select, update,
+    CheckConstraint, Column, Date, ForeignKey, Index, Integer, LargeBinary, MetaData, Numeric,
+    PrimaryKeyConstraint, String, Table, UniqueConstraint, Uuid, create_engine, func, insert, inspect, select, update,
 )
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError, NotSupportedError, OperationalError
@@ -42,6 +39,46 @@ assert list(columns) == ["id", "owner", "balance", "opened", "code", "photo"], c
 assert str(columns["owner"]["type"]) == "VARCHAR(40)" and not columns["owner"]["nullable"]
 assert str(columns["balance"]["type"]) == "NUMERIC(10, 2)"
 assert inspector.get_view_names() == []
+key = inspector.get_pk_constraint("account")
+assert (key["name"], key["constrained_columns"]) == ("account_pkey", ["id"]), key
+unique = inspector.get_unique_constraints("account")
+assert [(one["name"], one["column_names"]) for one in unique] == [("account_owner_key", ["owner"])], unique
+indexes = {one["name"]: one for one in inspector.get_indexes("account")}
+assert list(indexes) == ["account_opened", "account_owner_key"], indexes
+assert indexes["account_opened"]["column_names"] == ["opened"] and not indexes["account_opened"]["unique"], indexes
+assert indexes["account_owner_key"]["duplicates_constraint"] == "account_owner_key", indexes
+checks = inspector.get_check_constraints("account")
+assert [(one["name"], one["sqltext"]) for one in checks] == [("not_overdrawn", "balance >= 0")], checks
+assert inspector.get_foreign_keys("account") == []
+assert inspector.get_table_comment("account") == {"text": None}
+
+# A table of several keys, and all tables at once.
+pair = Table(
+    "pair",
+    metadata,
+    Column("b", Integer),
+    Column("a", Integer),
+    Column("note", String),
+    PrimaryKeyConstraint("a", "b"),
+    UniqueConstraint("note", "b", name="noted"),
+)
+pair.create(engine)
+reflected = MetaData()
+reflected.reflect(engine)
+assert set(reflected.tables) == {"account", "pair"}, reflected.tables
+again = reflected.tables["pair"]
+assert [column.name for column in again.primary_key.columns] == ["a", "b"], again.primary_key
+noted = [one for one in again.constraints if isinstance(one, UniqueConstraint)]
+assert [column.name for column in noted[0].columns] == ["note", "b"], noted
+pair.drop(engine)
+metadata.remove(pair)
+
+# Arrays as parameters and as results.
+with engine.connect() as connection:
+    members = connection.exec_driver_sql("SELECT i FROM generate_series(1, 9) AS g (i) WHERE i = ANY(%s)", ([2, 5, None],))
+    assert members.scalars().all() == [2, 5]
+    array = connection.exec_driver_sql("SELECT array_agg(i), ARRAY['a b', NULL] FROM generate_series(1, 3) AS g (i)")
+    assert array.one() == ([1, 2, 3], ["a b", None])
 assert "public" in inspector.get_schema_names()
 
 # Core.

@@ -124,9 +124,11 @@ pub(crate) fn column_bytes(key: &[u8], data_type: DataType) -> Result<usize, Sql
             | DataType::Double
             | DataType::Timestamp => 9,
             DataType::Numeric(_) => numeric_bytes(&key[1..]).ok_or_else(corrupted)? + 1,
-            DataType::Text | DataType::Varchar(_) | DataType::Char(_) | DataType::Bytea => {
-                escaped_bytes(&key[1..]).ok_or_else(corrupted)? + 1
-            }
+            DataType::Text
+            | DataType::Varchar(_)
+            | DataType::Char(_)
+            | DataType::Bytea
+            | DataType::Array(_) => escaped_bytes(&key[1..]).ok_or_else(corrupted)? + 1,
         },
         _ => return Err(corrupted()),
     };

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::error::Failure;
-use crate::execute::operator::{Operator, row_key};
+use crate::execute::operator::{Operator, row_key, sort_order};
 use crate::execute::scan::Waiting;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
-use crate::expression::aggregate::{Aggregate, State};
+use crate::expression::aggregate::{Aggregate, Kind, State};
+use crate::value::Value;
 
 /// The groups of its input, as rows of keys and results.
 pub(super) struct Aggregation<'p> {
@@ -20,6 +21,8 @@ pub(super) struct Aggregation<'p> {
 struct Group {
     keys: Row,
     states: Vec<State>,
+    /// For each aggregate that takes its values in an order: the keys of that, the value, the separator.
+    unordered: Vec<Vec<(Row, Value, Option<Value>)>>,
 }
 
 impl<'p> Aggregation<'p> {
@@ -32,7 +35,8 @@ impl<'p> Aggregation<'p> {
     }
 
     fn group(&self, keys: Row) -> Group {
-        Group { keys, states: self.aggregates.iter().map(State::new).collect() }
+        let states = self.aggregates.iter().map(State::new).collect();
+        Group { keys, states, unordered: vec![Vec::new(); self.aggregates.len()] }
     }
 
     fn add(
@@ -41,7 +45,8 @@ impl<'p> Aggregation<'p> {
         row: &Row,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        for (aggregate, state) in self.aggregates.iter().zip(&mut group.states) {
+        let states = group.states.iter_mut().zip(&mut group.unordered);
+        for (aggregate, (state, unordered)) in self.aggregates.iter().zip(states) {
             if !context.holds(aggregate.filter.as_ref(), row)? {
                 continue;
             }
@@ -49,12 +54,27 @@ impl<'p> Aggregation<'p> {
                 state.add_row();
                 continue;
             };
-            let value = context.value(argument, row)?;
+            let mut value = context.value(argument, row)?;
             let separator = match &aggregate.separator {
                 Some(separator) => Some(context.value(separator, row)?),
                 None => None,
             };
-            state.add(value, separator.as_ref())?;
+            if aggregate.distinct || matches!(aggregate.kind, Kind::Join | Kind::Collect) {
+                // It is kept until the group is finished.
+                let kept = [vec![value]];
+                context.charge(&kept)?;
+                let [mut kept] = kept;
+                value = kept.pop().unwrap_or(Value::Null);
+            }
+            if aggregate.order.is_empty() {
+                state.add(value, separator.as_ref())?;
+                continue;
+            }
+            let keys: Result<Row, Failure> =
+                aggregate.order.iter().map(|key| context.value(&key.expression, row)).collect();
+            let keys = keys?;
+            context.charge(std::slice::from_ref(&keys))?;
+            unordered.push((keys, value, separator));
         }
         Ok(())
     }
@@ -89,7 +109,12 @@ impl<'p> Aggregation<'p> {
 
     fn finish(&mut self, group: Group) -> Result<(), Failure> {
         let mut row = group.keys;
-        for state in group.states {
+        let states = group.states.into_iter().zip(group.unordered);
+        for (aggregate, (mut state, mut unordered)) in self.aggregates.iter().zip(states) {
+            unordered.sort_by(|a, b| sort_order(&aggregate.order, &a.0, &b.0));
+            for (_, value, separator) in unordered {
+                state.add(value, separator.as_ref())?;
+            }
             row.push(state.finish()?);
         }
         self.waiting.extend([row]);

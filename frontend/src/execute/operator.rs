@@ -53,7 +53,7 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
         Node::RowNumber { input, column, partition } => {
             Box::new(RowNumbers::new(open(input), *column, partition))
         }
-        Node::Elements { input, vector } => Box::new(Elements::new(open(input), vector)),
+        Node::Elements { input, vectors } => Box::new(Elements::new(open(input), vectors)),
         Node::Distinct { input, columns } => {
             Box::new(Distinct { input: open(input), columns: *columns, seen: BTreeSet::new() })
         }
@@ -195,7 +195,7 @@ struct Sort<'p> {
 }
 
 /// The order of two rows by some columns, which stand before them.
-fn sort_order(keys: &[SortKey], a: &[Value], b: &[Value]) -> Ordering {
+pub(super) fn sort_order(keys: &[SortKey], a: &[Value], b: &[Value]) -> Ordering {
     for ((key, a), b) in keys.iter().zip(a).zip(b) {
         let order = match (a.is_null(), b.is_null()) {
             (false, false) if key.descending => compare(b, a),

@@ -1,8 +1,9 @@
-//! Rows that are numbered, and rows that are given once for each element of a vector.
+//! Rows that are numbered, and rows that are given once for each element of an array.
 
-use crate::error::Failure;
+use crate::array::{self, Element};
+use crate::error::{Failure, SqlError};
 use crate::execute::operator::{Operator, row_key};
-use crate::execute::{Context, Row};
+use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::value::Value;
 
@@ -43,35 +44,73 @@ impl Operator for RowNumbers<'_> {
     }
 }
 
-/// Gives each row once for every number in a text such as `1 3`, with the number and its place behind its columns.
+/// Gives each row once for every element of arrays. A text such as `1 3`, as the catalog has them, is an array whose
+/// subscripts begin with 0.
 pub(super) struct Elements<'p> {
     input: Box<dyn Operator + 'p>,
-    vector: &'p Expression,
+    vectors: &'p [(Expression, Element)],
+    /// Rows of the input that were not expanded yet.
+    waiting: std::vec::IntoIter<Row>,
 }
 
 impl<'p> Elements<'p> {
-    pub(super) fn new(input: Box<dyn Operator + 'p>, vector: &'p Expression) -> Self {
-        Self { input, vector }
+    pub(super) fn new(input: Box<dyn Operator + 'p>, vectors: &'p [(Expression, Element)]) -> Self {
+        Self { input, vectors, waiting: Vec::new().into_iter() }
+    }
+}
+
+/// The elements of an array, and the subscript of the first.
+fn elements(array: &Value, element: Element) -> Result<(Vec<Value>, i64), SqlError> {
+    let Value::Text(text) = array else { return Ok((Vec::new(), 1)) };
+    if text.starts_with('{') {
+        return Ok((array::read(text, element)?, 1));
+    }
+    let values = text.split_whitespace().map(|one| Value::from_text(one, element.data_type()));
+    Ok((values.collect::<Result<_, _>>()?, 0))
+}
+
+impl Elements<'_> {
+    fn expand(
+        &self,
+        row: &Row,
+        expanded: &mut Vec<Row>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        let mut arrays = Vec::with_capacity(self.vectors.len());
+        for (vector, element) in self.vectors {
+            arrays.push(elements(&context.value(vector, row)?, *element)?);
+        }
+        let count = arrays.iter().map(|(values, _)| values.len()).max().unwrap_or(0);
+        for (number, place) in (0..count).zip(0_i64..) {
+            let mut row = row.clone();
+            for (values, first) in &arrays {
+                row.extend(match values.get(number) {
+                    Some(value) => {
+                        [value.clone(), Value::Integer(place + 1), Value::Integer(place + first)]
+                    }
+                    None => [Value::Null, Value::Null, Value::Null],
+                });
+            }
+            expanded.push(row);
+        }
+        Ok(())
     }
 }
 
 impl Operator for Elements<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        while let Some(batch) = self.input.next(context)? {
-            let mut expanded = Vec::with_capacity(batch.len());
-            for row in batch {
-                let Value::Text(vector) = context.value(self.vector, &row)? else { continue };
-                let numbers = vector.split(' ').filter_map(|number| number.parse().ok());
-                for (place, number) in (1..).zip(numbers) {
-                    let mut row = row.clone();
-                    row.extend([Value::Integer(number), Value::Integer(place)]);
-                    expanded.push(row);
-                }
+        let mut expanded = Vec::new();
+        while expanded.len() < BATCH_ROWS {
+            if let Some(row) = self.waiting.next() {
+                context.check_cancel()?;
+                self.expand(&row, &mut expanded, context)?;
+                continue;
             }
-            if !expanded.is_empty() {
-                return Ok(Some(expanded));
+            match self.input.next(context)? {
+                Some(batch) => self.waiting = batch.into_iter(),
+                None => break,
             }
         }
-        Ok(None)
+        Ok((!expanded.is_empty()).then_some(expanded))
     }
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use rust_decimal::Decimal;
 
+use crate::array::{self, Element};
 use crate::encoding::key;
 use crate::error::SqlError;
 use crate::expression::arithmetic::{self, Operator};
 use crate::expression::{Expression, compare};
+use crate::plan::SortKey;
 use crate::value::{DataType, Value};
 
 /// What is aggregated, and how.
@@ -18,6 +20,8 @@ pub(crate) struct Aggregate {
     pub(crate) argument: Option<Expression>,
     /// The separator of `string_agg`.
     pub(crate) separator: Option<Expression>,
+    /// The order in which `string_agg` and `array_agg` take the values, by expressions on the same rows.
+    pub(crate) order: Vec<SortKey>,
     pub(crate) distinct: bool,
     pub(crate) filter: Option<Expression>,
     /// The type of the result.
@@ -27,7 +31,8 @@ pub(crate) struct Aggregate {
 impl Aggregate {
     /// The expressions in it.
     pub(crate) fn expressions(&self) -> impl Iterator<Item = &Expression> {
-        [&self.argument, &self.separator, &self.filter].into_iter().flatten()
+        let keys = self.order.iter().map(|key| &key.expression);
+        [&self.argument, &self.separator, &self.filter].into_iter().flatten().chain(keys)
     }
 }
 
@@ -42,6 +47,7 @@ pub(crate) enum Kind {
     And,
     Or,
     Join,
+    Collect,
 }
 
 impl Kind {
@@ -56,6 +62,7 @@ impl Kind {
             "bool_and" | "every" => Self::And,
             "bool_or" => Self::Or,
             "string_agg" => Self::Join,
+            "array_agg" => Self::Collect,
             _ => return None,
         })
     }
@@ -77,11 +84,12 @@ impl Kind {
                 _ => None,
             },
             Self::Min | Self::Max => match argument {
-                Boolean | DataType::Uuid => None,
+                Boolean | DataType::Uuid | DataType::Array(_) => None,
                 argument => Some((argument, argument)),
             },
             Self::And | Self::Or => (argument == Boolean).then_some((Boolean, Boolean)),
             Self::Join => argument.is_text().then_some((Text, Text)),
+            Self::Collect => Some((argument, DataType::Array(Element::of(argument)?))),
         }
     }
 }
@@ -92,6 +100,8 @@ pub(crate) struct State {
     data_type: DataType,
     count: i64,
     total: Value,
+    /// The elements of an array.
+    collected: Vec<Value>,
     /// The values seen so far as keys, for DISTINCT.
     seen: Option<BTreeSet<Vec<u8>>>,
 }
@@ -104,6 +114,7 @@ impl State {
             data_type: aggregate.data_type,
             count: 0,
             total: Value::Null,
+            collected: Vec::new(),
             seen: aggregate.distinct.then(BTreeSet::new),
         }
     }
@@ -113,7 +124,7 @@ impl State {
     /// # Errors
     /// SQLSTATE 22003 when a sum overflows.
     pub(crate) fn add(&mut self, value: Value, separator: Option<&Value>) -> Result<(), SqlError> {
-        if value.is_null() {
+        if value.is_null() && self.kind != Kind::Collect {
             return Ok(());
         }
         if let Some(seen) = &mut self.seen {
@@ -124,8 +135,13 @@ impl State {
             }
         }
         self.count += 1;
-        if self.kind == Kind::Count {
-            return Ok(());
+        match self.kind {
+            Kind::Count => return Ok(()),
+            Kind::Collect => {
+                self.collected.push(value);
+                return Ok(());
+            }
+            _ => {}
         }
         let total = std::mem::replace(&mut self.total, Value::Null);
         self.total = if total.is_null() { value } else { self.combine(total, value, separator)? };
@@ -159,7 +175,7 @@ impl State {
                 }
                 (total, _, _) => total,
             },
-            Kind::Count => total,
+            Kind::Count | Kind::Collect => total,
         })
     }
 
@@ -181,6 +197,12 @@ impl State {
             }
             #[expect(clippy::cast_precision_loss, reason = "the average of SQL rounds as well")]
             (Kind::Average, Value::Float(sum)) => Ok(Value::Float(sum / self.count as f64)),
+            (Kind::Collect, _) => Ok(match self.data_type {
+                DataType::Array(element) if !self.collected.is_empty() => {
+                    Value::Text(array::written(&self.collected, element))
+                }
+                _ => Value::Null,
+            }),
             (_, total) => Ok(total),
         }
     }
@@ -192,8 +214,15 @@ mod tests {
 
     fn run(kind: Kind, distinct: bool, values: &[i64]) -> Value {
         let data_type = DataType::BigInt;
-        let aggregate =
-            Aggregate { kind, argument: None, separator: None, distinct, filter: None, data_type };
+        let aggregate = Aggregate {
+            kind,
+            argument: None,
+            separator: None,
+            order: Vec::new(),
+            distinct,
+            filter: None,
+            data_type,
+        };
         let mut state = State::new(&aggregate);
         values.iter().for_each(|v| state.add(Value::Integer(*v), None).unwrap());
         state.finish().unwrap()

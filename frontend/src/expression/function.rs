@@ -9,9 +9,11 @@ use chrono::NaiveDateTime;
 use rust_decimal::prelude::ToPrimitive;
 use rust_decimal::{Decimal, RoundingStrategy};
 
+use crate::array::Element;
 use crate::catalog::{Catalog, system};
 use crate::error::SqlError;
-use crate::expression::{arithmetic, compare, datetime};
+use crate::expression::array::ArrayFunction;
+use crate::expression::{arithmetic, array, compare, datetime};
 use crate::value::{DataType, Value};
 
 /// Bytes of a text that a function makes.
@@ -90,6 +92,7 @@ pub(crate) enum Function {
     CurrentSetting,
     BackendPid,
     TypeOf,
+    Array(ArrayFunction, Element),
     System(system::SystemFunction),
 }
 
@@ -103,6 +106,7 @@ impl Function {
             | Self::Greatest
             | Self::Least
             | Self::TypeOf => false,
+            Self::Array(function, _) => function.is_strict(),
             Self::System(function) => function.is_strict(),
             _ => true,
         }
@@ -151,6 +155,7 @@ pub(crate) fn call(
         }
         Function::Greatest => Ok(extreme(arguments, true)),
         Function::Least => Ok(extreme(arguments, false)),
+        Function::Array(function, element) => array::call(function, element, &arguments),
         Function::System(function) => system::call(function, &arguments, facts),
         _ => match arguments.first() {
             Some(Value::Text(_)) => text_call(function, data_type, &arguments, facts),

@@ -6,6 +6,7 @@
 
 pub(crate) mod aggregate;
 pub(crate) mod arithmetic;
+pub(crate) mod array;
 pub(crate) mod cast;
 pub(crate) mod datetime;
 pub(crate) mod evaluate;

@@ -2,6 +2,7 @@
 
 use crate::catalog::system;
 use crate::error::SqlError;
+use crate::expression::array;
 use crate::expression::function::Function;
 use crate::value::DataType;
 
@@ -18,6 +19,10 @@ pub(crate) struct Signature {
 /// # Errors
 /// SQLSTATE 42883 if there is none.
 pub(crate) fn find(name: &str, arguments: &[Option<DataType>]) -> Result<Signature, SqlError> {
+    if let Some((function, element, arguments, result)) = array::find(name, arguments) {
+        let function = Function::Array(function, element);
+        return Ok(Signature { function, arguments, result });
+    }
     if let Some(found) = system::function(name, arguments.len()) {
         let arguments = arguments.iter().map(|a| a.unwrap_or(DataType::Text)).collect();
         return Ok(Signature { function: Function::System(found.0), arguments, result: found.1 });
@@ -112,6 +117,12 @@ const NAMES: &[&str] = &[
     "bool_and",
     "bool_or",
     "string_agg",
+    "array_agg",
+    "array_length",
+    "array_to_string",
+    "cardinality",
+    "unnest",
+    "generate_subscripts",
 ];
 
 type Found = Option<(Function, Vec<DataType>, DataType)>;

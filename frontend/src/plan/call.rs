@@ -4,18 +4,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sqlparser::ast::{
-    self, BinaryOperator, DuplicateTreatment, Expr, FunctionArg, FunctionArgExpr, FunctionArguments,
+    self, DuplicateTreatment, Expr, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
+    FunctionArguments,
 };
 
 use crate::error::SqlError;
 use crate::expression::aggregate::{Aggregate, Kind};
 use crate::expression::function::Function;
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, signature};
+use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, Typed, names_of};
-use crate::plan::operator::{comparison_of, negated_condition};
-use crate::plan::query::Planned;
+use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::{Level, Scope};
-use crate::plan::{Subquery, types};
+use crate::plan::{SortKey, Subquery, types};
 use crate::value::{DataType, Value};
 
 impl Binder {
@@ -63,7 +64,7 @@ impl Binder {
             }
             Expr::AtTimeZone { .. } => Err(SqlError::unsupported("AT TIME ZONE")),
             Expr::Tuple(_) => Err(SqlError::unsupported("a row as a value")),
-            Expr::Array(_) => Err(SqlError::unsupported("an array as a value")),
+            Expr::Array(array) => self.array(&array.elem, scope),
             Expr::Interval(_) => Err(SqlError::unsupported("an interval as a value")),
             other => Err(SqlError::unsupported(format_args!("the expression {other}"))),
         }
@@ -113,11 +114,6 @@ impl Binder {
             })
             .collect();
         self.named_call(&name, arguments?)
-    }
-
-    /// ARRAY(SELECT ...): the texts of its rows, as psql's queries show them.
-    fn array_subquery(&mut self, query: &ast::Query, scope: &Rc<Scope>) -> Result<Typed, SqlError> {
-        self.scalar_subquery(query, scope)
     }
 
     /// A function by its name, with arguments that are bound.
@@ -223,15 +219,16 @@ impl Binder {
         call: &ast::Function,
         scope: &Rc<Scope>,
     ) -> Result<Aggregate, SqlError> {
-        let distinct = match &call.args {
+        let (distinct, order) = match &call.args {
             FunctionArguments::List(list) => {
-                if !list.clauses.is_empty() {
-                    return Err(SqlError::unsupported(format_args!("the call {call}")));
-                }
-                list.duplicate_treatment == Some(DuplicateTreatment::Distinct)
+                let order = self.aggregate_order(call, &list.clauses, scope)?;
+                (list.duplicate_treatment == Some(DuplicateTreatment::Distinct), order)
             }
-            _ => false,
+            _ => (false, Vec::new()),
         };
+        // The order of values makes no difference to the others.
+        let takes_order = matches!(kind, Kind::Join | Kind::Collect);
+        let order = if takes_order { order } else { Vec::new() };
         let filter = match &call.filter {
             Some(filter) => Some(self.condition(filter, scope, "FILTER")?),
             None => None,
@@ -249,6 +246,7 @@ impl Binder {
                 kind,
                 argument: None,
                 separator: None,
+                order,
                 distinct,
                 filter,
                 data_type,
@@ -267,7 +265,30 @@ impl Binder {
             }
             None => None,
         };
-        Ok(Aggregate { kind, argument: Some(argument), separator, distinct, filter, data_type })
+        let argument = Some(argument);
+        Ok(Aggregate { kind, argument, separator, order, distinct, filter, data_type })
+    }
+
+    /// ORDER BY among the arguments of an aggregate.
+    fn aggregate_order(
+        &mut self,
+        call: &ast::Function,
+        clauses: &[FunctionArgumentClause],
+        scope: &Rc<Scope>,
+    ) -> Result<Vec<SortKey>, SqlError> {
+        let mut keys = Vec::new();
+        for clause in clauses {
+            let FunctionArgumentClause::OrderBy(order_by) = clause else {
+                return Err(SqlError::unsupported(format_args!("the call {call}")));
+            };
+            for key in order_by {
+                let (descending, nulls_first) = sort_options(key)?;
+                let (expression, data_type) = self.value(&key.expr, scope)?;
+                ordered(data_type)?;
+                keys.push(SortKey { expression, descending, nulls_first });
+            }
+        }
+        Ok(keys)
     }
 
     /// CAST and `::`.
@@ -289,11 +310,7 @@ impl Binder {
             let expression = self.coerced(typed, DataType::Text, true)?;
             return Ok(Typed::new(expression, DataType::Text));
         }
-        let data_type = if matches!(written, ast::DataType::Array(_)) {
-            DataType::Text
-        } else {
-            types::from_written(written)?
-        };
+        let data_type = types::from_written(written)?;
         let literal = match (&typed.expression, typed.data_type) {
             // '  7 '::varchar(3) is cut, as an explicit cast of a text is.
             (Expression::Constant(_), None) if data_type.is_text() => {
@@ -302,72 +319,6 @@ impl Binder {
             _ => typed,
         };
         Ok(Typed::new(self.coerced(literal, data_type, true)?, data_type))
-    }
-
-    /// `op ANY (...)` and `op ALL (...)`.
-    pub(super) fn quantified(
-        &mut self,
-        left: &Expr,
-        operator: &BinaryOperator,
-        right: &Expr,
-        any: bool,
-        scope: &Rc<Scope>,
-    ) -> Result<Typed, SqlError> {
-        let Some(comparison) = comparison_of(operator) else {
-            return Err(SqlError::unsupported(format_args!("{operator} ANY")));
-        };
-        let mut right = right;
-        while let Expr::Nested(inner) = right {
-            right = inner;
-        }
-        if let Expr::Subquery(query) = right {
-            if any {
-                return self.any_subquery(left, comparison, query, scope);
-            }
-            // What holds for all is what fails for none.
-            let none = self.any_subquery(left, comparison.negated(), query, scope)?;
-            return Ok(negated_condition(none));
-        }
-        if any
-            && comparison == Comparison::Equal
-            && matches!(right, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
-        {
-            // The system's tables have arrays as texts.
-            let value = self.expression(left, scope)?;
-            let value = self.coerced(value, DataType::Text, true)?;
-            let array = self.expression(right, scope)?;
-            if array.data_type != Some(DataType::Text) {
-                let message = "op ANY/ALL (array) requires array on right side";
-                return Err(SqlError::new("42809", message));
-            }
-            let value = Typed::new(value, DataType::Text);
-            return self.named_call("pg_in_array", vec![value, array]);
-        }
-        let members = self.array_members(right, scope)?;
-        let value = self.expression(left, scope)?;
-        if any && comparison == Comparison::Equal {
-            return self.any_of(value, members);
-        }
-        let mut parts = Vec::with_capacity(members.len());
-        for member in members {
-            parts.push(self.compare(value.clone(), comparison, member)?.expression);
-        }
-        Ok(Typed::boolean(if any { Expression::Or(parts) } else { Expression::And(parts) }))
-    }
-
-    /// The members of ARRAY[...] or of a literal such as `'{a,b}'`.
-    fn array_members(&mut self, array: &Expr, scope: &Rc<Scope>) -> Result<Vec<Typed>, SqlError> {
-        match array {
-            Expr::Array(array) => {
-                array.elem.iter().map(|member| self.expression(member, scope)).collect()
-            }
-            Expr::Cast { expr, .. } | Expr::Nested(expr) => self.array_members(expr, scope),
-            Expr::Value(value) => match &value.value {
-                ast::Value::SingleQuotedString(literal) => array_literal(literal),
-                _ => Err(SqlError::unsupported("an array that is no literal")),
-            },
-            _ => Err(SqlError::unsupported("an array that is no literal")),
-        }
     }
 
     /// A subquery whose one value is used.
@@ -456,39 +407,4 @@ fn argument_list(call: &ast::Function) -> Result<Vec<Option<&Expr>>, SqlError> {
         }
     }
     list.args.iter().map(|given| argument(given, call)).collect()
-}
-
-/// The members of an array literal without nesting: `{1,2}`, `{"a b",c}`.
-fn array_literal(literal: &str) -> Result<Vec<Typed>, SqlError> {
-    let malformed = || SqlError::new("22P02", format!("malformed array literal: \"{literal}\""));
-    let inner = literal.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    let inner = inner.ok_or_else(malformed)?;
-    if inner.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut members = Vec::new();
-    let mut member = String::new();
-    let (mut quoted, mut was_quoted) = (false, false);
-    let mut characters = inner.chars().chain(std::iter::once(','));
-    while let Some(character) = characters.next() {
-        match character {
-            '"' => {
-                quoted = !quoted;
-                was_quoted = true;
-            }
-            '\\' => member.push(characters.next().ok_or_else(malformed)?),
-            '{' | '}' if !quoted => return Err(malformed()),
-            ',' if !quoted => {
-                let bare = if was_quoted { member.as_str() } else { member.trim() };
-                let is_null = !was_quoted && bare.eq_ignore_ascii_case("null");
-                let value = if is_null { Value::Null } else { Value::Text(bare.to_owned()) };
-                let expression = Expression::Constant(value);
-                members.push(Typed { expression, data_type: None });
-                member.clear();
-                was_quoted = false;
-            }
-            other => member.push(other),
-        }
-    }
-    if quoted { Err(malformed()) } else { Ok(members) }
 }

@@ -179,6 +179,10 @@ impl Binder {
     fn new_column(&mut self, column: &ColumnDef, scope: &Rc<Scope>) -> Result<NewColumn, SqlError> {
         let name = checked_name(name_of(&column.name))?;
         let data_type = types::from_written(&column.data_type)?;
+        if let DataType::Array(_) = data_type {
+            return Err(SqlError::unsupported("a column of an array type")
+                .with_hint("keep the elements as rows of another table"));
+        }
         let written = column.data_type.to_string().to_lowercase();
         let serial = written.contains("serial");
         let mut new = NewColumn {

@@ -62,7 +62,7 @@ impl Lines {
             Node::Sort { .. } => "Sort".to_owned(),
             Node::Limit { .. } => "Limit".to_owned(),
             Node::RowNumber { .. } => "Row Number".to_owned(),
-            Node::Elements { .. } => "Elements of a Vector".to_owned(),
+            Node::Elements { .. } => "Elements of Arrays".to_owned(),
             Node::Distinct { .. } => "Distinct".to_owned(),
             Node::SetOperation { operation, all, .. } => {
                 let name = match operation {

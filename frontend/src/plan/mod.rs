@@ -11,6 +11,7 @@
 //! small stack, therefore [`DEPTH_MAX`].
 
 mod access;
+mod array;
 mod bind;
 mod call;
 mod check;
@@ -30,6 +31,7 @@ mod write;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::array::Element;
 use crate::catalog::system::Relation;
 use crate::catalog::{Catalog, Table};
 use crate::encoding::row::Wanted;
@@ -128,10 +130,11 @@ pub(crate) enum Node {
         column: usize,
         partition: Vec<usize>,
     },
-    /// Each row once for every number in a text, with two more columns: the number and its place.
+    /// Each row once for every element of arrays, the shorter ones filled up with NULL, with more columns for each
+    /// array: the element, its place from 1, and its subscript.
     Elements {
         input: Box<Node>,
-        vector: Expression,
+        vectors: Vec<(Expression, Element)>,
     },
     /// Rows that differ in their first `columns` columns.
     Distinct {
@@ -302,7 +305,7 @@ impl Node {
                 keys.iter().map(|key| &key.expression).chain(limit).collect()
             }
             Self::Limit { limit, offset, .. } => limit.iter().chain(offset).collect(),
-            Self::Elements { vector, .. } => vec![vector],
+            Self::Elements { vectors, .. } => vectors.iter().map(|(vector, _)| vector).collect(),
             Self::RowNumber { .. } | Self::Distinct { .. } | Self::SetOperation { .. } => {
                 Vec::new()
             }

@@ -10,6 +10,7 @@ use crate::expression::datetime::Interval;
 use crate::expression::function::Function;
 use crate::expression::pattern::{self, Syntax};
 use crate::expression::{Comparison, Expression, Match};
+use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, Typed, folded, number};
 use crate::plan::scope::Scope;
 use crate::plan::types;
@@ -174,6 +175,9 @@ impl Binder {
         comparison: Comparison,
         right: Typed,
     ) -> Result<Typed, SqlError> {
+        if !matches!(comparison, Comparison::Equal | Comparison::NotEqual) {
+            left.data_type.into_iter().chain(right.data_type).try_for_each(ordered)?;
+        }
         let (left, right) = self.same_type(left, right, comparison.symbol())?;
         let compared = Expression::Compare(comparison, Box::new(left), Box::new(right));
         Ok(Typed::boolean(folded(compared)))

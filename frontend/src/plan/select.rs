@@ -11,11 +11,12 @@ use sqlparser::ast::{
 use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::expression::aggregate::Aggregate;
+use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::join::build;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
-use crate::plan::window::{Numbering, element_scope, with_elements};
+use crate::plan::window::{Expanded, Numbering, element_scope, with_elements};
 use crate::plan::{Node, SortKey};
 use crate::session::Column;
 use crate::value::{DataType, Value};
@@ -53,11 +54,12 @@ impl Binder {
             Some(condition) => self.condition(condition, &scope, "WHERE")?.into_conjuncts(),
             None => Vec::new(),
         };
-        let vector = self.vector(&select.projection, &scope)?;
-        if vector.is_some() {
-            Rc::make_mut(&mut scope).append(element_scope());
+        let expanded = self.expanded(&select.projection, &scope)?;
+        if let Some(expanded) = &expanded {
+            Rc::make_mut(&mut scope).append(element_scope(&expanded.arrays));
         }
-        let projection = vector.as_ref().map_or(&select.projection, |vector| &vector.projection);
+        let projection =
+            expanded.as_ref().map_or(&select.projection, |expanded| &expanded.projection);
         self.aggregates = Some(Vec::new());
         let mut items = self.items(projection, &scope)?;
         let having = match &select.having {
@@ -74,21 +76,22 @@ impl Binder {
         let distinct_on = self.distinct_columns(select, &items, visible, &order)?;
         let numberings = numberings(&mut items);
         let direct =
-            !grouped && select.distinct.is_none() && numberings.is_empty() && vector.is_none();
+            !grouped && select.distinct.is_none() && numberings.is_empty() && expanded.is_none();
         let wanted_order = if direct { on_input(&order, &items) } else { Vec::new() };
         let inner = aggregates.iter().flat_map(Aggregate::expressions);
         let outputs = items.iter().map(|item| &item.expression).chain(&having).chain(&keys);
-        let vectors = vector.iter().map(|vector| &vector.expression);
-        let inputs = conditions.iter().chain(from.conditions()).chain(vectors);
+        let arrays = expanded.iter().flat_map(|expanded| &expanded.arrays).map(|(array, _)| array);
+        let inputs = conditions.iter().chain(from.conditions()).chain(arrays);
         let mut needed = columns_of(outputs.chain(inner).chain(inputs));
         // The columns behind those of FROM are not read but made.
         drop(needed.split_off(&from.scope.columns.len()));
         let joined = build(from, conditions, &needed, &wanted_order)?;
         let mut places = joined.places;
         let mut node = joined.node;
-        if let Some(vector) = vector {
-            node = with_elements(node, &places, &needed, vector.expression);
-            places = (0..places.len() + 2).collect();
+        if let Some(Expanded { arrays, .. }) = expanded {
+            let count = places.len() + 3 * arrays.len();
+            node = with_elements(node, &places, &needed, arrays);
+            places = (0..count).collect();
         }
         let place = |column: usize| places[column];
         if grouped {
@@ -204,6 +207,7 @@ impl Binder {
                     })
                 }
             };
+            ordered(items[column].data_type)?;
             keys.push(SortKey { expression: Expression::Column(column), descending, nulls_first });
         }
         Ok(keys)
@@ -330,7 +334,7 @@ fn check_supported(select: &Select) -> Result<(), SqlError> {
 }
 
 /// The name of an output column without an alias, as PostgreSQL chooses it.
-fn output_name(expr: &Expr) -> String {
+pub(super) fn output_name(expr: &Expr) -> String {
     match expr {
         Expr::Identifier(ident) => name_of(ident),
         Expr::CompoundIdentifier(idents) => idents.last().map(name_of).unwrap_or_default(),
@@ -460,8 +464,9 @@ fn group(
         replace_groups(expression, &keys, scope)?;
     }
     for aggregate in &mut aggregates {
+        let keys = aggregate.order.iter_mut().map(|key| &mut key.expression);
         let parts = [&mut aggregate.argument, &mut aggregate.separator, &mut aggregate.filter];
-        for part in parts.into_iter().flatten() {
+        for part in parts.into_iter().flatten().chain(keys) {
             *part = part.clone().renumbered(place);
         }
     }

@@ -1,12 +1,14 @@
 //! Types as statements write them, and which types go together.
 
 use sqlparser::ast::{
-    CharacterLength, DataType as Written, ExactNumberInfo, ObjectName, TimezoneInfo,
+    ArrayElemTypeDef, CharacterLength, DataType as Written, ExactNumberInfo, ObjectName,
+    TimezoneInfo,
 };
 
 use crate::error::SqlError;
 use crate::expression::arithmetic::Operator;
 use crate::expression::cast;
+use crate::plan::array::element_of;
 use crate::value::DataType;
 
 /// Digits that a NUMERIC can have.
@@ -50,6 +52,9 @@ pub(crate) fn from_written(written: &Written) -> Result<DataType, SqlError> {
             DataType::Timestamp
         }
         Written::Uuid => DataType::Uuid,
+        Written::Array(
+            ArrayElemTypeDef::SquareBracket(element, _) | ArrayElemTypeDef::AngleBracket(element),
+        ) => DataType::Array(element_of(from_written(element)?)?),
         Written::Custom(name, arguments) => custom(name, arguments)?,
         other => return Err(unsupported(other)),
     })

@@ -1,25 +1,29 @@
-//! Output columns that are not computed from one row alone: `row_number() OVER (...)`, and the elements of a vector.
+//! Output columns that are not computed from one row alone: `row_number() OVER (...)`, and the elements of arrays.
 //!
-//! *Source*: PostgreSQL 15, section 9.22; `information_schema._pg_expandarray`, with which JDBC's driver asks for the
-//! columns of a key.
+//! *Source*: PostgreSQL 15, sections 9.22, 9.19 and 38.5.8; `information_schema._pg_expandarray`, with which JDBC's
+//! driver asks for the columns of a key.
 //! *Not here*: other window functions, and other functions that give several rows: they are refused.
 
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use sqlparser::ast::{
-    AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, SelectItem,
-    WindowType,
+    AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query,
+    SelectItem, VisitMut, VisitorMut, WindowType, visit_expressions,
 };
 
+use crate::array::Element;
 use crate::error::SqlError;
 use crate::expression::Expression;
+use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::query::sort_options;
 use crate::plan::scope::Scope;
+use crate::plan::select::output_name;
 use crate::plan::{Node, SortKey};
 use crate::value::{DataType, Value};
 
-/// The function whose rows are the elements of a vector, and the name of what it gives.
+/// The function whose rows are the elements of a vector with their places, and the name of what it gives.
 const EXPAND: &str = "_pg_expandarray";
 
 /// What row_number() counts: rows with equal values of some expressions, in an order.
@@ -29,10 +33,10 @@ pub(super) struct Numbering {
     pub(super) order: Vec<(Expression, DataType, SortKey)>,
 }
 
-/// A vector of numbers in a text, such as `1 3`: each row is given once for every element.
-pub(super) struct Vector {
-    pub(super) expression: Expression,
-    /// The output columns, which name the element and its place as columns of a relation [`EXPAND`].
+/// Arrays whose elements output columns give, each row once for every element.
+pub(super) struct Expanded {
+    pub(super) arrays: Vec<(Expression, Element)>,
+    /// The output columns, which name an element, its place and its subscript as columns of a relation [`EXPAND`].
     pub(super) projection: Vec<SelectItem>,
 }
 
@@ -57,6 +61,7 @@ impl Binder {
         for key in &window.order_by {
             let (descending, nulls_first) = sort_options(key)?;
             let (expression, data_type) = self.value(&key.expr, scope)?;
+            ordered(data_type)?;
             let place = Expression::Column(order.len());
             order.push((
                 expression,
@@ -67,33 +72,58 @@ impl Binder {
         Ok(Some(Numbering { partition, order }))
     }
 
-    /// The vector that output columns expand, if there is one.
-    pub(super) fn vector(
+    /// The arrays that output columns expand, if there are any.
+    pub(super) fn expanded(
         &mut self,
         projection: &[SelectItem],
         scope: &Rc<Scope>,
-    ) -> Result<Option<Vector>, SqlError> {
-        let mut vectors = projection.iter().filter_map(|item| expanded(item).map(|(v, _)| v));
-        let Some(vector) = vectors.next() else { return Ok(None) };
-        if vectors.any(|other| other != vector) {
-            return Err(SqlError::unsupported("two arrays that are expanded"));
+    ) -> Result<Option<Expanded>, SqlError> {
+        let expands = |part: &Expr| match part {
+            Expr::Function(call) if expanding(call).is_some() => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        };
+        if projection.iter().all(|item| visit_expressions(item, expands).is_continue()) {
+            return Ok(None);
         }
-        let typed = self.expression(vector, scope)?;
-        let expression = self.coerced(typed, DataType::Text, false)?;
+        let mut rewriting = Rewriting::default();
         let mut items = Vec::with_capacity(projection.len());
         for item in projection {
-            items.push(match expanded(item) {
-                None => item.clone(),
-                Some((_, field)) => {
-                    let alias = match item {
-                        SelectItem::ExprWithAlias { alias, .. } => alias.clone(),
-                        _ => Ident::new(field.map_or(EXPAND, |field| field.as_str())),
-                    };
-                    SelectItem::ExprWithAlias { expr: element(field)?, alias }
+            let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item
+            else {
+                items.push(item.clone());
+                continue;
+            };
+            let mut rewritten = expr.clone();
+            if let ControlFlow::Break(error) = rewritten.visit(&mut rewriting) {
+                return Err(error);
+            }
+            items.push(match item {
+                // The name is that of the function that was there.
+                SelectItem::UnnamedExpr(_) if rewritten != *expr => SelectItem::ExprWithAlias {
+                    alias: Ident::with_quote('"', output_name(expr)),
+                    expr: rewritten,
+                },
+                SelectItem::ExprWithAlias { alias, .. } => {
+                    SelectItem::ExprWithAlias { expr: rewritten, alias: alias.clone() }
+                }
+                other => other.clone(),
+            });
+        }
+        let mut arrays = Vec::with_capacity(rewriting.arrays.len());
+        for array in &rewriting.arrays {
+            let typed = self.expression(array, scope)?;
+            arrays.push(match typed.data_type {
+                Some(DataType::Array(element)) => (typed.expression, element),
+                // The catalog has vectors of numbers as texts.
+                Some(DataType::Text) => (typed.expression, Element::BigInt),
+                other => {
+                    let name = other.map_or_else(|| "unknown".to_owned(), DataType::name);
+                    let message = format!("function unnest({name}) does not exist");
+                    return Err(SqlError::new("42883", message).with_hint("unnest takes an array"));
                 }
             });
         }
-        Ok(Some(Vector { expression, projection: items }))
+        Ok((!arrays.is_empty()).then_some(Expanded { arrays, projection: items }))
     }
 
     /// `(composite).x` and `(composite).n`, of what a query below has made of [`EXPAND`]; and members of arrays, of which
@@ -112,8 +142,11 @@ impl Binder {
                 }
                 _ => root,
             };
-            self.expression(array, scope)?;
-            return Ok(Typed { expression: Expression::Constant(Value::Null), data_type: None });
+            let subscripts = match chain {
+                [AccessExpr::Dot(_), subscripts @ ..] => subscripts,
+                subscripts => subscripts,
+            };
+            return self.subscript(array, subscripts, scope);
         };
         let place = match name_of(field).as_str() {
             "x" => 1,
@@ -127,19 +160,22 @@ impl Binder {
 }
 
 /// The columns of [`EXPAND`]; they are named by rewritten output columns alone.
-pub(super) fn element_scope() -> Scope {
-    let columns = ["x", "n"].map(|name| (name.to_owned(), DataType::Integer));
+pub(super) fn element_scope(arrays: &[(Expression, Element)]) -> Scope {
+    let columns = arrays.iter().enumerate().flat_map(|(number, (_, element))| {
+        [("x", element.data_type()), ("n", DataType::Integer), ("s", DataType::Integer)]
+            .map(|(name, data_type)| (format!("{name}{number}"), data_type))
+    });
     let mut scope = Scope::named(EXPAND, columns);
     scope.columns.iter_mut().for_each(|column| column.hidden = true);
     scope
 }
 
-/// Gives the rows of a node once for each element of a vector: columns in the order of the scope, then the element's.
+/// Gives the rows of a node once for each element of arrays: columns in the order of the scope, then the elements'.
 pub(super) fn with_elements(
     node: Node,
     places: &[usize],
     needed: &std::collections::BTreeSet<usize>,
-    vector: Expression,
+    vectors: Vec<(Expression, Element)>,
 ) -> Node {
     // What nobody needs has no place in the row.
     let column = |number: usize| match needed.contains(&number) {
@@ -148,67 +184,92 @@ pub(super) fn with_elements(
     };
     let expressions = (0..places.len()).map(column).collect();
     let input = Box::new(Node::Project { input: Box::new(node), expressions });
-    Node::Elements { input, vector }
+    Node::Elements { input, vectors }
 }
 
-/// The vector that an output column expands, and the field that it takes of each element.
-fn expanded(item: &SelectItem) -> Option<(&Expr, Option<&Field>)> {
-    let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item else {
-        return None;
-    };
-    match expr {
-        Expr::Function(call) => Some((vector_of(call)?, None)),
-        Expr::CompoundFieldAccess { root, access_chain } => {
-            let [AccessExpr::Dot(Expr::Identifier(field))] = access_chain.as_slice() else {
-                return None;
-            };
-            match &**root {
-                Expr::Nested(inner) => match &**inner {
-                    Expr::Function(call) => Some((vector_of(call)?, Field::of(&name_of(field)))),
-                    _ => None,
-                },
-                _ => None,
-            }
+/// Puts columns of [`EXPAND`] for calls that expand arrays.
+#[derive(Default)]
+struct Rewriting {
+    arrays: Vec<Expr>,
+    /// Subqueries around the expression, whose output columns are their own.
+    queries: usize,
+}
+
+impl VisitorMut for Rewriting {
+    type Break = SqlError;
+
+    fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<SqlError> {
+        self.queries += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<SqlError> {
+        self.queries -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        if self.queries > 0 {
+            return ControlFlow::Continue(());
         }
-        _ => None,
-    }
-}
-
-/// A field of an element.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Field(&'static str);
-
-impl Field {
-    fn of(name: &str) -> Option<&'static Self> {
-        const X: Field = Field("x");
-        const N: Field = Field("n");
-        match name {
-            "x" => Some(&X),
-            "n" => Some(&N),
-            _ => None,
+        match replacement(expr, &mut self.arrays) {
+            Ok(None) => {}
+            Ok(Some(column)) => *expr = column,
+            Err(error) => return ControlFlow::Break(error),
         }
-    }
-
-    fn as_str(self) -> &'static str {
-        self.0
+        ControlFlow::Continue(())
     }
 }
 
-fn vector_of(call: &Function) -> Option<&Expr> {
+/// The column of [`EXPAND`] for a call that expands an array, which is added to the arrays.
+fn replacement(expr: &Expr, arrays: &mut Vec<Expr>) -> Result<Option<Expr>, SqlError> {
+    let Expr::Function(call) = expr else { return Ok(None) };
+    let Some((function, array)) = expanding(call) else { return Ok(None) };
+    let number = number_of(array, arrays);
+    Ok(Some(match function {
+        "unnest" => column(&format!("x{number}")),
+        "generate_subscripts" => column(&format!("s{number}")),
+        _ => {
+            let sql = format!("'(' || {EXPAND}.x{number} || ',' || {EXPAND}.n{number} || ')'");
+            crate::parser::parse_expression(&sql)?
+        }
+    }))
+}
+
+fn column(name: &str) -> Expr {
+    Expr::CompoundIdentifier(vec![Ident::new(EXPAND), Ident::new(name)])
+}
+
+fn number_of(array: Expr, arrays: &mut Vec<Expr>) -> usize {
+    arrays.iter().position(|other| *other == array).unwrap_or_else(|| {
+        arrays.push(array);
+        arrays.len() - 1
+    })
+}
+
+/// The function of a call that gives a row for each element of an array, and the array.
+fn expanding(call: &Function) -> Option<(&'static str, Expr)> {
     let names = names_of(&call.name).ok()?;
-    let is_meant = names.last().is_some_and(|name| name == EXPAND);
+    let name = names.last()?;
+    let function =
+        [EXPAND, "unnest", "generate_subscripts"].into_iter().find(|function| function == name)?;
     let FunctionArguments::List(list) = &call.args else { return None };
-    match list.args.as_slice() {
-        [FunctionArg::Unnamed(FunctionArgExpr::Expr(vector))] if is_meant => Some(vector),
+    let argument = |argument| match argument {
+        &FunctionArg::Unnamed(FunctionArgExpr::Expr(ref expr)) => Some(expr),
+        _ => None,
+    };
+    match (function, list.args.as_slice()) {
+        ("generate_subscripts", [array, dimension]) => {
+            let (array, dimension) = (argument(array)?, argument(dimension)?);
+            if dimension.to_string() == "1" {
+                return Some((function, array.clone()));
+            }
+            // There is but one dimension.
+            let sql = format!("CASE WHEN {dimension} = 1 THEN {array} END");
+            Some((function, crate::parser::parse_expression(&sql).ok()?))
+        }
+        ("generate_subscripts", _) => None,
+        (_, [array]) => Some((function, argument(array)?.clone())),
         _ => None,
     }
-}
-
-/// The expression for an element's field, or for all of it as a text.
-fn element(field: Option<&Field>) -> Result<Expr, SqlError> {
-    let sql = match field {
-        Some(field) => format!("{EXPAND}.{}", field.as_str()),
-        None => format!("'(' || {EXPAND}.x || ',' || {EXPAND}.n || ')'"),
-    };
-    crate::parser::parse_expression(&sql)
 }

@@ -4,13 +4,14 @@
 
 use std::fmt::Write;
 
-use bytes::{BufMut, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use chrono::{NaiveDate, NaiveDateTime};
 use pgwire::messages::data::FieldDescription;
-use postgres_types::{FromSql, ToSql, Type};
+use postgres_types::{FromSql, Kind, ToSql, Type};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
+use crate::array::{self, Element};
 use crate::error::SqlError;
 use crate::session::Column;
 use crate::value::{DataType, Value};
@@ -75,6 +76,15 @@ pub(super) fn declared_type(oid: u32) -> Result<Option<DataType>, SqlError> {
         Type::DATE => DataType::Date,
         Type::TIMESTAMP => DataType::Timestamp,
         Type::UUID => DataType::Uuid,
+        Type::VARCHAR_ARRAY | Type::BPCHAR_ARRAY | Type::NAME_ARRAY => {
+            DataType::Array(Element::Text)
+        }
+        Type::OID_ARRAY => DataType::Array(Element::BigInt),
+        other if matches!(other.kind(), Kind::Array(_)) => {
+            let arrays = Element::ALL.map(DataType::Array);
+            let known = arrays.into_iter().find(|array| array.postgres() == other);
+            known.ok_or_else(|| unknown_type(&other))?
+        }
         other => return Err(unknown_type(&other)),
     }))
 }
@@ -137,6 +147,9 @@ fn put_binary(out: &mut BytesMut, data_type: DataType, value: &Value) -> Result<
         #[expect(clippy::cast_possible_truncation, reason = "a REAL was an f32 before")]
         Value::Float(value) if data_type == DataType::Real => out.put_f32(*value as f32),
         Value::Float(value) => out.put_f64(*value),
+        Value::Text(text) if let DataType::Array(element) = data_type => {
+            return put_array(out, element, text);
+        }
         Value::Text(_) => put_text(out, data_type, value),
         Value::Bytea(value) => out.put_slice(value),
         Value::Numeric(value) if value.is_zero() => {
@@ -218,7 +231,53 @@ fn read_binary(
         DataType::Date => Value::Date(NaiveDate::from_sql(&wire, bytes)?),
         DataType::Timestamp => Value::Timestamp(NaiveDateTime::from_sql(&wire, bytes)?),
         DataType::Uuid => Value::Uuid(Uuid::from_slice(bytes)?),
+        DataType::Array(element) => read_array(element, bytes)?,
     })
+}
+
+/// Dimensions, whether there are NULLs, the type of the elements, their number, the first one's place; the elements.
+fn put_array(out: &mut BytesMut, element: Element, text: &str) -> Result<(), SqlError> {
+    let elements = array::read(text, element)?;
+    let count = i32::try_from(elements.len())
+        .map_err(|_| SqlError::new("54000", "an array has too many elements"))?;
+    out.put_i32(i32::from(count > 0));
+    out.put_i32(elements.iter().any(Value::is_null).into());
+    out.put_u32(element.data_type().postgres().oid());
+    if count > 0 {
+        out.put_i32(count);
+        out.put_i32(1);
+    }
+    elements.iter().try_for_each(|value| put_value(out, element.data_type(), Format::Binary, value))
+}
+
+fn read_array(
+    element: Element,
+    mut bytes: &[u8],
+) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+    let dimensions = bytes.try_get_i32()?;
+    let (_has_nulls, _oid) = (bytes.try_get_i32()?, bytes.try_get_u32()?);
+    if dimensions > 1 {
+        return Err(SqlError::unsupported("an array of several dimensions").into());
+    }
+    let mut elements = Vec::new();
+    if dimensions == 1 {
+        let (count, _first) = (bytes.try_get_i32()?, bytes.try_get_i32()?);
+        for _ in 0..count {
+            elements.push(match usize::try_from(bytes.try_get_i32()?) {
+                Err(_) => Value::Null,
+                Ok(length) => {
+                    let (value, rest) =
+                        bytes.split_at_checked(length).ok_or("an element is cut off")?;
+                    bytes = rest;
+                    read_binary(element.data_type(), value)?
+                }
+            });
+        }
+    }
+    if !bytes.is_empty() {
+        return Err("bytes are left over".into());
+    }
+    Ok(Value::Text(array::written(&elements, element)))
 }
 
 #[cfg(test)]
@@ -250,6 +309,8 @@ mod tests {
             (DataType::Date, Value::Date(date)),
             (DataType::Timestamp, Value::Timestamp(date.and_hms_micro_opt(23, 59, 59, 1).unwrap())),
             (DataType::Uuid, Value::Uuid(Uuid::from_u128(u128::MAX / 3))),
+            (DataType::Array(Element::Integer), Value::Text("{1,NULL,-3}".to_owned())),
+            (DataType::Array(Element::Text), Value::Text("{}".to_owned())),
         ] {
             for format in [Format::Text, Format::Binary] {
                 assert_eq!(round_trip(data_type, format, &value), value, "{format:?}");
@@ -270,11 +331,13 @@ mod tests {
         #[test]
         fn no_bytes_of_a_parameter_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..40),
-            index in 0..DataType::ALL.len(),
+            index in 0..DataType::ALL.len() + 1,
             binary: bool,
         ) {
             let format = if binary { Format::Binary } else { Format::Text };
-            let _ = read_value(DataType::ALL[index], format, &bytes);
+            let array = DataType::Array(Element::Integer);
+            let data_type = DataType::ALL.get(index).copied().unwrap_or(array);
+            let _ = read_value(data_type, format, &bytes);
         }
 
         #[test]

@@ -27,7 +27,8 @@ impl From<DataType> for ColumnKind {
             | DataType::Bytea
             | DataType::Date
             | DataType::Timestamp
-            | DataType::Uuid => Self::Text,
+            | DataType::Uuid
+            | DataType::Array(_) => Self::Text,
         }
     }
 }

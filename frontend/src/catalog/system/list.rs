@@ -101,6 +101,7 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("indislive", Boolean),
             ("indisreplident", Boolean),
             ("indkey", Text),
+            ("indclass", Text),
             ("indoption", Text),
             ("indpred", Text),
             ("indexprs", Text),
@@ -220,6 +221,12 @@ pub(super) static RELATIONS: &[Relation] = &[
         name: "pg_am",
         columns: &[("oid", BigInt), ("amname", Text), ("amhandler", Text), ("amtype", Text)],
         rows: access_methods,
+    },
+    Relation {
+        schema: "pg_catalog",
+        name: "pg_opclass",
+        columns: &[("oid", BigInt), ("opcname", Text), ("opcdefault", Boolean)],
+        rows: nothing,
     },
     Relation {
         schema: "pg_catalog",

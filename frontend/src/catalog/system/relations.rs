@@ -43,6 +43,7 @@ fn type_category(data_type: DataType) -> &'static str {
         DataType::Boolean => "B",
         DataType::Date | DataType::Timestamp => "D",
         DataType::Bytea | DataType::Uuid => "U",
+        DataType::Array(_) => "A",
         other if other.is_text() => "S",
         _ => "N",
     }
@@ -266,6 +267,7 @@ pub(super) fn indexes(facts: &Facts) -> Rows {
             yes(true),
             yes(false),
             text(positions(row.columns).join(" ")),
+            text(vec!["0"; row.columns.len()].join(" ")),
             text(vec!["0"; row.columns.len()].join(" ")),
             Value::Null,
             Value::Null,

@@ -1,0 +1,226 @@
+//! Arrays of one dimension, kept as PostgreSQL prints them.
+//!
+//! ```text
+//! {1,NULL,"two words"}
+//! ```
+//!
+//! *Source*: PostgreSQL 15, section 8.15.
+//! *Invariants*: an array that was read or made is in one form, so that equal arrays are equal texts.
+//! *Not here*: columns of tables, which cannot be arrays; arrays of several dimensions or with other bounds.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SqlError;
+use crate::value::{DataType, Value};
+
+/// The type of an array's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Element {
+    /// BOOLEAN.
+    Boolean,
+    /// SMALLINT.
+    SmallInt,
+    /// INTEGER.
+    Integer,
+    /// BIGINT.
+    BigInt,
+    /// REAL.
+    Real,
+    /// DOUBLE PRECISION.
+    Double,
+    /// NUMERIC.
+    Numeric,
+    /// TEXT, and any other character type.
+    Text,
+    /// BYTEA.
+    Bytea,
+    /// DATE.
+    Date,
+    /// TIMESTAMP.
+    Timestamp,
+    /// UUID.
+    Uuid,
+}
+
+impl Element {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Boolean,
+        Self::SmallInt,
+        Self::Integer,
+        Self::BigInt,
+        Self::Real,
+        Self::Double,
+        Self::Numeric,
+        Self::Text,
+        Self::Bytea,
+        Self::Date,
+        Self::Timestamp,
+        Self::Uuid,
+    ];
+
+    /// The elements of arrays of a type; none of arrays, which have one dimension.
+    pub(crate) fn of(data_type: DataType) -> Option<Self> {
+        Some(match data_type {
+            DataType::Boolean => Self::Boolean,
+            DataType::SmallInt => Self::SmallInt,
+            DataType::Integer => Self::Integer,
+            DataType::BigInt => Self::BigInt,
+            DataType::Real => Self::Real,
+            DataType::Double => Self::Double,
+            DataType::Numeric(_) => Self::Numeric,
+            DataType::Text | DataType::Varchar(_) | DataType::Char(_) => Self::Text,
+            DataType::Bytea => Self::Bytea,
+            DataType::Date => Self::Date,
+            DataType::Timestamp => Self::Timestamp,
+            DataType::Uuid => Self::Uuid,
+            DataType::Array(_) => return None,
+        })
+    }
+
+    /// The type of one element.
+    #[must_use]
+    pub fn data_type(self) -> DataType {
+        match self {
+            Self::Boolean => DataType::Boolean,
+            Self::SmallInt => DataType::SmallInt,
+            Self::Integer => DataType::Integer,
+            Self::BigInt => DataType::BigInt,
+            Self::Real => DataType::Real,
+            Self::Double => DataType::Double,
+            Self::Numeric => DataType::Numeric(None),
+            Self::Text => DataType::Text,
+            Self::Bytea => DataType::Bytea,
+            Self::Date => DataType::Date,
+            Self::Timestamp => DataType::Timestamp,
+            Self::Uuid => DataType::Uuid,
+        }
+    }
+
+    /// The name of the array's type.
+    pub(crate) fn array_name(self) -> &'static str {
+        match self {
+            Self::Boolean => "boolean[]",
+            Self::SmallInt => "smallint[]",
+            Self::Integer => "integer[]",
+            Self::BigInt => "bigint[]",
+            Self::Real => "real[]",
+            Self::Double => "double precision[]",
+            Self::Numeric => "numeric[]",
+            Self::Text => "text[]",
+            Self::Bytea => "bytea[]",
+            Self::Date => "date[]",
+            Self::Timestamp => "timestamp without time zone[]",
+            Self::Uuid => "uuid[]",
+        }
+    }
+}
+
+/// An array as text.
+pub(crate) fn written(elements: &[Value], element: Element) -> String {
+    let data_type = element.data_type();
+    let one = |value: &Value| match value {
+        Value::Null => "NULL".to_owned(),
+        value => quoted(value.to_text(data_type)),
+    };
+    let elements: Vec<String> = elements.iter().map(one).collect();
+    format!("{{{}}}", elements.join(","))
+}
+
+fn quoted(text: String) -> String {
+    let special = |c: char| matches!(c, '{' | '}' | ',' | '"' | '\\') || c.is_ascii_whitespace();
+    if !text.is_empty() && !text.contains(special) && !text.eq_ignore_ascii_case("null") {
+        return text;
+    }
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// The elements of an array's text.
+///
+/// # Errors
+/// SQLSTATE 22P02 for what is no array, and those of its elements; 0A000 for several dimensions.
+pub(crate) fn read(text: &str, element: Element) -> Result<Vec<Value>, SqlError> {
+    let value = |one: Option<String>| match one {
+        None => Ok(Value::Null),
+        Some(text) => Value::from_text(&text, element.data_type()),
+    };
+    elements(text)?.into_iter().map(value).collect()
+}
+
+/// The elements of an array's text as texts; None is NULL.
+///
+/// # Errors
+/// SQLSTATE 22P02 for what is no array, 0A000 for several dimensions.
+pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
+    let malformed = || SqlError::new("22P02", format!("malformed array literal: \"{text}\""));
+    let inner = text.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let inner = inner.ok_or_else(malformed)?;
+    if inner.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut elements = Vec::new();
+    let mut element = String::new();
+    let (mut quoted, mut was_quoted) = (false, false);
+    let mut characters = inner.chars().chain(std::iter::once(','));
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => {
+                if element.chars().all(char::is_whitespace) && !was_quoted {
+                    // Blanks before the quotes are none of the element.
+                    element.clear();
+                }
+                quoted = !quoted;
+                was_quoted = true;
+            }
+            '\\' => element.push(characters.next().ok_or_else(malformed)?),
+            '{' if !quoted && element.trim().is_empty() => {
+                return Err(SqlError::unsupported("an array of several dimensions"));
+            }
+            '{' | '}' if !quoted => return Err(malformed()),
+            ',' if !quoted => {
+                let bare = if was_quoted { element.as_str() } else { element.trim() };
+                if bare.is_empty() && !was_quoted {
+                    return Err(malformed());
+                }
+                let is_null = !was_quoted && bare.eq_ignore_ascii_case("null");
+                elements.push((!is_null).then(|| bare.to_owned()));
+                element.clear();
+                was_quoted = false;
+            }
+            other if was_quoted && !quoted && other.is_ascii_whitespace() => {}
+            other => element.push(other),
+        }
+    }
+    if quoted { Err(malformed()) } else { Ok(elements) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn texts_are_brought_to_one_form() {
+        let form = |text: &str, element| written(&read(text, element).expect(text), element);
+        assert_eq!(form(" { 1 , null,3 } ", Element::Integer), "{1,NULL,3}");
+        assert_eq!(
+            form(r#"{a b,"", "null" ,"x\"y"}"#, Element::Text),
+            r#"{"a b","","null","x\"y"}"#
+        );
+        assert_eq!(form("{}", Element::Date), "{}");
+        let code = |text: &str| read(text, Element::Integer).expect_err(text).code;
+        for text in ["1", "{1", "{1,}", "{a}", "{\"1}", "{1}}", "{\\"] {
+            assert_eq!(code(text), "22P02", "{text}");
+        }
+        assert_eq!(code("{{1},{2}}"), "0A000");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(texts in proptest::collection::vec(any::<Option<String>>(), 0..5)) {
+            let value = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
+            let values: Vec<Value> = texts.iter().map(value).collect();
+            let text = written(&values, Element::Text);
+            prop_assert_eq!(read(&text, Element::Text), Ok(values));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Arrays in expressions: made, compared with by ANY and ALL, and taken apart.
+//!
+//! *Source*: PostgreSQL 15, sections 4.2.12, 8.15 and 9.24.
+//! *Not here*: output columns that give a row for each element, which are in `window`; columns of tables.
+
+use std::rc::Rc;
+
+use sqlparser::ast::{self, AccessExpr, BinaryOperator, Expr, Subscript};
+
+use crate::array::{self, Element};
+use crate::error::SqlError;
+use crate::expression::array::ArrayFunction;
+use crate::expression::function::Function;
+use crate::expression::{Comparison, Expression};
+use crate::plan::bind::{Binder, Typed};
+use crate::plan::operator::{comparison_of, negated_condition};
+use crate::plan::scope::Scope;
+use crate::value::{DataType, Value};
+
+impl Binder {
+    /// ARRAY[...].
+    pub(super) fn array(&mut self, members: &[Expr], scope: &Rc<Scope>) -> Result<Typed, SqlError> {
+        let members: Result<Vec<Typed>, SqlError> =
+            members.iter().map(|member| self.expression(member, scope)).collect();
+        let members = members?;
+        if members.is_empty() {
+            // Of no type; a cast gives it one.
+            let empty = Expression::Constant(Value::Text("{}".to_owned()));
+            return Ok(Typed { expression: empty, data_type: None });
+        }
+        let (parts, data_type) = self.one_type(members, "ARRAY")?;
+        let element = element_of(data_type.unwrap_or(DataType::Text))?;
+        Ok(called(ArrayFunction::Make, element, DataType::Array(element), parts))
+    }
+
+    /// ARRAY(SELECT ...).
+    pub(super) fn array_subquery(
+        &mut self,
+        query: &ast::Query,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let sql = format!(
+            "SELECT coalesce(array_agg(element), '{{}}') FROM ({query}) AS rows_of_array (element)"
+        );
+        match crate::parser::parse(&sql)? {
+            crate::parser::Parsed::Statement(statement) => match &*statement {
+                ast::Statement::Query(query) => self.scalar_subquery(query, scope),
+                _ => Err(SqlError::unsupported("ARRAY of a statement that is no query")),
+            },
+            crate::parser::Parsed::Maintenance(_) => {
+                Err(SqlError::unsupported("ARRAY of a statement that is no query"))
+            }
+        }
+    }
+
+    /// `array[number]`. The catalog's vectors are texts, whose members nobody needs: they are NULL.
+    pub(super) fn subscript(
+        &mut self,
+        array: &Expr,
+        chain: &[AccessExpr],
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let array = self.expression(array, scope)?;
+        let Some(DataType::Array(element)) = array.data_type else {
+            if array.data_type.is_some_and(|data_type| !data_type.is_text()) {
+                let name = array.data_type.map_or_else(String::new, DataType::name);
+                let message = format!("cannot subscript type {name} because it is not an array");
+                return Err(SqlError::new("42804", message));
+            }
+            return Ok(Typed { expression: Expression::Constant(Value::Null), data_type: None });
+        };
+        let [AccessExpr::Subscript(Subscript::Index { index })] = chain else {
+            return Err(SqlError::unsupported("a slice of an array"));
+        };
+        let number = self.expression(index, scope)?;
+        let number = self.coerced(number, DataType::Integer, false)?;
+        let parts = vec![array.expression, number];
+        Ok(called(ArrayFunction::Element, element, element.data_type(), parts))
+    }
+
+    /// `op ANY (...)` and `op ALL (...)`.
+    pub(super) fn quantified(
+        &mut self,
+        left: &Expr,
+        operator: &BinaryOperator,
+        right: &Expr,
+        any: bool,
+        scope: &Rc<Scope>,
+    ) -> Result<Typed, SqlError> {
+        let Some(comparison) = comparison_of(operator) else {
+            return Err(SqlError::unsupported(format_args!("{operator} ANY")));
+        };
+        let mut right = right;
+        while let Expr::Nested(inner) = right {
+            right = inner;
+        }
+        if let Expr::Subquery(query) = right {
+            if any {
+                return self.any_subquery(left, comparison, query, scope);
+            }
+            // What holds for all is what fails for none.
+            let none = self.any_subquery(left, comparison.negated(), query, scope)?;
+            return Ok(negated_condition(none));
+        }
+        let value = self.expression(left, scope)?;
+        if let Some(members) = self.array_members(right, scope)? {
+            if any && comparison == Comparison::Equal {
+                return self.any_of(value, members);
+            }
+            let mut parts = Vec::with_capacity(members.len());
+            for member in members {
+                parts.push(self.compare(value.clone(), comparison, member)?.expression);
+            }
+            let joined = if any { Expression::Or(parts) } else { Expression::And(parts) };
+            return Ok(Typed::boolean(joined));
+        }
+        let array = self.expression(right, scope)?;
+        match (any, comparison) {
+            (true, Comparison::Equal) => self.contained(value, array),
+            (false, Comparison::NotEqual) => Ok(negated_condition(self.contained(value, array)?)),
+            _ => {
+                Err(SqlError::unsupported("ANY and ALL of an array, other than = ANY and <> ALL,")
+                    .with_hint("write the members out, as in ARRAY[1, 2]"))
+            }
+        }
+    }
+
+    /// Whether a value is an element of an array that is not written out.
+    fn contained(&mut self, value: Typed, array: Typed) -> Result<Typed, SqlError> {
+        let element = match (array.data_type, value.data_type) {
+            (Some(DataType::Array(element)), _) => element,
+            // The catalog has its arrays as texts.
+            (Some(data_type), _) if data_type.is_text() => {
+                let value = self.coerced(value, DataType::Text, true)?;
+                let value = Typed::new(value, DataType::Text);
+                return self.named_call("pg_in_array", vec![value, array]);
+            }
+            (Some(_), _) => {
+                let message = "op ANY/ALL (array) requires array on right side";
+                return Err(SqlError::new("42809", message));
+            }
+            (None, known) => element_of(known.unwrap_or(DataType::Text))?,
+        };
+        let value = self.coerced(value, element.data_type(), false)?;
+        let array = self.coerced(array, DataType::Array(element), false)?;
+        Ok(called(ArrayFunction::Contains, element, DataType::Boolean, vec![value, array]))
+    }
+
+    /// The members of ARRAY[...] or of a literal such as `'{a,b}'`, which an access path can be made of.
+    fn array_members(
+        &mut self,
+        array: &Expr,
+        scope: &Rc<Scope>,
+    ) -> Result<Option<Vec<Typed>>, SqlError> {
+        match array {
+            Expr::Array(array) => array
+                .elem
+                .iter()
+                .map(|member| self.expression(member, scope))
+                .collect::<Result<_, _>>()
+                .map(Some),
+            Expr::Cast { expr, .. } | Expr::Nested(expr) => self.array_members(expr, scope),
+            Expr::Value(value) => match &value.value {
+                ast::Value::SingleQuotedString(literal) => {
+                    let member = |text: Option<String>| Typed {
+                        expression: Expression::Constant(text.map_or(Value::Null, Value::Text)),
+                        data_type: None,
+                    };
+                    Ok(Some(array::elements(literal)?.into_iter().map(member).collect()))
+                }
+                _ => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+/// The elements of an array of some type.
+///
+/// # Errors
+/// SQLSTATE 0A000 for arrays of arrays.
+pub(super) fn element_of(data_type: DataType) -> Result<Element, SqlError> {
+    Element::of(data_type).ok_or_else(|| SqlError::unsupported("an array of several dimensions"))
+}
+
+/// Whether values of a type are sorted as they should be: arrays are kept as texts, which are in another order.
+///
+/// # Errors
+/// SQLSTATE 0A000 if they are not.
+pub(super) fn ordered(data_type: DataType) -> Result<(), SqlError> {
+    match data_type {
+        DataType::Array(_) => Err(SqlError::unsupported("the order of arrays")),
+        _ => Ok(()),
+    }
+}
+
+fn called(
+    function: ArrayFunction,
+    element: Element,
+    result: DataType,
+    parts: Vec<Expression>,
+) -> Typed {
+    let function = Function::Array(function, element);
+    Typed::new(Expression::Call(function, result, parts), result)
+}
