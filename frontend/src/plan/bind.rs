@@ -33,6 +33,8 @@ pub(super) struct Binder {
     pub(super) aggregates: Option<Vec<Aggregate>>,
     /// WITH queries that can be named.
     pub(super) common_tables: Vec<Rc<CommonTable>>,
+    /// Times that those were planned.
+    pub(super) common_uses: usize,
     /// Characters before each line of the statement.
     line_starts: Vec<usize>,
 }
@@ -123,6 +125,7 @@ impl Binder {
             levels: Vec::new(),
             aggregates: None,
             common_tables: Vec::new(),
+            common_uses: 0,
             line_starts,
         }
     }

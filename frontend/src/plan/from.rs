@@ -16,6 +16,7 @@ use crate::error::SqlError;
 use crate::expression::{Comparison, Expression};
 use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::join::build;
+use crate::plan::query::COMMON_USES_MAX;
 use crate::plan::scope::Scope;
 use crate::plan::{Columns, Node};
 use crate::value::{DataType, Value};
@@ -268,6 +269,12 @@ impl Binder {
         common: &crate::plan::query::CommonTable,
         alias: Option<&TableAlias>,
     ) -> Result<(Source, Scope), SqlError> {
+        self.common_uses += 1;
+        if self.common_uses > COMMON_USES_MAX {
+            let message = format!("WITH queries are used more than {COMMON_USES_MAX} times");
+            return Err(SqlError::new("54001", message)
+                .with_hint("a use inside another WITH query counts for each use of that"));
+        }
         let visible = common.visible.min(self.common_tables.len());
         let later = self.common_tables.split_off(visible);
         let planned = self.query(&common.query);

@@ -16,8 +16,11 @@ use crate::plan::{Node, SetOperation, SortKey, types};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
-/// Times that WITH queries may be planned in one statement, since each use is planned by itself.
+/// WITH queries that a statement may have.
 const COMMON_TABLES_MAX: usize = 64;
+/// Times that they may be planned: each use is planned by itself, and a chain of queries that use the one before twice
+/// doubles with each.
+pub(super) const COMMON_USES_MAX: usize = 1_000;
 
 /// A query and its output columns.
 pub(super) struct Planned {
