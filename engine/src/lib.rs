@@ -41,4 +41,6 @@ pub use worker::{Job, Worker, WorkerParts};
 /// Re-exported for tests that remove a rule.
 pub use gannet_rpc::mutant as rpc_mutant;
 /// Re-exported for embedding.
-pub use gannet_storage::{Direction, LockMode, LogObserver, StorageError, mutant};
+pub use gannet_storage::{
+    Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LockMode, LogObserver, StorageError, mutant,
+};

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gannet_engine::{Coordinator, Direction, KeyRange, Page};
+use gannet_engine::{Coordinator, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page};
 
 use crate::catalog::Catalog;
 use crate::database::Database;
@@ -82,7 +82,19 @@ impl<'c, 's> Context<'c, 's> {
     }
 
     /// The values of keys of one table, in one round trip.
-    pub(crate) fn get_many(&mut self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    pub(crate) fn get_many(
+        &mut self,
+        mut keys: Vec<Vec<u8>>,
+    ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+        let fits = |key: &Vec<u8>| key.len() <= KEY_BYTES_MAX;
+        if !keys.iter().all(fits) {
+            // What cannot be a key is nowhere.
+            let fitting: Vec<bool> = keys.iter().map(fits).collect();
+            keys.retain(fits);
+            let mut found = self.get_many(keys)?.into_iter();
+            let value = |fits| if fits { found.next().flatten() } else { None };
+            return Ok(fitting.into_iter().map(value).collect());
+        }
         self.check_version()?;
         self.round_trips += 1;
         let table = self.resources.database.table;
@@ -144,6 +156,15 @@ impl<'c, 's> Context<'c, 's> {
 
     /// Sets a key that was read.
     pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
+        for (what, bytes, max) in [
+            ("primary key or index entry", key.len(), KEY_BYTES_MAX),
+            ("row", value.len(), HEAP_VALUE_BYTES_MAX),
+        ] {
+            if bytes > max {
+                let message = format!("a {what} has {bytes} bytes; the limit is {max}");
+                return Err(SqlError::new("54000", message).into());
+            }
+        }
         self.transaction.deferred.put(self.resources.database.table, key, value);
         self.check_written()
     }
@@ -176,11 +197,13 @@ impl<'c, 's> Context<'c, 's> {
 
     /// Counts rows that are kept in memory.
     pub(crate) fn charge(&mut self, rows: &[Row]) -> Result<(), Failure> {
-        for row in rows {
-            self.memory_bytes += size_of::<Row>();
-            self.memory_bytes += row.iter().map(Value::memory_bytes).sum::<usize>();
-        }
-        if self.memory_bytes <= STATEMENT_BYTES_MAX {
+        self.memory_bytes += rows.iter().map(row_bytes).sum::<usize>();
+        Self::check_memory(self.memory_bytes)
+    }
+
+    /// Checks what a statement keeps, or an operator has made and not handed on yet.
+    pub(crate) fn check_memory(bytes: usize) -> Result<(), Failure> {
+        if bytes <= STATEMENT_BYTES_MAX {
             return Ok(());
         }
         let mebibytes = STATEMENT_BYTES_MAX >> 20;
@@ -308,6 +331,11 @@ impl<'c, 's> Context<'c, 's> {
         }
         Ok(if columns().any(Value::is_null) { Value::Null } else { Value::Boolean(false) })
     }
+}
+
+/// About how many bytes a row takes.
+pub(crate) fn row_bytes(row: &Row) -> usize {
+    size_of::<Row>() + row.iter().map(Value::memory_bytes).sum::<usize>()
 }
 
 fn key_of(value: &Value) -> Vec<u8> {

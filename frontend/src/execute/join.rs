@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Failure;
+use crate::execute::context::row_bytes;
 use crate::execute::operator::{Operator, open, row_key};
 use crate::execute::scan::{Waiting, points, range_rows};
 use crate::execute::{BATCH_ROWS, Context, Row};
@@ -159,10 +160,13 @@ impl<'p> JoinRows<'p> {
             None => &right.all,
         };
         let mut joined = Vec::new();
+        let mut bytes = 0;
         for number in partners {
             let row = [left.as_slice(), &right.rows[*number]].concat();
             if context.holds(self.join.condition.as_ref(), &row)? {
                 right.matched[*number] = true;
+                bytes += row_bytes(&row);
+                Context::check_memory(bytes)?;
                 joined.push(row);
             }
         }

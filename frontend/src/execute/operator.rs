@@ -7,6 +7,7 @@ use crate::catalog::system::Relation;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
 use crate::execute::aggregate::Aggregation;
+use crate::execute::context::row_bytes;
 use crate::execute::join::{JoinRows, LookupRows};
 use crate::execute::scan::ScanRows;
 use crate::execute::window::{Elements, RowNumbers};
@@ -14,6 +15,9 @@ use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::{Expression, compare};
 use crate::plan::{Node, SetOperation, SortKey};
 use crate::value::Value;
+
+/// Values in a batch, from which on it is handed on before it is full.
+const BATCH_BYTES_MAX: usize = 16 << 20;
 
 /// A source of rows.
 pub(super) trait Operator {
@@ -32,7 +36,7 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
         Node::Series(bounds) => Box::new(Series { bounds, state: None }),
         Node::Filter { input, condition } => Box::new(Filter { input: open(input), condition }),
         Node::Project { input, expressions } => {
-            Box::new(Project { input: open(input), expressions })
+            Box::new(Project { input: open(input), expressions, waiting: Vec::new() })
         }
         Node::Lookup { left, scan, keep_left, condition } => {
             Box::new(LookupRows::new(open(left), scan, *keep_left, condition.as_ref()))
@@ -175,13 +179,25 @@ impl Operator for Filter<'_> {
 struct Project<'p> {
     input: Box<dyn Operator + 'p>,
     expressions: &'p [Expression],
+    /// Rows of the input that were left when what had been made of others was large.
+    waiting: Vec<Row>,
 }
 
 impl Operator for Project<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        let Some(mut batch) = self.input.next(context)? else { return Ok(None) };
-        for row in &mut batch {
-            *row = context.values(self.expressions, row)?;
+        let mut batch = std::mem::take(&mut self.waiting);
+        if batch.is_empty() {
+            let Some(next) = self.input.next(context)? else { return Ok(None) };
+            batch = next;
+        }
+        let mut bytes = 0;
+        for number in 0..batch.len() {
+            batch[number] = context.values(self.expressions, &batch[number])?;
+            bytes += row_bytes(&batch[number]);
+            if bytes > BATCH_BYTES_MAX {
+                self.waiting = batch.split_off(number + 1);
+                break;
+            }
         }
         Ok(Some(batch))
     }
