@@ -9,6 +9,7 @@ mod simulate;
 mod sql;
 mod user;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -61,7 +62,8 @@ fn main() -> ExitCode {
     match result {
         Ok(exit_code) => ExitCode::from(exit_code),
         Err(error) => {
-            eprintln!("gannet: {error}");
+            // Standard error may be closed; the exit code tells as well.
+            let _ = writeln!(std::io::stderr(), "gannet: {error}");
             ExitCode::from(2)
         }
     }

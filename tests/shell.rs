@@ -100,6 +100,26 @@ fn errors_show_their_place_with_a_caret() {
 }
 
 #[test]
+fn output_that_nobody_reads_is_no_panic() {
+    for closes_errors in [false, true] {
+        let mut shell = gannet(&["--keep-going"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        if closes_errors {
+            drop(shell.stderr.take());
+        } else {
+            drop(shell.stdout.take());
+        }
+        // It may stop before it has read all.
+        let _ = shell.stdin.take().unwrap().write_all(b"SELECT 1/0;\nSELECT 1;\nSELECT 2;\n");
+        assert_eq!(shell.wait().unwrap().code(), Some(1), "{closes_errors}");
+    }
+}
+
+#[test]
 fn a_script_stops_at_its_first_failure() {
     let failing = "SELECT 1; SELECT 1/0; SELECT 2;";
     let stopped = script(&[], failing);
@@ -166,6 +186,9 @@ fn imports_and_exports_are_inverse() {
     );
     assert_eq!(counted, "3\t2\n");
     assert_eq!(std::fs::read_to_string(&exported).unwrap(), data);
+    // What the shell has written for that has no place that a person knows.
+    let unknown = script(&[], &format!(".import {given} pets"));
+    assert_eq!(errors(&unknown), "ERROR 42P01: relation \"pets\" does not exist\n");
     // Without a header, and with columns in another order.
     std::fs::write(path("plain.csv"), "4,x,f\n").unwrap();
     std::fs::write(path("other.csv"), "NAME,id\ny,5\n").unwrap();

@@ -31,6 +31,14 @@ fn errors_have_code_place_and_hint() {
     assert!(unknown.contains("ERROR:  42703: "), "{unknown}");
     assert!(unknown.contains("LINE 2:   ownr FROM account\n          ^"), "{unknown}");
     assert!(unknown.contains("HINT:") && unknown.contains("owner"), "{unknown}");
+    for statement in ["SELECT *\n  FROM acount", "UPDATE\n       acount SET id = 1"] {
+        let unknown = server.failure(statement);
+        assert!(unknown.contains("ERROR:  42P01: "), "{unknown}");
+        assert!(
+            unknown.contains("LINE 2: ") && unknown.contains("\n               ^"),
+            "{unknown}"
+        );
+    }
     let null = server.failure("INSERT INTO account VALUES (1, NULL)");
     assert!(null.contains("ERROR:  23502: "), "{null}");
     server.query("INSERT INTO account VALUES (1, 'Ada')");

@@ -142,6 +142,11 @@ impl Binder {
                 return Ok(Typed::new(call, data_type));
             }
             ("nextval", 1) => return self.next_value(&arguments[0]),
+            ("row", _) => return Err(SqlError::unsupported("a row as a value")),
+            ("generate_series", 2 | 3) => {
+                return Err(SqlError::unsupported("generate_series outside FROM")
+                    .with_hint("write SELECT ... FROM generate_series(...) AS series (number)"));
+            }
             ("pg_typeof", 1) => {
                 let name = arguments[0].data_type.map_or("unknown".to_owned(), DataType::name);
                 return Ok(Typed::new(Expression::Constant(Value::Text(name)), DataType::Text));

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sqlparser::ast::{
-    self, FunctionArg, FunctionArgExpr, JoinConstraint, JoinOperator, TableAlias, TableFactor,
-    TableWithJoins,
+    self, FunctionArg, FunctionArgExpr, JoinConstraint, JoinOperator, Spanned, TableAlias,
+    TableFactor, TableWithJoins,
 };
 
 use crate::catalog::system::Relation as SystemRelation;
@@ -234,6 +234,7 @@ impl Binder {
         name: &ast::ObjectName,
         alias: Option<&TableAlias>,
     ) -> Result<(Source, Scope), SqlError> {
+        let position = self.position(name.span());
         let names = names_of(name)?;
         let (schema, name) = match names.as_slice() {
             [name] => (None, name),
@@ -254,9 +255,10 @@ impl Binder {
         }
         if let Some(schema) = schema.filter(|schema| *schema != "public") {
             let message = format!("relation \"{schema}.{name}\" does not exist");
-            return Err(SqlError::new("42P01", message));
+            return Err(SqlError::new("42P01", message).with_position(position));
         }
-        let table = Arc::clone(self.catalog.require(name)?);
+        let table = self.catalog.require(name).map_err(|error| error.with_position(position))?;
+        let table = Arc::clone(table);
         let columns = table.columns.iter().map(|c| (c.name.clone(), c.data_type)).collect();
         let scope = aliased(name, columns, alias)?;
         let alias = alias.map_or(name.clone(), |alias| name_of(&alias.name));

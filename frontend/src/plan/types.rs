@@ -60,6 +60,63 @@ pub(crate) fn from_written(written: &Written) -> Result<DataType, SqlError> {
     })
 }
 
+/// The names of types, for hints.
+const NAMES: &[&str] = &[
+    "boolean",
+    "smallint",
+    "integer",
+    "bigint",
+    "real",
+    "double precision",
+    "numeric",
+    "decimal",
+    "text",
+    "varchar",
+    "char",
+    "bytea",
+    "date",
+    "timestamp",
+    "uuid",
+    "serial",
+    "bigserial",
+];
+/// Types of PostgreSQL that there are not, as far as the parser leaves them as names.
+const NOT_SUPPORTED: &[&str] = &[
+    "bit",
+    "box",
+    "cidr",
+    "circle",
+    "citext",
+    "hstore",
+    "inet",
+    "int4range",
+    "int8range",
+    "json",
+    "jsonb",
+    "jsonpath",
+    "line",
+    "lseg",
+    "macaddr",
+    "macaddr8",
+    "money",
+    "numrange",
+    "path",
+    "pg_lsn",
+    "point",
+    "polygon",
+    "timestamptz",
+    "timetz",
+    "tsquery",
+    "tsrange",
+    "tstzrange",
+    "tsvector",
+    "daterange",
+    "varbit",
+    "xml",
+    "interval",
+    "time",
+];
+
 fn unsupported(written: impl std::fmt::Display) -> SqlError {
     let written = written.to_string();
     SqlError::unsupported(format_args!("type {}", written.to_lowercase())).with_hint(
@@ -89,7 +146,11 @@ fn custom(name: &ObjectName, arguments: &[String]) -> Result<DataType, SqlError>
         "date" => DataType::Date,
         "timestamp" => DataType::Timestamp,
         "uuid" => DataType::Uuid,
-        _ => return Err(unsupported(name)),
+        last if NOT_SUPPORTED.contains(&last) => return Err(unsupported(name)),
+        last => {
+            let message = format!("type \"{last}\" does not exist");
+            return Err(SqlError::new("42704", message).did_you_mean(last, NAMES.iter().copied()));
+        }
     })
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use sqlparser::ast::{
     self, Assignment, AssignmentTarget, ConflictTarget, Expr, FromTable, ObjectName,
-    OnConflictAction, OnInsert, SelectItem, SetExpr, TableFactor, TableObject, TableWithJoins,
+    OnConflictAction, OnInsert, SelectItem, SetExpr, Spanned, TableFactor, TableObject,
+    TableWithJoins,
 };
 
 use crate::catalog::{AsSerial, Table};
@@ -84,16 +85,17 @@ impl Binder {
         }
         if let Some(schema) = schema.filter(|schema| *schema != "public") {
             let message = format!("relation \"{schema}.{bare}\" does not exist");
-            return Err(SqlError::new("42P01", message));
+            return Err(SqlError::new("42P01", message).with_position(self.position(name.span())));
         }
-        let table = self.catalog.require(bare)?;
+        let table = self.catalog.require(bare).cloned();
+        let table = table.map_err(|error| error.with_position(self.position(name.span())))?;
         if table.frozen {
             let message = format!("relation \"{bare}\" is getting another primary key");
             return Err(SqlError::new("55006", message).with_hint(
                 "change its rows when ALTER TABLE ... ADD PRIMARY KEY has ended; they can be read meanwhile",
             ));
         }
-        Ok(Arc::clone(table))
+        Ok(table)
     }
 
     fn target_scope(table: &Table, alias: &str) -> Rc<Scope> {

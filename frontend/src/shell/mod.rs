@@ -166,6 +166,11 @@ struct Shell {
     running: Arc<AtomicBool>,
 }
 
+/// Writes to standard error, which may be closed: what nobody reads need not be told.
+fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 impl Shell {
     fn run_scripts(&mut self, scripts: &[Script], interactive: bool) -> Result<(), ShellError> {
         if interactive {
@@ -263,7 +268,7 @@ impl Shell {
             Err(failure) => self.fail(&failure, statement),
         };
         if self.timing {
-            eprintln!("Time: {:.3} ms", elapsed.as_secs_f64() * 1e3);
+            warn(&format!("Time: {:.3} ms", elapsed.as_secs_f64() * 1e3));
         }
         flow
     }
@@ -273,7 +278,7 @@ impl Shell {
             Outcome::Rows(rows) => self.print_rows(&rows),
             Outcome::Done { tag, notices } => {
                 for notice in notices {
-                    eprintln!("{notice}");
+                    warn(&notice);
                 }
                 self.say(&tag);
                 Ok(())
@@ -342,7 +347,7 @@ impl Shell {
 
     /// Tells what failed, and whether to go on.
     fn fail(&mut self, failure: &Failure, statement: &str) -> Flow {
-        eprintln!("{}", failure.report(statement));
+        warn(&failure.report(statement));
         self.failed = true;
         if self.bail { Flow::Stop } else { Flow::Go }
     }

@@ -113,6 +113,10 @@ const CONTEXT_CHARACTERS: usize = 60;
 
 /// The line of a statement that has the character `position`, from 1, and a caret under it.
 fn place(statement: &str, position: usize) -> Option<String> {
+    if statement.trim().is_empty() {
+        // The shell's own statement, which nobody has written.
+        return None;
+    }
     let before: usize = statement.chars().take(position.checked_sub(1)?).map(char::len_utf8).sum();
     let start = statement[..before].rfind('\n').map_or(0, |newline| newline + 1);
     let line_number = 1 + statement[..start].matches('\n').count();
