@@ -160,43 +160,21 @@ impl Deferred {
         Ok(Page { rest: last.map(|last| range.after(last, direction)), rows })
     }
 
-    /// As [`Self::get_many`], of keys that no other transaction can know of: that they are unchanged is not
-    /// checked at commit.
+    /// Reads what no other transaction can know of: that it is unchanged is not checked at commit.
     ///
     /// # Errors
-    /// As [`Self::get_many`].
-    pub fn get_many_unshared(
+    /// Those of `read`.
+    pub fn unshared<T>(
         &mut self,
-        coordinator: &mut Coordinator<'_>,
-        table: TableId,
-        keys: &[Vec<u8>],
-    ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
-        let (observations, ends_in_latest) = (self.observations.len(), self.ends_in_latest);
-        let found = self.get_many(coordinator, table, keys);
-        self.observations.truncate(observations);
-        self.ends_in_latest = ends_in_latest;
-        found
-    }
-
-    /// As [`Self::scan`], of a range that no other transaction can know of.
-    ///
-    /// # Errors
-    /// As [`Self::scan`].
-    pub fn scan_unshared(
-        &mut self,
-        coordinator: &mut Coordinator<'_>,
-        table: TableId,
-        range: &KeyRange,
-        direction: Direction,
-        limit: usize,
-    ) -> Result<Page, Abort> {
+        read: impl FnOnce(&mut Self) -> Result<T, Abort>,
+    ) -> Result<T, Abort> {
         let (observations, leaves) = (self.observations.len(), self.leaves.len());
         let ends_in_latest = self.ends_in_latest;
-        let page = self.scan(coordinator, table, range, direction, limit);
+        let result = read(self);
         self.observations.truncate(observations);
         self.leaves.truncate(leaves);
         self.ends_in_latest = ends_in_latest;
-        page
+        result
     }
 
     /// Whether its commit depends on rows of a table that were read.

@@ -169,6 +169,30 @@ fn rows_of_a_table_that_gets_a_primary_key_are_read_and_not_changed() {
     run(&mut session, "UPDATE t SET w = 'changed' WHERE id = 5").unwrap();
 }
 
+#[test]
+fn a_primary_key_undoes_no_definition_of_others() {
+    let database = database();
+    let (mut session, mut other) = (database.session("definer"), database.session("other"));
+    for _ in 0..30 {
+        fill(&mut session, 1_000);
+        let (done, mut columns) = (AtomicBool::new(false), 3);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let built = run(&mut session, "ALTER TABLE t ADD PRIMARY KEY (id)");
+                assert!(built.is_ok() || built.is_err_and(|error| error.code == "55006"));
+                done.store(true, Ordering::Relaxed);
+            });
+            while !done.load(Ordering::Relaxed) {
+                let sql = format!("ALTER TABLE t ADD COLUMN c{columns} INT");
+                columns += usize::from(run(&mut other, &sql).is_ok());
+            }
+        });
+        let found = row(&mut other, "SELECT * FROM t LIMIT 1").unwrap();
+        assert_eq!(found.len(), columns, "a column has gone");
+        run(&mut other, "DROP TABLE t").unwrap();
+    }
+}
+
 /// Copies rows of `bytes` bytes each.
 fn copy(session: &mut Session, rows: i64, bytes: usize) {
     let begun = run(session, "COPY t FROM STDIN").unwrap();

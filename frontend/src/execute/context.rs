@@ -5,7 +5,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gannet_engine::{Coordinator, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page};
+use gannet_engine::{
+    Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page,
+};
 
 use crate::catalog::Catalog;
 use crate::database::Database;
@@ -99,12 +101,10 @@ impl<'c, 's> Context<'c, 's> {
         self.round_trips += 1;
         let table = self.resources.database.table;
         let unshared = keys.first().is_some_and(|key| self.transaction.is_unshared(key));
-        let deferred = &mut self.transaction.deferred;
-        Ok(if unshared {
-            deferred.get_many_unshared(self.coordinator, table, &keys)?
-        } else {
-            deferred.get_many(self.coordinator, table, &keys)?
-        })
+        let Self { coordinator, transaction, .. } = self;
+        let mut read = |deferred: &mut Deferred| deferred.get_many(coordinator, table, &keys);
+        let deferred = &mut transaction.deferred;
+        Ok(if unshared { deferred.unshared(read)? } else { read(deferred)? })
     }
 
     /// Reads the catalog's version unless the transaction has.
@@ -146,12 +146,11 @@ impl<'c, 's> Context<'c, 's> {
             return Err(SqlError::new("XX000", "a range of rows starts nowhere").into());
         };
         let unshared = self.transaction.is_unshared(from);
-        let deferred = &mut self.transaction.deferred;
-        Ok(if unshared {
-            deferred.scan_unshared(self.coordinator, table, range, direction, limit)?
-        } else {
-            deferred.scan(self.coordinator, table, range, direction, limit)?
-        })
+        let Self { coordinator, transaction, .. } = self;
+        let mut read =
+            |deferred: &mut Deferred| deferred.scan(coordinator, table, range, direction, limit);
+        let deferred = &mut transaction.deferred;
+        Ok(if unshared { deferred.unshared(read)? } else { read(deferred)? })
     }
 
     /// Sets a key that was read.

@@ -31,7 +31,7 @@ pub(super) enum Build {
     /// The entries of an index that is not ready.
     Index { table: u32, index: u32 },
     /// The rows of a table that is frozen, in the storage and under the primary key that it is to have.
-    PrimaryKey(Box<Table>),
+    PrimaryKey { frozen: Box<Table>, rebuilt: Box<Table> },
 }
 
 /// Runs a definition.
@@ -68,7 +68,11 @@ pub(super) fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(),
             let built = table.indexes.iter_mut().filter(|other| other.id == *index);
             built.for_each(|index| index.ready = true);
         }
-        Build::PrimaryKey(rebuilt) => {
+        Build::PrimaryKey { frozen, rebuilt } => {
+            // What another definition has changed is not in what was built.
+            if table != **frozen {
+                return Err(changed_meanwhile().into());
+            }
             context.transaction.drop_storage(table.storage);
             table = Table::clone(rebuilt);
         }
@@ -83,6 +87,9 @@ pub(super) fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(),
 /// Those of the engine.
 pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let mut changes = Changes::new(false, context)?;
+    if let Build::PrimaryKey { rebuilt, .. } = build {
+        context.transaction.drop_storage(rebuilt.storage);
+    }
     // Whoever has changed it so that this is not what was declared has taken it back.
     let Ok(mut table) = changes.declared(build) else { return Ok(()) };
     match build {
@@ -91,10 +98,7 @@ pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<
             context.transaction.dropped.insert(stored);
             table.indexes.retain(|other| other.id != *index);
         }
-        Build::PrimaryKey(rebuilt) => {
-            context.transaction.drop_storage(rebuilt.storage);
-            table.frozen = false;
-        }
+        Build::PrimaryKey { .. } => table.frozen = false,
     }
     changes.put(table);
     changes.write(context).map(|_| ())
@@ -170,11 +174,11 @@ impl Changes {
     fn declared(&self, build: &Build) -> Result<Table, SqlError> {
         let table = match build {
             Build::Index { table, .. } => self.catalog.table_numbered(*table),
-            Build::PrimaryKey(table) => self.catalog.table_numbered(table.id),
+            Build::PrimaryKey { frozen, .. } => self.catalog.table_numbered(frozen.id),
         };
         let is_declared = |table: &&Arc<Table>| match build {
             Build::Index { index, .. } => table.indexes.iter().any(|i| i.id == *index && !i.ready),
-            Build::PrimaryKey(_) => table.frozen,
+            Build::PrimaryKey { .. } => table.frozen,
         };
         table.filter(is_declared).map(|table| Table::clone(table)).ok_or_else(changed_meanwhile)
     }
@@ -591,8 +595,9 @@ fn add_checked_constraint(
                 return Err(changed_meanwhile().into());
             }
             if changes.builds_later {
-                changes.build = Some(Build::PrimaryKey(Box::new(table.clone())));
-                *table = Table { frozen: true, ..before };
+                let rebuilt = std::mem::replace(table, Table { frozen: true, ..before });
+                let (frozen, rebuilt) = (Box::new(table.clone()), Box::new(rebuilt));
+                changes.build = Some(Build::PrimaryKey { frozen, rebuilt });
                 return Ok(());
             }
             context.transaction.drop_storage(before.storage);

@@ -93,7 +93,7 @@ fn fill(
     let catalog = resources.database.catalog();
     let id = match build {
         Build::Index { table, .. } => *table,
-        Build::PrimaryKey(table) => table.id,
+        Build::PrimaryKey { frozen, .. } => frozen.id,
     };
     let table = catalog.table_numbered(id).ok_or_else(changed_meanwhile)?;
     let mut rest = Some(whole(table));
@@ -122,7 +122,7 @@ fn fill_page(
             let index = table.indexes.iter().find(|other| other.id == *index);
             add_entries(table, index.ok_or_else(changed_meanwhile)?, rows, context)?;
         }
-        Build::PrimaryKey(rebuilt) => add_rows(rebuilt, rows, context)?,
+        Build::PrimaryKey { rebuilt, .. } => add_rows(rebuilt, rows, context)?,
     }
     Ok(rest)
 }
