@@ -3,7 +3,8 @@
 //! ```text
 //! scan  operator  join  aggregate      rows: each operator gives batches
 //! write                                INSERT, UPDATE, DELETE
-//! define  build  online                the catalog; rows and indexes that definitions concern
+//! define  alter  changes               definitions: what changes in the catalog
+//! build  online                        rows and indexes that definitions concern
 //! copy                                 COPY
 //! ```
 //!
@@ -11,7 +12,9 @@
 //! plan of another version ends with [`Failure::StaleCatalog`].
 
 mod aggregate;
+mod alter;
 mod build;
+mod changes;
 mod context;
 pub(crate) mod copy;
 pub(crate) mod define;

@@ -24,9 +24,10 @@ use gannet_engine::{Coordinator, KeyRange};
 use crate::catalog::{Catalog, Table, table_key};
 use crate::error::Failure;
 use crate::execute::build::{add_entries, add_rows, page, whole};
-use crate::execute::define::{Build, changed_meanwhile, declare, finish, take_back};
+use crate::execute::changes::{Build, Changes, changed_meanwhile};
+use crate::execute::define::declare;
 use crate::execute::transaction::alone;
-use crate::execute::{BATCH_ROWS, Context, Output, Resources, Transaction};
+use crate::execute::{BATCH_ROWS, Context, Output, Resources, Stored, Transaction};
 use crate::plan::define::{Change, Definition, NewConstraint};
 
 /// Whether a definition may be built in batches.
@@ -137,4 +138,46 @@ fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure
     let found = found.into_iter().next().flatten();
     let same = found.and_then(|bytes| serde_json::from_slice::<Table>(&bytes).ok());
     if same.as_ref() == Some(table) { Ok(()) } else { Err(changed_meanwhile().into()) }
+}
+
+/// Puts what was built to use.
+fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let mut changes = Changes::new(false, context)?;
+    let mut table = changes.declared(build)?;
+    match build {
+        Build::Index { index, .. } => {
+            let built = table.indexes.iter_mut().filter(|other| other.id == *index);
+            built.for_each(|index| index.ready = true);
+        }
+        Build::PrimaryKey { frozen, rebuilt } => {
+            // What another definition has changed is not in what was built.
+            if table != **frozen {
+                return Err(changed_meanwhile().into());
+            }
+            context.transaction.drop_storage(table.storage);
+            table = Table::clone(rebuilt);
+        }
+    }
+    changes.put(table);
+    changes.write(context).map(|_| ())
+}
+
+/// Takes back what was declared and could not be built.
+fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let mut changes = Changes::new(false, context)?;
+    if let Build::PrimaryKey { rebuilt, .. } = build {
+        context.transaction.drop_storage(rebuilt.storage);
+    }
+    // Whoever has changed it so that this is not what was declared has taken it back.
+    let Ok(mut table) = changes.declared(build) else { return Ok(()) };
+    match build {
+        Build::Index { index, .. } => {
+            let stored = Stored { storage: table.storage, index: Some(*index) };
+            context.transaction.dropped.insert(stored);
+            table.indexes.retain(|other| other.id != *index);
+        }
+        Build::PrimaryKey { .. } => table.frozen = false,
+    }
+    changes.put(table);
+    changes.write(context).map(|_| ())
 }

@@ -1,0 +1,114 @@
+//! A catalog that a definition changes, and what is left to build for it.
+//!
+//! *Not here*: the definitions, in `define` and `alter`.
+
+use std::sync::Arc;
+
+use crate::catalog::{Catalog, OBJECT_COUNTER, OBJECTS_RESERVED, Table};
+use crate::error::{Failure, SqlError};
+use crate::execute::Context;
+
+/// A catalog that is being changed.
+pub(super) struct Changes {
+    pub(super) catalog: Catalog,
+    changed: Vec<u32>,
+    pub(super) notices: Vec<String>,
+    /// Whether what is large is built after the commit.
+    pub(super) builds_later: bool,
+    pub(super) build: Option<Build>,
+}
+
+/// What is built after a definition was declared.
+#[derive(Clone, Debug)]
+pub(super) enum Build {
+    /// The entries of an index that is not ready.
+    Index { table: u32, index: u32 },
+    /// The rows of a table that is frozen, in the storage and under the primary key that it is to have.
+    PrimaryKey { frozen: Box<Table>, rebuilt: Box<Table> },
+}
+
+impl Changes {
+    pub(super) fn new(builds_later: bool, context: &mut Context<'_, '_>) -> Result<Self, Failure> {
+        context.check_version()?;
+        let catalog = Catalog::clone(&context.transaction.catalog);
+        let (changed, notices) = (Vec::new(), Vec::new());
+        Ok(Self { catalog, changed, notices, builds_later, build: None })
+    }
+
+    /// Makes the changes part of the transaction; the notices.
+    pub(super) fn write(self, context: &mut Context<'_, '_>) -> Result<Vec<String>, Failure> {
+        let Self { mut catalog, changed, notices, .. } = self;
+        if !changed.is_empty() {
+            let database = &context.resources.database;
+            let place = (database.catalog_table, &database.versions);
+            let deferred = &mut context.transaction.deferred;
+            catalog.write(context.coordinator, deferred, place, &changed)?;
+            context.transaction.catalog = Arc::new(catalog);
+        }
+        Ok(notices)
+    }
+
+    /// The table for which something is built, as it was declared.
+    pub(super) fn declared(&self, build: &Build) -> Result<Table, SqlError> {
+        let table = match build {
+            Build::Index { table, .. } => self.catalog.table_numbered(*table),
+            Build::PrimaryKey { frozen, .. } => self.catalog.table_numbered(frozen.id),
+        };
+        let is_declared = |table: &&Arc<Table>| match build {
+            Build::Index { index, .. } => table.indexes.iter().any(|i| i.id == *index && !i.ready),
+            Build::PrimaryKey { .. } => table.frozen,
+        };
+        table.filter(is_declared).map(|table| Table::clone(table)).ok_or_else(changed_meanwhile)
+    }
+
+    pub(super) fn put(&mut self, table: Table) {
+        self.changed.push(table.id);
+        self.catalog.put(table);
+    }
+
+    pub(super) fn remove(&mut self, table: u32) {
+        self.changed.push(table);
+        self.catalog.remove(table);
+    }
+
+    /// Whether a relation with that name is to be created.
+    pub(super) fn is_new(&mut self, name: &str, if_not_exists: bool) -> Result<bool, SqlError> {
+        if !self.catalog.has_relation(name) {
+            return Ok(true);
+        }
+        let message = format!("relation \"{name}\" already exists");
+        if !if_not_exists {
+            return Err(SqlError::new("42P07", message));
+        }
+        self.notices.push(format!("{message}, skipping"));
+        Ok(false)
+    }
+
+    /// A table to change; None if it need not exist.
+    pub(super) fn table(&mut self, name: &str, if_exists: bool) -> Result<Option<Table>, SqlError> {
+        match self.catalog.require(name) {
+            Ok(table) => Ok(Some(Table::clone(table))),
+            Err(_) if if_exists => {
+                self.notices.push(format!("relation \"{name}\" does not exist, skipping"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The number of something new.
+pub(super) fn new_object(context: &mut Context<'_, '_>) -> Result<u32, Failure> {
+    let database = Arc::clone(&context.resources.database);
+    let number = database.next_value(context.coordinator, OBJECT_COUNTER)?;
+    u32::try_from(number)
+        .ok()
+        .and_then(|number| number.checked_add(OBJECTS_RESERVED))
+        .ok_or_else(|| SqlError::new("54000", "all object numbers are taken").into())
+}
+
+/// The error for a table that is not what it was when a build began.
+pub(super) fn changed_meanwhile() -> SqlError {
+    SqlError::new("55006", "the table was changed by another definition while this one was built")
+        .with_hint("run the statement again")
+}
