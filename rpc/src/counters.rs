@@ -11,6 +11,10 @@ pub struct Counters {
     pub malformed: u64,
     /// Packets whose checksum was wrong: dropped.
     pub corrupt: u64,
+    /// Datagrams that another program or another version sent: dropped.
+    pub foreign: u64,
+    /// Datagrams without the cluster's key, or changed on their way: dropped.
+    pub unauthentic: u64,
     /// Packets of another cluster: dropped.
     pub wrong_cluster: u64,
     /// Packets of another epoch: dropped.
@@ -36,6 +40,8 @@ impl std::ops::Add for Counters {
             requests: self.requests + other.requests,
             malformed: self.malformed + other.malformed,
             corrupt: self.corrupt + other.corrupt,
+            foreign: self.foreign + other.foreign,
+            unauthentic: self.unauthentic + other.unauthentic,
             wrong_cluster: self.wrong_cluster + other.wrong_cluster,
             wrong_epoch: self.wrong_epoch + other.wrong_epoch,
             wrong_incarnation: self.wrong_incarnation + other.wrong_incarnation,

@@ -30,7 +30,7 @@ use crate::peer::Peer;
 use crate::request_batch::{Lane, RequestBatch};
 use crate::round_trip::RoundTrip;
 use crate::session::{Admission, Session};
-use crate::transport::{PacketReceiver, PacketSender};
+use crate::transport::{PacketReceiver, PacketSender, Refused};
 
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
@@ -149,7 +149,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     /// What the endpoint has seen.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        let Refused { foreign, unauthentic } = self.receiver.refused();
+        Counters { foreign, unauthentic, ..self.counters }
     }
 
     /// The receiving half.

@@ -1,7 +1,7 @@
 //! Datagram RPC between peer threads; knows no transaction, table or key.
 //!
 //! ```text
-//! coroutine ─ RequestBatch ─ Endpoint ─ PacketSender / PacketReceiver ─ (rings, later UDP, verbs)
+//! coroutine ─ RequestBatch ─ Endpoint ─ PacketSender / PacketReceiver ─ (rings, UDP)
 //!                               └─ Handler, called for each request that arrives
 //! ```
 //! A coroutine fills a [`RequestBatch`] and suspends; its worker's [`Endpoint`] sends one coalesced
@@ -32,6 +32,8 @@ mod ring;
 mod round_trip;
 mod session;
 mod transport;
+#[cfg(not(loom))]
+mod udp;
 
 pub use clock::{Clock, MonotonicClock};
 pub use coroutine::{Coroutine, Suspend, is_cancel};
@@ -45,4 +47,6 @@ pub use message::{Message, Messages, PAYLOAD_BYTES_MAX, ResponseWriter};
 pub use packet::{Contents, HEADER_BYTES, Kind, PacketHeader, Route};
 pub use parking::{Parking, Waker};
 pub use request_batch::{RequestBatch, TooLarge};
-pub use transport::{PacketReceiver, PacketSender};
+pub use transport::{PacketReceiver, PacketSender, Refused};
+#[cfg(not(loom))]
+pub use udp::{ClusterKey, ClusterKeyError, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender};

@@ -34,4 +34,18 @@ pub trait PacketReceiver {
 
     /// Gives the buffers of the batch back.
     fn release(&mut self);
+
+    /// What was dropped since the endpoint started, before it became a packet.
+    fn refused(&self) -> Refused {
+        Refused::default()
+    }
+}
+
+/// What a transport received and did not deliver, in datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Not in the transport's format: another program's, or another version's.
+    pub foreign: u64,
+    /// Not sealed with the cluster's key, or changed on the way.
+    pub unauthentic: u64,
 }
