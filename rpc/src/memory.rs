@@ -146,14 +146,6 @@ pub struct MemoryReceiver {
     consumers: ConsumerSet,
 }
 
-impl MemoryReceiver {
-    /// Whether a packet waits in any ring.
-    #[must_use]
-    pub fn has_packets(&self) -> bool {
-        self.consumers.has_packets()
-    }
-}
-
 impl PacketReceiver for MemoryReceiver {
     #[inline]
     fn poll(&mut self) -> usize {
@@ -168,5 +160,9 @@ impl PacketReceiver for MemoryReceiver {
     #[inline]
     fn release(&mut self) {
         self.consumers.release();
+    }
+
+    fn has_packets(&self) -> bool {
+        self.consumers.has_packets()
     }
 }

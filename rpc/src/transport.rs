@@ -35,6 +35,12 @@ pub trait PacketReceiver {
     /// Gives the buffers of the batch back.
     fn release(&mut self);
 
+    /// Whether a packet waits that was taken from the network, or that a waker announced: then a thread
+    /// must not sleep. Transports of threads that never sleep need not tell.
+    fn has_packets(&self) -> bool {
+        false
+    }
+
     /// What was dropped since the endpoint started, before it became a packet.
     fn refused(&self) -> Refused {
         Refused::default()

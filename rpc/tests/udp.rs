@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use gannet_rpc::{
     Clock, ClusterKey, Counters, Endpoint, Handler, Identity, Incoming, MonotonicClock,
-    ResponseWriter, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
+    PacketReceiver, Parking, ResponseWriter, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
 };
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -73,14 +75,20 @@ struct Node {
 
 impl Node {
     fn open(identity: Identity, options: &UdpOptions) -> Self {
-        let (sender, receiver) = UdpPort::open(options).unwrap().split();
+        Self::new(identity, UdpPort::open(options).unwrap())
+    }
+
+    fn new(identity: Identity, port: UdpPort) -> Self {
+        let (sender, receiver) = port.split();
         let endpoint = Endpoint::new(identity, sender, receiver);
         Self { endpoint, handler: Echo::default(), incoming: Vec::new() }
     }
 
-    fn step(&mut self, now_ns: u64) {
-        self.endpoint.receive(&mut self.handler, &mut self.incoming, now_ns);
+    /// Returns whether there was anything to do.
+    fn step(&mut self, now_ns: u64) -> bool {
+        let progressed = self.endpoint.receive(&mut self.handler, &mut self.incoming, now_ns);
         self.endpoint.retransmit(now_ns);
+        progressed
     }
 
     /// Sends a batch of payloads of these sizes to node 1.
@@ -116,7 +124,9 @@ impl Pair {
 
     fn step(&mut self) {
         let now_ns = self.clock.now_ns();
-        self.nodes.iter_mut().for_each(|node| node.step(now_ns));
+        for node in &mut self.nodes {
+            node.step(now_ns);
+        }
     }
 
     /// Node 0 sends a batch from every coroutine to node 1 and checks the answers.
@@ -284,6 +294,52 @@ fn replayed_datagrams_run_nothing() {
     assert!(pair.nodes[1].counters().duplicates > 0);
     pair.call_and(&[64], |_| pass_on(&mut recorded));
     assert_eq!(pair.nodes[1].handler.handled, handled + u64::from(COROUTINES));
+}
+
+/// Two threads, each asleep whenever it has nothing to do.
+#[test]
+fn idle_threads_sleep_until_a_datagram_comes() {
+    // A wake-up that is lost costs as much, and one is too many.
+    const SLEEP: Duration = Duration::from_secs(10);
+    let addresses = addresses(V4, 2);
+    let port = |node| UdpPort::open(&options(node, &addresses, key(1))).unwrap();
+    let ports = [port(0), port(1)];
+    let [client_parking, server_parking] =
+        ports.each_ref().map(|port| Parking::watching(&[port]).unwrap());
+    let server_waker = server_parking.waker();
+    let [client_port, server_port] = ports;
+    let finished = AtomicBool::new(false);
+    let (clock, mut sleeps) = (MonotonicClock::new(), 0);
+    let start_ns = clock.now_ns();
+    std::thread::scope(|scope| {
+        let (clock, finished) = (&clock, &finished);
+        scope.spawn(move || {
+            let mut server = Node::new(identity(1), server_port);
+            while !finished.load(Ordering::Acquire) {
+                if !server.step(clock.now_ns()) {
+                    let has_work = || {
+                        finished.load(Ordering::Acquire) || server.endpoint.receiver().has_packets()
+                    };
+                    server_parking.sleep(SLEEP, has_work);
+                }
+            }
+            assert_eq!(server.handler.handled, 300);
+        });
+        let mut client = Node::new(identity(0), client_port);
+        for _ in 0..300 {
+            client.submit(0, &[32], clock.now_ns());
+            while client.endpoint.take_ready().is_none() {
+                if !client.step(clock.now_ns()) {
+                    sleeps += 1;
+                    client_parking.sleep(SLEEP, || client.endpoint.receiver().has_packets());
+                }
+            }
+        }
+        finished.store(true, Ordering::Release);
+        server_waker.wake();
+    });
+    assert!(sleeps > 0, "the client never had to wait");
+    assert!(u128::from(clock.now_ns() - start_ns) < SLEEP.as_nanos(), "a wake-up was lost");
 }
 
 #[test]

@@ -51,12 +51,6 @@ impl UdpReceiver {
         }
     }
 
-    /// Whether a packet waits that was received; what waits in the socket its descriptor tells.
-    #[must_use]
-    pub fn has_packets(&self) -> bool {
-        self.opened < self.datagrams.len()
-    }
-
     /// Receives datagrams; none if the socket has none, or an error to tell, which is of no use here.
     fn receive(&mut self) {
         let Self { bytes, headers, datagrams, datagram_bytes, .. } = self;
@@ -124,6 +118,11 @@ impl PacketReceiver for UdpReceiver {
 
     fn release(&mut self) {
         self.packets.clear();
+    }
+
+    /// What waits in the socket its descriptor tells.
+    fn has_packets(&self) -> bool {
+        self.opened < self.datagrams.len()
     }
 
     fn refused(&self) -> Refused {
