@@ -7,6 +7,7 @@ mod mutant;
 mod serve;
 mod simulate;
 mod sql;
+mod units;
 mod user;
 
 use std::io::Write;
@@ -30,8 +31,8 @@ struct Arguments {
 enum Command {
     /// Run a benchmark on a cluster in this process, and verify its data.
     Bench(Box<bench::Arguments>),
-    /// Serve SQL to clients of PostgreSQL, from a cluster in this process.
-    Serve(serve::Arguments),
+    /// Serve SQL to clients of PostgreSQL, as a whole cluster or as a node of one.
+    Serve(Box<serve::Arguments>),
     /// Run clusters in virtual time, under faults, from seeds, and check what they did.
     Simulate(simulate::Arguments),
     /// The SQL shell, on a cluster in this process or on a server.
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
             .map(|passed| 1 - passed)
             .map_err(|error| error.to_string()),
         Command::Serve(arguments) => {
-            serve::run(arguments).map(|()| 0).map_err(|error| error.to_string())
+            serve::run(*arguments).map(|()| 0).map_err(|error| error.to_string())
         }
         Command::Simulate(arguments) => {
             simulate::run(&arguments).map_err(|error| error.to_string())

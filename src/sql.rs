@@ -12,7 +12,7 @@ use gannet_frontend::{
     SqlError, SslMode, run_shell,
 };
 
-use crate::bench::parse_bytes;
+use crate::units::parse_bytes;
 
 /// The port of `gannet serve`.
 const PORT: u16 = 5433;

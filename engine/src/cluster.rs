@@ -1,20 +1,22 @@
-//! A cluster in one process: several nodes, their threads, and the door for other threads' work.
+//! A cluster: the nodes that are in this process, their threads, and the door for other threads' work.
 //!
-//! *Not here*: nodes in processes of their own, and membership changes.
+//! *Not here*: how a process becomes a node of a cluster of processes, in `join`; membership changes.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::thread::JoinHandle;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Identity, MemoryFabric, Parking, Waker};
-use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, TableLayout};
+use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, TableLayout};
 
 use crate::completion::{Completion, completion};
 use crate::configuration::Configuration;
 use crate::coordinator::Coordinator;
-use crate::driver::{Seat, Shared, drive};
+use crate::driver::{Seat, Shared, Transport, drive};
 use crate::loader::Loader;
+use crate::members::{JoinError, Members};
 use crate::node::{Node, TableId};
 use crate::outcome::{Abort, Outcome};
 use crate::transaction::Transaction;
@@ -113,14 +115,22 @@ pub enum ClusterError {
     /// The queues are full.
     #[error("the job queues are full; wait for some jobs to finish and try again")]
     Busy,
-    /// There is no such worker.
-    #[error("there is no worker {worker} on node {node}; look at the cluster's options")]
+    /// There is no such worker in this process.
+    #[error(
+        "there is no worker {worker} of node {node} in this process; look at the cluster's options"
+    )]
     NoSuchPlace {
         /// The node asked for.
         node: usize,
         /// The worker asked for.
         worker: usize,
     },
+    /// This process could not become a node of a cluster, or the cluster has halted.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// A socket could not be opened.
+    #[error(transparent)]
+    Socket(#[from] gannet_rpc::UdpError),
     /// The job will not give a result.
     #[error(transparent)]
     Lost(#[from] crate::completion::Lost),
@@ -135,16 +145,21 @@ pub struct Place {
     pub worker: usize,
 }
 
-/// A cluster of nodes in this process. Closes when dropped, after the jobs that were accepted.
+/// A cluster: all of its nodes, or the one that this process is. Closes when dropped, after the jobs that were accepted.
 pub struct Cluster {
     options: ClusterOptions,
     configuration: Arc<Configuration>,
+    /// Those of this process.
     nodes: Vec<Arc<Node>>,
-    /// By node, then worker.
+    /// Number of the first of them.
+    first_node: usize,
+    /// By node of this process, then worker.
     jobs: Vec<Arc<ArrayQueue<Job>>>,
-    wakers: Vec<Waker>,
+    pub(crate) wakers: Vec<Waker>,
     threads: Vec<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
+    /// The other processes, if there are any.
+    pub(crate) members: Option<Members>,
     /// Where the next job without a place goes.
     next_place: AtomicUsize,
     creating_table: std::sync::Mutex<()>,
@@ -167,28 +182,42 @@ impl Cluster {
 
     /// A cluster whose workers somebody else drives; see [`Self::seat`].
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
-        let partitioning = check(&options)?;
-        let count = u16::try_from(options.nodes).expect("checked");
-        let configuration =
-            Arc::new(Configuration::new(CLUSTER_ID, count, options.replicas, partitioning));
+        let configuration = configuration(&options)?;
+        let nodes = 0..options.nodes;
+        Self::with_nodes(options, configuration, nodes)
+    }
+
+    /// The part of a cluster that this process has, its workers not driven yet.
+    pub(crate) fn with_nodes(
+        options: ClusterOptions,
+        configuration: Configuration,
+        here: Range<usize>,
+    ) -> Result<Self, ClusterError> {
+        let configuration = Arc::new(configuration);
         let limit = options.memory_limit_bytes.unwrap_or_else(|| {
             let free = free_memory_bytes().unwrap_or(MEMORY_BYTES_UNKNOWN);
-            free / 100 * MEMORY_PERCENT / options.nodes
+            free / 100 * MEMORY_PERCENT / here.len()
         });
-        let nodes = (0..count)
-            .map(|id| Ok(Arc::new(Node::new(id, Arc::clone(&configuration), limit)?)))
-            .collect::<Result<Vec<_>, StorageError>>()?;
-        let workers = options.nodes * options.threads;
+        let first_node = here.start;
+        let new_node = |id| {
+            let id = u16::try_from(id).expect("checked");
+            Ok(Arc::new(Node::new(id, Arc::clone(&configuration), limit)?))
+        };
+        let nodes = here.map(new_node).collect::<Result<Vec<_>, StorageError>>()?;
+        let workers = nodes.len() * options.threads;
         let jobs =
             (0..workers).map(|_| Arc::new(ArrayQueue::new(options.queued_jobs_max))).collect();
         Ok(Self {
             configuration,
             nodes,
+            first_node,
+            members: None,
             jobs,
             wakers: Vec::new(),
             threads: Vec::new(),
             shared: Arc::new(Shared {
                 closing: AtomicBool::new(false),
+                halted: AtomicBool::new(false),
                 busy_threads: AtomicUsize::new(0),
                 busy_poll: options.busy_poll,
             }),
@@ -218,8 +247,17 @@ impl Cluster {
             let transport = fabric.take(node, worker, &peers[node], &peers);
             seats[thread_of(node, worker)].push((self.seat(node, worker), transport));
         }
+        self.start(seats.into_iter().zip(parkings).collect())
+    }
+
+    /// Starts a thread for each list of seats.
+    pub(crate) fn start<T: Transport>(
+        &mut self,
+        threads: Vec<(Vec<(Seat, T)>, Parking)>,
+    ) -> Result<(), ClusterError> {
+        let count = threads.len();
         self.shared.busy_threads.store(count, Ordering::Release);
-        for (index, (seats, parking)) in seats.into_iter().zip(parkings).enumerate() {
+        for (index, (seats, parking)) in threads.into_iter().enumerate() {
             let shared = Arc::clone(&self.shared);
             let core = (count <= cores()).then_some(index);
             let thread = std::thread::Builder::new()
@@ -231,12 +269,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the worker `worker` of `node` is made of.
+    /// What the worker `worker` of `node`, which is in this process, is made of.
     pub(crate) fn seat(&self, node: usize, worker: usize) -> Seat {
-        let place = node * self.options.threads + worker;
+        let place = (node - self.first_node) * self.options.threads + worker;
         let narrow = |value: usize| u16::try_from(value).expect("checked when the cluster opened");
         Seat {
-            node: Arc::clone(&self.nodes[node]),
+            node: Arc::clone(&self.nodes[node - self.first_node]),
             identity: Identity {
                 cluster_id: self.configuration.cluster_id,
                 epoch: self.configuration.epoch,
@@ -246,7 +284,7 @@ impl Cluster {
                 incarnations: self.configuration.incarnations.clone(),
             },
             jobs: Arc::clone(&self.jobs[place]),
-            seed: self.options.seed ^ (place as u64) << 32,
+            seed: self.options.seed ^ ((node * self.options.threads + worker) as u64) << 32,
             observer: self.options.log_observer.clone(),
         }
     }
@@ -263,10 +301,21 @@ impl Cluster {
         &self.configuration
     }
 
-    /// The nodes.
+    /// The nodes that are in this process.
     #[must_use]
     pub fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
+    }
+
+    /// The node with that number, if it is in this process.
+    #[must_use]
+    pub fn node(&self, number: usize) -> Option<&Arc<Node>> {
+        self.nodes.get(number.checked_sub(self.first_node)?)
+    }
+
+    /// What a table is, as any node knows it.
+    pub(crate) fn definition(&self, table: TableId) -> &Table {
+        self.nodes[0].table(table.number()).expect("a table id comes from create_table")
     }
 
     /// OS threads that drive the workers.
@@ -277,11 +326,13 @@ impl Cluster {
 
     /// Creates a table for about `rows` rows with values of `value_bytes`.
     ///
-    /// It takes more rows than that, slower, until a node's memory limit is reached.
+    /// It takes more rows than that, slower, until a node's memory limit is reached. In a cluster of processes each of
+    /// them creates the same tables in the same order, and waits here until all have.
     ///
     /// # Errors
-    /// [`ClusterError::TableExists`], [`ClusterError::TooManyTables`], or [`ClusterError::Storage`]
-    /// for sizes that are not possible and when the memory does not suffice.
+    /// [`ClusterError::TableExists`], [`ClusterError::TooManyTables`], [`ClusterError::Storage`]
+    /// for sizes that are not possible and when the memory does not suffice, [`ClusterError::Join`] if another process
+    /// does something else.
     pub fn create_table(
         &self,
         name: &str,
@@ -316,6 +367,7 @@ impl Cluster {
         for node in &self.nodes {
             node.create_table(number, name, layout)?;
         }
+        self.meet(&format!("creating table {number}, {name}, {layout:?}"))?;
         Ok(TableId(number))
     }
 
@@ -343,16 +395,16 @@ impl Cluster {
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
     ) -> Result<Completion<T>, ClusterError> {
         let Place { node, worker } = place;
-        if node >= self.options.nodes || worker >= self.options.threads {
+        if self.node(node).is_none() || worker >= self.options.threads {
             return Err(ClusterError::NoSuchPlace { node, worker });
         }
         let (completer, completion) = completion();
         let job = Box::new(move |coordinator: &mut Coordinator<'_>| {
             completer.complete(job(coordinator));
         });
-        self.enqueue(node * self.options.threads + worker, job)
+        self.enqueue((node - self.first_node) * self.options.threads + worker, job)
             .map(|()| completion)
-            .map_err(|_| ClusterError::Busy)
+            .map_err(|_| self.refusal())
     }
 
     /// Runs `job` on a coroutine of some worker. Returns at once.
@@ -375,14 +427,24 @@ impl Cluster {
                 Err(refused) => job = refused,
             }
         }
-        Err(ClusterError::Busy)
+        Err(self.refusal())
     }
 
     fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
+        let halted = || self.shared.halted.load(Ordering::Relaxed);
+        if halted() {
+            return Err(job);
+        }
         self.jobs[place].push(job)?;
         // A simulated cluster has no threads to wake.
         if let Some(waker) = self.wakers.get(place) {
             waker.wake();
+        }
+        // Where a cluster halts at this moment, its threads may have emptied the queues before this job came: either
+        // they see it, or this sees that they have ended.
+        fence(Ordering::SeqCst);
+        if halted() {
+            while self.jobs[place].pop().is_some() {}
         }
         Ok(())
     }
@@ -433,6 +495,9 @@ impl Cluster {
             // A worker that panicked has printed why; the others end all the same.
             let _ = thread.join();
         }
+        if let Some(members) = &self.members {
+            members.leave();
+        }
     }
 }
 
@@ -442,8 +507,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Checks every size; the partitioning that was asked for.
-fn check(options: &ClusterOptions) -> Result<Partitioning, ClusterError> {
+/// The configuration that options ask for, every size checked.
+pub(crate) fn configuration(options: &ClusterOptions) -> Result<Configuration, ClusterError> {
     let range = |option, value: usize, max: usize, why: &str| {
         if (1..=max).contains(&value) {
             Ok(())
@@ -456,11 +521,14 @@ fn check(options: &ClusterOptions) -> Result<Partitioning, ClusterError> {
     range("the number of threads", options.threads, Owner::WORKERS, "")?;
     range("the number of coroutines", options.coroutines, Owner::COROUTINES, "")?;
     range("the length of the job queues", options.queued_jobs_max, 1 << 20, "")?;
-    Partitioning::new(options.partitions).ok_or_else(|| ClusterError::Option {
-        option: "the number of partitions",
-        value: options.partitions,
-        allowed: format!("a power of two up to {}", Partitioning::PARTITIONS_MAX),
-    })
+    let partitioning =
+        Partitioning::new(options.partitions).ok_or_else(|| ClusterError::Option {
+            option: "the number of partitions",
+            value: options.partitions,
+            allowed: format!("a power of two up to {}", Partitioning::PARTITIONS_MAX),
+        })?;
+    let nodes = u16::try_from(options.nodes).expect("checked above");
+    Ok(Configuration::new(CLUSTER_ID, nodes, options.replicas, partitioning))
 }
 
 /// Cores that this process may use.

@@ -1,4 +1,4 @@
-//! The OS threads of a cluster in one process.
+//! The OS threads that drive the workers of a process.
 //!
 //! Thread i drives worker i of every node: the nodes of one process then exchange packets without
 //! crossing cores, and no thread waits for one that is not running. With a topology of a core per
@@ -10,13 +10,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{
     Clock, Endpoint, Identity, MemoryReceiver, MemorySender, MonotonicClock, PacketReceiver,
-    PacketSender, Parking,
+    PacketSender, Parking, UdpPort, UdpReceiver, UdpSender,
 };
 use gannet_storage::{CommitLog, LogObserver};
 
@@ -41,6 +41,8 @@ pub(crate) struct Seat {
 pub(crate) struct Shared {
     /// Set once: finish the jobs and end.
     pub(crate) closing: AtomicBool,
+    /// Set once: another process of the cluster has gone, and what waits for it will not end.
+    pub(crate) halted: AtomicBool,
     /// Threads that still have jobs; the others go on serving them.
     pub(crate) busy_threads: AtomicUsize,
     pub(crate) busy_poll: bool,
@@ -57,9 +59,46 @@ impl Shared {
     }
 }
 
-/// Runs the workers of one thread until the cluster closes.
-pub(crate) fn drive(
-    seats: Vec<(Seat, (MemorySender, MemoryReceiver))>,
+/// One worker's part of a transport before it is on its thread.
+pub(crate) trait Transport: Send + 'static {
+    type Sender: PacketSender;
+    type Receiver: PacketReceiver;
+
+    fn split(self) -> (Self::Sender, Self::Receiver);
+
+    /// Whether a packet waits, but for those that the system holds and wakes the thread for.
+    fn has_packets(receiver: &Self::Receiver) -> bool;
+}
+
+impl Transport for (MemorySender, MemoryReceiver) {
+    type Sender = MemorySender;
+    type Receiver = MemoryReceiver;
+
+    fn split(self) -> Self {
+        self
+    }
+
+    fn has_packets(receiver: &MemoryReceiver) -> bool {
+        receiver.has_packets()
+    }
+}
+
+impl Transport for UdpPort {
+    type Sender = UdpSender;
+    type Receiver = UdpReceiver;
+
+    fn split(self) -> (UdpSender, UdpReceiver) {
+        self.split()
+    }
+
+    fn has_packets(receiver: &UdpReceiver) -> bool {
+        receiver.has_packets()
+    }
+}
+
+/// Runs the workers of one thread until the cluster closes or halts.
+pub(crate) fn drive<T: Transport>(
+    seats: Vec<(Seat, T)>,
     parking: &Parking,
     core: Option<usize>,
     shared: &Shared,
@@ -72,13 +111,18 @@ pub(crate) fn drive(
     let queues: Vec<_> = seats.iter().map(|(seat, _)| Arc::clone(&seat.jobs)).collect();
     let mut workers: Vec<_> = seats
         .into_iter()
-        .map(|(seat, (sender, receiver))| seat.build(Rc::clone(&clock), sender, receiver))
+        .map(|(seat, transport)| {
+            let (sender, receiver) = transport.split();
+            seat.build(Rc::clone(&clock), sender, receiver)
+        })
         .collect();
     let result = catch_unwind(AssertUnwindSafe(|| {
-        poll_until_closed(&mut workers, &*clock, parking, shared)
+        poll_until_closed::<T>(&mut workers, &*clock, parking, shared)
     }));
     match result {
-        Ok(()) => workers.iter_mut().for_each(Worker::close),
+        Ok(End::Closed) => workers.iter_mut().for_each(Worker::close),
+        // What the coroutines ran is dropped with them: whoever waits hears that it is lost.
+        Ok(End::Halted) => drop(workers),
         // A bug stopped a worker and was printed. What its coroutines ran is dropped with them, and
         // so are the jobs below, so that whoever waits hears that they are lost.
         Err(_) => {
@@ -86,17 +130,25 @@ pub(crate) fn drive(
             drop(workers);
         }
     }
+    // Pairs with the one in Cluster::enqueue().
+    fence(Ordering::SeqCst);
     for queue in queues {
         while queue.pop().is_some() {}
     }
 }
 
-fn poll_until_closed(
-    workers: &mut [Worker<MemorySender, MemoryReceiver>],
+/// Why a thread stops.
+enum End {
+    Closed,
+    Halted,
+}
+
+fn poll_until_closed<T: Transport>(
+    workers: &mut [Worker<T::Sender, T::Receiver>],
     clock: &dyn Clock,
     parking: &Parking,
     shared: &Shared,
-) {
+) -> End {
     let mut idle_polls = 0;
     let mut counted_out = false;
     loop {
@@ -109,6 +161,10 @@ fn poll_until_closed(
             idle_polls = 0;
             continue;
         }
+        // Acquire: pairs with the Release where it is set.
+        if shared.halted.load(Ordering::Acquire) {
+            return End::Halted;
+        }
         // Acquire: pairs with the Release in Cluster::close().
         if shared.closing.load(Ordering::Acquire) && workers.iter().all(Worker::is_idle) {
             if !counted_out {
@@ -116,22 +172,22 @@ fn poll_until_closed(
                 shared.count_out();
             }
             if shared.busy_threads.load(Ordering::Acquire) == 0 {
-                break;
+                return End::Closed;
             }
         }
         idle_polls += 1;
         if idle_polls > IDLE_POLLS_MAX && !shared.busy_poll {
-            sleep(workers, parking, now_ns);
+            sleep::<T>(workers, parking, now_ns);
         }
         std::hint::spin_loop();
     }
 }
 
-fn sleep(workers: &[Worker<MemorySender, MemoryReceiver>], parking: &Parking, now_ns: u64) {
+fn sleep<T: Transport>(workers: &[Worker<T::Sender, T::Receiver>], parking: &Parking, now_ns: u64) {
     let deadline = workers.iter().filter_map(|worker| worker.next_deadline_ns()).min();
     let wait = deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
     let has_work =
-        || workers.iter().any(|worker| worker.receiver().has_packets() || worker.has_jobs());
+        || workers.iter().any(|worker| T::has_packets(worker.receiver()) || worker.has_jobs());
     parking.sleep(wait.map_or(SLEEP_MAX, |wait| wait.min(SLEEP_MAX)), has_work);
 }
 

@@ -17,7 +17,9 @@ mod configuration;
 mod coordinator;
 mod deferred;
 mod driver;
+mod join;
 mod loader;
+mod members;
 mod node;
 mod outcome;
 mod participant;
@@ -33,6 +35,7 @@ pub use configuration::Configuration;
 pub use coordinator::Coordinator;
 pub use deferred::{Deferred, KeyValue, Page, Savepoint};
 pub use loader::Loader;
+pub use members::{JoinError, Membership};
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
 pub use transaction::{Change, KeyRange, RowId, Transaction};
@@ -40,6 +43,8 @@ pub use worker::{Job, Worker, WorkerParts};
 
 /// Re-exported for tests that remove a rule.
 pub use gannet_rpc::mutant as rpc_mutant;
+/// Re-exported for embedding.
+pub use gannet_rpc::{ClusterKey, ClusterKeyError};
 /// Re-exported for embedding.
 pub use gannet_storage::{
     Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LockMode, LogObserver, StorageError, mutant,

@@ -20,6 +20,8 @@ struct PendingRow {
 
 /// Adds rows to a cluster; several threads may load at once, each with a loader of its own.
 ///
+/// Of a cluster of processes each process adds all rows, and keeps those that its node holds.
+///
 /// Call [`Self::finish`]: rows still gathered are lost with the loader.
 #[must_use = "rows are only there after finish()"]
 pub struct Loader<'c> {
@@ -45,8 +47,7 @@ impl<'c> Loader<'c> {
     /// If the table is of another cluster.
     pub fn add(&mut self, table: TableId, key: u64, value: &[u8]) -> Result<(), StorageError> {
         let (value_at, value_bytes) = (self.values.len(), value.len());
-        let node = &self.cluster.nodes()[0];
-        let definition = node.table(table.number()).expect("a table id comes from create_table");
+        let definition = self.cluster.definition(table);
         let expected = definition.layout().value_bytes;
         if value_bytes != expected {
             let table = definition.name().to_owned();
@@ -71,7 +72,8 @@ impl<'c> Loader<'c> {
         for (index, row) in rows.iter().enumerate() {
             let partition = configuration.partitioning.partition(row.key);
             for &copy in configuration.copies(partition) {
-                let table = cluster.nodes()[usize::from(copy)].table(row.table.number());
+                let Some(node) = cluster.node(usize::from(copy)) else { continue };
+                let table = node.table(row.table.number());
                 let table = table.expect("a table id comes from create_table");
                 let place = table.place(row.key).expect("a node holds the copies assigned to it");
                 table.prefetch(place);

@@ -10,6 +10,7 @@ mod extended;
 mod jdbc;
 mod limits;
 mod malformed;
+mod nodes;
 mod process;
 mod security;
 mod simple;

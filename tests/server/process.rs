@@ -23,7 +23,7 @@ impl Server {
     pub(crate) fn start_without(rule: Option<&str>, arguments: &[&str]) -> Self {
         let memory =
             if arguments.contains(&"--memory") { &[][..] } else { &["--memory", "128MiB"] };
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
+        let child = Command::new(env!("CARGO_BIN_EXE_gannet"))
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(memory)
             .args(arguments)
@@ -31,6 +31,11 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        Self::listening(child)
+    }
+
+    /// A process that was started, as soon as it listens.
+    pub(crate) fn listening(mut child: Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim().strip_prefix("listening on 127.0.0.1:");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gannet_engine::Coordinator;
+use gannet_engine::{ClusterError, Coordinator};
 
 use crate::catalog::Catalog;
 use crate::error::{Failure, SqlError};
@@ -110,12 +110,16 @@ impl Session {
         &self,
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
     ) -> Result<T, SqlError> {
-        let completion = self
-            .database
-            .cluster
-            .spawn_anywhere(job)
-            .map_err(|error| SqlError::new("53000", error.to_string()))?;
-        completion.await.map_err(|lost| SqlError::new("XX000", lost.to_string()))
+        let cluster = &self.database.cluster;
+        let completion = cluster.spawn_anywhere(job).map_err(|error| match &error {
+            ClusterError::Busy => SqlError::new("53000", error.to_string()),
+            _ => SqlError::new("57P03", error.to_string()),
+        })?;
+        completion.await.map_err(|lost| match cluster.halted() {
+            Some(reason) => SqlError::new("08007", reason)
+                .with_hint("whether what was under way has committed is unknown"),
+            None => SqlError::new("XX000", lost.to_string()),
+        })
     }
 
     fn resources(&self, catalog: &Arc<Catalog>) -> Resources {

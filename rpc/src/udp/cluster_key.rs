@@ -11,6 +11,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use ring::hmac;
+
 /// Bytes of a key.
 const KEY_BYTES: usize = 32;
 /// What a file of a key may hold beside its digits: white space at its end.
@@ -103,6 +105,15 @@ impl ClusterKey {
             key[at / 2] = key[at / 2] << 4 | value;
         }
         Ok(Self(key))
+    }
+
+    /// A key for another purpose than packets.
+    #[must_use]
+    pub fn derived(&self, purpose: &[u8]) -> [u8; KEY_BYTES] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        let mut derived = [0; KEY_BYTES];
+        derived.copy_from_slice(hmac::sign(&key, purpose).as_ref());
+        derived
     }
 
     pub(super) fn bytes(&self) -> &[u8; KEY_BYTES] {

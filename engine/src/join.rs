@@ -1,0 +1,117 @@
+//! A process becomes a node of a cluster of processes.
+//!
+//! ```text
+//! sockets ─ the other members come (`members`) ─ memory ─ threads ─ all have started
+//! ```
+//! *Invariants*: nothing is sent before the incarnations of all members are known, and [`Cluster::join`] returns when
+//! all have started.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gannet_rpc::{Parking, UdpOptions, UdpPort};
+
+use crate::cluster::{Cluster, ClusterError, ClusterOptions, configuration};
+use crate::members::{JoinError, Members, Membership, refused};
+
+/// Version of everything that members say to each other: of packets, requests, records and frames.
+const PROTOCOL: u32 = 1;
+
+impl Cluster {
+    /// Joins a cluster of processes as one of its nodes; blocks until all have come.
+    ///
+    /// Each process has a thread per worker, and creates the same tables in the same order.
+    ///
+    /// # Errors
+    /// [`ClusterError::Option`], [`ClusterError::Storage`] and [`ClusterError::Thread`] as [`Self::open`];
+    /// [`ClusterError::Socket`] for addresses that cannot be used; [`ClusterError::Join`] if a member does not come
+    /// or does not take this one.
+    ///
+    /// # Panics
+    /// Never: every size is checked first.
+    pub fn join(options: ClusterOptions, membership: &Membership) -> Result<Self, ClusterError> {
+        let mut configuration = configuration(&options)?;
+        let node = membership.node;
+        if node >= options.nodes || membership.addresses.len() != options.nodes {
+            return Err(ClusterError::Option {
+                option: "the node's number",
+                value: node,
+                allowed: format!("one from 0 that has an address, and {} of them", options.nodes),
+            });
+        }
+        let ports = (0..options.threads).map(|worker| open_port(worker, membership));
+        let ports = ports.collect::<Result<Vec<_>, _>>()?;
+        let members = Members::gather(membership, settings(&options, membership))?;
+        configuration.incarnations = members.incarnations().to_vec();
+        let mut cluster = Self::with_nodes(options, configuration, node..node + 1)?;
+        let mut threads = Vec::new();
+        for (worker, port) in ports.into_iter().enumerate() {
+            let parking = Parking::watching(&[&port]).map_err(refused("a descriptor"))?;
+            cluster.wakers.push(parking.waker());
+            threads.push((vec![(cluster.seat(node, worker), port)], parking));
+        }
+        cluster.start(threads)?;
+        let (shared, wakers) = (Arc::clone(&cluster.shared), cluster.wakers.clone());
+        members.on_halt(move || {
+            // Release: pairs with the Acquire of the threads.
+            shared.halted.store(true, Ordering::Release);
+            for waker in &wakers {
+                waker.wake();
+            }
+        });
+        cluster.members = Some(members);
+        cluster.meet("starting")?;
+        Ok(cluster)
+    }
+
+    /// Waits until every process of the cluster has come to the same point, and says the same of it. Returns at
+    /// once if all nodes are in this process.
+    ///
+    /// # Errors
+    /// [`ClusterError::Join`] if another process has come to a different point, or one has gone.
+    pub fn meet(&self, what: &str) -> Result<(), ClusterError> {
+        match &self.members {
+            Some(members) => Ok(members.meet(what)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Why the cluster has halted, if it has: another of its processes has gone.
+    #[must_use]
+    pub fn halted(&self) -> Option<String> {
+        self.members.as_ref()?.halted()
+    }
+
+    /// Why a job is not accepted.
+    pub(crate) fn refusal(&self) -> ClusterError {
+        self.halted().map_or(ClusterError::Busy, |reason| JoinError::Halted(reason).into())
+    }
+}
+
+fn open_port(worker: usize, membership: &Membership) -> Result<UdpPort, ClusterError> {
+    let narrow = |value: usize| u16::try_from(value).expect("checked");
+    Ok(UdpPort::open(&UdpOptions {
+        node: narrow(membership.node),
+        worker: narrow(worker),
+        addresses: membership.addresses.clone(),
+        mtu: membership.mtu,
+        key: membership.key.clone(),
+    })?)
+}
+
+/// What members must agree on.
+fn settings(options: &ClusterOptions, membership: &Membership) -> BTreeMap<String, String> {
+    let mtu = membership.mtu.map_or_else(|| "automatic".to_owned(), |mtu| mtu.to_string());
+    let all = [
+        ("protocol version", PROTOCOL.to_string()),
+        ("cluster name", membership.cluster.clone()),
+        ("nodes", options.nodes.to_string()),
+        ("replicas", options.replicas.to_string()),
+        ("threads", options.threads.to_string()),
+        ("coroutines", options.coroutines.to_string()),
+        ("partitions", options.partitions.to_string()),
+        ("mtu", mtu),
+    ];
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,420 @@
+//! The other processes of a cluster: who they are, when all have come, and when one has gone.
+//!
+//! ```text
+//! gather   each member calls those with smaller numbers; they compare their settings (`greeting`)
+//! meet     goes on when every member has come to the same point, and says the same of it
+//! lost     a connection has ended: the cluster halts
+//! ```
+//! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way.
+//!
+//! *Invariants*: members agree on all settings and know each other's incarnations before the first request. Who comes
+//! later, or again, is refused: its memory is empty, and nobody can fill it yet.
+//!
+//! *Not here*: requests, in crate `rpc`; changes of the membership, which need recovery.
+
+mod frame;
+mod greeting;
+
+use std::collections::BTreeMap;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gannet_rpc::ClusterKey;
+
+use crate::members::frame::{Frame, FrameError, Hello, Seal};
+use crate::members::greeting::{CallError, Greeted, answer, call, difference};
+
+/// Between two calls of a member that is not there yet.
+const CALL_INTERVAL: Duration = Duration::from_millis(100);
+/// Between two lines that say who has not come.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// This process's place in a cluster of processes.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// Number of the node that this process is, from 0.
+    pub node: usize,
+    /// By node: where it is reached. Worker i listens at the UDP port plus i, and the members' own talk is TCP at the port.
+    pub addresses: Vec<SocketAddr>,
+    /// What packets and members' talk are sealed with; without one the network is trusted.
+    pub key: Option<ClusterKey>,
+    /// Name of the cluster: processes of others are refused.
+    pub cluster: String,
+    /// Bytes that the path between any two nodes carries at once; see [`gannet_rpc::UdpOptions`].
+    pub mtu: Option<usize>,
+    /// How long to wait for the other members.
+    pub join_timeout: Duration,
+}
+
+/// Why a process could not become a member. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The address cannot be listened at.
+    #[error(
+        "cannot listen at {address}: {reason}; is a node running there already, or is it another host's address?"
+    )]
+    Listen {
+        /// The own address.
+        address: SocketAddr,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// A member does not take this process.
+    #[error("node {node} at {address} refuses this node: {reason}")]
+    Refused {
+        /// Who refuses.
+        node: usize,
+        /// Where it is.
+        address: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// Some members did not come.
+    #[error("{missing} did not come within {seconds} s; start it, or wait longer")]
+    Missing {
+        /// Who has not come.
+        missing: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// Members do different things.
+    #[error(
+        "this node has come to \"{own}\" and node {node} to \"{other}\"; run the same program on all nodes"
+    )]
+    Different {
+        /// What this member does.
+        own: String,
+        /// Who does something else.
+        node: usize,
+        /// What it does.
+        other: String,
+    },
+    /// A member has gone.
+    #[error("{0}")]
+    Halted(String),
+    /// The operating system refused a thread or random bytes.
+    #[error("the operating system refused {what}: {reason}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// What the threads of a member know.
+#[derive(Default)]
+struct State {
+    /// By node: what it said of each point that it has come to.
+    arrived: BTreeMap<usize, BTreeMap<u64, String>>,
+    /// Why the cluster has halted.
+    halted: Option<String>,
+    /// What to do then.
+    on_halt: Option<Box<dyn Fn() + Send>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// This member stops: what ends now is no loss.
+    leaving: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock, so a poisoned state is a whole one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn halt(&self, reason: String) {
+        // Acquire: pairs with the Release in Members::leave().
+        if self.leaving.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.lock();
+        if state.halted.is_none() {
+            tracing::error!("{reason}");
+            state.halted = Some(reason);
+            if let Some(act) = &state.on_halt {
+                act();
+            }
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// The other members, all of whom have come.
+pub(crate) struct Members {
+    node: usize,
+    incarnations: Vec<u32>,
+    peers: Mutex<Vec<(TcpStream, Seal)>>,
+    shared: Arc<Shared>,
+    /// The next point to meet at.
+    point: Mutex<u64>,
+}
+
+impl Members {
+    /// Waits until every member has come.
+    pub(crate) fn gather(
+        membership: &Membership,
+        settings: BTreeMap<String, String>,
+    ) -> Result<Self, JoinError> {
+        let address = membership.addresses[membership.node];
+        let listener =
+            TcpListener::bind(address).map_err(|reason| JoinError::Listen { address, reason })?;
+        let own = Arc::new(hello(membership.node, settings)?);
+        let (came, coming) = channel();
+        let shared = Arc::new(Shared::default());
+        let all_came = Arc::new(AtomicBool::new(false));
+        let key = membership.key.clone();
+        listen(listener, Arc::clone(&own), key, came.clone(), Arc::clone(&all_came))?;
+        for node in 0..membership.node {
+            keep_calling(node, membership, Arc::clone(&own), came.clone())?;
+        }
+        let greeted = wait_for_all(membership, &coming)?;
+        // Relaxed: who calls at this moment is refused, or finds that nobody attends to it.
+        all_came.store(true, Ordering::Relaxed);
+        let mut incarnations = vec![own.incarnation; membership.addresses.len()];
+        let mut peers = Vec::new();
+        for (node, greeted) in greeted {
+            incarnations[node] = greeted.hello.incarnation;
+            peers.push((greeted.stream.try_clone().map_err(refused("a stream"))?, greeted.sending));
+            let (address, shared) = (membership.addresses[node], Arc::clone(&shared));
+            spawn("members-listen", move || {
+                attend(node, address, greeted.stream, greeted.receiving, &shared);
+            })?;
+        }
+        Ok(Self {
+            node: membership.node,
+            incarnations,
+            peers: Mutex::new(peers),
+            shared,
+            point: Mutex::new(0),
+        })
+    }
+
+    /// By node.
+    pub(crate) fn incarnations(&self) -> &[u32] {
+        &self.incarnations
+    }
+
+    /// Why the cluster has halted, if it has.
+    pub(crate) fn halted(&self) -> Option<String> {
+        self.shared.lock().halted.clone()
+    }
+
+    /// Says what to do when a member has gone; done at once if one has.
+    pub(crate) fn on_halt(&self, act: impl Fn() + Send + 'static) {
+        let mut state = self.shared.lock();
+        if state.halted.is_some() {
+            act();
+        }
+        state.on_halt = Some(Box::new(act));
+    }
+
+    /// Waits until every member has come to the same point; `what` all of them do there.
+    pub(crate) fn meet(&self, what: &str) -> Result<(), JoinError> {
+        let mut next = self.point.lock().unwrap_or_else(PoisonError::into_inner);
+        let point = *next;
+        *next += 1;
+        self.say(&Frame::Arrived { point, what: what.to_owned() });
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(reason) = &state.halted {
+                return Err(JoinError::Halted(reason.clone()));
+            }
+            let said = |node: usize| state.arrived.get(&node).and_then(|points| points.get(&point));
+            let others = (0..self.incarnations.len()).filter(|node| *node != self.node);
+            let answers: Option<Vec<_>> = others.map(|node| Some((node, said(node)?))).collect();
+            if let Some(answers) = answers {
+                let differing = answers.into_iter().find(|(_, other)| *other != what);
+                if let Some((node, other)) = differing {
+                    let (own, other) = (what.to_owned(), other.clone());
+                    return Err(JoinError::Different { own, node, other });
+                }
+                state.arrived.values_mut().for_each(|points| {
+                    points.remove(&point);
+                });
+                return Ok(());
+            }
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Tells the others that this member stops.
+    pub(crate) fn leave(&self) {
+        // Release: pairs with the Acquire in Shared::halt().
+        self.shared.leaving.store(true, Ordering::Release);
+        self.say(&Frame::Leaving);
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (stream, _) in &*peers {
+            // It may have ended already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn say(&self, frame: &Frame) {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (stream, seal) in &mut *peers {
+            // Who cannot be told has gone, which its listener finds out.
+            let _ = frame::write(stream, frame, Some(seal));
+        }
+    }
+}
+
+/// What the operating system refused, as an error.
+pub(crate) fn refused<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> JoinError {
+    move |reason| JoinError::System { what, reason: reason.to_string() }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), JoinError> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn(body).map(drop).map_err(refused("a thread"))
+}
+
+fn hello(node: usize, settings: BTreeMap<String, String>) -> Result<Hello, JoinError> {
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(refused("random bytes"))?;
+    let incarnation = getrandom::u32().map_err(refused("random bytes"))?;
+    Ok(Hello { node, incarnation, nonce, settings })
+}
+
+/// Who has come, or why somebody will not.
+type Coming = Result<Greeted, JoinError>;
+
+/// Answers calls for as long as the process lives.
+fn listen(
+    listener: TcpListener,
+    own: Arc<Hello>,
+    key: Option<ClusterKey>,
+    came: Sender<Coming>,
+    all_came: Arc<AtomicBool>,
+) -> Result<(), JoinError> {
+    spawn("members-answer", move || {
+        for stream in listener.incoming().flatten() {
+            let from = stream.peer_addr().map_or_else(|e| e.to_string(), |from| from.to_string());
+            let (own, key, came) = (Arc::clone(&own), key.clone(), came.clone());
+            let all_came = Arc::clone(&all_came);
+            let answered = spawn("members-greet", move || {
+                let objection =
+                    |other: &Hello| objection(&own, other, all_came.load(Ordering::Relaxed));
+                match answer(stream, &own, key.as_ref(), objection) {
+                    // Nobody waits for who comes too late; its stream ends.
+                    Ok(greeted) => drop(came.send(Ok(greeted))),
+                    Err(reason) => tracing::warn!("a call from {from} was refused: {reason}"),
+                }
+            });
+            if let Err(error) = answered {
+                tracing::error!("a call could not be answered: {error}");
+            }
+        }
+    })
+}
+
+/// What there is against a caller, from the called one's view.
+fn objection(own: &Hello, other: &Hello, all_came: bool) -> Option<String> {
+    if let Some(difference) = difference(own, other) {
+        return Some(difference);
+    }
+    if other.node <= own.node {
+        return Some(format!("node {} is not to call node {}", other.node, own.node));
+    }
+    all_came.then(|| {
+        format!(
+            "node {} has been here before, and its memory was lost since. Without recovery it \
+             cannot come back: stop all nodes and start them again",
+            other.node
+        )
+    })
+}
+
+/// Calls a member until it answers.
+fn keep_calling(
+    node: usize,
+    membership: &Membership,
+    own: Arc<Hello>,
+    came: Sender<Coming>,
+) -> Result<(), JoinError> {
+    let (address, key) = (membership.addresses[node], membership.key.clone());
+    let (_never, interval) = channel::<()>();
+    spawn("members-call", move || {
+        loop {
+            let answer = match call(node, address, &own, key.as_ref()) {
+                Ok(greeted) => Ok(greeted),
+                Err(CallError::Refused(reason)) => {
+                    Err(JoinError::Refused { node, address, reason })
+                }
+                Err(CallError::Unreachable) => {
+                    let _ = interval.recv_timeout(CALL_INTERVAL);
+                    continue;
+                }
+            };
+            // Whoever waited may have given up.
+            let _ = came.send(answer);
+            return;
+        }
+    })
+}
+
+fn wait_for_all(
+    membership: &Membership,
+    coming: &Receiver<Coming>,
+) -> Result<BTreeMap<usize, Greeted>, JoinError> {
+    let mut greeted = BTreeMap::new();
+    let mut waited = Duration::ZERO;
+    loop {
+        let missing: Vec<_> = (0..membership.addresses.len())
+            .filter(|node| *node != membership.node && !greeted.contains_key(node))
+            .map(|node| format!("node {node} at {}", membership.addresses[node]))
+            .collect();
+        if missing.is_empty() {
+            return Ok(greeted);
+        }
+        let missing = missing.join(", ");
+        match coming.recv_timeout(PATIENCE.min(membership.join_timeout.saturating_sub(waited))) {
+            Ok(came) => {
+                let came = came?;
+                tracing::info!("node {} is there", came.hello.node);
+                greeted.insert(came.hello.node, came);
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                waited += PATIENCE;
+                if waited >= membership.join_timeout {
+                    let seconds = membership.join_timeout.as_secs();
+                    return Err(JoinError::Missing { missing, seconds });
+                }
+                tracing::info!("waiting for {missing}");
+            }
+        }
+    }
+}
+
+/// Hears what a member says until it goes.
+fn attend(
+    node: usize,
+    address: SocketAddr,
+    mut stream: TcpStream,
+    mut seal: Seal,
+    shared: &Shared,
+) {
+    let reason = loop {
+        match frame::read(&mut stream, &mut seal) {
+            Ok(Frame::Arrived { point, what }) => {
+                shared.lock().arrived.entry(node).or_default().insert(point, what);
+                shared.changed.notify_all();
+            }
+            Ok(Frame::Leaving) => break "was stopped".to_owned(),
+            Ok(Frame::Hello(_) | Frame::Refused { .. }) => {
+                break format!("is not a member any more: {}", FrameError::Malformed);
+            }
+            Err(error) => break format!("is gone: {error}"),
+        }
+    };
+    shared.halt(format!(
+        "node {node} at {address} {reason}. Without recovery the cluster cannot go on: stop all nodes and start them again"
+    ));
+}

@@ -1,0 +1,290 @@
+//! What `gannet serve` is told: on its command line and in a configuration file, under the same names.
+//!
+//! The command line wins. A file is TOML without sections:
+//!
+//! ```text
+//! node = 0
+//! members = ["10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"]
+//! cluster-key = "/etc/gannet/cluster.key"
+//! listen = "10.0.0.1:5433"
+//! users = "/etc/gannet/users"
+//! memory = "16GiB"
+//! ```
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use gannet_engine::{ClusterKey, ClusterKeyError, ClusterOptions, Membership};
+use serde::Deserialize;
+
+use crate::units::{bytes_option, duration_option, parse_bytes, parse_duration};
+
+/// Copies of every row without a setting.
+const REPLICAS: usize = 3;
+/// Nodes of a cluster in one process without a setting.
+const NODES: usize = 3;
+/// How long the other members are waited for without a setting.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Everything that can be set.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    /// Address to listen on for clients; with port 0 a free port is taken and printed [default:
+    /// 127.0.0.1:5433].
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Users who may connect, with passwords; write it with `gannet user`. Without it, everybody on
+    /// this machine may.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) users: Option<PathBuf>,
+    /// Certificate chain for TLS, a PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, a PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Connections at a time [default: 100].
+    #[arg(long)]
+    pub(crate) connections_max: Option<usize>,
+    /// Close connections whose client sends nothing for so long, such as 10m.
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) idle_timeout: Option<Duration>,
+    /// Cancel statements that run longer, such as 30s.
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) statement_timeout: Option<Duration>,
+    /// Wait so long for running statements when told to stop [default: 10s].
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) shutdown_timeout: Option<Duration>,
+    /// Nodes of a cluster that is all in this process [default: 3].
+    #[arg(long)]
+    pub(crate) nodes: Option<usize>,
+    /// Be this node, from 0, of a cluster of processes.
+    #[arg(long)]
+    pub(crate) node: Option<usize>,
+    /// Addresses of all nodes of a cluster of processes, in the order of their numbers. Worker i of a node has the
+    /// UDP port plus i; the TCP port of that number is used as well.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) members: Option<Vec<String>>,
+    /// Secret that all members have and packets are encrypted with: 64 hexadecimal digits, from
+    /// `openssl rand -hex 32`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster_key: Option<PathBuf>,
+    /// Nobody else is on the members' network: packets are neither encrypted nor authenticated.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub(crate) trusted_network: Option<bool>,
+    /// Name of the cluster of processes; members of another are refused [default: gannet].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cluster_name: Option<String>,
+    /// Bytes that the members' network carries at once, as `ip link` shows [default: 1500, or more on a loopback].
+    #[arg(long)]
+    pub(crate) mtu: Option<usize>,
+    /// How long to wait for the other members [default: 5m].
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) join_timeout: Option<Duration>,
+    /// Copies of every row, at most one per node [default: 3].
+    #[arg(long)]
+    pub(crate) replicas: Option<usize>,
+    /// Workers of each node; in one process, one OS thread drives worker i of every node [default: all cores].
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+    /// Table memory of each node, such as 512MiB [default: its share of 70 % of the free memory].
+    #[arg(long, value_parser = parse_bytes)]
+    #[serde(deserialize_with = "bytes_option")]
+    pub(crate) memory: Option<usize>,
+}
+
+/// What was told makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingsError {
+    #[error("cannot read {}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{}: {source}", path.display())]
+    Syntax { path: PathBuf, source: toml::de::Error },
+    #[error("{0}")]
+    Contradiction(&'static str),
+    #[error("member {number} is {address:?}, which is no address ({reason}); use host:port")]
+    Address { number: usize, address: String, reason: String },
+    #[error(transparent)]
+    Key(#[from] ClusterKeyError),
+}
+
+impl Settings {
+    /// Adds what a file says.
+    pub(crate) fn with_file(self, path: &Path) -> Result<Self, SettingsError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| SettingsError::File { path: path.to_owned(), source })?;
+        let file: Self = toml::from_str(&text)
+            .map_err(|source| SettingsError::Syntax { path: path.to_owned(), source })?;
+        Ok(self.or(file))
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            listen: self.listen.or(other.listen),
+            users: self.users.or(other.users),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            connections_max: self.connections_max.or(other.connections_max),
+            idle_timeout: self.idle_timeout.or(other.idle_timeout),
+            statement_timeout: self.statement_timeout.or(other.statement_timeout),
+            shutdown_timeout: self.shutdown_timeout.or(other.shutdown_timeout),
+            nodes: self.nodes.or(other.nodes),
+            node: self.node.or(other.node),
+            members: self.members.or(other.members),
+            cluster_key: self.cluster_key.or(other.cluster_key),
+            trusted_network: self.trusted_network.or(other.trusted_network),
+            cluster_name: self.cluster_name.or(other.cluster_name),
+            mtu: self.mtu.or(other.mtu),
+            join_timeout: self.join_timeout.or(other.join_timeout),
+            replicas: self.replicas.or(other.replicas),
+            threads: self.threads.or(other.threads),
+            memory: self.memory.or(other.memory),
+        }
+    }
+
+    /// Files of the certificate chain and its key.
+    pub(crate) fn tls(&self) -> Result<Option<(PathBuf, PathBuf)>, SettingsError> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate.clone(), key.clone()))),
+            (None, None) => Ok(None),
+            _ => Err(SettingsError::Contradiction("give both of tls-cert and tls-key")),
+        }
+    }
+
+    /// The cluster, and this process's place in it if it is one of processes.
+    pub(crate) fn cluster(&self) -> Result<(ClusterOptions, Option<Membership>), SettingsError> {
+        let membership = self.membership()?;
+        let defaults = ClusterOptions::default();
+        let nodes = match &membership {
+            Some(membership) => membership.addresses.len(),
+            None => self.nodes.unwrap_or(NODES),
+        };
+        let options = ClusterOptions {
+            nodes,
+            replicas: self.replicas.unwrap_or(REPLICAS.min(nodes)),
+            threads: self.threads.unwrap_or(defaults.threads),
+            memory_limit_bytes: self.memory,
+            ..defaults
+        };
+        Ok((options, membership))
+    }
+
+    fn membership(&self) -> Result<Option<Membership>, SettingsError> {
+        let contradiction = |text| Err(SettingsError::Contradiction(text));
+        let is_trusted = self.trusted_network == Some(true);
+        let (node, members) = match (self.node, &self.members) {
+            (Some(node), Some(members)) => (node, members),
+            (Some(_), None) => {
+                return contradiction("node needs members: the addresses of all nodes");
+            }
+            (None, Some(_)) => {
+                return contradiction("members needs node: which of them this process is, from 0");
+            }
+            (None, None) => {
+                let is_set = [
+                    self.cluster_key.is_some(),
+                    is_trusted,
+                    self.cluster_name.is_some(),
+                    self.mtu.is_some(),
+                    self.join_timeout.is_some(),
+                ];
+                if is_set.contains(&true) {
+                    return contradiction(
+                        "cluster-key, trusted-network, cluster-name, mtu and join-timeout are for a \
+                         cluster of processes: give node and members too",
+                    );
+                }
+                return Ok(None);
+            }
+        };
+        if self.nodes.is_some() {
+            return contradiction(
+                "nodes is for a cluster in one process: leave it out, or node and members",
+            );
+        }
+        let key = match (&self.cluster_key, is_trusted) {
+            (Some(path), false) => Some(ClusterKey::read(path)?),
+            (None, true) => None,
+            (Some(_), true) => {
+                return contradiction("give one of cluster-key and trusted-network");
+            }
+            (None, false) => {
+                return contradiction(
+                    "give cluster-key, a file with 64 hexadecimal digits from `openssl rand -hex 32`, \
+                     or trusted-network if nobody else is on the members' network",
+                );
+            }
+        };
+        Ok(Some(Membership {
+            node,
+            addresses: (0..).zip(members).map(resolved).collect::<Result<_, _>>()?,
+            key,
+            cluster: self.cluster_name.clone().unwrap_or_else(|| "gannet".to_owned()),
+            mtu: self.mtu,
+            join_timeout: self.join_timeout.unwrap_or(JOIN_TIMEOUT),
+        }))
+    }
+}
+
+fn resolved((number, address): (usize, &String)) -> Result<SocketAddr, SettingsError> {
+    let error = |reason| SettingsError::Address { number, address: address.clone(), reason };
+    let mut addresses = address.to_socket_addrs().map_err(|reason| error(reason.to_string()))?;
+    addresses.next().ok_or_else(|| error("it names no host".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Settings, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_says_what_the_command_line_does() {
+        let file = parsed(
+            "node = 1\nmembers = [\"127.0.0.1:7400\", \"[::1]:7400\"]\ntrusted-network = true\n\
+             join-timeout = \"2m\"\nmemory = \"64MiB\"\nthreads = 1\n",
+        );
+        let flags = Settings { threads: Some(2), ..Settings::default() };
+        let (options, membership) = flags.or(file.unwrap()).cluster().unwrap();
+        assert_eq!((options.nodes, options.replicas, options.threads), (2, 2, 2));
+        assert_eq!(options.memory_limit_bytes, Some(64 << 20));
+        let membership = membership.unwrap();
+        assert_eq!(membership.node, 1);
+        assert_eq!(membership.addresses[1], "[::1]:7400".parse().unwrap());
+        assert_eq!(membership.join_timeout, Duration::from_secs(120));
+        assert!(Settings::default().cluster().unwrap().1.is_none());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        for (text, expected) in [
+            ("node = 0\nport = 1", "line 2"),
+            ("node = -1", "line 1"),
+            ("join-timeout = \"soon\"", "such as 10s"),
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        for (text, expected) in [
+            ("node = 0", "node needs members"),
+            ("members = [\"a:1\"]", "members needs node"),
+            ("node = 0\nmembers = [\"127.0.0.1:1\"]", "openssl rand -hex 32"),
+            ("node = 0\nmembers = [\"here\"]\ntrusted-network = true", "member 0 is \"here\""),
+            ("node = 0\nmembers = [\"127.0.0.1:1\"]\nnodes = 3", "nodes is for"),
+            ("mtu = 1500", "give node and members too"),
+            ("node = 0\nmembers = [\"127.0.0.1:1\"]\ncluster-key = \"/nowhere\"", "/nowhere"),
+        ] {
+            let error = parsed(text).unwrap().cluster().err().unwrap().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Clusters of processes: `gannet serve --node`, as operators start them, in any order, rightly and wrongly.
+
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::process::{Server, folder, read_all};
+
+/// Three nodes of one worker each, by their addresses and their key.
+struct Plan {
+    members: String,
+    key: PathBuf,
+}
+
+impl Plan {
+    fn new(name: &str) -> Self {
+        let folder = folder(name);
+        let key = write_key(&folder.join("cluster.key"), '7');
+        let members: Vec<_> = (0..3).map(|_| free_address()).collect();
+        Self { members: members.join(","), key }
+    }
+
+    fn start(&self, node: usize, arguments: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_gannet"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--memory", "256MiB", "--threads", "1"])
+            .args(["--node", &node.to_string(), "--members", &self.members])
+            .args(["--cluster-key", self.key.to_str().unwrap()])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// What a node says that cannot start.
+    fn failure(&self, node: usize, arguments: &[&str]) -> String {
+        failure(self.start(node, arguments))
+    }
+
+    fn cluster(&self) -> Vec<Server> {
+        let started: Vec<_> = (0..3).rev().map(|node| self.start(node, &[])).collect();
+        started.into_iter().rev().map(Server::listening).collect()
+    }
+}
+
+fn failure(node: Child) -> String {
+    let output = node.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn write_key(path: &Path, digit: char) -> PathBuf {
+    fs::write(path, digit.to_string().repeat(64)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_owned()
+}
+
+/// An address whose UDP and TCP port are free.
+fn free_address() -> String {
+    loop {
+        let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if TcpListener::bind(address).is_ok() {
+            return address.to_string();
+        }
+    }
+}
+
+#[test]
+fn processes_are_one_database() {
+    let nodes = Plan::new("nodes-one-database").cluster();
+    nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, name TEXT UNIQUE)");
+    nodes[1].query("INSERT INTO town SELECT n, 'town ' || n FROM generate_series(1, 3000) n");
+    for node in &nodes {
+        assert_eq!(node.query("SELECT count(*), max(name) FROM town"), "3000|town 999");
+    }
+    nodes[2].query(
+        "UPDATE town SET name = 'Ayr' WHERE id = 7; ALTER TABLE town ADD COLUMN seen INTEGER",
+    );
+    assert_eq!(nodes[0].query("SELECT * FROM town WHERE name = 'Ayr'"), "7|Ayr|");
+    let error = nodes[1].failure("INSERT INTO town VALUES (8000, 'Ayr')");
+    assert!(error.contains("23505"), "{error}");
+    let output = Command::new(env!("CARGO_BIN_EXE_gannet"))
+        .args(["bench", "smallbank", "--accounts", "500", "--duration", "1s"])
+        .args(["--connect", &format!("postgres://tester@127.0.0.1:{}/test", nodes[1].port)])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("verify: passed"), "{text}");
+}
+
+#[test]
+fn the_death_of_a_process_is_an_error_to_clients_and_not_a_hang() {
+    let plan = Plan::new("nodes-death");
+    let mut nodes = plan.cluster();
+    nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, name TEXT)");
+    let mut dead = nodes.remove(1);
+    dead.signal("KILL");
+    dead.wait();
+    for node in &nodes {
+        // What waits for the dead node when it is noticed ends with 08007, what comes later with 57P03.
+        let error = node.failure("INSERT INTO town VALUES (1, 'Ayr'), (2, 'Fife'), (3, 'Troon')");
+        assert!(error.contains("57P03") || error.contains("08007"), "{error}");
+        let error = node.failure("SELECT * FROM town");
+        assert!(error.contains("57P03") && error.contains("node 1 at"), "{error}");
+    }
+    let error = plan.failure(1, &[]);
+    assert!(error.contains("node 1 has been here before"), "{error}");
+    assert!(nodes.iter_mut().all(Server::is_running));
+}
+
+#[test]
+fn who_does_not_fit_is_refused_with_the_reason() {
+    let plan = Plan::new("nodes-refused");
+    let mut waiting = plan.start(0, &["--join-timeout", "60s"]);
+    for (arguments, expected) in [
+        (&["--threads", "2"][..], "threads: node 0 has 1 and node 1 has 2"),
+        (&["--replicas", "2"], "replicas: node 0 has 3 and node 1 has 2"),
+        (&["--cluster-name", "other"], "cluster name: node 0 has gannet and node 1 has other"),
+        (&["--mtu", "1400"], "mtu: node 0 has automatic and node 1 has 1400"),
+    ] {
+        let error = plan.failure(1, arguments);
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+    let other = write_key(&plan.key.with_file_name("other.key"), '8');
+    let error = plan.failure(1, &["--cluster-key", other.to_str().unwrap()]);
+    assert!(error.contains("its cluster key is not that of node 0"), "{error}");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = plan.failure(1, &["--cluster-key", other.to_str().unwrap()]);
+    assert!(error.contains("chmod 600"), "{error}");
+    let error = plan.failure(0, &[]);
+    assert!(error.contains("is in use"), "{error}");
+    let error = plan.failure(7, &[]);
+    assert!(error.contains("the node's number is 7"), "{error}");
+    assert!(waiting.try_wait().unwrap().is_none(), "the first node goes on waiting");
+    waiting.kill().unwrap();
+    let log = read_all(waiting.stderr.take().unwrap());
+    assert!(log.contains("was refused: threads"), "{log}");
+}
+
+#[test]
+fn who_waits_in_vain_says_for_whom() {
+    let plan = Plan::new("nodes-missing");
+    let second = plan.start(1, &["--join-timeout", "2s"]);
+    let error = plan.failure(0, &["--join-timeout", "2s"]);
+    assert!(error.contains("node 1 is there"), "{error}");
+    assert!(error.contains("node 2 at") && error.contains("did not come within 2 s"), "{error}");
+    assert!(failure(second).contains("node 2 at"));
+}
+
+#[test]
+fn a_file_of_settings_starts_a_node() {
+    let plan = Plan::new("nodes-file");
+    let file = plan.key.with_file_name("node.toml");
+    let members = plan.members.replace(',', "\", \"");
+    let text = |last: &str| {
+        format!(
+            "members = [\"{members}\"]\ncluster-key = {:?}\nlisten = \"127.0.0.1:0\"\n\
+             memory = \"256MiB\"\nthreads = 1\n{last}",
+            plan.key
+        )
+    };
+    let start = |node: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        command.args(["serve", "--config", file.to_str().unwrap(), "--node", node]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    fs::write(&file, text("thread = 2\n")).unwrap();
+    let error = failure(start("0"));
+    assert!(error.contains("line 6") && error.contains("unknown field `thread`"), "{error}");
+    fs::write(&file, text("join-timeout = \"1m\"\n")).unwrap();
+    let started: Vec<_> = ["0", "1", "2"].map(start).into_iter().collect();
+    let mut nodes: Vec<_> = started.into_iter().map(Server::listening).collect();
+    assert_eq!(nodes[2].query("SELECT 1"), "1");
+    for node in &mut nodes {
+        node.signal("TERM");
+        assert_eq!(node.wait().code(), Some(0));
+    }
+}
