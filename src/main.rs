@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod connection;
+mod demo;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod serve;
 mod simulate;
 mod sql;
+mod status;
 mod units;
 mod user;
 
@@ -31,12 +34,16 @@ struct Arguments {
 enum Command {
     /// Run a benchmark on a cluster in this process, and verify its data.
     Bench(Box<bench::Arguments>),
+    /// Start a cluster of processes on this host, and its shell.
+    Demo(demo::Arguments),
     /// Serve SQL to clients of PostgreSQL, as a whole cluster or as a node of one.
     Serve(Box<serve::Arguments>),
     /// Run clusters in virtual time, under faults, from seeds, and check what they did.
     Simulate(simulate::Arguments),
     /// The SQL shell, on a cluster in this process or on a server.
     Sql(Box<sql::Arguments>),
+    /// Show how the nodes of a cluster are.
+    Status(Box<status::Arguments>),
     /// Add a user to the users file of `gannet serve`.
     User(user::Arguments),
 }
@@ -47,6 +54,9 @@ fn main() -> ExitCode {
             .map(u8::from)
             .map(|passed| 1 - passed)
             .map_err(|error| error.to_string()),
+        Command::Demo(arguments) => demo::run(arguments)
+            .map(|passed| 1 - u8::from(passed))
+            .map_err(|error| error.to_string()),
         Command::Serve(arguments) => {
             serve::run(*arguments).map(|()| 0).map_err(|error| error.to_string())
         }
@@ -54,6 +64,9 @@ fn main() -> ExitCode {
             simulate::run(&arguments).map_err(|error| error.to_string())
         }
         Command::Sql(arguments) => sql::run(*arguments)
+            .map(|passed| 1 - u8::from(passed))
+            .map_err(|error| error.to_string()),
+        Command::Status(arguments) => status::run(*arguments)
             .map(|passed| 1 - u8::from(passed))
             .map_err(|error| error.to_string()),
         Command::User(arguments) => {

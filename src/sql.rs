@@ -9,13 +9,11 @@ use clap::{Args, builder::PossibleValuesParser};
 use gannet_engine::{Cluster, ClusterError, ClusterOptions};
 use gannet_frontend::{
     AddressError, Database, Mode, Script, ServerAddress, ShellError, ShellOptions, ShellTarget,
-    SqlError, SslMode, run_shell,
+    SqlError, run_shell,
 };
 
+use crate::connection::{Credentials, parse_address};
 use crate::units::parse_bytes;
-
-/// The port of `gannet serve`.
-const PORT: u16 = 5433;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -35,16 +33,8 @@ pub(crate) struct Arguments {
     /// postgres://user:password@host:port/database. A password is taken from PGPASSWORD.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     connect: Option<ServerAddress>,
-    /// Who connects to the server [default: $PGUSER or $USER].
-    #[arg(long, requires = "connect")]
-    user: Option<String>,
-    /// How the connection is protected, as libpq does [default: $PGSSLMODE or prefer].
-    #[arg(long, value_name = "MODE", requires = "connect",
-        value_parser = PossibleValuesParser::new(SslMode::ALL.map(SslMode::name)))]
-    sslmode: Option<String>,
-    /// Certificates that the server's must be signed by, a PEM file [default: $PGSSLROOTCERT].
-    #[arg(long, value_name = "FILE", requires = "connect")]
-    ssl_root_cert: Option<PathBuf>,
+    #[command(flatten)]
+    credentials: Credentials,
     /// Nodes of the cluster, all in this process.
     #[arg(long, default_value_t = 3, conflicts_with = "connect")]
     nodes: usize,
@@ -63,6 +53,8 @@ pub(crate) enum CommandError {
     Cluster(#[from] ClusterError),
     #[error("cannot open the database: {0}")]
     Database(#[from] SqlError),
+    #[error("{0} is for a server: give --connect too")]
+    NoServer(&'static str),
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error(transparent)]
@@ -73,11 +65,16 @@ pub(crate) enum CommandError {
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let target = match arguments.connect {
         Some(mut address) => {
-            let mode = arguments.sslmode.map(|mode| mode.parse()).transpose()?;
-            complete(&mut address, arguments.user, mode, arguments.ssl_root_cert)?;
+            arguments.credentials.complete(&mut address)?;
+            if address.config.get_application_name().is_none() {
+                address.config.application_name("gannet sql");
+            }
             ShellTarget::Server(Box::new(address))
         }
         None => {
+            if let Some(option) = arguments.credentials.given() {
+                return Err(CommandError::NoServer(option));
+            }
             let cluster = Cluster::open(ClusterOptions {
                 nodes: arguments.nodes,
                 replicas: arguments.replicas,
@@ -96,80 +93,4 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         bail: arguments.keep_going.then_some(false),
     };
     Ok(run_shell(options)?)
-}
-
-/// Adds to an address what options say, and what neither says from the environment, as libpq does.
-fn complete(
-    address: &mut ServerAddress,
-    user: Option<String>,
-    ssl_mode: Option<SslMode>,
-    ssl_root_certificate: Option<PathBuf>,
-) -> Result<(), AddressError> {
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let ServerAddress { config, .. } = address;
-    if let Some(user) = user {
-        config.user(user);
-    } else if config.get_user().is_none() {
-        let user = variable("PGUSER").or_else(|| variable("USER"));
-        config.user(user.unwrap_or_else(|| "gannet".to_owned()));
-    }
-    if let Some(password) = variable("PGPASSWORD").filter(|_| config.get_password().is_none()) {
-        config.password(password);
-    }
-    if config.get_application_name().is_none() {
-        config.application_name("gannet sql");
-    }
-    let in_environment = variable("PGSSLMODE").map(|mode| mode.parse()).transpose();
-    address.ssl_mode = match ssl_mode.or(address.ssl_mode) {
-        Some(mode) => Some(mode),
-        None => in_environment?,
-    };
-    address.ssl_root_certificate = ssl_root_certificate
-        .or_else(|| address.ssl_root_certificate.take())
-        .or_else(|| variable("PGSSLROOTCERT").map(PathBuf::from));
-    Ok(())
-}
-
-/// `HOST`, `HOST:PORT`, `[HOST]:PORT`, or a URL.
-fn parse_address(text: &str) -> Result<ServerAddress, String> {
-    if text.contains("://") {
-        return ServerAddress::parse(text).map_err(|error| error.to_string());
-    }
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
-            (host, port.parse().map_err(|_| format!("{port:?} is no port"))?)
-        }
-        _ => (text, PORT),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if host.is_empty() {
-        return Err("name a host".to_owned());
-    }
-    let mut config = tokio_postgres::Config::new();
-    config.host(host).port(port);
-    Ok(ServerAddress { config, ssl_mode: None, ssl_root_certificate: None })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_have_a_host_and_perhaps_a_port() {
-        use tokio_postgres::config::Host;
-        let address =
-            |host: &str, port| Ok::<_, String>((vec![Host::Tcp(host.to_owned())], vec![port]));
-        let parse_address = |text: &str| {
-            let address = parse_address(text)?;
-            Ok((address.config.get_hosts().to_vec(), address.config.get_ports().to_vec()))
-        };
-        assert_eq!(parse_address("a:1"), address("a", 1));
-        assert_eq!(parse_address("a"), address("a", PORT));
-        assert_eq!(parse_address("[::1]:7"), address("::1", 7));
-        assert_eq!(parse_address("::1"), address("::1", PORT));
-        assert_eq!(parse_address("postgres://b@a:5/d"), address("a", 5));
-        for refused in ["a:70000", ":1", "postgres:///d"] {
-            assert!(super::parse_address(refused).is_err(), "{refused}");
-        }
-    }
 }

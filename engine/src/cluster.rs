@@ -19,6 +19,7 @@ use crate::loader::Loader;
 use crate::members::{JoinError, Members};
 use crate::node::{Node, TableId};
 use crate::outcome::{Abort, Outcome};
+use crate::statistics::{Board, NodeState, NodeStatus, Reporter};
 use crate::transaction::Transaction;
 use crate::worker::Job;
 
@@ -155,6 +156,8 @@ pub struct Cluster {
     first_node: usize,
     /// By node of this process, then worker.
     jobs: Vec<Arc<ArrayQueue<Job>>>,
+    /// In the same order.
+    boards: Vec<Arc<Board>>,
     pub(crate) wakers: Vec<Waker>,
     threads: Vec<JoinHandle<()>>,
     pub(crate) shared: Arc<Shared>,
@@ -205,13 +208,14 @@ impl Cluster {
         };
         let nodes = here.map(new_node).collect::<Result<Vec<_>, StorageError>>()?;
         let workers = nodes.len() * options.threads;
-        let jobs =
+        let jobs: Vec<_> =
             (0..workers).map(|_| Arc::new(ArrayQueue::new(options.queued_jobs_max))).collect();
         Ok(Self {
             configuration,
             nodes,
             first_node,
             members: None,
+            boards: jobs.iter().map(|_| Arc::default()).collect(),
             jobs,
             wakers: Vec::new(),
             threads: Vec::new(),
@@ -284,6 +288,7 @@ impl Cluster {
                 incarnations: self.configuration.incarnations.clone(),
             },
             jobs: Arc::clone(&self.jobs[place]),
+            board: Arc::clone(&self.boards[place]),
             seed: self.options.seed ^ ((node * self.options.threads + worker) as u64) << 32,
             observer: self.options.log_observer.clone(),
         }
@@ -316,6 +321,28 @@ impl Cluster {
     /// What a table is, as any node knows it.
     pub(crate) fn definition(&self, table: TableId) -> &Table {
         self.nodes[0].table(table.number()).expect("a table id comes from create_table")
+    }
+
+    /// What the report of a node of this process is made of.
+    pub(crate) fn reporter(&self, index: usize) -> Reporter {
+        let workers = self.options.threads;
+        let boards = self.boards[index * workers..][..workers].to_vec();
+        Reporter { node: Arc::clone(&self.nodes[index]), boards }
+    }
+
+    /// How each node of the cluster is, as seen from here.
+    #[must_use]
+    pub fn status(&self) -> Vec<NodeStatus> {
+        let of_others = self.members.as_ref().map(Members::status).unwrap_or_default();
+        let here = self.nodes.iter().enumerate().map(|(index, node)| NodeStatus {
+            node: usize::from(node.id()),
+            address: self.members.as_ref().map(Members::address),
+            state: NodeState::Up,
+            report: Some(self.reporter(index).report()),
+        });
+        let mut all: Vec<_> = here.chain(of_others).collect();
+        all.sort_by_key(|status| status.node);
+        all
     }
 
     /// OS threads that drive the workers.

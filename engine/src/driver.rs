@@ -21,10 +21,13 @@ use gannet_rpc::{
 use gannet_storage::{CommitLog, LogObserver};
 
 use crate::node::Node;
+use crate::statistics::Board;
 use crate::worker::{Job, Worker, WorkerParts};
 
 /// Polls that find nothing before a thread sleeps.
 const IDLE_POLLS_MAX: u32 = 50;
+/// Polls between two times that a thread writes its statistics; it also does before it sleeps.
+const POLLS_PER_REPORT: u32 = 4_096;
 /// Longest sleep: a thread looks at everything at least this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
@@ -33,6 +36,7 @@ pub(crate) struct Seat {
     pub(crate) node: Arc<Node>,
     pub(crate) identity: Identity,
     pub(crate) jobs: Arc<ArrayQueue<Job>>,
+    pub(crate) board: Arc<Board>,
     pub(crate) seed: u64,
     pub(crate) observer: Option<Arc<dyn LogObserver>>,
 }
@@ -109,6 +113,7 @@ pub(crate) fn drive<T: Transport>(
     }
     let clock: Rc<dyn Clock> = Rc::new(MonotonicClock::new());
     let queues: Vec<_> = seats.iter().map(|(seat, _)| Arc::clone(&seat.jobs)).collect();
+    let boards: Vec<_> = seats.iter().map(|(seat, _)| Arc::clone(&seat.board)).collect();
     let mut workers: Vec<_> = seats
         .into_iter()
         .map(|(seat, transport)| {
@@ -117,7 +122,7 @@ pub(crate) fn drive<T: Transport>(
         })
         .collect();
     let result = catch_unwind(AssertUnwindSafe(|| {
-        poll_until_closed::<T>(&mut workers, &*clock, parking, shared)
+        poll_until_closed::<T>(&mut workers, &boards, &*clock, parking, shared)
     }));
     match result {
         Ok(End::Closed) => workers.iter_mut().for_each(Worker::close),
@@ -145,13 +150,23 @@ enum End {
 
 fn poll_until_closed<T: Transport>(
     workers: &mut [Worker<T::Sender, T::Receiver>],
+    boards: &[Arc<Board>],
     clock: &dyn Clock,
     parking: &Parking,
     shared: &Shared,
 ) -> End {
+    let report = |workers: &[Worker<T::Sender, T::Receiver>]| {
+        let statistics = workers.iter().map(Worker::statistics);
+        boards.iter().zip(statistics).for_each(|(board, of_worker)| board.write(&of_worker));
+    };
+    let mut polls = 0_u32;
     let mut idle_polls = 0;
     let mut counted_out = false;
     loop {
+        polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(POLLS_PER_REPORT) {
+            report(workers);
+        }
         let now_ns = clock.now_ns();
         let mut progressed = false;
         for worker in workers.iter_mut() {
@@ -177,6 +192,7 @@ fn poll_until_closed<T: Transport>(
         }
         idle_polls += 1;
         if idle_polls > IDLE_POLLS_MAX && !shared.busy_poll {
+            report(workers);
             sleep::<T>(workers, parking, now_ns);
         }
         std::hint::spin_loop();
@@ -198,7 +214,7 @@ impl Seat {
         sender: S,
         receiver: R,
     ) -> Worker<S, R> {
-        let Self { node, identity, jobs, seed, observer } = self;
+        let Self { node, identity, jobs, board: _, seed, observer } = self;
         let (worker, coroutines) = (identity.worker, identity.coroutines);
         let log = CommitLog::new(identity.incarnations.len(), usize::from(coroutines), observer);
         let endpoint = Endpoint::new(identity, sender, receiver);

@@ -60,6 +60,7 @@ impl Cluster {
                 waker.wake();
             }
         });
+        members.keep_reporting(cluster.reporter(0))?;
         cluster.members = Some(members);
         cluster.meet("starting")?;
         Ok(cluster)

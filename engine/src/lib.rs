@@ -26,6 +26,7 @@ mod participant;
 mod request;
 mod scan_page;
 pub mod simulation;
+mod statistics;
 mod transaction;
 mod worker;
 
@@ -38,6 +39,7 @@ pub use loader::Loader;
 pub use members::{JoinError, Membership};
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
+pub use statistics::{NodeReport, NodeState, NodeStatus, Statistics};
 pub use transaction::{Change, KeyRange, RowId, Transaction};
 pub use worker::{Job, Worker, WorkerParts};
 

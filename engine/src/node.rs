@@ -74,6 +74,12 @@ impl Node {
         self.arena.used_bytes()
     }
 
+    /// Bytes of table memory that it may use.
+    #[must_use]
+    pub fn limit_bytes(&self) -> usize {
+        self.arena.limit_bytes()
+    }
+
     /// The table with number `table`.
     #[inline]
     #[must_use]

@@ -24,6 +24,7 @@ use gannet_storage::{CommitLog, TransactionId};
 use crate::coordinator::Coordinator;
 use crate::node::Node;
 use crate::participant::{Participant, Prepared};
+use crate::statistics::Statistics;
 use crate::transaction::Transaction;
 use crate::transaction::round::Round;
 
@@ -49,6 +50,9 @@ pub(crate) struct Control {
     pub(crate) want: Cell<Want>,
     job: RefCell<Option<Job>>,
     closing: Cell<bool>,
+    /// Transactions that committed, and that did not.
+    pub(crate) committed: Cell<u64>,
+    pub(crate) aborted: Cell<u64>,
 }
 
 struct Slot {
@@ -99,6 +103,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                     want: Cell::new(Want::Job),
                     job: RefCell::new(None),
                     closing: Cell::new(false),
+                    committed: Cell::new(0),
+                    aborted: Cell::new(0),
                 });
                 let (node, batch) = (Arc::clone(&node), endpoint.batch(coroutine));
                 let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
@@ -183,6 +189,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.endpoint.counters()
+    }
+
+    /// What the worker has done.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let sum = |of: fn(&Control) -> u64| self.slots.iter().map(|slot| of(&slot.control)).sum();
+        let (committed, aborted) =
+            (sum(|control| control.committed.get()), sum(|control| control.aborted.get()));
+        Statistics::new(committed, aborted, self.endpoint.dropped(), &self.endpoint.counters())
     }
 
     /// Ends the coroutines, all of which are idle.

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 stopped by SIGTERM or SIGINT, 2 the server could not start.
 
+mod metrics;
 mod settings;
 
 use std::io::IsTerminal;
@@ -53,6 +54,8 @@ pub(crate) enum CommandError {
     NoUsers(String),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    #[error("cannot offer metrics at {listen}: {source}; choose another --metrics")]
+    Metrics { listen: String, source: std::io::Error },
     #[error("cannot open the database: {0}")]
     Database(#[from] SqlError),
     #[error(transparent)]
@@ -96,7 +99,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
         (cluster, None) => Cluster::open(cluster)?,
         (cluster, Some(membership)) => Cluster::join(cluster, &membership)?,
     };
-    let database = Database::open(Arc::new(cluster))?;
+    let cluster = Arc::new(cluster);
+    if let Some(listen) = &settings.metrics {
+        let served = metrics::serve(listen, Arc::clone(&cluster));
+        let address =
+            served.map_err(|source| CommandError::Metrics { listen: listen.clone(), source })?;
+        tracing::info!("metrics at http://{address}/metrics");
+    }
+    let database = Database::open(cluster)?;
     gannet_frontend::serve(database, options, |address| println!("listening on {address}"))?;
     Ok(())
 }

@@ -36,6 +36,9 @@ pub(crate) struct Settings {
     /// 127.0.0.1:5433].
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
+    /// Address to offer metrics at for Prometheus, over HTTP under /metrics.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<String>,
     /// Users who may connect, with passwords; write it with `gannet user`. Without it, everybody on
     /// this machine may.
     #[arg(long, value_name = "FILE")]
@@ -128,6 +131,7 @@ impl Settings {
     fn or(self, other: Self) -> Self {
         Self {
             listen: self.listen.or(other.listen),
+            metrics: self.metrics.or(other.metrics),
             users: self.users.or(other.users),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),

@@ -1,7 +1,8 @@
 //! Clusters of processes: `gannet serve --node`, as operators start them, in any order, rightly and wrongly.
 
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -88,6 +89,113 @@ fn processes_are_one_database() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains("verify: passed"), "{text}");
+}
+
+/// What `gannet status` prints, and whether it finds all nodes up.
+fn status(node: &Server) -> (String, bool) {
+    let output = Command::new(env!("CARGO_BIN_EXE_gannet"))
+        .args(["status", "--connect", &format!("127.0.0.1:{}", node.port), "--interval", "100ms"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let code = output.status.code();
+    assert!(matches!(code, Some(0 | 1)), "{text}{errors}");
+    (text, code == Some(0))
+}
+
+#[test]
+fn a_process_that_pauses_is_missed_and_comes_back() {
+    let plan = Plan::new("nodes-pause");
+    let nodes = plan.cluster();
+    let (text, all_up) = status(&nodes[1]);
+    assert!(all_up && text.contains("3 nodes, 16 partitions, 3 copies of each"), "{text}");
+    for address in plan.members.split(',') {
+        assert!(text.contains(address), "{text}");
+    }
+    nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, name TEXT)");
+    nodes[2].signal("STOP");
+    // It is missed after some seconds.
+    let missed = (0..100).map(|_| status(&nodes[0])).find(|(_, all_up)| !all_up);
+    let (text, _) = missed.expect("a node that says nothing is not up");
+    assert!(text.contains("silent for"), "{text}");
+    let insert = std::thread::scope(|scope| {
+        // It waits for the node's copies.
+        let insert = scope.spawn(|| {
+            nodes[0].query("INSERT INTO town SELECT n, 'x' FROM generate_series(1, 100) n")
+        });
+        while nodes[0].query("SELECT sum(retransmitted) > 0 FROM gannet_nodes") != "t" {}
+        nodes[2].signal("CONT");
+        insert.join()
+    });
+    assert!(insert.is_ok());
+    for node in &nodes {
+        assert_eq!(node.query("SELECT count(*) FROM town"), "100");
+    }
+    let back = (0..100).map(|_| status(&nodes[0])).find(|(_, all_up)| *all_up);
+    assert!(back.is_some(), "a node that speaks again is up");
+}
+
+/// The body of the answer to GET.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    let answer = read_all(stream);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let expected = if path == "/metrics" { "200 OK" } else { "404 Not Found" };
+    assert!(head.starts_with(&format!("HTTP/1.1 {expected}")), "{head}");
+    body.to_owned()
+}
+
+#[test]
+fn metrics_are_there_for_prometheus() {
+    let address = free_address();
+    let server = Server::start(&["--metrics", &address]);
+    server.query("CREATE TABLE town (id INTEGER PRIMARY KEY); INSERT INTO town VALUES (1), (2)");
+    let value = |name: &str| {
+        let text = get(&address, "/metrics");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse::<u64>().unwrap()
+    };
+    let committed =
+        || (0..3).map(|node| value(&format!("gannet_committed_total{{node=\"{node}\"}}"))).sum();
+    let before: u64 = committed();
+    server.query("INSERT INTO town SELECT n FROM generate_series(10, 500) n");
+    // Workers write their numbers when they rest, if not before.
+    while committed() <= before {}
+    assert_eq!(value("gannet_node_up{node=\"2\"}"), 1);
+    assert!(value("gannet_memory_bytes{node=\"0\"}") > 1 << 20);
+    assert!(get(&address, "/metrics").contains("# TYPE gannet_packets_total counter"));
+    assert!(get(&address, "/elsewhere").contains("/metrics"));
+}
+
+#[test]
+fn a_demonstration_starts_its_processes_and_ends_them() {
+    let demo = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_gannet")).arg("demo").args(arguments).output().unwrap()
+    };
+    let output = demo(&[
+        "--memory",
+        "64MiB",
+        "-c",
+        "CREATE TABLE town (id INTEGER PRIMARY KEY); INSERT INTO town VALUES (1), (2)",
+        "-c",
+        "SELECT count(*) FROM town; SELECT count(*) FROM gannet_nodes WHERE state = 'up'",
+    ]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n3\n", "{errors}");
+    assert_eq!(output.status.code(), Some(0));
+    for line in errors.lines().filter_map(|line| line.split_once(" serves SQL at ")) {
+        assert!(TcpStream::connect(line.1).is_err(), "{} is still there", line.1);
+    }
+    assert_eq!(errors.lines().count(), 3, "{errors}");
+    let output = demo(&["--replicas", "9", "-c", "SELECT 1"]);
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        errors.contains("node 0 did not start") && errors.contains("replicas is 9"),
+        "{errors}"
+    );
 }
 
 #[test]

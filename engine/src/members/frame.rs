@@ -16,6 +16,8 @@ use gannet_rpc::ClusterKey;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
+use crate::statistics::NodeReport;
+
 /// Longest text; what members say is short.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 const TAG_BYTES: usize = 32;
@@ -30,6 +32,8 @@ pub(super) enum Frame {
     Refused { reason: String },
     /// It has come to a point where all members meet.
     Arrived { point: u64, what: String },
+    /// How it is; every second.
+    Report(NodeReport),
     /// It stops.
     Leaving,
 }

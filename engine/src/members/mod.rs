@@ -3,7 +3,8 @@
 //! ```text
 //! gather   each member calls those with smaller numbers; they compare their settings (`greeting`)
 //! meet     goes on when every member has come to the same point, and says the same of it
-//! lost     a connection has ended: the cluster halts
+//! report   every second each member says how it is
+//! halt     a connection has ended: nobody can go on
 //! ```
 //! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way.
 //!
@@ -15,7 +16,7 @@
 mod frame;
 mod greeting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -26,9 +27,14 @@ use gannet_rpc::ClusterKey;
 
 use crate::members::frame::{Frame, FrameError, Hello, Seal};
 use crate::members::greeting::{CallError, Greeted, answer, call, difference};
+use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
 
 /// Between two calls of a member that is not there yet.
 const CALL_INTERVAL: Duration = Duration::from_millis(100);
+/// Between two reports of a member.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Reports of others may be this late before they count as missing.
+const REPORTS_LATE: u64 = 2;
 /// Between two lines that say who has not come.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -110,6 +116,10 @@ pub enum JoinError {
 struct State {
     /// By node: what it said of each point that it has come to.
     arrived: BTreeMap<usize, BTreeMap<u64, String>>,
+    /// By node: what it last said of itself, and own reports since then.
+    reports: BTreeMap<usize, (Option<NodeReport>, u64)>,
+    /// Those whose connection has ended.
+    gone: BTreeSet<usize>,
     /// Why the cluster has halted.
     halted: Option<String>,
     /// What to do then.
@@ -147,11 +157,15 @@ impl Shared {
     }
 }
 
+/// The streams to the other members.
+struct Peers(Mutex<Vec<(TcpStream, Seal)>>);
+
 /// The other members, all of whom have come.
 pub(crate) struct Members {
     node: usize,
     incarnations: Vec<u32>,
-    peers: Mutex<Vec<(TcpStream, Seal)>>,
+    addresses: Vec<SocketAddr>,
+    peers: Arc<Peers>,
     shared: Arc<Shared>,
     /// The next point to meet at.
     point: Mutex<u64>,
@@ -183,6 +197,7 @@ impl Members {
         for (node, greeted) in greeted {
             incarnations[node] = greeted.hello.incarnation;
             peers.push((greeted.stream.try_clone().map_err(refused("a stream"))?, greeted.sending));
+            shared.lock().reports.insert(node, (None, 0));
             let (address, shared) = (membership.addresses[node], Arc::clone(&shared));
             spawn("members-listen", move || {
                 attend(node, address, greeted.stream, greeted.receiving, &shared);
@@ -191,10 +206,16 @@ impl Members {
         Ok(Self {
             node: membership.node,
             incarnations,
-            peers: Mutex::new(peers),
+            addresses: membership.addresses.clone(),
+            peers: Arc::new(Peers(Mutex::new(peers))),
             shared,
             point: Mutex::new(0),
         })
+    }
+
+    /// Of this member.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.addresses[self.node]
     }
 
     /// By node.
@@ -221,7 +242,7 @@ impl Members {
         let mut next = self.point.lock().unwrap_or_else(PoisonError::into_inner);
         let point = *next;
         *next += 1;
-        self.say(&Frame::Arrived { point, what: what.to_owned() });
+        self.peers.say(&Frame::Arrived { point, what: what.to_owned() });
         let mut state = self.shared.lock();
         loop {
             if let Some(reason) = &state.halted {
@@ -249,16 +270,50 @@ impl Members {
     pub(crate) fn leave(&self) {
         // Release: pairs with the Acquire in Shared::halt().
         self.shared.leaving.store(true, Ordering::Release);
-        self.say(&Frame::Leaving);
-        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.peers.say(&Frame::Leaving);
+        let peers = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (stream, _) in &*peers {
             // It may have ended already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
+    /// Reports every second, until this member stops.
+    pub(crate) fn keep_reporting(&self, reporter: Reporter) -> Result<(), JoinError> {
+        let (peers, shared) = (Arc::clone(&self.peers), Arc::clone(&self.shared));
+        spawn("members-report", move || {
+            // Acquire: pairs with the Release in Members::leave().
+            while !shared.leaving.load(Ordering::Acquire) {
+                peers.say(&Frame::Report(reporter.report()));
+                for (_, silence) in shared.lock().reports.values_mut() {
+                    *silence += 1;
+                }
+                std::thread::sleep(REPORT_INTERVAL);
+            }
+        })
+    }
+
+    /// How the other members are.
+    pub(crate) fn status(&self) -> Vec<NodeStatus> {
+        let state = self.shared.lock();
+        let others = (0..self.addresses.len()).filter(|node| *node != self.node);
+        let status = |node| {
+            let (report, silence) = state.reports.get(&node).copied().unwrap_or_default();
+            let node_state = match silence {
+                _ if state.gone.contains(&node) => NodeState::Gone,
+                0..=REPORTS_LATE => NodeState::Up,
+                seconds => NodeState::Silent(seconds),
+            };
+            let address = Some(self.addresses[node]);
+            NodeStatus { node, address, state: node_state, report }
+        };
+        others.map(status).collect()
+    }
+}
+
+impl Peers {
     fn say(&self, frame: &Frame) {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (stream, seal) in &mut *peers {
             // Who cannot be told has gone, which its listener finds out.
             let _ = frame::write(stream, frame, Some(seal));
@@ -340,7 +395,6 @@ fn keep_calling(
     came: Sender<Coming>,
 ) -> Result<(), JoinError> {
     let (address, key) = (membership.addresses[node], membership.key.clone());
-    let (_never, interval) = channel::<()>();
     spawn("members-call", move || {
         loop {
             let answer = match call(node, address, &own, key.as_ref()) {
@@ -349,7 +403,7 @@ fn keep_calling(
                     Err(JoinError::Refused { node, address, reason })
                 }
                 Err(CallError::Unreachable) => {
-                    let _ = interval.recv_timeout(CALL_INTERVAL);
+                    std::thread::sleep(CALL_INTERVAL);
                     continue;
                 }
             };
@@ -407,6 +461,9 @@ fn attend(
                 shared.lock().arrived.entry(node).or_default().insert(point, what);
                 shared.changed.notify_all();
             }
+            Ok(Frame::Report(report)) => {
+                shared.lock().reports.insert(node, (Some(report), 0));
+            }
             Ok(Frame::Leaving) => break "was stopped".to_owned(),
             Ok(Frame::Hello(_) | Frame::Refused { .. }) => {
                 break format!("is not a member any more: {}", FrameError::Malformed);
@@ -414,6 +471,7 @@ fn attend(
             Err(error) => break format!("is gone: {error}"),
         }
     };
+    shared.lock().gone.insert(node);
     shared.halt(format!(
         "node {node} at {address} {reason}. Without recovery the cluster cannot go on: stop all nodes and start them again"
     ));

@@ -325,6 +325,7 @@ impl<'s> Transaction<'s> {
             Stage::Open | Stage::Doomed(_) => {}
         }
         let result = self.commit_phases();
+        self.round.count(result.is_ok());
         if result.is_ok() {
             self.stage = Stage::Committed;
         } else {

@@ -27,6 +27,14 @@ impl<'s> Round<'s> {
         Self { batch, control, suspend, refusal: None }
     }
 
+    /// Counts a transaction that has ended.
+    #[inline(always)]
+    pub(super) fn count(&self, committed: bool) {
+        let Control { committed: commits, aborted: aborts, .. } = &*self.control;
+        let counter = if committed { commits } else { aborts };
+        counter.set(counter.get() + 1);
+    }
+
     /// The coroutine's batch.
     #[inline(always)]
     pub(super) fn batch(&self) -> RefMut<'_, RequestBatch> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use chrono::NaiveDateTime;
+use gannet_engine::Cluster;
 use rust_decimal::prelude::ToPrimitive;
 use rust_decimal::{Decimal, RoundingStrategy};
 
@@ -20,12 +21,13 @@ use crate::value::{DataType, Value};
 const TEXT_BYTES_MAX: usize = 64 << 20;
 
 /// What functions know beside their arguments.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Facts {
     /// When the transaction began.
     pub(crate) now: NaiveDateTime,
     pub(crate) user: Arc<str>,
     pub(crate) catalog: Arc<Catalog>,
+    pub(crate) cluster: Arc<Cluster>,
     /// Settings that `current_setting` shows.
     pub(crate) settings: Arc<std::collections::BTreeMap<String, String>>,
 }

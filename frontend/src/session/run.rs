@@ -127,6 +127,7 @@ impl Session {
             now: self.began,
             user: Arc::clone(&self.user),
             catalog: Arc::clone(catalog),
+            cluster: Arc::clone(&self.database.cluster),
             settings: Arc::clone(&self.settings),
         };
         Resources {

@@ -1,6 +1,7 @@
 //! The tables of the system and their columns; those that are always empty are here for the tools that ask.
 
 use crate::catalog::system::Relation;
+use crate::catalog::system::cluster;
 use crate::catalog::system::relations::{
     access_methods, attributes, classes, constraints, databases, defaults, index_list, indexes,
     key_columns, namespaces, nothing, roles, schemata, settings, standard_columns, standard_tables,
@@ -239,6 +240,34 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("hasindexes", Boolean),
         ],
         rows: tables,
+    },
+    Relation {
+        schema: "pg_catalog",
+        name: "gannet_nodes",
+        columns: &[
+            ("node", BigInt),
+            ("address", Text),
+            ("state", Text),
+            ("silent_seconds", BigInt),
+            ("memory_bytes", BigInt),
+            ("memory_limit_bytes", BigInt),
+            ("committed", BigInt),
+            ("aborted", BigInt),
+            ("requests", BigInt),
+            ("packets", BigInt),
+            ("retransmitted", BigInt),
+            ("duplicates", BigInt),
+            ("unsent", BigInt),
+            ("refused", BigInt),
+            ("gaps", BigInt),
+        ],
+        rows: cluster::nodes,
+    },
+    Relation {
+        schema: "pg_catalog",
+        name: "gannet_copies",
+        columns: &[("partition", BigInt), ("node", BigInt), ("role", Text)],
+        rows: cluster::copies,
     },
     Relation {
         schema: "pg_catalog",

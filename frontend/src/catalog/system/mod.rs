@@ -2,6 +2,7 @@
 //!
 //! *Source*: PostgreSQL 15 documentation, chapters 53 (system catalogs) and 37 (information schema).
 
+mod cluster;
 mod describe;
 mod list;
 mod relations;

@@ -20,9 +20,9 @@ const BTREE: i64 = 403;
 const CHECKS: i64 = 1 << 32;
 const CHECKS_PER_TABLE: i64 = 4_096;
 
-type Rows = Vec<Vec<Value>>;
+pub(super) type Rows = Vec<Vec<Value>>;
 
-fn text(text: impl Into<String>) -> Value {
+pub(super) fn text(text: impl Into<String>) -> Value {
     Value::Text(text.into())
 }
 

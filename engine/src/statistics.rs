@@ -1,0 +1,176 @@
+//! What nodes do and have, as numbers: workers write theirs now and then, for other threads and other nodes to read.
+//!
+//! *Invariants*: a worker's numbers lie on cache lines that no other worker writes, and only rise.
+
+use std::ops::Add;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gannet_rpc::Counters;
+use serde::{Deserialize, Serialize};
+
+use crate::node::Node;
+
+/// How many numbers [`Statistics`] has.
+const NUMBERS: usize = 8;
+
+/// What workers have done since they started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Transactions that committed, those of single statements and of retries included.
+    pub committed: u64,
+    /// Transactions that met a conflict or had no room.
+    pub aborted: u64,
+    /// Requests run for other nodes' coordinators and for own ones.
+    pub requests: u64,
+    /// Packets received.
+    pub packets: u64,
+    /// Packets of requests that were sent again.
+    pub retransmitted: u64,
+    /// Packets received twice.
+    pub duplicates: u64,
+    /// Packets that found no room to be sent.
+    pub unsent: u64,
+    /// Packets that were not for this node as it is: of strangers, damaged, or of another time.
+    pub refused: u64,
+}
+
+impl Statistics {
+    pub(crate) fn new(committed: u64, aborted: u64, unsent: u64, counters: &Counters) -> Self {
+        let strange = counters.malformed + counters.corrupt + counters.foreign;
+        let of_others = counters.wrong_cluster + counters.wrong_epoch + counters.wrong_incarnation;
+        Self {
+            committed,
+            aborted,
+            requests: counters.requests,
+            packets: counters.packets,
+            retransmitted: counters.retransmitted,
+            duplicates: counters.duplicates + counters.late_responses,
+            unsent,
+            refused: strange + counters.unauthentic + of_others,
+        }
+    }
+
+    /// Each number with its name and what it counts.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, &'static str, u64); NUMBERS] {
+        [
+            ("committed", "Transactions that committed.", self.committed),
+            ("aborted", "Transactions that met a conflict or had no room.", self.aborted),
+            ("requests", "Requests run for coordinators.", self.requests),
+            ("packets", "Packets received.", self.packets),
+            ("retransmitted", "Packets of requests that were sent again.", self.retransmitted),
+            ("duplicates", "Packets received twice.", self.duplicates),
+            ("unsent", "Packets that found no room to be sent.", self.unsent),
+            ("refused", "Packets of strangers, damaged, or of another time.", self.refused),
+        ]
+    }
+
+    fn from_numbers(numbers: [u64; NUMBERS]) -> Self {
+        let [committed, aborted, requests, packets, retransmitted, duplicates, unsent, refused] =
+            numbers;
+        Self { committed, aborted, requests, packets, retransmitted, duplicates, unsent, refused }
+    }
+}
+
+impl Add for Statistics {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let (own, others) = (self.named(), other.named());
+        Self::from_numbers(std::array::from_fn(|index| own[index].2 + others[index].2))
+    }
+}
+
+/// Where one worker writes its numbers.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Board([AtomicU64; NUMBERS]);
+
+impl Board {
+    // Relaxed: each number stands for itself.
+    pub(crate) fn write(&self, statistics: &Statistics) {
+        for (place, (_, _, number)) in self.0.iter().zip(statistics.named()) {
+            place.store(number, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn read(&self) -> Statistics {
+        Statistics::from_numbers(std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed)))
+    }
+}
+
+/// What a node says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Of all its workers together.
+    pub statistics: Statistics,
+    /// Bytes of table memory in use.
+    pub memory_bytes: u64,
+    /// Bytes of table memory that it may use.
+    pub memory_limit_bytes: u64,
+    /// Updates that a copy could not apply because an earlier one is missing: 0, or there is a bug.
+    pub gaps: u64,
+}
+
+/// What a report is made of.
+#[derive(Clone)]
+pub(crate) struct Reporter {
+    pub(crate) node: Arc<Node>,
+    /// Of its workers.
+    pub(crate) boards: Vec<Arc<Board>>,
+}
+
+impl Reporter {
+    pub(crate) fn report(&self) -> NodeReport {
+        let of_workers = self.boards.iter().map(|board| board.read());
+        NodeReport {
+            statistics: of_workers.fold(Statistics::default(), Add::add),
+            memory_bytes: self.node.used_bytes() as u64,
+            memory_limit_bytes: self.node.limit_bytes() as u64,
+            gaps: self.node.gaps(),
+        }
+    }
+}
+
+/// How a node is, as seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// It is here, or says every second how it is.
+    Up,
+    /// It is connected, and has said nothing for so many seconds.
+    Silent(u64),
+    /// Its process has ended, or the connection to it.
+    Gone,
+}
+
+/// A node of a cluster, as seen from here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Its number.
+    pub node: usize,
+    /// Where it is, if the nodes are processes.
+    pub address: Option<std::net::SocketAddr>,
+    /// How it is.
+    pub state: NodeState,
+    /// What it last said; nothing has been heard yet if it is missing.
+    pub report: Option<NodeReport>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_they_were_written() {
+        let counters =
+            Counters { requests: 3, packets: 4, corrupt: 5, foreign: 6, ..Counters::default() };
+        let statistics = Statistics::new(1, 2, 7, &counters);
+        assert_eq!(statistics.refused, 11);
+        let board = Board::default();
+        board.write(&statistics);
+        assert_eq!(board.read(), statistics);
+        assert_eq!((statistics + statistics).packets, 8);
+        assert_eq!(statistics.named().map(|(.., number)| number), [1, 2, 3, 4, 0, 0, 7, 11]);
+    }
+}

@@ -1,0 +1,60 @@
+//! The nodes of the cluster and where partitions are, as tables.
+
+use gannet_engine::{NodeReport, NodeState, NodeStatus};
+
+use crate::catalog::system::relations::{Rows, text};
+use crate::expression::function::Facts;
+use crate::value::Value;
+
+fn count(number: u64) -> Value {
+    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// A row for each node: see `list`, `gannet_nodes`.
+pub(super) fn nodes(facts: &Facts) -> Rows {
+    facts.cluster.status().iter().map(node).collect()
+}
+
+fn node(status: &NodeStatus) -> Vec<Value> {
+    let (state, silent) = match status.state {
+        NodeState::Up => ("up", Value::Null),
+        NodeState::Silent(seconds) => ("silent", count(seconds)),
+        NodeState::Gone => ("gone", Value::Null),
+    };
+    let address = status.address.map_or(Value::Null, |address| text(address.to_string()));
+    let reported = |of: fn(&NodeReport) -> u64| {
+        status.report.as_ref().map_or(Value::Null, |report| count(of(report)))
+    };
+    vec![
+        count(status.node as u64),
+        address,
+        text(state),
+        silent,
+        reported(|report| report.memory_bytes),
+        reported(|report| report.memory_limit_bytes),
+        reported(|report| report.statistics.committed),
+        reported(|report| report.statistics.aborted),
+        reported(|report| report.statistics.requests),
+        reported(|report| report.statistics.packets),
+        reported(|report| report.statistics.retransmitted),
+        reported(|report| report.statistics.duplicates),
+        reported(|report| report.statistics.unsent),
+        reported(|report| report.statistics.refused),
+        reported(|report| report.gaps),
+    ]
+}
+
+/// A row for each copy of a partition: see `list`, `gannet_copies`.
+pub(super) fn copies(facts: &Facts) -> Rows {
+    let configuration = facts.cluster.configuration();
+    let partitions = (0..configuration.partitioning.count()).filter_map(|p| u16::try_from(p).ok());
+    partitions
+        .flat_map(|partition| {
+            let copies = configuration.copies(partition).iter().enumerate();
+            copies.map(move |(rank, node)| {
+                let role = if rank == 0 { "primary" } else { "backup" };
+                vec![count(u64::from(partition)), count(u64::from(*node)), text(role)]
+            })
+        })
+        .collect()
+}

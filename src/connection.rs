@@ -1,0 +1,106 @@
+//! How commands name a server that they connect to, and who they are there.
+
+use std::path::PathBuf;
+
+use clap::{Args, builder::PossibleValuesParser};
+use gannet_frontend::{AddressError, ServerAddress, SslMode};
+
+/// The port of `gannet serve`.
+const PORT: u16 = 5433;
+
+/// Who connects, and how the connection is protected.
+#[derive(Args)]
+pub(crate) struct Credentials {
+    /// Who connects to the server [default: $PGUSER or $USER].
+    #[arg(long)]
+    user: Option<String>,
+    /// How the connection is protected, as libpq does [default: $PGSSLMODE or prefer].
+    #[arg(long, value_name = "MODE",
+        value_parser = PossibleValuesParser::new(SslMode::ALL.map(SslMode::name)))]
+    sslmode: Option<String>,
+    /// Certificates that the server's must be signed by, a PEM file [default: $PGSSLROOTCERT].
+    #[arg(long, value_name = "FILE")]
+    ssl_root_cert: Option<PathBuf>,
+}
+
+impl Credentials {
+    /// The option that was given, if any was.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let options = [
+            (self.user.is_some(), "--user"),
+            (self.sslmode.is_some(), "--sslmode"),
+            (self.ssl_root_cert.is_some(), "--ssl-root-cert"),
+        ];
+        options.into_iter().find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// Adds to an address what options say, and what neither says from the environment, as libpq does.
+    pub(crate) fn complete(self, address: &mut ServerAddress) -> Result<(), AddressError> {
+        let Self { user, sslmode, ssl_root_cert } = self;
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let ServerAddress { config, .. } = address;
+        if let Some(user) = user {
+            config.user(user);
+        } else if config.get_user().is_none() {
+            let user = variable("PGUSER").or_else(|| variable("USER"));
+            config.user(user.unwrap_or_else(|| "gannet".to_owned()));
+        }
+        if let Some(password) = variable("PGPASSWORD").filter(|_| config.get_password().is_none()) {
+            config.password(password);
+        }
+        let in_environment = variable("PGSSLMODE").map(|mode| mode.parse()).transpose();
+        address.ssl_mode = match sslmode.map(|mode| mode.parse()).transpose()?.or(address.ssl_mode)
+        {
+            Some(mode) => Some(mode),
+            None => in_environment?,
+        };
+        address.ssl_root_certificate = ssl_root_cert
+            .or_else(|| address.ssl_root_certificate.take())
+            .or_else(|| variable("PGSSLROOTCERT").map(PathBuf::from));
+        Ok(())
+    }
+}
+
+/// `HOST`, `HOST:PORT`, `[HOST]:PORT`, or a URL.
+pub(crate) fn parse_address(text: &str) -> Result<ServerAddress, String> {
+    if text.contains("://") {
+        return ServerAddress::parse(text).map_err(|error| error.to_string());
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+            (host, port.parse().map_err(|_| format!("{port:?} is no port"))?)
+        }
+        _ => (text, PORT),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.is_empty() {
+        return Err("name a host".to_owned());
+    }
+    let mut config = tokio_postgres::Config::new();
+    config.host(host).port(port);
+    Ok(ServerAddress { config, ssl_mode: None, ssl_root_certificate: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_host_and_perhaps_a_port() {
+        use tokio_postgres::config::Host;
+        let address =
+            |host: &str, port| Ok::<_, String>((vec![Host::Tcp(host.to_owned())], vec![port]));
+        let parse_address = |text: &str| {
+            let address = parse_address(text)?;
+            Ok((address.config.get_hosts().to_vec(), address.config.get_ports().to_vec()))
+        };
+        assert_eq!(parse_address("a:1"), address("a", 1));
+        assert_eq!(parse_address("a"), address("a", PORT));
+        assert_eq!(parse_address("[::1]:7"), address("::1", 7));
+        assert_eq!(parse_address("::1"), address("::1", PORT));
+        assert_eq!(parse_address("postgres://b@a:5/d"), address("a", 5));
+        for refused in ["a:70000", ":1", "postgres:///d"] {
+            assert!(super::parse_address(refused).is_err(), "{refused}");
+        }
+    }
+}

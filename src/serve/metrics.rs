@@ -1,0 +1,120 @@
+//! The metrics of this process's nodes, for Prometheus to fetch over HTTP.
+//!
+//! *Source*: Prometheus, "Exposition formats", text format 0.0.4.
+//!
+//! *Not here*: how other nodes are; each is asked itself.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gannet_engine::{Cluster, NodeReport, NodeState, NodeStatus};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+
+/// After a failed accept, such as by too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves metrics on a thread of its own, until the process ends; the address.
+///
+/// # Errors
+/// What the system says if it refuses the address or the thread.
+pub(super) fn serve(listen: &str, cluster: Arc<Cluster>) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(listen)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    std::thread::Builder::new().name("gannet-metrics".to_owned()).spawn(move || {
+        runtime.block_on(accept(&listener, &cluster));
+    })?;
+    Ok(address)
+}
+
+async fn accept(listener: &tokio::net::TcpListener, cluster: &Arc<Cluster>) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("cannot accept a connection for metrics: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let cluster = Arc::clone(cluster);
+        let answer = service_fn(move |request: Request<Incoming>| {
+            let answer = answer(&request, &cluster);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .serve_connection(TokioIo::new(stream), answer);
+        // Whoever asks for something else has been told; whoever hangs up is gone.
+        tokio::spawn(async move { connection.await.unwrap_or_default() });
+    }
+}
+
+fn answer(request: &Request<Incoming>, cluster: &Cluster) -> Response<Full<Bytes>> {
+    let is_known = request.uri().path() == "/metrics";
+    let (status, text) = match (request.method(), is_known) {
+        (&Method::GET, true) => {
+            (StatusCode::OK, exposition(&cluster.status(), |node| cluster.node(node).is_some()))
+        }
+        (_, true) => (StatusCode::METHOD_NOT_ALLOWED, "use GET\n".to_owned()),
+        (_, false) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// One measure of each node.
+type Measure = (&'static str, &'static str, &'static str, fn(&NodeReport) -> u64);
+
+/// What this node hears of all, and what those say of themselves that are in this process.
+fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
+    let mut text = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, values: Vec<(usize, u64)>| {
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (node, value) in values {
+            let _ = writeln!(text, "{name}{{node=\"{node}\"}} {value}");
+        }
+    };
+    let up = nodes.iter().map(|node| (node.node, u64::from(node.state == NodeState::Up))).collect();
+    family("gannet_node_up", "gauge", "Whether this node hears from the node.", up);
+    let reports: Vec<_> = nodes
+        .iter()
+        .filter(|status| is_here(status.node))
+        .filter_map(|status| Some((status.node, status.report.as_ref()?)))
+        .collect();
+    let gauges: [Measure; 3] = [
+        ("gannet_memory_bytes", "gauge", "Table memory in use.", |r| r.memory_bytes),
+        ("gannet_memory_limit_bytes", "gauge", "Table memory at most.", |r| r.memory_limit_bytes),
+        ("gannet_gaps_total", "counter", "Updates that a copy missed: 0, or a bug.", |r| r.gaps),
+    ];
+    for (name, kind, help, of) in gauges {
+        let values = reports.iter().map(|(node, report)| (*node, of(report))).collect();
+        family(name, kind, help, values);
+    }
+    let counters = reports.first().map(|(_, report)| report.statistics.named());
+    for (index, (name, help, _)) in counters.into_iter().flatten().enumerate() {
+        let value =
+            |(node, report): &(usize, &NodeReport)| (*node, report.statistics.named()[index].2);
+        let values = reports.iter().map(value).collect();
+        family(&format!("gannet_{name}_total"), "counter", help, values);
+    }
+    text
+}
