@@ -25,7 +25,7 @@ use crate::fragments::{packets_of, queue_message, queue_window};
 use crate::identity::Identity;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::mutant::{Mutant, active};
-use crate::packet::{Contents, HEADER_BYTES, Kind, RouteWords, is_intact};
+use crate::packet::{Contents, HEADER_BYTES, Kind, RouteWords, is_intact, seal};
 use crate::peer::Peer;
 use crate::request_batch::{Lane, RequestBatch};
 use crate::round_trip::RoundTrip;
@@ -401,6 +401,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
         let peer = &mut self.peers[usize::from(source)];
+        if lane.attempts > 0 {
+            peer.learn(contents.again);
+        }
         if lane.sent_at_ns == NOT_SENT {
             peer.find(contents.coroutine, lane.packets);
         } else if RoundTrip::times(sequence) && lane.attempts == 0 {
@@ -528,6 +531,7 @@ impl Request {
             worker: self.worker,
             coroutine: self.coroutine,
             kind: Kind::Request,
+            again: false,
             messages: lane.requests,
             sequence: self.sequence,
             fragment: 0,
@@ -567,7 +571,12 @@ impl Request {
         now_ns: u64,
     ) -> u64 {
         lane.sent_at_ns = now_ns;
-        let contents = self.contents(lane);
+        let contents = Contents { again: true, ..self.contents(lane) };
+        let packet = lane.request.as_mut_slice();
+        contents.write(packet);
+        if sender.wants_checksum() {
+            seal(packet);
+        }
         gather::queue_lane(sender, scratch, (peer, self.destination), contents, lane);
         now_ns + peer.round_trip.timeout_ns(lane.attempts)
     }

@@ -63,6 +63,12 @@ impl Peer {
         self.window.grow();
     }
 
+    /// A message that seemed lost is answered: as it was sent again, or as it was sent first.
+    #[cold]
+    pub(crate) fn learn(&mut self, was_lost: bool) {
+        self.window.learn(was_lost);
+    }
+
     /// Gives the credits of an answered message back; whether a coroutine is held.
     #[inline(always)]
     pub(crate) fn give_back(&mut self, packets: usize) -> bool {

@@ -7,6 +7,10 @@
 //! longer counts as under way, and is sent again only when the window has room: otherwise everybody
 //! would repeat everything at once, into the same queue.
 //!
+//! A message whose answer is late seems lost too: a thread on the way may have waited for its core. A
+//! response says whether it answers what was sent first or what was sent again. If it answers the
+//! first, nothing was lost, and the window is again what it was before the cut.
+//!
 //! Round trips are no signal here, unlike in Swift, whose windows follow a target of delay: over
 //! sockets they consist of the time that threads wait for a core and for their turn, and a window that
 //! shrinks with it makes datagrams carry fewer packets, which makes the receiver slower still.
@@ -31,6 +35,8 @@ pub(crate) struct Window {
     parts: Option<u32>,
     /// When it was last cut.
     cut_at_ns: u64,
+    /// Its parts before cuts of which it is not known whether anything was lost.
+    before: Option<u32>,
 }
 
 impl Window {
@@ -38,7 +44,7 @@ impl Window {
     pub(crate) fn new(follows_losses: bool) -> Self {
         let parts = follows_losses.then_some(CREDITS_FIRST * PARTS);
         let packets = if follows_losses { CREDITS_FIRST as usize } else { CREDITS };
-        Self { packets, parts, cut_at_ns: 0 }
+        Self { packets, parts, cut_at_ns: 0, before: None }
     }
 
     /// Packets that may be under way.
@@ -61,7 +67,15 @@ impl Window {
             && sent_at_ns >= self.cut_at_ns
         {
             self.cut_at_ns = now_ns;
+            self.before = self.before.max(Some(parts));
             self.set(parts / 2);
+        }
+    }
+
+    /// A message that seemed lost is answered: as it was sent again, or as it was sent first.
+    pub(crate) fn learn(&mut self, was_lost: bool) {
+        if let (Some(before), Some(parts), false) = (self.before.take(), self.parts, was_lost) {
+            self.set(before.max(parts));
         }
     }
 
@@ -95,6 +109,20 @@ mod tests {
         assert_eq!(window.packets(), 1, "something may always be under way");
         (0..10_000).for_each(|_| window.grow());
         assert_eq!(window.packets(), CREDITS);
+    }
+
+    #[test]
+    fn a_cut_for_nothing_is_taken_back() {
+        let mut window = Window::new(true);
+        window.cut(100, 200);
+        window.cut(200, 300);
+        assert_eq!(window.packets(), 4);
+        window.learn(false);
+        assert_eq!(window.packets(), 16);
+        window.cut(300, 400);
+        window.learn(true);
+        window.learn(false);
+        assert_eq!(window.packets(), 8, "something was lost");
     }
 
     #[test]
