@@ -5,6 +5,7 @@
 //! Exit codes: 0 verified, 1 verification failed, 2 the benchmark could not run.
 
 mod embedded;
+mod rpc;
 mod wire;
 
 use std::path::PathBuf;
@@ -16,9 +17,7 @@ use gannet_benchmarks::pairs::Pairs;
 use gannet_benchmarks::ranges::Ranges;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::sql::{Operation, SingleStatements, SqlSettings, SqlWorkload, run_sql};
-use gannet_benchmarks::{
-    BenchmarkError, EchoSettings, Limit, Report, Settings, Workload, rpc_echo, run_floor,
-};
+use gannet_benchmarks::{BenchmarkError, Limit, Report, Settings, Workload, run_floor};
 use gannet_engine::{ClusterOptions, Topology};
 use gannet_frontend::ServerAddress;
 use gannet_smallbank::SmallBank;
@@ -26,6 +25,7 @@ use gannet_tatp::Tatp;
 
 use crate::units::{parse_bytes, parse_duration};
 use embedded::Embedded;
+use rpc::RpcArguments;
 use wire::Server;
 
 /// Sessions in flight where they do not get in each other's way.
@@ -200,13 +200,9 @@ enum WorkloadArguments {
         #[arg(long, default_value_t = 1_000)]
         groups: u64,
     },
-    /// RPC echo, without transactions: of the common options it takes threads, coroutines, duration,
-    /// warmup, format and output.
-    Rpc {
-        /// Requests per batch.
-        #[arg(long, default_value_t = 11)]
-        batch: usize,
-    },
+    /// RPC echo, without transactions: of the common options it takes threads, thread-per-node, coroutines,
+    /// duration, warmup, format and output.
+    Rpc(RpcArguments),
 }
 
 /// Why the command could not run.
@@ -229,7 +225,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
         crate::mutant::remove_rule(name)?;
     }
     let output = common.open_output()?;
-    let settings = common.settings()?;
+    let nodes = if let WorkloadArguments::Rpc(_) = arguments.workload { 2 } else { common.nodes };
+    let settings = common.settings(nodes)?;
     let workers = (settings.cluster.threads * settings.cluster.nodes) as u64;
     let report = match &arguments.workload {
         &WorkloadArguments::Tatp { subscribers, uniform, floor, ref sql } => {
@@ -267,13 +264,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
             gannet_benchmarks::run(Ranges::new(groups)?, &settings)?
         }
         &WorkloadArguments::Skew { pairs } => gannet_benchmarks::run(Skew::new(pairs)?, &settings)?,
-        &WorkloadArguments::Rpc { batch } => rpc_echo::run(&EchoSettings {
-            batch,
-            threads: settings.cluster.threads,
-            coroutines: settings.cluster.coroutines,
-            duration: common.duration,
-            warmup: common.warmup,
-        })?,
+        WorkloadArguments::Rpc(rpc) => rpc.run(common, settings.cluster.threads)?,
     };
     common.finish(output, &report)
 }
@@ -320,7 +311,7 @@ fn with_floor<W: Workload, F: gannet_benchmarks::FloorWorkload>(
 }
 
 impl Common {
-    fn settings(&self) -> Result<Settings, BenchmarkError> {
+    fn settings(&self, nodes: usize) -> Result<Settings, BenchmarkError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let topology = if self.thread_per_node {
             Topology::ThreadPerWorker
@@ -328,7 +319,7 @@ impl Common {
             Topology::ThreadPerWorkerNumber
         };
         let threads = self.threads.unwrap_or(if self.thread_per_node { 1 } else { cores });
-        let os_threads = if self.thread_per_node { threads * self.nodes } else { threads };
+        let os_threads = if self.thread_per_node { threads * nodes } else { threads };
         if os_threads > cores {
             return Err(BenchmarkError::Setting {
                 setting: if self.thread_per_node { "--nodes x --threads" } else { "--threads" },
@@ -345,7 +336,7 @@ impl Common {
         }
         Ok(Settings {
             cluster: ClusterOptions {
-                nodes: self.nodes,
+                nodes,
                 replicas: self.replicas,
                 threads,
                 coroutines: self.coroutines,

@@ -21,6 +21,9 @@ fn every_workload_runs_and_verifies() {
         "skew --pairs 20",
         "ranges --groups 50",
         "rpc --batch 3",
+        "rpc --batch 2 --thread-per-node",
+        "rpc --batch 2 --transport udp",
+        "rpc --batch 2 --transport udp --key",
     ] {
         let output = gannet(&format!("{workload} {SHORT}"));
         let text = String::from_utf8(output.stdout).unwrap();
@@ -149,6 +152,12 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("objects --keys 3", "--keys is 3"),
         ("objects --theta=-1", "--theta is -1; use 0 to 10"),
         ("rpc --batch 0", "--batch is 0"),
+        ("rpc --key", "--transport is memory; use udp"),
+        (
+            "rpc --transport udp --node 2 --addresses 127.0.0.1:7000,127.0.0.1:7001",
+            "--node is 2; use 0 or 1",
+        ),
+        ("rpc --transport udp --node 0 --addresses 127.0.0.1:7000", "use two, one for each node"),
         ("skew --pairs 0", "--pairs is 0"),
         ("ranges --groups 0", "--groups is 0"),
         ("sql select --rows 0", "--rows is 0"),

@@ -24,12 +24,10 @@ const FENCE: [&str; 3] = ["rpc/src/ring.rs", "storage/src/arena.rs", "tests/allo
 const CAMPAIGN: &str = "tests/server/campaign.rs";
 
 /// The only files that may ask the system for the time, or sleep.
-const CLOCKS: [&str; 8] = [
-    "engine/src/members/mod.rs",
+const CLOCKS: [&str; 6] = [
     "rpc/src/clock.rs",
     "benchmarks/src/harness.rs",
     "benchmarks/src/floor.rs",
-    "benchmarks/src/rpc_echo.rs",
     "frontend/src/clock.rs",
     "frontend/src/shell/stopwatch.rs",
     "src/simulate/campaign.rs",

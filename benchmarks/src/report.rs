@@ -148,10 +148,23 @@ pub struct Report {
     pub latency_us: Latency,
     /// The same transactions on plain maps, where asked for.
     pub floor: Option<FloorReport>,
-    /// What the transport does by itself, for the RPC echo.
-    pub transport_packets_per_second_per_core: Option<f64>,
+    /// What the transport does by itself, for the RPC echo; by the way it is run.
+    pub transport: Vec<TransportReport>,
     /// The checks after the run.
     pub verify: Verification,
+}
+
+/// An RPC echo's packets beside what the transport does without anything above it.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct TransportReport {
+    /// The echo.
+    pub name: &'static str,
+    /// Packets of the same size, as many under way, bounced between the same nodes.
+    pub packets_per_second_per_core: f64,
+    /// Packets of the echo: a request and a response each.
+    pub rpc_packets_per_second_per_core: f64,
+    /// The latter as a share of the former.
+    pub ratio: f64,
 }
 
 /// The circumstances of a run.
@@ -211,7 +224,7 @@ impl Report {
                 .collect(),
             latency_us: Latency::of(&together),
             floor: None,
-            transport_packets_per_second_per_core: None,
+            transport: Vec::new(),
             verify,
         }
     }
@@ -264,8 +277,15 @@ impl Report {
             let (all, core) = (rows / 1e6, rows / 1e6 / self.cores as f64);
             writeln!(out, "{all:.3} M rows/s, {core:.3} M rows/s per core")?;
         }
-        if let Some(packets) = self.transport_packets_per_second_per_core {
-            writeln!(out, "bare transport: {:.3} M packets/s per core", packets / 1e6)?;
+        for transport in &self.transport {
+            writeln!(
+                out,
+                "bare transport: {:.3} M packets/s per core; {}: {:.3}, {:.2} of it",
+                transport.packets_per_second_per_core / 1e6,
+                transport.name,
+                transport.rpc_packets_per_second_per_core / 1e6,
+                transport.ratio
+            )?;
         }
         let aborts: Vec<_> =
             self.aborts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();

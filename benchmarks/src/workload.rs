@@ -121,6 +121,9 @@ pub enum BenchmarkError {
     /// A database refused a connection, the tables, or their rows.
     #[error("the database refused what the benchmark needs: {0}")]
     Sql(#[from] SqlFailure),
+    /// A socket of the RPC echo could not be opened.
+    #[error(transparent)]
+    Udp(#[from] gannet_rpc::UdpError),
     /// The system refused what connections need.
     #[error("cannot wait for connections: {0}; close programs or raise the limit of open files")]
     Runtime(std::io::Error),

@@ -25,17 +25,18 @@ use crate::fragments::{packets_of, queue_message, queue_window};
 use crate::identity::Identity;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::mutant::{Mutant, active};
-use crate::packet::{Contents, HEADER_BYTES, Kind, RouteWords, is_intact};
+use crate::packet::{Contents, HEADER_BYTES, Kind, RouteWords, is_intact, seal};
 use crate::peer::Peer;
 use crate::request_batch::{Lane, RequestBatch};
 use crate::round_trip::RoundTrip;
 use crate::session::{Admission, Session};
 use crate::transport::{PacketReceiver, PacketSender, Refused};
+use crate::window::Window;
 
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
-/// When a request was sent that waits for credits.
-const NOT_SENT: u64 = u64::MAX;
+/// When a request was sent that waits for credits, for the first time or after it seemed lost.
+pub(crate) const NOT_SENT: u64 = u64::MAX;
 
 /// What runs requests. The user's side of the endpoint.
 pub trait Handler {
@@ -116,6 +117,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let coroutines = usize::from(identity.coroutines);
         let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes)));
         let round_trip = RoundTrip::new(sender.retransmit_floor_ns());
+        let window = Window::new(sender.loses_by_congestion());
         let numbers = 0..u16::try_from(nodes).expect("nodes are numbered with 16 bits");
         let route = |source, destination| RouteWords::from(identity.route(source, destination));
         Self {
@@ -124,7 +126,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             peers: numbers
                 .map(|node| {
                     let (expected, to) = (route(node, identity.node), route(identity.node, node));
-                    Peer::new(expected, to, round_trip, coroutines)
+                    Peer::new(expected, to, round_trip, window, coroutines)
                 })
                 .collect(),
             arrived: Vec::with_capacity(PACKETS_EXPECTED),
@@ -200,7 +202,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 let due_ns = packet.send(sender, scratch, peer, lane, now_ns);
                 *next_due_ns = due_ns.min(*next_due_ns);
             } else {
-                lane.sent_at_ns = NOT_SENT;
+                (lane.sent_at_ns, lane.attempts) = (NOT_SENT, 0);
             }
         }
     }
@@ -208,7 +210,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     /// Sends what was held for want of credits, as far as it can go now.
     #[cold]
     fn send_held(&mut self, destination: u16, now_ns: u64) {
-        let Self { identity, sender, batches, peers, scratch, next_due_ns, .. } = self;
+        let Self { identity, sender, batches, counters, peers, scratch, next_due_ns, .. } = self;
         let peer = &mut peers[usize::from(destination)];
         let packets =
             |coroutine: u16| batches[usize::from(coroutine)].borrow_mut().lane(destination).packets;
@@ -217,7 +219,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             let sequence = batch.sequence;
             let lane = batch.lane(destination);
             let packet = Request { worker: identity.worker, coroutine, sequence, destination };
-            let due_ns = packet.send(sender, scratch, peer, lane, now_ns);
+            let due_ns = if lane.attempts == 0 {
+                packet.send(sender, scratch, peer, lane, now_ns)
+            } else {
+                counters.retransmitted += 1;
+                packet.send_again(sender, scratch, peer, lane, now_ns)
+            };
             *next_due_ns = due_ns.min(*next_due_ns);
         }
     }
@@ -394,8 +401,13 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
         let peer = &mut self.peers[usize::from(source)];
-        if RoundTrip::times(sequence) && lane.attempts == 0 {
-            peer.round_trip.sample(now_ns.saturating_sub(lane.sent_at_ns));
+        if lane.attempts > 0 {
+            peer.learn(contents.again);
+        }
+        if lane.sent_at_ns == NOT_SENT {
+            peer.find(contents.coroutine, lane.packets);
+        } else if RoundTrip::times(sequence) && lane.attempts == 0 {
+            peer.sample(now_ns.saturating_sub(lane.sent_at_ns));
         }
         let is_held = peer.give_back(lane.packets);
         batch.unanswered -= 1;
@@ -468,19 +480,20 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 if destination == identity.node || !is_under_way {
                     continue;
                 }
-                let peer = &peers[usize::from(destination)];
-                let due_ns =
-                    |lane: &Lane| lane.sent_at_ns + peer.round_trip.timeout_ns(lane.attempts);
-                if due_ns(lane) <= now_ns {
-                    lane.sent_at_ns = now_ns;
+                let peer = &mut peers[usize::from(destination)];
+                let mut due_ns = lane.sent_at_ns + peer.round_trip.timeout_ns(lane.attempts);
+                if due_ns <= now_ns {
                     lane.attempts += 1;
-                    let request =
-                        Request { worker: identity.worker, coroutine, sequence, destination };
-                    let contents = request.contents(lane);
-                    gather::queue_lane(sender, scratch, (peer, destination), contents, lane);
+                    if !peer.lose(coroutine, lane.packets, (lane.sent_at_ns, now_ns)) {
+                        lane.sent_at_ns = NOT_SENT;
+                        continue;
+                    }
+                    let worker = identity.worker;
+                    let packet = Request { worker, coroutine, sequence, destination };
+                    due_ns = packet.send_again(sender, scratch, peer, lane, now_ns);
                     counters.retransmitted += 1;
                 }
-                next_due_ns = next_due_ns.min(due_ns(lane));
+                next_due_ns = next_due_ns.min(due_ns);
             }
         }
         self.next_due_ns = next_due_ns;
@@ -518,6 +531,7 @@ impl Request {
             worker: self.worker,
             coroutine: self.coroutine,
             kind: Kind::Request,
+            again: false,
             messages: lane.requests,
             sequence: self.sequence,
             fragment: 0,
@@ -544,6 +558,27 @@ impl Request {
         peer.route.write(packet);
         queue_message(sender, scratch, self.destination, packet, contents);
         now_ns + peer.round_trip.first_timeout_ns()
+    }
+
+    /// Queues what the destination has not answered of `lane`; when that is to be sent again.
+    #[cold]
+    fn send_again<S: PacketSender>(
+        &self,
+        sender: &mut S,
+        scratch: &mut Buffer,
+        peer: &Peer,
+        lane: &mut Lane,
+        now_ns: u64,
+    ) -> u64 {
+        lane.sent_at_ns = now_ns;
+        let contents = Contents { again: true, ..self.contents(lane) };
+        let packet = lane.request.as_mut_slice();
+        contents.write(packet);
+        if sender.wants_checksum() {
+            seal(packet);
+        }
+        gather::queue_lane(sender, scratch, (peer, self.destination), contents, lane);
+        now_ns + peer.round_trip.timeout_ns(lane.attempts)
     }
 }
 

@@ -197,6 +197,7 @@ mod tests {
             worker: 0,
             coroutine: 0,
             kind: Kind::Request,
+            again: false,
             messages: 1,
             sequence,
             fragment: u16::try_from(fragment).unwrap(),

@@ -34,6 +34,7 @@ mod session;
 mod transport;
 #[cfg(not(loom))]
 mod udp;
+mod window;
 
 pub use clock::{Clock, MonotonicClock};
 pub use coroutine::{Coroutine, Suspend, is_cancel};

@@ -9,7 +9,8 @@
 //! 20 u32 destination incarnation
 //! 24 u16 worker                     the same at both ends
 //! 26 u16 coroutine                  session = source node, incarnation, worker, coroutine
-//! 28 u16 kind (1 request, 2 response, 3 and 4 continue)
+//! 28 u8 kind (1 request, 2 response, 3 and 4 continue)
+//! 29 u8 again                       1 in a request that was sent before, and in the response to it
 //! 30 u16 messages                   coalesced in this packet
 //! 32 u64 sequence                   rises with each batch of the session
 //! 40 u16 fragment | 42 u16 fragments
@@ -27,7 +28,7 @@ pub const HEADER_BYTES: usize = 48;
 
 /// What a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
+#[repr(u8)]
 pub enum Kind {
     /// Requests of one coroutine's batch.
     Request = 1,
@@ -75,6 +76,8 @@ pub struct Contents {
     pub coroutine: u16,
     /// Request or response.
     pub kind: Kind,
+    /// A request that was sent before; a response says whether it is to such a one.
+    pub again: bool,
     /// Messages in the packet.
     pub messages: u16,
     /// Number of the batch within the session; from 1.
@@ -177,6 +180,7 @@ impl Contents {
             u64::from(self.worker)
                 | u64::from(self.coroutine) << 16
                 | (self.kind as u64) << 32
+                | u64::from(self.again) << 40
                 | u64::from(self.messages) << 48,
             self.sequence,
             u64::from(self.fragment)
@@ -198,17 +202,23 @@ impl Contents {
         let words = header.as_chunks::<8>().0;
         let word = |index: usize| u64::from_le_bytes(words[index]);
         let (batch, tail) = (word(3), word(5));
-        let kind = match (batch >> 32) as u16 {
+        let kind = match (batch >> 32) as u8 {
             1 => Kind::Request,
             2 => Kind::Response,
             3 => Kind::ContinueRequest,
             4 => Kind::ContinueResponse,
             _ => return None,
         };
+        let again = match (batch >> 40) as u8 {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
         Some(Self {
             worker: batch as u16,
             coroutine: (batch >> 16) as u16,
             kind,
+            again,
             messages: (batch >> 48) as u16,
             sequence: word(4),
             fragment: tail as u16,
@@ -257,7 +267,7 @@ mod tests {
         fn header()(
             (cluster_id, epoch, source, destination) in any::<(u32, u32, u16, u16)>(),
             (source_incarnation, destination_incarnation) in any::<(u32, u32)>(),
-            (worker, coroutine, request, messages) in any::<(u16, u16, bool, u16)>(),
+            (worker, coroutine, request, again, messages) in any::<(u16, u16, bool, bool, u16)>(),
             (sequence, fragment, fragments, message_bytes) in any::<(u64, u16, u16, u32)>(),
         ) -> PacketHeader {
             let kind = if request { Kind::Request } else { Kind::Response };
@@ -267,7 +277,7 @@ mod tests {
                     destination_incarnation,
                 },
                 contents: Contents {
-                    worker, coroutine, kind, messages, sequence, fragment, fragments,
+                    worker, coroutine, kind, again, messages, sequence, fragment, fragments,
                     message_bytes,
                 },
             }

@@ -1,8 +1,11 @@
 //! What an endpoint knows of one other node: the route both ways, its round trips, and its credits.
 //!
-//! *Credits*: an endpoint has at most [`CREDITS`] packets of requests under way to a node; further
-//! batches are held until answers arrive, so that many coroutines, or many nodes at once, do not
-//! overrun the receiver. A message of more packets than that goes alone.
+//! *Credits*: an endpoint has at most as many packets of requests under way to a node as its window
+//! says (`window.rs`); further batches are held until answers arrive, so that many coroutines, or many
+//! nodes at once, do not overrun the receiver. A message of more packets than that goes alone.
+//!
+//! *Invariants*: as long as a coroutine is held, something is under way; its answer, or its loss, lets
+//! the next one go. A message has credits or is held, never both.
 //!
 //! *Source*: `architecture.md`, "RPC".
 
@@ -10,9 +13,7 @@ use std::collections::VecDeque;
 
 use crate::packet::RouteWords;
 use crate::round_trip::RoundTrip;
-
-/// Packets of requests that may be under way to a node, from one worker.
-pub(crate) const CREDITS: usize = 64;
+use crate::window::Window;
 
 pub(crate) struct Peer {
     /// The route that its packets must have.
@@ -20,6 +21,7 @@ pub(crate) struct Peer {
     /// The route of packets to it.
     pub(crate) route: RouteWords,
     pub(crate) round_trip: RoundTrip,
+    window: Window,
     packets_under_way: usize,
     /// Coroutines whose requests wait for credits.
     held: VecDeque<u16>,
@@ -30,17 +32,22 @@ impl Peer {
         expected: RouteWords,
         route: RouteWords,
         round_trip: RoundTrip,
+        window: Window,
         coroutines: usize,
     ) -> Self {
         let held = VecDeque::with_capacity(coroutines);
-        Self { expected, route, round_trip, packets_under_way: 0, held }
+        Self { expected, route, round_trip, window, packets_under_way: 0, held }
+    }
+
+    #[inline(always)]
+    fn has_room_for(&self, packets: usize) -> bool {
+        self.packets_under_way + packets <= self.window.packets() || self.packets_under_way == 0
     }
 
     /// Takes credits for a message of `packets`; without them the coroutine is held.
     #[inline(always)]
     pub(crate) fn admit(&mut self, coroutine: u16, packets: usize) -> bool {
-        let fits = self.packets_under_way + packets <= CREDITS || self.packets_under_way == 0;
-        if fits && self.held.is_empty() {
+        if self.has_room_for(packets) && self.held.is_empty() {
             self.packets_under_way += packets;
             true
         } else {
@@ -49,11 +56,46 @@ impl Peer {
         }
     }
 
+    /// Takes the round trip of a message that was sent once.
+    #[inline]
+    pub(crate) fn sample(&mut self, took_ns: u64) {
+        self.round_trip.sample(took_ns);
+        self.window.grow();
+    }
+
+    /// A message that seemed lost is answered: as it was sent again, or as it was sent first.
+    #[cold]
+    pub(crate) fn learn(&mut self, was_lost: bool) {
+        self.window.learn(was_lost);
+    }
+
     /// Gives the credits of an answered message back; whether a coroutine is held.
     #[inline(always)]
     pub(crate) fn give_back(&mut self, packets: usize) -> bool {
         self.packets_under_way -= packets;
         !self.held.is_empty()
+    }
+
+    /// A message seems lost, and is under way no longer. Whether it has credits to be sent again
+    /// now; without them its coroutine is held, before all others.
+    pub(crate) fn lose(&mut self, coroutine: u16, packets: usize, sent: (u64, u64)) -> bool {
+        let (sent_at_ns, now_ns) = sent;
+        self.packets_under_way -= packets;
+        self.window.cut(sent_at_ns, now_ns);
+        let has_room = self.has_room_for(packets);
+        if has_room {
+            self.packets_under_way += packets;
+        } else {
+            self.held.push_front(coroutine);
+        }
+        has_room
+    }
+
+    /// A message that is held is heard of: it was not lost, and is under way after all.
+    #[cold]
+    pub(crate) fn find(&mut self, coroutine: u16, packets: usize) {
+        self.held.retain(|&held| held != coroutine);
+        self.packets_under_way += packets;
     }
 
     /// Packets under way, and coroutines held.
@@ -64,7 +106,7 @@ impl Peer {
     /// Takes the coroutine that has been held longest, if its message of `packets_of` can go now.
     pub(crate) fn release(&mut self, packets_of: impl FnOnce(u16) -> usize) -> Option<u16> {
         let packets = packets_of(*self.held.front()?);
-        if self.packets_under_way + packets > CREDITS && self.packets_under_way > 0 {
+        if !self.has_room_for(packets) {
             return None;
         }
         self.packets_under_way += packets;
@@ -76,9 +118,9 @@ impl Peer {
 mod tests {
     use super::*;
     use crate::packet::Route;
+    use crate::window::CREDITS;
 
-    #[test]
-    fn messages_wait_for_credits_in_their_order() {
+    fn peer(follows_losses: bool) -> Peer {
         let route = RouteWords::from(Route {
             cluster_id: 1,
             epoch: 1,
@@ -87,7 +129,12 @@ mod tests {
             source_incarnation: 1,
             destination_incarnation: 1,
         });
-        let mut peer = Peer::new(route, route, RoundTrip::new(1), 8);
+        Peer::new(route, route, RoundTrip::new(1), Window::new(follows_losses), 8)
+    }
+
+    #[test]
+    fn messages_wait_for_credits_in_their_order() {
+        let mut peer = peer(false);
         assert!(peer.admit(0, CREDITS + 10), "alone, whatever its size");
         assert!(!peer.admit(1, 1));
         assert!(!peer.admit(2, CREDITS));
@@ -101,6 +148,28 @@ mod tests {
         assert_eq!(peer.release(packets), None);
         assert!(peer.give_back(CREDITS));
         assert_eq!(peer.release(packets), Some(3));
+        assert!(!peer.give_back(1));
+    }
+    #[test]
+    fn what_is_lost_waits_and_may_be_found() {
+        let mut peer = peer(true);
+        assert!((0..16).all(|coroutine| peer.admit(coroutine, 1)));
+        assert!(!peer.admit(16, 1));
+        // Half of the window is left: the first half of the losses leaves no room.
+        for coroutine in 0..8 {
+            assert!(!peer.lose(coroutine, 1, (10, 100)));
+        }
+        assert!(peer.lose(8, 1, (10, 100)), "7 others are under way");
+        peer.find(3, 1);
+        assert!(peer.give_back(1));
+        assert_eq!(peer.release(|_| 1), None, "8 are under way");
+        assert!(peer.give_back(1));
+        assert_eq!(peer.release(|_| 1), Some(7), "what was lost goes before what was not sent");
+        let order = [6, 5, 4, 2, 1, 0, 16];
+        for expected in order {
+            assert!(peer.give_back(1));
+            assert_eq!(peer.release(|_| 1), Some(expected));
+        }
         assert!(!peer.give_back(1));
     }
 }

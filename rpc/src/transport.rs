@@ -14,6 +14,11 @@ pub trait PacketSender {
     /// How long a round trip takes at least before a loss is likelier than a delay, in nanoseconds.
     fn retransmit_floor_ns(&self) -> u64;
 
+    /// Whether packets are lost because too many are under way, so that a loss asks for fewer.
+    fn loses_by_congestion(&self) -> bool {
+        false
+    }
+
     /// Adds a packet for `destination`'s peer worker to the present batch. It may be dropped.
     fn queue(&mut self, destination: u16, packet: &[u8]);
 

@@ -52,7 +52,8 @@ pub struct UdpOptions {
     pub node: u16,
     /// Own worker.
     pub worker: u16,
-    /// Address of worker 0 of each node, the own one included; all IPv4 or all IPv6.
+    /// Address of worker 0 of each node, the own one included; all IPv4 or all IPv6, and the same for
+    /// every node.
     pub addresses: Vec<SocketAddr>,
     /// Bytes that the path between any two nodes carries at once, headers included, as `ip link` shows
     /// them; the same for every node. Without it 1,500, or more if all addresses are loopback ones.
@@ -143,6 +144,16 @@ pub enum UdpError {
         address: SocketAddr,
         /// The worker.
         worker: u16,
+    },
+    /// The address is a placeholder.
+    #[error(
+        "{address} names no host and port: give node {node} those at which all others reach it"
+    )]
+    Placeholder {
+        /// The node.
+        node: u16,
+        /// Its address.
+        address: SocketAddr,
     },
     /// The node has no address.
     #[error("node {node} has no address: {nodes} are given, for nodes from 0")]
@@ -237,6 +248,9 @@ fn addresses_of_peers(options: &UdpOptions) -> Result<Vec<SocketAddr>, UdpError>
     let worker = options.worker;
     let of_peer = |(node, &address): (u16, &SocketAddr)| {
         let first = options.addresses[0];
+        if address.ip().is_unspecified() || address.port() == 0 {
+            return Err(UdpError::Placeholder { node, address });
+        }
         if address.is_ipv4() != first.is_ipv4() {
             return Err(UdpError::MixedFamilies { node, address, first });
         }

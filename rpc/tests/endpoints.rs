@@ -310,6 +310,7 @@ fn packet(change: impl FnOnce(&mut PacketHeader)) -> Vec<u8> {
             worker: 0,
             coroutine: 0,
             kind: Kind::Request,
+            again: false,
             messages: 1,
             sequence: 1,
             fragment: 0,

@@ -184,6 +184,18 @@ fn messages_of_every_size_cross_sockets() {
     }
 }
 
+#[test]
+fn each_worker_has_the_next_port() {
+    let first = addresses(V4, 1)[0];
+    let worker = |worker| UdpPort::open(&UdpOptions { worker, ..options(0, &[first], None) });
+    let ports: Vec<_> = (0..3).map(worker).collect();
+    for (port, opened) in (first.port()..).zip(&ports) {
+        // Another program may have one of them.
+        let is_taken = opened.is_ok() || matches!(opened, Err(UdpError::PortInUse { .. }));
+        assert!(is_taken && UdpSocket::bind((V4, port)).is_err(), "{opened:?}");
+    }
+}
+
 /// A source of bytes: Knuth's multiplicative generator.
 struct Random(u64);
 
@@ -360,6 +372,10 @@ fn errors_say_what_to_change() {
     for mtu in [0, 1_279, 65_536] {
         let error = message(&UdpOptions { mtu: Some(mtu), ..right.clone() });
         assert!(error.contains("1280 to 65535"), "{error}");
+    }
+    for placeholder in ["0.0.0.0:7000", "127.0.0.1:0"] {
+        let error = message(&with(placeholder.parse().unwrap()));
+        assert!(error.contains("names no host and port"), "{error}");
     }
     let error = message(&with("[::1]:7000".parse().unwrap()));
     assert!(error.contains("node 1 has the address 127.0.0.1"), "{error}");

@@ -288,7 +288,7 @@ impl Members {
                 for (_, silence) in shared.lock().reports.values_mut() {
                     *silence += 1;
                 }
-                std::thread::sleep(REPORT_INTERVAL);
+                std::thread::park_timeout(REPORT_INTERVAL);
             }
         })
     }
@@ -403,7 +403,7 @@ fn keep_calling(
                     Err(JoinError::Refused { node, address, reason })
                 }
                 Err(CallError::Unreachable) => {
-                    std::thread::sleep(CALL_INTERVAL);
+                    std::thread::park_timeout(CALL_INTERVAL);
                     continue;
                 }
             };

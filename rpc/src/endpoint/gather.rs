@@ -1,7 +1,7 @@
 //! The endpoint's side of messages in fragments: gathering them, and asking for those to come.
 
 use crate::buffer::Buffer;
-use crate::endpoint::{Arrived, Endpoint, Handler, Incoming, MessageAt, prepare};
+use crate::endpoint::{Arrived, Endpoint, Handler, Incoming, MessageAt, NOT_SENT, prepare};
 use crate::fragments::{Gathered, ends_window, queue_window};
 use crate::message::Messages;
 use crate::packet::{Contents, HEADER_BYTES, Kind, seal};
@@ -94,7 +94,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     return;
                 }
                 lane.answered = true;
-                let is_held = peers[usize::from(source)].give_back(lane.packets);
+                let peer = &mut peers[usize::from(source)];
+                if lane.sent_at_ns == NOT_SENT {
+                    peer.find(contents.coroutine, lane.packets);
+                }
+                let is_held = peer.give_back(lane.packets);
                 batch.unanswered -= 1;
                 if batch.unanswered == 0 {
                     ready.push(contents.coroutine);
@@ -108,11 +112,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 if let (true, Some(next)) =
                     (ends_window(contents), assembly.first_missing(sequence))
                 {
+                    let peer = &mut peers[usize::from(source)];
                     if gathered == Gathered::Partial {
+                        if lane.sent_at_ns == NOT_SENT {
+                            peer.find(contents.coroutine, lane.packets);
+                        }
                         (lane.sent_at_ns, lane.attempts) = (now_ns, 0);
                     }
                     let kind = Kind::ContinueResponse;
-                    let peer = &peers[usize::from(source)];
                     queue_continue(sender, scratch, (peer, source), kind, next, *contents);
                 }
             }
@@ -123,7 +130,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     /// A node has all fragments of the requests before this one: sends the next window.
     #[cold]
     pub(super) fn continue_request(&mut self, source: u16, contents: &Contents, now_ns: u64) {
-        let Self { sender, batches, counters, scratch, .. } = self;
+        let Self { sender, batches, counters, peers, scratch, .. } = self;
         let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
         let lane = batch.lane(source);
@@ -134,6 +141,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         counters.continued += 1;
         lane.next_fragment = contents.fragment;
+        if lane.sent_at_ns == NOT_SENT {
+            peers[usize::from(source)].find(contents.coroutine, lane.packets);
+        }
         (lane.sent_at_ns, lane.attempts) = (now_ns, 0);
         queue_window(sender, scratch, source, lane.request.as_slice(), lane.next_fragment);
     }

@@ -140,6 +140,11 @@ impl PacketSender for UdpSender {
         RETRANSMIT_FLOOR_NS
     }
 
+    /// Sockets and switches drop what they have no room for.
+    fn loses_by_congestion(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         if let Some(index) = self.filling[usize::from(destination)] {

@@ -1,0 +1,153 @@
+//! The nodes of an echo, their transports, and the threads that drive them.
+//!
+//! *Together*: thread i drives worker i of every node, so that packets cross no core. *Apart*: two
+//! threads, each on a core of its own, share the nodes, so that between two nodes all packets cross.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use gannet_rpc::{
+    ClusterKey, Identity, MemoryFabric, MemoryReceiver, MemorySender, PacketReceiver, PacketSender,
+    Parking, UdpOptions, UdpPort, UdpReceiver, UdpSender,
+};
+
+use crate::workload::BenchmarkError;
+
+const MTU_BYTES: usize = 4 << 10;
+const RING_BYTES: usize = 16 << 10;
+/// Between threads more packets wait: the other is at other work.
+const RING_BYTES_APART: usize = 64 << 10;
+/// Threads of the topology *apart*.
+pub(super) const THREADS_APART: usize = 2;
+/// It keeps nothing secret and costs as much as any.
+const KEY: [u8; 32] = [7; 32];
+
+/// What becomes the two halves of a transport, on the thread that drives them.
+pub(super) trait Port: Send {
+    type Sender: PacketSender;
+    type Receiver: PacketReceiver;
+
+    fn split(self) -> (Self::Sender, Self::Receiver);
+}
+
+impl Port for (MemorySender, MemoryReceiver) {
+    type Sender = MemorySender;
+    type Receiver = MemoryReceiver;
+
+    fn split(self) -> (MemorySender, MemoryReceiver) {
+        self
+    }
+}
+
+impl Port for UdpPort {
+    type Sender = UdpSender;
+    type Receiver = UdpReceiver;
+
+    fn split(self) -> (UdpSender, UdpReceiver) {
+        Self::split(self)
+    }
+}
+
+/// One node's worker.
+pub(super) struct Seat<P> {
+    pub(super) node: u16,
+    pub(super) worker: u16,
+    pub(super) nodes: usize,
+    pub(super) port: P,
+}
+
+/// What one thread drives.
+pub(super) type Seats<P> = Vec<Seat<P>>;
+
+impl<P> Seat<P> {
+    pub(super) fn identity(&self, coroutines: u16) -> Identity {
+        Identity {
+            cluster_id: 1,
+            epoch: 1,
+            node: self.node,
+            worker: self.worker,
+            coroutines,
+            incarnations: vec![1; self.nodes],
+        }
+    }
+
+    /// Another node, counted from this one.
+    pub(super) fn peer(&self, other: usize) -> u16 {
+        number((usize::from(self.node) + 1 + other % (self.nodes - 1)) % self.nodes)
+    }
+}
+
+fn number(index: usize) -> u16 {
+    u16::try_from(index).expect("few nodes and workers")
+}
+
+/// Rings, all nodes of a worker on one thread.
+pub(super) fn memory_together(
+    threads: usize,
+    nodes: usize,
+) -> Vec<Seats<(MemorySender, MemoryReceiver)>> {
+    let on_thread = |thread| {
+        let waker = Parking::new().waker();
+        let wakers = vec![waker.clone(); nodes];
+        let mut fabric = MemoryFabric::new(nodes, 1, MTU_BYTES, RING_BYTES);
+        let seat = |node| Seat {
+            node: number(node),
+            worker: number(thread),
+            nodes,
+            port: fabric.take(node, 0, &waker, &wakers),
+        };
+        (0..nodes).map(seat).collect()
+    };
+    (0..threads).map(on_thread).collect()
+}
+
+/// Rings between two threads.
+pub(super) fn memory_apart(nodes: usize) -> Vec<Seats<(MemorySender, MemoryReceiver)>> {
+    let mut fabric = MemoryFabric::new(nodes, 1, MTU_BYTES, RING_BYTES_APART);
+    let of_threads: Vec<_> = (0..THREADS_APART).map(|_| Parking::new().waker()).collect();
+    let waker = |node: usize| &of_threads[node % THREADS_APART];
+    let wakers: Vec<_> = (0..nodes).map(|node| waker(node).clone()).collect();
+    apart(nodes, |node| Ok(fabric.take(node, 0, waker(node), &wakers))).expect("rings are ready")
+}
+
+/// Sockets of this host.
+pub(super) fn udp(nodes: usize, with_key: bool) -> Result<Vec<Seats<UdpPort>>, BenchmarkError> {
+    let any: SocketAddr = (IpAddr::V4(Ipv4Addr::LOCALHOST), 0).into();
+    // All are held until the last is drawn, so that they differ.
+    let held: Vec<_> = (0..nodes)
+        .map(|_| UdpSocket::bind(any))
+        .collect::<Result<_, _>>()
+        .map_err(BenchmarkError::Runtime)?;
+    let addresses: Result<Vec<_>, _> = held.iter().map(UdpSocket::local_addr).collect();
+    let addresses = addresses.map_err(BenchmarkError::Runtime)?;
+    drop(held);
+    apart(nodes, |node| open(node, &addresses, with_key))
+}
+
+/// The socket of one node; the others are in other processes.
+pub(super) fn udp_here(
+    node: usize,
+    addresses: &[SocketAddr],
+    with_key: bool,
+) -> Result<Vec<Seats<UdpPort>>, BenchmarkError> {
+    let port = open(node, addresses, with_key)?;
+    Ok(vec![vec![Seat { node: number(node), worker: 0, nodes: addresses.len(), port }]])
+}
+
+fn open(node: usize, addresses: &[SocketAddr], with_key: bool) -> Result<UdpPort, BenchmarkError> {
+    let key = with_key.then(|| ClusterKey::new(KEY));
+    let addresses = addresses.to_vec();
+    let options = UdpOptions { node: number(node), worker: 0, addresses, mtu: None, key };
+    Ok(UdpPort::open(&options)?)
+}
+
+fn apart<P>(
+    nodes: usize,
+    mut port: impl FnMut(usize) -> Result<P, BenchmarkError>,
+) -> Result<Vec<Seats<P>>, BenchmarkError> {
+    let mut threads: Vec<_> = (0..THREADS_APART).map(|_| Vec::new()).collect();
+    for node in 0..nodes {
+        let seat = Seat { node: number(node), worker: 0, nodes, port: port(node)? };
+        threads[node % THREADS_APART].push(seat);
+    }
+    Ok(threads)
+}
