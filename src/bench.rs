@@ -6,6 +6,7 @@
 
 mod embedded;
 mod rpc;
+mod symmetric;
 mod wire;
 
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ use gannet_tatp::Tatp;
 use crate::units::{parse_bytes, parse_duration};
 use embedded::Embedded;
 use rpc::RpcArguments;
+use symmetric::{Processes, ProcessesError};
 use wire::Server;
 
 /// Sessions in flight where they do not get in each other's way.
@@ -75,6 +77,8 @@ struct Common {
     /// Keep idle threads polling instead of letting them sleep.
     #[arg(long, global = true)]
     busy_poll: bool,
+    #[command(flatten)]
+    processes: Processes,
     /// How to print the report.
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -210,6 +214,10 @@ enum WorkloadArguments {
 pub(crate) enum CommandError {
     #[error(transparent)]
     Benchmark(#[from] BenchmarkError),
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
+    #[error("{0} is for nodes in one process: leave it out, or --processes")]
+    OneProcess(&'static str),
     #[error("cannot write the report to {path}: {source}; choose another --output")]
     Output { path: String, source: std::io::Error },
     #[cfg(feature = "mutants")]
@@ -224,9 +232,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     if let Some(name) = &common.mutant {
         crate::mutant::remove_rule(name)?;
     }
+    arguments.check_processes()?;
+    if common.processes.starts() {
+        return Ok(common.processes.run(common.nodes, common.threads.unwrap_or(1))?);
+    }
     let output = common.open_output()?;
     let nodes = if let WorkloadArguments::Rpc(_) = arguments.workload { 2 } else { common.nodes };
-    let settings = common.settings(nodes)?;
+    let mut settings = common.settings(nodes)?;
+    settings.member = common.processes.membership()?;
     let workers = (settings.cluster.threads * settings.cluster.nodes) as u64;
     let report = match &arguments.workload {
         &WorkloadArguments::Tatp { subscribers, uniform, floor, ref sql } => {
@@ -267,6 +280,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
         WorkloadArguments::Rpc(rpc) => rpc.run(common, settings.cluster.threads)?,
     };
     common.finish(output, &report)
+}
+
+impl Arguments {
+    /// Processes run what is submitted inside of them.
+    fn check_processes(&self) -> Result<(), CommandError> {
+        let refused = match &self.workload {
+            _ if !self.common.processes.starts() => None,
+            _ if self.common.thread_per_node => Some("--thread-per-node"),
+            WorkloadArguments::Rpc(_) => Some("rpc"),
+            WorkloadArguments::Sql { .. } => Some("sql"),
+            WorkloadArguments::Tatp { floor: true, .. }
+            | WorkloadArguments::SmallBank { floor: true, .. } => Some("--floor"),
+            WorkloadArguments::Tatp { sql, .. } | WorkloadArguments::SmallBank { sql, .. } => {
+                sql.clients().map(|_| "--sql")
+            }
+            _ => None,
+        };
+        refused.map_or(Ok(()), |option| Err(CommandError::OneProcess(option)))
+    }
 }
 
 impl InSql {
@@ -318,7 +350,8 @@ impl Common {
         } else {
             Topology::ThreadPerWorkerNumber
         };
-        let threads = self.threads.unwrap_or(if self.thread_per_node { 1 } else { cores });
+        let one_worker = self.thread_per_node || self.processes.is_member();
+        let threads = self.threads.unwrap_or(if one_worker { 1 } else { cores });
         let os_threads = if self.thread_per_node { threads * nodes } else { threads };
         if os_threads > cores {
             return Err(BenchmarkError::Setting {
@@ -349,6 +382,7 @@ impl Common {
             limit: self.transactions.map_or(Limit::Duration(self.duration), Limit::Transactions),
             warmup: self.warmup,
             seed: self.seed,
+            member: None,
         })
     }
 
@@ -357,7 +391,7 @@ impl Common {
         let open = |path: &PathBuf| {
             std::fs::File::create(path).map_err(|source| output_error(path, source))
         };
-        self.output.as_ref().map(open).transpose()
+        self.output.as_ref().filter(|_| self.processes.reports()).map(open).transpose()
     }
 
     /// Prints the report; whether the data were right.
@@ -366,7 +400,9 @@ impl Common {
             Format::Text => report.to_text(),
             Format::Json => report.to_json() + "\n",
         };
-        self.print(output, &text)?;
+        if self.processes.reports() {
+            self.print(output, &text)?;
+        }
         Ok(report.verify.passed)
     }
 

@@ -5,10 +5,8 @@
 //!
 //! Exit codes: 0 everything succeeded, 1 a statement failed, 2 the cluster could not start.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,10 +18,8 @@ use gannet_frontend::{
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::processes::{Folder, free_addresses};
 use crate::units::parse_bytes;
-
-/// Where free ports are looked for, up to the last one.
-const FIRST_PORT: u16 = 7_400;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -35,7 +31,7 @@ pub(crate) struct Arguments {
     replicas: Option<usize>,
     /// Workers of each node.
     #[arg(long, default_value_t = 1)]
-    threads: u16,
+    threads: usize,
     /// Table memory of each node, such as 512MiB.
     #[arg(long, default_value = "256MiB", value_parser = parse_bytes)]
     memory: usize,
@@ -66,9 +62,9 @@ pub(crate) enum CommandError {
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let folder = Folder::new()?;
     let key = folder.write_key()?;
-    let first = free_ports(arguments.nodes * usize::from(arguments.threads))?;
-    let ports = (first..).step_by(usize::from(arguments.threads)).take(arguments.nodes);
-    let members: Vec<_> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    let addresses = free_addresses(arguments.nodes, arguments.threads);
+    let addresses = addresses.ok_or(CommandError::Ports(arguments.nodes * arguments.threads))?;
+    let members: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let mut nodes = Vec::new();
     for number in 0..arguments.nodes {
         nodes.push(Node::start(number, &members.join(","), &key, &folder, &arguments)?);
@@ -91,34 +87,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     })?)
 }
 
-/// A folder for the key and the logs, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> std::io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("gannet-demo-{}", std::process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
-    }
-
-    fn write_key(&self) -> std::io::Result<PathBuf> {
-        let path = self.0.join("cluster.key");
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes)?;
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        file.write_all(digits.as_bytes())?;
-        Ok(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What is left is in the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A node's process, stopped when dropped.
 struct Node {
     number: usize,
@@ -134,7 +102,7 @@ impl Node {
         folder: &Folder,
         arguments: &Arguments,
     ) -> std::io::Result<Self> {
-        let log = folder.0.join(format!("node-{number}.log"));
+        let log = folder.path().join(format!("node-{number}.log"));
         let mut command = Command::new(std::env::current_exe()?);
         command
             .args(["serve", "--stop-with-parent", "--listen", "127.0.0.1:0"])
@@ -175,20 +143,4 @@ impl Drop for Node {
         }
         let _ = self.child.wait();
     }
-}
-
-/// The first of some ports that follow one another and are free, for UDP and for TCP.
-fn free_ports(count: usize) -> Result<u16, CommandError> {
-    let is_free = |port: u16| {
-        let address = (Ipv4Addr::LOCALHOST, port);
-        UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok()
-    };
-    let mut found = 0;
-    for port in FIRST_PORT..=u16::MAX {
-        found = if is_free(port) { found + 1 } else { 0 };
-        if found == count.max(1) {
-            return Ok(port - u16::try_from(found - 1).expect("there are 2^16 ports"));
-        }
-    }
-    Err(CommandError::Ports(count))
 }

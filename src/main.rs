@@ -6,6 +6,7 @@ mod connection;
 mod demo;
 #[cfg(feature = "mutants")]
 mod mutant;
+mod processes;
 mod serve;
 mod simulate;
 mod sql;

@@ -34,6 +34,7 @@ fn verify(workload: impl Workload) -> Report {
         limit: Limit::Transactions(200_000),
         warmup: std::time::Duration::ZERO,
         seed: 1,
+        member: None,
     };
     run(workload, &settings).unwrap()
 }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gannet_engine::{Cluster, ClusterOptions, Coordinator, Place, Topology};
+use gannet_engine::{Cluster, ClusterOptions, Coordinator, Membership, Place, Topology};
 
 use crate::check::Check;
+use crate::members;
 use crate::progress::Progress;
 use crate::replicas::check_replicas;
 use crate::report::{Load, Report, Run, Verification, cores_used};
@@ -39,6 +40,8 @@ pub struct Settings {
     pub warmup: Duration,
     /// Seed of everything drawn.
     pub seed: u64,
+    /// This process's place among others, each of which runs the same benchmark on its node.
+    pub member: Option<Membership>,
 }
 
 const WARMING_UP: u8 = 0;
@@ -69,7 +72,10 @@ struct PaddedCount(AtomicU64);
 /// verification is no error: the report says so.
 pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, BenchmarkError> {
     let progress = Progress::new(workload.name());
-    let cluster = Cluster::open(settings.cluster.clone())?;
+    let cluster = match &settings.member {
+        None => Cluster::open(settings.cluster.clone())?,
+        Some(member) => join(settings, member)?,
+    };
     workload.create_tables(&cluster)?;
     progress.say("loading".to_owned());
     let load = load(&workload, &cluster)?;
@@ -77,9 +83,15 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     let (statistics, seconds) = measure(&workload, &cluster, settings, &progress)?;
     progress.say("verifying".to_owned());
     let mut checks = workload.verify(&cluster, &statistics.whole);
-    checks.extend(check_replicas(&cluster));
-    if let Some(error) = statistics.whole.first_error {
-        checks.push(Check::new("no transaction ended in an error", false, error.to_string()));
+    if cluster.is_of_processes() {
+        checks.extend(members::check_copies(&cluster)?);
+    } else {
+        checks.extend(check_replicas(&cluster));
+    }
+    // Who leaves first is gone for others that have not heard of all; they have what they need.
+    let _ = cluster.meet("leaving", String::new());
+    if let Some(error) = &statistics.whole.first_error {
+        checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
     }
     if let Some(reason) = stuck(&statistics) {
         checks.push(Check::new("transactions commit", false, reason));
@@ -89,12 +101,27 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
         settings: all_settings(&profile, settings),
         topology: topology_text(&cluster),
         durability: "memory",
-        cores: cores_used(cluster.thread_count()),
+        cores: cores_used(threads_of_all(&cluster)),
         seconds,
         load,
         profile,
     };
     Ok(Report::new(run, &statistics, Verification::new(checks)))
+}
+
+/// Joins the other processes, each of which verifies by its own copies.
+fn join(settings: &Settings, member: &Membership) -> Result<Cluster, BenchmarkError> {
+    let ClusterOptions { nodes, replicas, .. } = settings.cluster;
+    if replicas < nodes {
+        return Err(BenchmarkError::Setting {
+            setting: "--replicas",
+            value: replicas.to_string(),
+            allowed: format!(
+                "{nodes} with {nodes} processes, each of which verifies its own copies"
+            ),
+        });
+    }
+    Ok(Cluster::join(settings.cluster.clone(), member)?)
 }
 
 fn all_settings(profile: &Profile, settings: &Settings) -> BTreeMap<&'static str, String> {
@@ -134,7 +161,8 @@ fn load<W: Workload>(workload: &W, cluster: &Cluster) -> Result<Load, BenchmarkE
             .into_iter()
             .try_for_each(|loader| loader.join().expect("a loader returns its errors"))
     })?;
-    Ok(Load::new(cluster, start.elapsed()))
+    let memory_bytes = members::memory_bytes(cluster)?;
+    Ok(Load::new(cluster, memory_bytes, start.elapsed()))
 }
 
 fn measure<W: Workload>(
@@ -145,10 +173,18 @@ fn measure<W: Workload>(
 ) -> Result<(Statistics, f64), BenchmarkError> {
     let options = cluster.options();
     let places = options.nodes * options.threads;
-    let control = Arc::new(Control::new(settings.limit, false, places));
+    let limit = match settings.limit {
+        Limit::Transactions(all) if cluster.is_of_processes() => {
+            Limit::Transactions(all.div_ceil(options.nodes as u64))
+        }
+        limit => limit,
+    };
+    let control = Arc::new(Control::new(limit, false, places));
+    cluster.meet("measuring", String::new())?;
     let mut start = now();
     let mut completions = Vec::new();
-    for place in 0..places {
+    let is_here = |place: &usize| cluster.node(place / options.threads).is_some();
+    for place in (0..places).filter(is_here) {
         for coroutine in 0..options.coroutines {
             let stream = (place * options.coroutines + coroutine) as u64;
             let (workload, control, seed) =
@@ -175,7 +211,8 @@ fn measure<W: Workload>(
             sum.add(&statistics);
         }
     }
-    Ok((sum, seconds.unwrap_or_else(|| start.elapsed().as_secs_f64())))
+    let seconds = seconds.unwrap_or_else(|| start.elapsed().as_secs_f64());
+    members::together(cluster, sum, seconds)
 }
 
 /// What every coroutine does.
@@ -285,11 +322,20 @@ pub(crate) fn wait(duration: Duration, phase: &str, control: &Control, progress:
     }
 }
 
+/// OS threads that drive workers, in all processes.
+fn threads_of_all(cluster: &Cluster) -> usize {
+    let processes = if cluster.is_of_processes() { cluster.options().nodes } else { 1 };
+    cluster.thread_count() * processes
+}
+
 /// A cluster's topology, in words.
 #[must_use]
 pub fn topology_text(cluster: &Cluster) -> String {
     let options = cluster.options();
     let threads = cluster.thread_count();
+    if cluster.is_of_processes() {
+        return format!("{} processes over udp, {threads} OS threads in each", options.nodes);
+    }
     match options.topology {
         Topology::ThreadPerWorkerNumber => format!(
             "{} nodes in one process, {threads} OS threads, thread i drives worker i of every node",

@@ -13,6 +13,7 @@ mod check;
 pub mod consistency;
 mod floor;
 mod harness;
+mod members;
 pub mod object_store;
 pub mod pairs;
 mod progress;

@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 
 use crate::check::Check;
 use crate::floor::FloorReport;
+use crate::rows::for_each_partition;
 use crate::statistics::{Reason, Statistics};
 use crate::workload::Profile;
 
@@ -28,25 +29,24 @@ pub struct Load {
 }
 
 impl Load {
-    pub(crate) fn new(cluster: &Cluster, took: Duration) -> Self {
+    /// `memory_bytes` is that of all nodes.
+    pub(crate) fn new(cluster: &Cluster, memory_bytes: u64, took: Duration) -> Self {
         let mut rows = 0;
         let mut payload_bytes = 0;
         let mut snapshot = BucketSnapshot::default();
-        for partition in 0..cluster.configuration().partitioning.count() {
-            let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
-            let copies = cluster.configuration().copies(partition);
-            let node = &cluster.nodes()[usize::from(copies[0])];
-            for table in (0..u16::MAX).map_while(|number| node.table(number)) {
+        let is_table = |number: &u16| cluster.nodes()[0].table(*number).is_some();
+        for number in (0..u16::MAX).take_while(is_table) {
+            for_each_partition(cluster, number, |table, partition| {
+                let copies = cluster.configuration().copies(partition).len() as u64;
+                let row_bytes = 8 + table.layout().value_bytes as u64;
                 for bucket in 0..table.layout().buckets {
                     table.snapshot(partition, bucket, &mut snapshot);
                     let in_bucket = snapshot.rows().len() as u64;
-                    let row_bytes = 8 + table.layout().value_bytes as u64;
                     rows += in_bucket;
-                    payload_bytes += in_bucket * row_bytes * copies.len() as u64;
+                    payload_bytes += in_bucket * row_bytes * copies;
                 }
-            }
+            });
         }
-        let memory_bytes: u64 = cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum();
         Self {
             seconds: took.as_secs_f64(),
             rows,

@@ -11,7 +11,7 @@ use gannet_storage::{BucketSnapshot, Owner, Table};
 /// If the table is of another cluster.
 pub fn for_each_row(cluster: &Cluster, table: TableId, mut visit: impl FnMut(u64, &[u8])) {
     let mut snapshot = BucketSnapshot::default();
-    for_each_partition(cluster, table, |table, partition| {
+    for_each_partition(cluster, table.number(), |table, partition| {
         for bucket in 0..table.layout().buckets {
             table.snapshot(partition, bucket, &mut snapshot);
             snapshot.rows().for_each(|(key, value)| visit(key, value));
@@ -31,7 +31,7 @@ pub fn for_each_row_in_order(
 ) {
     let all = (Bound::Unbounded, Bound::Unbounded);
     let mut leaves = Vec::new();
-    for_each_partition(cluster, table, |table, partition| {
+    for_each_partition(cluster, table.number(), |table, partition| {
         table.scan(partition, all, Direction::Ascending, Owner::FREE, &mut leaves, |row| {
             row.value.into_iter().for_each(|value| visit(row.key, value));
             ControlFlow::Continue(())
@@ -39,13 +39,18 @@ pub fn for_each_row_in_order(
     });
 }
 
-/// Visits every partition of a table at its primary.
-fn for_each_partition(cluster: &Cluster, table: TableId, mut visit: impl FnMut(&Table, u16)) {
+/// Visits every partition of a table at its primary, or at the copy that this process has.
+pub(crate) fn for_each_partition(
+    cluster: &Cluster,
+    table: u16,
+    mut visit: impl FnMut(&Table, u16),
+) {
     let configuration = cluster.configuration();
     for partition in 0..configuration.partitioning.count() {
         let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
-        let primary = usize::from(configuration.primary(partition));
-        let table = cluster.nodes()[primary].table(table.number()).expect("a table of the cluster");
-        visit(table, partition);
+        let mut copies = configuration.copies(partition).iter();
+        let node = copies.find_map(|copy| cluster.node(usize::from(*copy)));
+        let node = node.expect("a process has a copy of everything");
+        visit(node.table(table).expect("a table of the cluster"), partition);
     }
 }

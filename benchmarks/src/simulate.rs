@@ -135,8 +135,8 @@ pub fn simulate<W: Workload>(
         }
         checks = workload.verify(simulation.cluster(), &sum.whole);
         checks.extend(check_replicas(simulation.cluster()));
-        if let Some(error) = sum.whole.first_error {
-            checks.push(Check::new("no transaction ended in an error", false, error.to_string()));
+        if let Some(error) = &sum.whole.first_error {
+            checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
         }
         let refused: u64 = simulation.cluster().nodes().iter().map(|node| node.refused()).sum();
         checks.push(Check::equal("requests refused", 0, i128::from(refused)));

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 
 use gannet_engine::Abort;
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use crate::workload::{Ran, Result};
 
@@ -66,7 +67,7 @@ impl From<Abort> for Reason {
 }
 
 /// Counts of one transaction type.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeTotals {
     /// Transactions begun.
     pub attempted: u64,
@@ -77,7 +78,7 @@ pub struct TypeTotals {
 }
 
 /// Counts over some interval.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// By transaction type.
     pub types: Vec<TypeTotals>,
@@ -86,7 +87,7 @@ pub struct Totals {
     /// By the workload's tallies.
     pub tallies: Vec<u64>,
     /// The first abort that was an error of the workload.
-    pub first_error: Option<Abort>,
+    pub first_error: Option<String>,
 }
 
 impl Totals {
@@ -130,7 +131,7 @@ impl Totals {
         let reason = Reason::from(abort);
         self.aborts[reason as usize] += 1;
         if reason == Reason::Error {
-            self.first_error.get_or_insert(abort);
+            self.first_error.get_or_insert_with(|| abort.to_string());
         }
     }
 
@@ -146,7 +147,7 @@ impl Totals {
         for (mine, theirs) in self.tallies.iter_mut().zip(&other.tallies) {
             *mine += theirs;
         }
-        self.first_error = self.first_error.or(other.first_error);
+        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
     }
 }
 

@@ -127,6 +127,9 @@ pub enum BenchmarkError {
     /// The system refused what connections need.
     #[error("cannot wait for connections: {0}; close programs or raise the limit of open files")]
     Runtime(std::io::Error),
+    /// Processes of one benchmark could not understand each other.
+    #[error("another process said what is no statistics: {0}; run the same program on all nodes")]
+    Exchange(serde_json::Error),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {

@@ -394,7 +394,7 @@ impl Cluster {
         for node in &self.nodes {
             node.create_table(number, name, layout)?;
         }
-        self.meet(&format!("creating table {number}, {name}, {layout:?}"))?;
+        self.meet(&format!("creating table {number}, {name}, {layout:?}"), String::new())?;
         Ok(TableId(number))
     }
 

@@ -62,20 +62,26 @@ impl Cluster {
         });
         members.keep_reporting(cluster.reporter(0))?;
         cluster.members = Some(members);
-        cluster.meet("starting")?;
+        cluster.meet("starting", String::new())?;
         Ok(cluster)
     }
 
-    /// Waits until every process of the cluster has come to the same point, and says the same of it. Returns at
-    /// once if all nodes are in this process.
+    /// Waits until every process of the cluster has come to the same point, where all do `what`; what each has said
+    /// there, by node. Returns at once if all nodes are in this process.
     ///
     /// # Errors
     /// [`ClusterError::Join`] if another process has come to a different point, or one has gone.
-    pub fn meet(&self, what: &str) -> Result<(), ClusterError> {
+    pub fn meet(&self, what: &str, said: String) -> Result<Vec<String>, ClusterError> {
         match &self.members {
-            Some(members) => Ok(members.meet(what)?),
-            None => Ok(()),
+            Some(members) => Ok(members.meet(what, said)?),
+            None => Ok(vec![said]),
         }
+    }
+
+    /// Whether its nodes are processes.
+    #[must_use]
+    pub fn is_of_processes(&self) -> bool {
+        self.members.is_some()
     }
 
     /// Why the cluster has halted, if it has: another of its processes has gone.

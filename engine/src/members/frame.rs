@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::NodeReport;
 
-/// Longest text; what members say is short.
-const TEXT_BYTES_MAX: usize = 64 << 10;
+/// Longest text.
+const TEXT_BYTES_MAX: usize = 4 << 20;
 const TAG_BYTES: usize = 32;
 const HEADER_BYTES: usize = 5;
 
@@ -30,8 +30,8 @@ pub(super) enum Frame {
     Hello(Hello),
     /// The other cannot be a member.
     Refused { reason: String },
-    /// It has come to a point where all members meet.
-    Arrived { point: u64, what: String },
+    /// It has come to a point where all members meet, to do `what`, and has something to say there.
+    Arrived { point: u64, what: String, said: String },
     /// How it is; every second.
     Report(NodeReport),
     /// It stops.
@@ -175,7 +175,10 @@ mod tests {
         let (a, b) = (hello(0, 1), hello(1, 2));
         let mut written = Seal::between(key, &a, &b);
         let mut bytes = Vec::new();
-        let frames = [Frame::Arrived { point: 1, what: "table".to_owned() }, Frame::Leaving];
+        let frames = [
+            Frame::Arrived { point: 1, what: "table".to_owned(), said: String::new() },
+            Frame::Leaving,
+        ];
         for frame in &frames {
             write(&mut bytes, frame, Some(&mut written)).unwrap();
         }

@@ -114,8 +114,8 @@ pub enum JoinError {
 /// What the threads of a member know.
 #[derive(Default)]
 struct State {
-    /// By node: what it said of each point that it has come to.
-    arrived: BTreeMap<usize, BTreeMap<u64, String>>,
+    /// By point, then node: what the node does there, and what it has said.
+    arrived: BTreeMap<u64, BTreeMap<usize, (String, String)>>,
     /// By node: what it last said of itself, and own reports since then.
     reports: BTreeMap<usize, (Option<NodeReport>, u64)>,
     /// Those whose connection has ended.
@@ -237,33 +237,31 @@ impl Members {
         state.on_halt = Some(Box::new(act));
     }
 
-    /// Waits until every member has come to the same point; `what` all of them do there.
-    pub(crate) fn meet(&self, what: &str) -> Result<(), JoinError> {
+    /// Waits until every member has come to the same point, where all do `what`; what each has said there, by node.
+    pub(crate) fn meet(&self, what: &str, said: String) -> Result<Vec<String>, JoinError> {
         let mut next = self.point.lock().unwrap_or_else(PoisonError::into_inner);
         let point = *next;
         *next += 1;
-        self.peers.say(&Frame::Arrived { point, what: what.to_owned() });
+        let (what, own) = (what.to_owned(), self.node);
+        let frame = Frame::Arrived { point, what: what.clone(), said: said.clone() };
+        self.peers.say(&frame);
         let mut state = self.shared.lock();
+        state.arrived.entry(point).or_default().insert(own, (what.clone(), said));
         loop {
+            if state.arrived.get(&point).is_some_and(|all| all.len() == self.incarnations.len()) {
+                break;
+            }
             if let Some(reason) = &state.halted {
                 return Err(JoinError::Halted(reason.clone()));
             }
-            let said = |node: usize| state.arrived.get(&node).and_then(|points| points.get(&point));
-            let others = (0..self.incarnations.len()).filter(|node| *node != self.node);
-            let answers: Option<Vec<_>> = others.map(|node| Some((node, said(node)?))).collect();
-            if let Some(answers) = answers {
-                let differing = answers.into_iter().find(|(_, other)| *other != what);
-                if let Some((node, other)) = differing {
-                    let (own, other) = (what.to_owned(), other.clone());
-                    return Err(JoinError::Different { own, node, other });
-                }
-                state.arrived.values_mut().for_each(|points| {
-                    points.remove(&point);
-                });
-                return Ok(());
-            }
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        let all = state.arrived.remove(&point).unwrap_or_default();
+        if let Some((node, (other, _))) = all.iter().find(|(_, (other, _))| *other != what) {
+            let (node, other) = (*node, other.clone());
+            return Err(JoinError::Different { own: what, node, other });
+        }
+        Ok(all.into_values().map(|(_, said)| said).collect())
     }
 
     /// Tells the others that this member stops.
@@ -457,8 +455,8 @@ fn attend(
 ) {
     let reason = loop {
         match frame::read(&mut stream, &mut seal) {
-            Ok(Frame::Arrived { point, what }) => {
-                shared.lock().arrived.entry(node).or_default().insert(point, what);
+            Ok(Frame::Arrived { point, what, said }) => {
+                shared.lock().arrived.entry(point).or_default().insert(node, (what, said));
                 shared.changed.notify_all();
             }
             Ok(Frame::Report(report)) => {

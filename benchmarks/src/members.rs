@@ -1,0 +1,136 @@
+//! What the processes of one benchmark tell each other: their statistics, and what their copies hold.
+//!
+//! Every process runs the same benchmark on its own node and ends with the same report. Each verifies the data by its
+//! own copies, of which it has one of everything.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use gannet_engine::Cluster;
+use gannet_storage::{BucketSnapshot, Owner};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::statistics::{Statistics, Totals};
+use crate::workload::BenchmarkError;
+
+/// [`Statistics`] in a form that can be said.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    whole: Totals,
+    measured: Totals,
+    /// By transaction type: values and how often each was recorded.
+    latencies: Vec<Vec<(u64, u64)>>,
+    seconds: f64,
+}
+
+fn pairs(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+    let recorded = histogram.iter_recorded();
+    recorded.map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
+}
+
+/// What every process said, by node.
+fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
+    cluster: &Cluster,
+    what: &str,
+    own: &T,
+) -> Result<Vec<T>, BenchmarkError> {
+    let text = serde_json::to_string(own).map_err(BenchmarkError::Exchange)?;
+    let said = cluster.meet(what, text)?;
+    said.iter().map(|text| serde_json::from_str(text).map_err(BenchmarkError::Exchange)).collect()
+}
+
+/// The statistics of all processes together, and the longest of their times.
+pub(crate) fn together(
+    cluster: &Cluster,
+    own: Statistics,
+    seconds: f64,
+) -> Result<(Statistics, f64), BenchmarkError> {
+    if !cluster.is_of_processes() {
+        return Ok((own, seconds));
+    }
+    let Statistics { whole, measured, latencies } = own;
+    let mut sum = Statistics::new(whole.types.len(), whole.tallies.len());
+    let told = Told { whole, measured, latencies: latencies.iter().map(pairs).collect(), seconds };
+    let all = exchanged(cluster, "adding up", &told)?;
+    let seconds = all.iter().map(|told| told.seconds).fold(0.0, f64::max);
+    for Told { whole, measured, latencies, .. } in all {
+        let mut one = Statistics::new(whole.types.len(), whole.tallies.len());
+        (one.whole, one.measured) = (whole, measured);
+        for (histogram, recorded) in one.latencies.iter_mut().zip(latencies) {
+            for (value, count) in recorded {
+                histogram.saturating_record_n(value, count);
+            }
+        }
+        sum.add(&one);
+    }
+    Ok((sum, seconds))
+}
+
+/// Table memory of all processes together.
+pub(crate) fn memory_bytes(cluster: &Cluster) -> Result<u64, BenchmarkError> {
+    let own: u64 = cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum();
+    Ok(exchanged(cluster, "loading", &own)?.into_iter().sum())
+}
+
+/// What a process's copies hold.
+#[derive(Default, Serialize, Deserialize)]
+struct Copies {
+    /// By partition: versions and rows of all tables, as one number.
+    digests: BTreeMap<u16, u64>,
+    locked: u64,
+    unindexed: u64,
+    gaps: u64,
+}
+
+/// Compares the copies of all processes by what each says of its own.
+///
+/// # Errors
+/// [`BenchmarkError::Cluster`] if one of them is gone.
+pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkError> {
+    let mut own = Copies::default();
+    let mut snapshot = BucketSnapshot::default();
+    for node in cluster.nodes() {
+        own.gaps += node.gaps();
+        for table in (0..u16::MAX).map_while(|number| node.table(number)) {
+            let held =
+                |partition: &u16| cluster.configuration().copies(*partition).contains(&node.id());
+            let partitions = 0..cluster.configuration().partitioning.count();
+            for partition in partitions.filter_map(|p| u16::try_from(p).ok()).filter(held) {
+                own.unindexed += table.index_differences(partition) as u64;
+                let digest = own.digests.entry(partition).or_default();
+                for bucket in 0..table.layout().buckets {
+                    table.snapshot(partition, bucket, &mut snapshot);
+                    own.locked += u64::from(snapshot.owner != Owner::FREE);
+                    let mut hasher = DefaultHasher::new();
+                    (*digest, snapshot.version).hash(&mut hasher);
+                    snapshot.rows().for_each(|row| row.hash(&mut hasher));
+                    *digest = hasher.finish();
+                }
+            }
+        }
+    }
+    let all = exchanged(cluster, "comparing copies", &own)?;
+    let digests: BTreeMap<_, Vec<_>> = all.iter().flat_map(|copies| &copies.digests).fold(
+        BTreeMap::new(),
+        |mut by, (p, digest)| {
+            by.entry(*p).or_insert_with(Vec::new).push(*digest);
+            by
+        },
+    );
+    let different =
+        digests.values().filter(|copies| copies.iter().any(|copy| *copy != copies[0])).count();
+    let sum = |of: fn(&Copies) -> u64| all.iter().map(of).sum::<u64>();
+    let gaps = sum(|copies| copies.gaps);
+    let detail = format!("{different} partitions differ, {gaps} updates missing");
+    Ok(vec![
+        Check::new("replicas equal byte for byte", different == 0 && gaps == 0, detail),
+        Check::equal("no lock held", 0, i128::from(sum(|copies| copies.locked))),
+        Check::equal(
+            "keys that differ between rows and index",
+            0,
+            i128::from(sum(|copies| copies.unindexed)),
+        ),
+    ])
+}
