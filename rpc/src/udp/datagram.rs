@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 "GN" | 2 u8 format (1) | 3 u8 0 open, 1 sealed
-//!    sealed only: 12 bytes nonce
+//!    sealed only: 32 bytes nonce
 //!    u16 bytes of a packet | packet        again and again; sealed: encrypted
 //!    sealed only: 16 bytes tag
 //! ```
@@ -75,10 +75,10 @@ impl Format {
     pub(super) fn finish(&mut self, datagram: &mut [u8], used: usize) -> usize {
         let Some(seal) = &mut self.seal else { return used };
         let (prefix, rest) = datagram.split_at_mut(PREFIX_BYTES);
-        let (nonce, rest) = rest.split_at_mut(NONCE_BYTES);
-        let (body, tag) = rest.split_at_mut(used - PREFIX_BYTES - NONCE_BYTES);
-        nonce.copy_from_slice(&seal.next_nonce());
-        seal.seal(nonce, prefix, body, &mut tag[..TAG_BYTES]);
+        let nonce = seal.next_nonce();
+        rest[..NONCE_BYTES].copy_from_slice(&nonce);
+        let (body, tag) = rest[NONCE_BYTES..].split_at_mut(used - PREFIX_BYTES - NONCE_BYTES);
+        tag[..TAG_BYTES].copy_from_slice(&seal.seal(&nonce, prefix, body));
         used + TAG_BYTES
     }
 
@@ -94,8 +94,7 @@ impl Format {
         match &self.seal {
             None if !is_sealed => Ok(PREFIX_BYTES..end),
             Some(seal) if is_sealed => {
-                let (nonce, sealed) =
-                    rest.split_at_mut_checked(NONCE_BYTES).ok_or(Refusal::Foreign)?;
+                let (nonce, sealed) = rest.split_first_chunk_mut().ok_or(Refusal::Foreign)?;
                 let begin = PREFIX_BYTES + NONCE_BYTES;
                 let body = seal.open(nonce, &*prefix, sealed).ok_or(Refusal::Unauthentic)?;
                 Ok(begin..begin + body)
