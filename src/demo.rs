@@ -24,14 +24,14 @@ use crate::units::parse_bytes;
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Nodes, each of which is a process.
-    #[arg(long, default_value_t = 3)]
-    nodes: usize,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    nodes: u8,
     /// Copies of every row, at most one per node [default: 3, or fewer for fewer nodes].
     #[arg(long)]
     replicas: Option<usize>,
     /// Workers of each node.
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    threads: u8,
     /// Table memory of each node, such as 512MiB.
     #[arg(long, default_value = "256MiB", value_parser = parse_bytes)]
     memory: usize,
@@ -62,11 +62,12 @@ pub(crate) enum CommandError {
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let folder = Folder::new()?;
     let key = folder.write_key()?;
-    let addresses = free_addresses(arguments.nodes, arguments.threads);
-    let addresses = addresses.ok_or(CommandError::Ports(arguments.nodes * arguments.threads))?;
+    let (count, threads) = (usize::from(arguments.nodes), usize::from(arguments.threads));
+    let addresses = free_addresses(count, threads);
+    let addresses = addresses.ok_or(CommandError::Ports(count * threads))?;
     let members: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let mut nodes = Vec::new();
-    for number in 0..arguments.nodes {
+    for number in 0..count {
         nodes.push(Node::start(number, &members.join(","), &key, &folder, &arguments)?);
     }
     let mut addresses = Vec::new();
@@ -105,7 +106,14 @@ impl Node {
         let log = folder.path().join(format!("node-{number}.log"));
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .args(["serve", "--stop-with-parent", "--listen", "127.0.0.1:0"])
+            .args([
+                "serve",
+                "--stop-with-parent",
+                "--listen",
+                "127.0.0.1:0",
+                "--join-timeout",
+                "30s",
+            ])
             .args(["--node", &number.to_string(), "--members", members])
             .arg("--cluster-key")
             .arg(key)

@@ -33,7 +33,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a benchmark on a cluster in this process, and verify its data.
+    /// Run a benchmark on a cluster of its own, and verify its data.
     Bench(Box<bench::Arguments>),
     /// Start a cluster of processes on this host, and its shell.
     Demo(demo::Arguments),

@@ -14,7 +14,8 @@ pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("gannet-{}", std::process::id()));
+        let number = getrandom::u64()?;
+        let path = std::env::temp_dir().join(format!("gannet-{number:016x}"));
         fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
@@ -44,7 +45,7 @@ impl Drop for Folder {
 
 /// Addresses on the loopback of `nodes` nodes with a worker each for `threads` ports that are free, for UDP and for TCP.
 pub(crate) fn free_addresses(nodes: usize, threads: usize) -> Option<Vec<SocketAddr>> {
-    let count = nodes * threads;
+    let count = nodes.saturating_mul(threads);
     let is_free = |port: u16| {
         let address = (Ipv4Addr::LOCALHOST, port);
         UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok()

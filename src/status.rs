@@ -1,12 +1,13 @@
 //! `gannet status`: how the nodes of a cluster are, as one of them sees it.
 //!
-//! Exit codes: 0 all nodes are up, 1 one is not, 2 the cluster could not be asked.
+//! Exit codes: 0 all nodes are up, 1 one is not or the cluster has halted, 2 it could not be asked.
 
 use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use gannet_frontend::{AddressError, ServerAddress};
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, Row};
 
 use crate::connection::{Credentials, parse_address};
@@ -67,7 +68,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         let (client, connection) = config.connect(tls).await?;
         // Its error, if any, is that of the next statement too.
         tokio::spawn(async { connection.await.unwrap_or_default() });
-        let before = client.query(NODES, &[]).await?;
+        let before = match client.query(NODES, &[]).await {
+            Err(error) if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) => {
+                println!("{}", error.as_db_error().map_or("halted", DbError::message));
+                return Ok(false);
+            }
+            before => before?,
+        };
         tokio::time::sleep(interval).await;
         let after = client.query(NODES, &[]).await?;
         print(&client, &before, &after, interval).await

@@ -92,6 +92,37 @@ fn other_shapes_of_a_cluster_run_and_verify() {
 }
 
 #[test]
+fn workloads_run_inside_of_processes_and_verify() {
+    for (workload, nodes) in [
+        ("tatp --processes --subscribers 2000", 3),
+        ("smallbank --processes --trusted-network --accounts 2000 --nodes 2 --replicas 2", 2),
+        ("skew --processes --pairs 20 --transactions 6000", 3),
+        ("ranges --processes --groups 50 --coroutines 2", 3),
+    ] {
+        let short = if workload.contains("--transactions") { "--memory 128MiB" } else { SHORT };
+        let output = gannet(&format!("{workload} {short}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{workload}: {text}{errors}");
+        let topology = format!("{nodes} processes over udp, 1 OS threads in each");
+        assert!(text.contains(&topology) && text.contains("verify: passed"), "{workload}: {text}");
+        assert_eq!(text.matches("replicas equal byte for byte: 0").count(), 1, "{text}");
+    }
+}
+
+/// One process without a rule of the protocol is enough for the others to notice.
+#[cfg(feature = "mutants")]
+#[test]
+fn verification_fails_in_processes_without_a_rule() {
+    let output = gannet(
+        "skew --processes --pairs 20 --mutant SkipValidation --duration 500ms --memory 128MiB",
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("FAILED"), "{text}");
+}
+
+#[test]
 fn the_json_report_has_its_fields() {
     let path = std::env::temp_dir().join(format!("gannet-report-{}.json", std::process::id()));
     let output = gannet(&format!(
@@ -158,6 +189,10 @@ fn bad_input_is_an_error_that_says_what_to_do() {
             "--node is 2; use 0 or 1",
         ),
         ("rpc --transport udp --node 0 --addresses 127.0.0.1:7000", "use two, one for each node"),
+        ("tatp --processes --replicas 2", "use 3 with 3 processes"),
+        ("tatp --processes --sql", "--sql is for nodes in one process"),
+        ("tatp --processes --floor", "--floor is for nodes in one process"),
+        ("pairs --processes --nodes 0", "the number of nodes is 0"),
         ("skew --pairs 0", "--pairs is 0"),
         ("ranges --groups 0", "--groups is 0"),
         ("sql select --rows 0", "--rows is 0"),

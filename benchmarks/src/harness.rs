@@ -207,7 +207,7 @@ fn measure<W: Workload>(
     }
     let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
     for completion in completions {
-        if let Some(statistics) = completion.wait().map_err(gannet_engine::ClusterError::from)? {
+        if let Some(statistics) = completion.wait().map_err(|lost| cluster.loss(lost))? {
             sum.add(&statistics);
         }
     }

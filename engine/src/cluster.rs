@@ -251,23 +251,29 @@ impl Cluster {
             let transport = fabric.take(node, worker, &peers[node], &peers);
             seats[thread_of(node, worker)].push((self.seat(node, worker), transport));
         }
-        self.start(seats.into_iter().zip(parkings).collect())
+        let first_core = (count <= cores()).then_some(0);
+        self.start(seats.into_iter().zip(parkings).collect(), first_core)
     }
 
-    /// Starts a thread for each list of seats.
+    /// Starts a thread for each list of seats, each on a core of its own from the first one on, if there is one.
     pub(crate) fn start<T: Transport>(
         &mut self,
         threads: Vec<(Vec<(Seat, T)>, Parking)>,
+        first_core: Option<usize>,
     ) -> Result<(), ClusterError> {
         let count = threads.len();
         self.shared.busy_threads.store(count, Ordering::Release);
         for (index, (seats, parking)) in threads.into_iter().enumerate() {
             let shared = Arc::clone(&self.shared);
-            let core = (count <= cores()).then_some(index);
+            let core = first_core.map(|first| first + index);
             let thread = std::thread::Builder::new()
                 .name(format!("gannet-{index}"))
                 .spawn(move || drive(seats, &parking, core, &shared))
-                .map_err(ClusterError::Thread)?;
+                .map_err(|error| {
+                    // Those that run wait for no others.
+                    self.shared.busy_threads.store(0, Ordering::Release);
+                    ClusterError::Thread(error)
+                })?;
             self.threads.push(thread);
         }
         Ok(())
@@ -384,6 +390,18 @@ impl Cluster {
         // Nothing panics while it is held, so a poisoned lock guards nothing broken.
         let _one_at_a_time =
             self.creating_table.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let created = self.create_here(name, layout);
+        let reason = created.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let all = self.meet(&format!("creating table {name}, {layout:?}"), reason)?;
+        let failed = all.into_iter().enumerate().find(|(_, reason)| !reason.is_empty());
+        match (created, failed) {
+            (Ok(_), Some((node, reason))) => Err(JoinError::Elsewhere { node, reason }.into()),
+            (created, _) => created,
+        }
+    }
+
+    /// Creates the table on the nodes that are in this process.
+    fn create_here(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
         let number = self.nodes[0].next_table().ok_or(ClusterError::TooManyTables)?;
         if self.table(name).is_some() {
             return Err(ClusterError::TableExists(name.to_owned()));
@@ -394,7 +412,6 @@ impl Cluster {
         for node in &self.nodes {
             node.create_table(number, name, layout)?;
         }
-        self.meet(&format!("creating table {number}, {name}, {layout:?}"), String::new())?;
         Ok(TableId(number))
     }
 
@@ -504,7 +521,7 @@ impl Cluster {
         T: Send + 'static,
         E: From<Abort> + Send + 'static,
     {
-        Ok(self.submit(body)?.wait()?)
+        self.submit(body)?.wait().map_err(|lost| self.loss(lost))
     }
 
     /// Finishes the accepted jobs and ends the threads.
@@ -522,9 +539,7 @@ impl Cluster {
             // A worker that panicked has printed why; the others end all the same.
             let _ = thread.join();
         }
-        if let Some(members) = &self.members {
-            members.leave();
-        }
+        self.leave();
     }
 }
 

@@ -166,6 +166,10 @@ fn poll_until_closed<T: Transport>(
         polls = polls.wrapping_add(1);
         if polls.is_multiple_of(POLLS_PER_REPORT) {
             report(workers);
+            // Relaxed: it is looked at again.
+            if shared.halted.load(Ordering::Relaxed) {
+                return End::Halted;
+            }
         }
         let now_ns = clock.now_ns();
         let mut progressed = false;

@@ -7,12 +7,14 @@
 //! all have started.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gannet_rpc::{Parking, UdpOptions, UdpPort};
 
-use crate::cluster::{Cluster, ClusterError, ClusterOptions, configuration};
+use crate::cluster::{Cluster, ClusterError, ClusterOptions, configuration, cores};
+use crate::completion::Lost;
 use crate::members::{JoinError, Members, Membership, refused};
 
 /// Version of everything that members say to each other: of packets, requests, records and frames.
@@ -51,7 +53,7 @@ impl Cluster {
             cluster.wakers.push(parking.waker());
             threads.push((vec![(cluster.seat(node, worker), port)], parking));
         }
-        cluster.start(threads)?;
+        cluster.start(threads, first_core(&cluster.options().clone(), membership))?;
         let (shared, wakers) = (Arc::clone(&cluster.shared), cluster.wakers.clone());
         members.on_halt(move || {
             // Release: pairs with the Acquire of the threads.
@@ -90,10 +92,33 @@ impl Cluster {
         self.members.as_ref()?.halted()
     }
 
+    /// Tells the other processes that this one stops; for them the cluster halts.
+    pub fn leave(&self) {
+        if let Some(members) = &self.members {
+            members.leave();
+        }
+    }
+
+    /// Why a job has given no result: another process has gone, or what the completion knows.
+    #[must_use]
+    pub fn loss(&self, lost: Lost) -> ClusterError {
+        self.halted().map_or(lost.into(), |reason| JoinError::Halted(reason).into())
+    }
+
     /// Why a job is not accepted.
     pub(crate) fn refusal(&self) -> ClusterError {
         self.halted().map_or(ClusterError::Busy, |reason| JoinError::Halted(reason).into())
     }
+}
+
+/// The core of the first worker, if all members on this host find one for each of theirs.
+fn first_core(options: &ClusterOptions, membership: &Membership) -> Option<usize> {
+    let own = membership.addresses[membership.node].ip();
+    let on_this_host = |members: &[SocketAddr]| {
+        members.iter().filter(|address| address.ip() == own).count() * options.threads
+    };
+    let first = on_this_host(&membership.addresses[..membership.node]);
+    (on_this_host(&membership.addresses) <= cores()).then_some(first)
 }
 
 fn open_port(worker: usize, membership: &Membership) -> Result<UdpPort, ClusterError> {
@@ -109,10 +134,12 @@ fn open_port(worker: usize, membership: &Membership) -> Result<UdpPort, ClusterE
 
 /// What members must agree on.
 fn settings(options: &ClusterOptions, membership: &Membership) -> BTreeMap<String, String> {
+    let members: Vec<_> = membership.addresses.iter().map(ToString::to_string).collect();
     let mtu = membership.mtu.map_or_else(|| "automatic".to_owned(), |mtu| mtu.to_string());
     let all = [
         ("protocol version", PROTOCOL.to_string()),
         ("cluster name", membership.cluster.clone()),
+        ("members", members.join(",")),
         ("nodes", options.nodes.to_string()),
         ("replicas", options.replicas.to_string()),
         ("threads", options.threads.to_string()),

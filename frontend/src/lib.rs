@@ -29,7 +29,7 @@ mod value;
 pub use array::Element;
 pub use database::Database;
 pub use error::SqlError;
-pub use server::{ServerError, ServerOptions, TlsError, Users, UsersError, add_user, serve};
+pub use server::{Server, ServerError, ServerOptions, TlsError, Users, UsersError, add_user};
 pub use server_address::{AddressError, ServerAddress, SslMode};
 pub use session::{
     CancelHandle, Column, CopyFormat, CopyOptions, PreparedStatement, Session, StatementResult,

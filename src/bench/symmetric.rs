@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
@@ -42,7 +42,9 @@ pub(crate) enum ProcessesError {
     Ports(usize),
     #[error(transparent)]
     Key(#[from] ClusterKeyError),
-    #[error("node {0} ended without a report; what it says is above")]
+    #[error("the number of nodes is 0; use at least 1")]
+    NoNodes,
+    #[error("node {0} ended without a report; what node 0 says is above")]
     Failed(usize),
 }
 
@@ -77,6 +79,9 @@ impl Processes {
 
     /// Runs this command in `nodes` processes with `threads` workers each; whether the data were right.
     pub(super) fn run(&self, nodes: usize, threads: usize) -> Result<bool, ProcessesError> {
+        if nodes == 0 {
+            return Err(ProcessesError::NoNodes);
+        }
         let folder = Folder::new()?;
         let key = if self.trusted_network { None } else { Some(folder.write_key()?) };
         let addresses = free_addresses(nodes, threads);
@@ -93,6 +98,10 @@ impl Processes {
             ]);
             if let Some(key) = &key {
                 command.arg("--member-key").arg(key);
+            }
+            if node > 0 {
+                // What is wrong with the command would be said as often as there are nodes.
+                command.stderr(Stdio::null());
             }
             started.push(Running(command.spawn()?));
         }

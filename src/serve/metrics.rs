@@ -6,8 +6,8 @@
 
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::net::TcpListener;
+use std::sync::Weak;
 use std::time::Duration;
 
 use gannet_engine::{Cluster, NodeReport, NodeState, NodeStatus};
@@ -22,26 +22,32 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 /// After a failed accept, such as by too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves metrics on a thread of its own, until the process ends; the address.
+/// Listens where metrics are to be asked for.
 ///
 /// # Errors
-/// What the system says if it refuses the address or the thread.
-pub(super) fn serve(listen: &str, cluster: Arc<Cluster>) -> std::io::Result<SocketAddr> {
+/// What the system says if it refuses the address.
+pub(super) fn bind(listen: &str) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
+    Ok(listener)
+}
+
+/// Serves metrics on a thread of its own, until the process ends.
+///
+/// # Errors
+/// What the system says if it refuses the thread.
+pub(super) fn serve(listener: TcpListener, cluster: Weak<Cluster>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let listener = {
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?
     };
-    std::thread::Builder::new().name("gannet-metrics".to_owned()).spawn(move || {
-        runtime.block_on(accept(&listener, &cluster));
-    })?;
-    Ok(address)
+    tracing::info!("metrics at http://{}/metrics", listener.local_addr()?);
+    let serve = move || runtime.block_on(accept(&listener, &cluster));
+    std::thread::Builder::new().name("gannet-metrics".to_owned()).spawn(serve).map(drop)
 }
 
-async fn accept(listener: &tokio::net::TcpListener, cluster: &Arc<Cluster>) {
+async fn accept(listener: &tokio::net::TcpListener, cluster: &Weak<Cluster>) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -51,7 +57,7 @@ async fn accept(listener: &tokio::net::TcpListener, cluster: &Arc<Cluster>) {
                 continue;
             }
         };
-        let cluster = Arc::clone(cluster);
+        let cluster = Weak::clone(cluster);
         let answer = service_fn(move |request: Request<Incoming>| {
             let answer = answer(&request, &cluster);
             async move { Ok::<_, Infallible>(answer) }
@@ -64,12 +70,16 @@ async fn accept(listener: &tokio::net::TcpListener, cluster: &Arc<Cluster>) {
     }
 }
 
-fn answer(request: &Request<Incoming>, cluster: &Cluster) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, cluster: &Weak<Cluster>) -> Response<Full<Bytes>> {
     let is_known = request.uri().path() == "/metrics";
     let (status, text) = match (request.method(), is_known) {
-        (&Method::GET, true) => {
-            (StatusCode::OK, exposition(&cluster.status(), |node| cluster.node(node).is_some()))
-        }
+        (&Method::GET, true) => match cluster.upgrade() {
+            Some(cluster) => {
+                let is_here = |node| cluster.node(node).is_some();
+                (StatusCode::OK, exposition(&cluster.status(), is_here))
+            }
+            None => (StatusCode::SERVICE_UNAVAILABLE, "this node stops\n".to_owned()),
+        },
         (_, true) => (StatusCode::METHOD_NOT_ALLOWED, "use GET\n".to_owned()),
         (_, false) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
     };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use gannet_engine::{Cluster, ClusterError};
-use gannet_frontend::{Database, ServerError, ServerOptions, SqlError, Users, UsersError};
+use gannet_frontend::{Database, Server, ServerError, ServerOptions, SqlError, Users, UsersError};
 use tracing::level_filters::LevelFilter;
 
 use settings::{Settings, SettingsError};
@@ -56,6 +56,8 @@ pub(crate) enum CommandError {
     Cluster(#[from] ClusterError),
     #[error("cannot offer metrics at {listen}: {source}; choose another --metrics")]
     Metrics { listen: String, source: std::io::Error },
+    #[error("the operating system refused a thread: {0}")]
+    Thread(std::io::Error),
     #[error("cannot open the database: {0}")]
     Database(#[from] SqlError),
     #[error(transparent)]
@@ -95,19 +97,23 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
         shutdown_timeout: settings.shutdown_timeout.unwrap_or(defaults.shutdown_timeout),
         listen: settings.listen.clone().unwrap_or(defaults.listen),
     };
-    let cluster = match settings.cluster()? {
+    // Everything that can be wrong on this host is found before the other members count on it.
+    let metrics = settings.metrics.as_ref().map(|listen| {
+        metrics::bind(listen)
+            .map_err(|source| CommandError::Metrics { listen: listen.clone(), source })
+    });
+    let metrics = metrics.transpose()?;
+    let server = Server::bind(options)?;
+    let cluster = Arc::new(match settings.cluster()? {
         (cluster, None) => Cluster::open(cluster)?,
         (cluster, Some(membership)) => Cluster::join(cluster, &membership)?,
-    };
-    let cluster = Arc::new(cluster);
-    if let Some(listen) = &settings.metrics {
-        let served = metrics::serve(listen, Arc::clone(&cluster));
-        let address =
-            served.map_err(|source| CommandError::Metrics { listen: listen.clone(), source })?;
-        tracing::info!("metrics at http://{address}/metrics");
+    });
+    if let Some(listener) = metrics {
+        metrics::serve(listener, Arc::downgrade(&cluster)).map_err(CommandError::Thread)?;
     }
-    let database = Database::open(cluster)?;
-    gannet_frontend::serve(database, options, |address| println!("listening on {address}"))?;
+    let database = Database::open(Arc::clone(&cluster))?;
+    server.serve(database, |address| println!("listening on {address}"))?;
+    cluster.leave();
     Ok(())
 }
 

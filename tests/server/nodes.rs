@@ -216,6 +216,14 @@ fn the_death_of_a_process_is_an_error_to_clients_and_not_a_hang() {
     let error = plan.failure(1, &[]);
     assert!(error.contains("node 1 has been here before"), "{error}");
     assert!(nodes.iter_mut().all(Server::is_running));
+    let (text, all_up) = status(&nodes[1]);
+    assert!(!all_up && text.contains("node 1 at"), "{text}");
+    // The first node calls nobody to become a member, and is told nevertheless.
+    let mut first = nodes.remove(0);
+    first.signal("KILL");
+    first.wait();
+    let error = plan.failure(0, &[]);
+    assert!(error.contains("node 0 has been here before"), "{error}");
 }
 
 #[test]
@@ -237,6 +245,20 @@ fn who_does_not_fit_is_refused_with_the_reason() {
     fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
     let error = plan.failure(1, &["--cluster-key", other.to_str().unwrap()]);
     assert!(error.contains("chmod 600"), "{error}");
+    let elsewhere = format!("{},127.0.0.1:1", plan.members.rsplit_once(',').unwrap().0);
+    let error = plan.failure(1, &["--members", &elsewhere]);
+    assert!(error.contains("members: node 0 has"), "{error}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let _taken = TcpListener::bind(&taken).unwrap();
+    let error = plan.failure(1, &["--listen", &taken]);
+    assert!(error.contains("cannot listen on"), "{error}");
+    let error = plan.failure(1, &["--metrics", &taken]);
+    assert!(error.contains("choose another --metrics"), "{error}");
+    // Strangers are no members, whatever they say.
+    let address = plan.members.split(',').next().unwrap();
+    for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 5], &[255; 64], b"\x02\0\0\0\x01{}"] {
+        TcpStream::connect(address).unwrap().write_all(said).unwrap();
+    }
     let error = plan.failure(0, &[]);
     assert!(error.contains("is in use"), "{error}");
     let error = plan.failure(7, &[]);

@@ -3,9 +3,10 @@
 //! ```text
 //! u32 length of the text | u8 1 if sealed | text: JSON | 32 bytes: HMAC-SHA-256, or zeros
 //! ```
-//! Little-endian. With a cluster key every frame is sealed, but for a [`Frame::Refused`] to somebody who has another. The
-//! first frame each way is sealed with the cluster key itself; those behind it with a key made of it and of both
-//! members' nonces, over their number too, so that nothing said in another connection can be said again.
+//! Little-endian. With a cluster key every frame is sealed, but for a [`Frame::Refused`] to somebody who has another:
+//! that is believed, and at worst keeps a process from starting. The first frame each way is sealed with the cluster
+//! key itself; those behind it with a key made of it and of both members' nonces, over their number too. A greeting
+//! ends with such frames both ways, so that what was said in another connection does not make a member.
 //!
 //! *Not here*: what is said when, in `greeting` and in `mod`.
 
@@ -20,6 +21,8 @@ use crate::statistics::NodeReport;
 
 /// Longest text.
 const TEXT_BYTES_MAX: usize = 4 << 20;
+/// Longest text of a first frame, which anybody can send.
+const GREETING_BYTES_MAX: usize = 64 << 10;
 const TAG_BYTES: usize = 32;
 const HEADER_BYTES: usize = 5;
 
@@ -28,8 +31,12 @@ const HEADER_BYTES: usize = 5;
 pub(super) enum Frame {
     /// Who it is, and how it is set up.
     Hello(Hello),
+    /// What it has said was heard, by whom it was said to.
+    Confirmed,
     /// The other cannot be a member.
     Refused { reason: String },
+    /// The other is to wait until it is called.
+    WillCall,
     /// It has come to a point where all members meet, to do `what`, and has something to say there.
     Arrived { point: u64, what: String, said: String },
     /// How it is; every second.
@@ -108,7 +115,7 @@ pub(super) enum FrameError {
     Ended,
     #[error("the connection has broken: {0}")]
     Broken(io::Error),
-    #[error("it has another cluster key")]
+    #[error("what it said is not sealed with the cluster key, or is damaged")]
     Key,
     #[error("it does not speak the protocol of members of a cluster")]
     Malformed,
@@ -127,7 +134,9 @@ pub(super) fn write(
     seal: Option<&mut Seal>,
 ) -> io::Result<()> {
     let text = serde_json::to_vec(frame).map_err(io::Error::other)?;
-    let length = u32::try_from(text.len()).map_err(io::Error::other)?;
+    let length = u32::try_from(text.len()).ok().filter(|_| text.len() <= TEXT_BYTES_MAX);
+    let length =
+        length.ok_or_else(|| io::Error::other("more was to be said than a frame holds"))?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.push(u8::from(seal.is_some()));
     bytes.extend_from_slice(&text);
@@ -136,13 +145,15 @@ pub(super) fn write(
     stream.write_all(&bytes)
 }
 
-/// Reads a frame. In clear only a refusal is taken.
+/// Reads a frame. In clear only a refusal is taken, as the first one.
 pub(super) fn read(stream: &mut impl Read, seal: &mut Seal) -> Result<Frame, FrameError> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header)?;
     let [a, b, c, d, is_sealed] = header;
     let length = u32::from_le_bytes([a, b, c, d]) as usize;
-    if length > TEXT_BYTES_MAX || is_sealed > 1 {
+    let is_first = seal.number == 0;
+    let allowed = if is_first { GREETING_BYTES_MAX } else { TEXT_BYTES_MAX };
+    if length > allowed || is_sealed > 1 {
         return Err(FrameError::Malformed);
     }
     let mut text = vec![0; length];
@@ -154,7 +165,7 @@ pub(super) fn read(stream: &mut impl Read, seal: &mut Seal) -> Result<Frame, Fra
     }
     let frame = serde_json::from_slice(&text).map_err(|_| FrameError::Malformed)?;
     match frame {
-        Frame::Refused { .. } => Ok(frame),
+        Frame::Refused { .. } if is_first => Ok(frame),
         _ if is_sealed == 1 => Ok(frame),
         _ => Err(FrameError::Malformed),
     }

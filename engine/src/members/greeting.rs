@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! caller (the greater number)    Hello ──────────────────────▶  called: right key, right settings, not there yet
-//!                                ◀────────────── Hello, or Refused
+//!                                ◀────────────── Hello, or Refused, or WillCall
+//!                                Confirmed ──────────────────▶
+//!                                ◀────────────────── Confirmed
 //! ```
 //! Whoever is refused ends with the reason; the called one goes on waiting for the right ones.
 
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -15,6 +18,9 @@ use crate::members::frame::{self, Frame, FrameError, Hello, Seal};
 
 /// Longest wait for the other's part of a greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reads of one frame of a greeting, which is short.
+const READS_MAX: u32 = 16;
 
 /// A connection to a member that was greeted.
 #[derive(Debug)]
@@ -42,6 +48,42 @@ impl Greeted {
         let receiving = Seal::between(key, &hello, own);
         Self { hello, stream, sending, receiving }
     }
+
+    /// Shows the other that its part of the greeting was heard just now.
+    fn confirm(&mut self) -> Result<(), FrameError> {
+        Ok(frame::write(&mut self.stream, &Frame::Confirmed, Some(&mut self.sending))?)
+    }
+
+    /// Waits until the other has shown the same; from then on it may be silent.
+    fn be_confirmed(&mut self) -> Result<(), FrameError> {
+        let mut patient = Patient { stream: &self.stream, reads_left: READS_MAX };
+        match frame::read(&mut patient, &mut self.receiving)? {
+            Frame::Confirmed => Ok(self.stream.set_read_timeout(None)?),
+            _ => Err(FrameError::Malformed),
+        }
+    }
+}
+
+/// Why a caller is not taken.
+pub(super) enum Objection {
+    /// It does not fit.
+    Refuse(String),
+    /// It will be called.
+    WillCall,
+}
+
+/// A stream of a greeting: so many reads, each of which may take its time, and no more.
+struct Patient<'s> {
+    stream: &'s TcpStream,
+    reads_left: u32,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let timed_out = || std::io::Error::other("the greeting takes too long");
+        self.reads_left = self.reads_left.checked_sub(1).ok_or_else(timed_out)?;
+        self.stream.read(bytes)
+    }
 }
 
 /// Calls the member `node` at an address.
@@ -56,55 +98,82 @@ pub(super) fn call(
     prepare(&stream).map_err(unreachable)?;
     let mut seal = Seal::new(key);
     frame::write(&mut stream, &Frame::Hello(own.clone()), Some(&mut seal)).map_err(unreachable)?;
-    match frame::read(&mut stream, &mut Seal::new(key)) {
+    let mut patient = Patient { stream: &stream, reads_left: READS_MAX };
+    match frame::read(&mut patient, &mut Seal::new(key)) {
         Ok(Frame::Hello(hello)) if hello.node == node => {
-            let _ = stream.set_read_timeout(None);
-            Ok(Greeted::new(key, own, hello, stream))
+            let mut greeted = Greeted::new(key, own, hello, stream);
+            greeted.confirm().and_then(|()| greeted.be_confirmed()).map_err(
+                |error| match error {
+                    FrameError::Key => CallError::Refused(error.to_string()),
+                    _ => CallError::Unreachable,
+                },
+            )?;
+            Ok(greeted)
         }
         Ok(Frame::Hello(hello)) => {
             Err(CallError::Refused(format!("it is node {} and not {node}", hello.node)))
         }
         Ok(Frame::Refused { reason }) => Err(CallError::Refused(reason)),
+        Ok(Frame::WillCall) => Err(CallError::Unreachable),
         Ok(_) => Err(CallError::Refused(FrameError::Malformed.to_string())),
         Err(FrameError::Ended | FrameError::Broken(_)) => Err(CallError::Unreachable),
         Err(error) => Err(CallError::Refused(error.to_string())),
     }
 }
 
-/// Answers a call; a reason if the caller was refused.
+/// Answers a call; a reason if the caller was refused, none if it will be called.
 ///
 /// `objection` is what else there is against a caller that says who it is.
 pub(super) fn answer(
     mut stream: TcpStream,
     own: &Hello,
     key: Option<&ClusterKey>,
-    objection: impl FnOnce(&Hello) -> Option<String>,
-) -> Result<Greeted, String> {
-    prepare(&stream).map_err(|error| error.to_string())?;
-    let reason = match frame::read(&mut stream, &mut Seal::new(key)) {
+    objection: impl FnOnce(&Hello) -> Option<Objection>,
+) -> Result<Greeted, Option<String>> {
+    let failed = |error: FrameError| Some(error.to_string());
+    prepare(&stream).map_err(|error| failed(error.into()))?;
+    let mut patient = Patient { stream: &stream, reads_left: READS_MAX };
+    let heard = frame::read(&mut patient, &mut Seal::new(key));
+    let mut seal = Seal::new(key);
+    let (reply, seal) = match heard {
         Ok(Frame::Hello(hello)) => match objection(&hello) {
             None => {
-                let mut seal = Seal::new(key);
-                let answered =
-                    frame::write(&mut stream, &Frame::Hello(own.clone()), Some(&mut seal));
-                answered.map_err(|error| error.to_string())?;
-                let _ = stream.set_read_timeout(None);
-                return Ok(Greeted::new(key, own, hello, stream));
+                frame::write(&mut stream, &Frame::Hello(own.clone()), Some(&mut seal))
+                    .map_err(|error| failed(error.into()))?;
+                let mut greeted = Greeted::new(key, own, hello, stream);
+                greeted.be_confirmed().and_then(|()| greeted.confirm()).map_err(failed)?;
+                return Ok(greeted);
             }
-            Some(reason) => reason,
+            Some(Objection::Refuse(reason)) => (Frame::Refused { reason }, Some(&mut seal)),
+            Some(Objection::WillCall) => (Frame::WillCall, Some(&mut seal)),
         },
-        Ok(_) | Err(FrameError::Malformed) => FrameError::Malformed.to_string(),
-        Err(FrameError::Key) => {
-            format!(
-                "its cluster key is not that of node {}: give all nodes the same file",
-                own.node
-            )
+        Ok(_) | Err(FrameError::Malformed) => {
+            let reason = "it does not speak the protocol of members of a cluster".to_owned();
+            (Frame::Refused { reason }, None)
         }
-        Err(error @ (FrameError::Ended | FrameError::Broken(_))) => return Err(error.to_string()),
+        Err(FrameError::Key) => (Frame::Refused { reason: other_key(own, key) }, None),
+        Err(error) => return Err(failed(error)),
     };
     // The caller may be gone already.
-    let _ = frame::write(&mut stream, &Frame::Refused { reason: reason.clone() }, None);
-    Err(reason)
+    let _ = frame::write(&mut stream, &reply, seal);
+    match reply {
+        Frame::Refused { reason } => Err(Some(reason)),
+        _ => Err(None),
+    }
+}
+
+/// What to tell somebody whose frame does not open.
+fn other_key(own: &Hello, key: Option<&ClusterKey>) -> String {
+    match key {
+        Some(_) => format!(
+            "its cluster key is not that of node {}, or it has none: give all nodes the same file",
+            own.node
+        ),
+        None => format!(
+            "it has a cluster key, and node {} trusts the network: tell all nodes the same",
+            own.node
+        ),
+    }
 }
 
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {

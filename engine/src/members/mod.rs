@@ -14,23 +14,21 @@
 //! *Not here*: requests, in crate `rpc`; changes of the membership, which need recovery.
 
 mod frame;
+mod gather;
 mod greeting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
-use crate::members::frame::{Frame, FrameError, Hello, Seal};
-use crate::members::greeting::{CallError, Greeted, answer, call, difference};
+use crate::members::frame::{Frame, FrameError, Seal};
+use crate::members::gather::gather;
 use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
 
-/// Between two calls of a member that is not there yet.
-const CALL_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two reports of a member.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Reports of others may be this late before they count as missing.
@@ -97,6 +95,14 @@ pub enum JoinError {
         node: usize,
         /// What it does.
         other: String,
+    },
+    /// Another member could not do what all do.
+    #[error("node {node} could not: {reason}")]
+    Elsewhere {
+        /// Which one.
+        node: usize,
+        /// Why.
+        reason: String,
     },
     /// A member has gone.
     #[error("{0}")]
@@ -180,26 +186,17 @@ impl Members {
         let address = membership.addresses[membership.node];
         let listener =
             TcpListener::bind(address).map_err(|reason| JoinError::Listen { address, reason })?;
-        let own = Arc::new(hello(membership.node, settings)?);
-        let (came, coming) = channel();
+        let nodes = membership.addresses.len();
         let shared = Arc::new(Shared::default());
-        let all_came = Arc::new(AtomicBool::new(false));
-        let key = membership.key.clone();
-        listen(listener, Arc::clone(&own), key, came.clone(), Arc::clone(&all_came))?;
-        for node in 0..membership.node {
-            keep_calling(node, membership, Arc::clone(&own), came.clone())?;
-        }
-        let greeted = wait_for_all(membership, &coming)?;
-        // Relaxed: who calls at this moment is refused, or finds that nobody attends to it.
-        all_came.store(true, Ordering::Relaxed);
-        let mut incarnations = vec![own.incarnation; membership.addresses.len()];
+        let (own, greeted) = gather(listener, membership, settings)?;
+        let mut incarnations = vec![own; nodes];
         let mut peers = Vec::new();
         for (node, greeted) in greeted {
             incarnations[node] = greeted.hello.incarnation;
             peers.push((greeted.stream.try_clone().map_err(refused("a stream"))?, greeted.sending));
             shared.lock().reports.insert(node, (None, 0));
             let (address, shared) = (membership.addresses[node], Arc::clone(&shared));
-            spawn("members-listen", move || {
+            spawn("members-hear", move || {
                 attend(node, address, greeted.stream, greeted.receiving, &shared);
             })?;
         }
@@ -254,7 +251,17 @@ impl Members {
             if let Some(reason) = &state.halted {
                 return Err(JoinError::Halted(reason.clone()));
             }
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.shared.changed.wait_timeout(state, PATIENCE);
+            let (next, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if timed_out.timed_out() {
+                let here = |node: &usize| {
+                    state.arrived.get(&point).is_some_and(|all| all.contains_key(node))
+                };
+                let missing: Vec<_> =
+                    (0..self.incarnations.len()).filter(|node| !here(node)).collect();
+                tracing::info!("{what}: waiting for nodes {missing:?}");
+            }
         }
         let all = state.arrived.remove(&point).unwrap_or_default();
         if let Some((node, (other, _))) = all.iter().find(|(_, (other, _))| *other != what) {
@@ -283,8 +290,13 @@ impl Members {
             // Acquire: pairs with the Release in Members::leave().
             while !shared.leaving.load(Ordering::Acquire) {
                 peers.say(&Frame::Report(reporter.report()));
-                for (_, silence) in shared.lock().reports.values_mut() {
+                for (node, (_, silence)) in &mut shared.lock().reports {
                     *silence += 1;
+                    if *silence == REPORTS_LATE + 1 {
+                        tracing::warn!(
+                            "node {node} says nothing for {silence} s; what needs it waits"
+                        );
+                    }
                 }
                 std::thread::park_timeout(REPORT_INTERVAL);
             }
@@ -312,10 +324,14 @@ impl Members {
 impl Peers {
     fn say(&self, frame: &Frame) {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (stream, seal) in &mut *peers {
-            // Who cannot be told has gone, which its listener finds out.
-            let _ = frame::write(stream, frame, Some(seal));
-        }
+        peers.retain_mut(|(stream, seal)| {
+            let said = frame::write(stream, frame, Some(seal)).is_ok();
+            if !said {
+                // Part of a frame may be under way, which nothing can follow: whoever listens to the member hears the end.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            said
+        });
     }
 }
 
@@ -327,122 +343,6 @@ pub(crate) fn refused<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) ->
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), JoinError> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     builder.spawn(body).map(drop).map_err(refused("a thread"))
-}
-
-fn hello(node: usize, settings: BTreeMap<String, String>) -> Result<Hello, JoinError> {
-    let mut nonce = [0; 16];
-    getrandom::fill(&mut nonce).map_err(refused("random bytes"))?;
-    let incarnation = getrandom::u32().map_err(refused("random bytes"))?;
-    Ok(Hello { node, incarnation, nonce, settings })
-}
-
-/// Who has come, or why somebody will not.
-type Coming = Result<Greeted, JoinError>;
-
-/// Answers calls for as long as the process lives.
-fn listen(
-    listener: TcpListener,
-    own: Arc<Hello>,
-    key: Option<ClusterKey>,
-    came: Sender<Coming>,
-    all_came: Arc<AtomicBool>,
-) -> Result<(), JoinError> {
-    spawn("members-answer", move || {
-        for stream in listener.incoming().flatten() {
-            let from = stream.peer_addr().map_or_else(|e| e.to_string(), |from| from.to_string());
-            let (own, key, came) = (Arc::clone(&own), key.clone(), came.clone());
-            let all_came = Arc::clone(&all_came);
-            let answered = spawn("members-greet", move || {
-                let objection =
-                    |other: &Hello| objection(&own, other, all_came.load(Ordering::Relaxed));
-                match answer(stream, &own, key.as_ref(), objection) {
-                    // Nobody waits for who comes too late; its stream ends.
-                    Ok(greeted) => drop(came.send(Ok(greeted))),
-                    Err(reason) => tracing::warn!("a call from {from} was refused: {reason}"),
-                }
-            });
-            if let Err(error) = answered {
-                tracing::error!("a call could not be answered: {error}");
-            }
-        }
-    })
-}
-
-/// What there is against a caller, from the called one's view.
-fn objection(own: &Hello, other: &Hello, all_came: bool) -> Option<String> {
-    if let Some(difference) = difference(own, other) {
-        return Some(difference);
-    }
-    if other.node <= own.node {
-        return Some(format!("node {} is not to call node {}", other.node, own.node));
-    }
-    all_came.then(|| {
-        format!(
-            "node {} has been here before, and its memory was lost since. Without recovery it \
-             cannot come back: stop all nodes and start them again",
-            other.node
-        )
-    })
-}
-
-/// Calls a member until it answers.
-fn keep_calling(
-    node: usize,
-    membership: &Membership,
-    own: Arc<Hello>,
-    came: Sender<Coming>,
-) -> Result<(), JoinError> {
-    let (address, key) = (membership.addresses[node], membership.key.clone());
-    spawn("members-call", move || {
-        loop {
-            let answer = match call(node, address, &own, key.as_ref()) {
-                Ok(greeted) => Ok(greeted),
-                Err(CallError::Refused(reason)) => {
-                    Err(JoinError::Refused { node, address, reason })
-                }
-                Err(CallError::Unreachable) => {
-                    std::thread::park_timeout(CALL_INTERVAL);
-                    continue;
-                }
-            };
-            // Whoever waited may have given up.
-            let _ = came.send(answer);
-            return;
-        }
-    })
-}
-
-fn wait_for_all(
-    membership: &Membership,
-    coming: &Receiver<Coming>,
-) -> Result<BTreeMap<usize, Greeted>, JoinError> {
-    let mut greeted = BTreeMap::new();
-    let mut waited = Duration::ZERO;
-    loop {
-        let missing: Vec<_> = (0..membership.addresses.len())
-            .filter(|node| *node != membership.node && !greeted.contains_key(node))
-            .map(|node| format!("node {node} at {}", membership.addresses[node]))
-            .collect();
-        if missing.is_empty() {
-            return Ok(greeted);
-        }
-        let missing = missing.join(", ");
-        match coming.recv_timeout(PATIENCE.min(membership.join_timeout.saturating_sub(waited))) {
-            Ok(came) => {
-                let came = came?;
-                tracing::info!("node {} is there", came.hello.node);
-                greeted.insert(came.hello.node, came);
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                waited += PATIENCE;
-                if waited >= membership.join_timeout {
-                    let seconds = membership.join_timeout.as_secs();
-                    return Err(JoinError::Missing { missing, seconds });
-                }
-                tracing::info!("waiting for {missing}");
-            }
-        }
-    }
 }
 
 /// Hears what a member says until it goes.
@@ -460,10 +360,13 @@ fn attend(
                 shared.changed.notify_all();
             }
             Ok(Frame::Report(report)) => {
-                shared.lock().reports.insert(node, (Some(report), 0));
+                let before = shared.lock().reports.insert(node, (Some(report), 0));
+                if before.is_some_and(|(_, silence)| silence > REPORTS_LATE) {
+                    tracing::info!("node {node} speaks again");
+                }
             }
             Ok(Frame::Leaving) => break "was stopped".to_owned(),
-            Ok(Frame::Hello(_) | Frame::Refused { .. }) => {
+            Ok(Frame::Hello(_) | Frame::Confirmed | Frame::Refused { .. } | Frame::WillCall) => {
                 break format!("is not a member any more: {}", FrameError::Malformed);
             }
             Err(error) => break format!("is gone: {error}"),

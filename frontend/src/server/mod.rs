@@ -26,7 +26,7 @@ mod users;
 mod wire_types;
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,35 +126,6 @@ struct Tls {
     certificates_pem: Vec<u8>,
 }
 
-/// Serves a database until the process is told to stop by SIGTERM or SIGINT. `listening` is called with
-/// the address once clients can connect.
-///
-/// # Errors
-/// [`ServerError`] if the server could not start.
-pub fn serve(
-    database: Arc<Database>,
-    options: ServerOptions,
-    listening: impl FnOnce(SocketAddr),
-) -> Result<(), ServerError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores.min(THREADS_MAX))
-        .thread_name("gannet-serve")
-        .enable_all()
-        .build()
-        .map_err(ServerError::Runtime)?;
-    let served = runtime.block_on(async {
-        let stop = stop_signal().map_err(ServerError::Runtime)?;
-        let server = Server::bind(database, options).await?;
-        listening(server.address);
-        server.run(stop).await;
-        Ok(())
-    });
-    // Whatever still runs was given its time.
-    runtime.shutdown_background();
-    served
-}
-
 /// Ends when the process is told to stop.
 fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -168,15 +139,19 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// A server that listens.
-struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
-    shared: Arc<Shared>,
+/// A server whose address and certificate are there, and which does not serve yet.
+pub struct Server {
+    listener: std::net::TcpListener,
+    options: ServerOptions,
+    tls: Option<Tls>,
 }
 
 impl Server {
-    async fn bind(database: Arc<Database>, options: ServerOptions) -> Result<Self, ServerError> {
+    /// Listens; clients that connect wait until [`Self::serve`].
+    ///
+    /// # Errors
+    /// [`ServerError`] for what is wrong with the options.
+    pub fn bind(options: ServerOptions) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { address: options.listen.clone(), source };
         let tls = match &options.tls {
             None => None,
@@ -185,59 +160,88 @@ impl Server {
                 certificates_pem: std::fs::read(certificate).map_err(listen_error)?,
             }),
         };
-        let addresses: Vec<_> =
-            tokio::net::lookup_host(&options.listen).await.map_err(listen_error)?.collect();
+        let addresses: Vec<_> = options.listen.to_socket_addrs().map_err(listen_error)?.collect();
         let outside = addresses.iter().find(|address| !address.ip().is_loopback());
         if let Some(address) = outside.filter(|_| options.users.is_empty()) {
             return Err(ServerError::Open(*address));
         }
-        let listener = TcpListener::bind(&addresses[..]).await.map_err(listen_error)?;
-        let address = listener.local_addr().map_err(listen_error)?;
+        let listener = std::net::TcpListener::bind(&addresses[..]).map_err(listen_error)?;
+        listener.set_nonblocking(true).map_err(listen_error)?;
+        Ok(Self { listener, options, tls })
+    }
+
+    /// Serves a database until the process is told to stop by SIGTERM or SIGINT. `listening` is called with
+    /// the address once clients are served.
+    ///
+    /// # Errors
+    /// [`ServerError`] if the server could not start.
+    pub fn serve(
+        self,
+        database: Arc<Database>,
+        listening: impl FnOnce(SocketAddr),
+    ) -> Result<(), ServerError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(cores.min(THREADS_MAX))
+            .thread_name("gannet-serve")
+            .enable_all()
+            .build()
+            .map_err(ServerError::Runtime)?;
+        let Self { listener, options, tls } = self;
         let sessions = Arc::new(Semaphore::new(options.connections_max));
         let cancellation = Arc::default();
         let shared = Arc::new(Shared { database, options, tls, cancellation, sessions });
-        Ok(Self { listener, address, shared })
+        let served = runtime.block_on(async {
+            let stop = stop_signal().map_err(ServerError::Runtime)?;
+            let listener = TcpListener::from_std(listener).map_err(ServerError::Runtime)?;
+            listening(listener.local_addr().map_err(ServerError::Runtime)?);
+            accept_until(stop, listener, shared).await;
+            Ok(())
+        });
+        // Whatever still runs was given its time.
+        runtime.shutdown_background();
+        served
     }
+}
 
-    /// Accepts clients until `stop`, then lets them end.
-    async fn run(self, stop: impl Future<Output = ()>) {
-        let (stopping, stopped) = watch::channel(false);
-        let sockets_max = self.shared.options.connections_max.saturating_add(STARTUPS_MAX);
-        let sockets = Arc::new(Semaphore::new(sockets_max.min(Semaphore::MAX_PERMITS)));
-        let mut connections = JoinSet::new();
-        tokio::pin!(stop);
-        loop {
-            let accepted = tokio::select! {
-                () = &mut stop => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = accept(&self.listener, &sockets) => accepted,
-            };
-            let (socket, permit) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    eprintln!("gannet serve: cannot accept a connection: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let (shared, stopped) = (Arc::clone(&self.shared), stopped.clone());
-            connections.spawn(async move {
-                startup::attend(socket, shared, stopped).await;
-                drop(permit);
-            });
-        }
-        drop(self.listener);
-        stopping.send_replace(true);
-        let ended = async |connections: &mut JoinSet<()>, timeout| {
-            let all = async { while connections.join_next().await.is_some() {} };
-            tokio::time::timeout(timeout, all).await.is_ok()
+/// Accepts clients until `stop`, then lets them end.
+async fn accept_until(stop: impl Future<Output = ()>, listener: TcpListener, shared: Arc<Shared>) {
+    let (stopping, stopped) = watch::channel(false);
+    let sockets_max = shared.options.connections_max.saturating_add(STARTUPS_MAX);
+    let sockets = Arc::new(Semaphore::new(sockets_max.min(Semaphore::MAX_PERMITS)));
+    let mut connections = JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = accept(&listener, &sockets) => accepted,
         };
-        if !ended(&mut connections, self.shared.options.shutdown_timeout).await {
-            self.shared.cancellation.cancel_all();
-            ended(&mut connections, CANCELLED_TIMEOUT).await;
-        }
-        connections.shutdown().await;
+        let (socket, permit) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                eprintln!("gannet serve: cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
+        connections.spawn(async move {
+            startup::attend(socket, shared, stopped).await;
+            drop(permit);
+        });
     }
+    drop(listener);
+    stopping.send_replace(true);
+    let ended = async |connections: &mut JoinSet<()>, timeout| {
+        let all = async { while connections.join_next().await.is_some() {} };
+        tokio::time::timeout(timeout, all).await.is_ok()
+    };
+    if !ended(&mut connections, shared.options.shutdown_timeout).await {
+        shared.cancellation.cancel_all();
+        ended(&mut connections, CANCELLED_TIMEOUT).await;
+    }
+    connections.shutdown().await;
 }
 
 async fn accept(
