@@ -1,8 +1,8 @@
 //! Gannet: a distributed in-memory OLTP engine, embedded.
 //!
 //! Tables map 64-bit keys to values of a fixed size, or byte strings in order to byte strings, and are
-//! kept in several copies on the nodes of a cluster. Transactions over any of their rows are strictly serializable. Today all nodes live
-//! in one process; they exchange messages all the same.
+//! kept in several copies on the nodes of a cluster. Transactions over any of their rows are strictly serializable. The
+//! nodes live in one process, or each in a process of its own; they exchange messages either way.
 //!
 //! ```text
 //! Cluster::open(ClusterOptions)        nodes, their memory, their threads
@@ -99,12 +99,19 @@
 //! Work enters through bounded queues. When all are full, [`Cluster::run`] and [`Cluster::submit`]
 //! return [`ClusterError::Busy`] at once, and the closure was not run.
 //!
+//! # Nodes in processes of their own
+//!
+//! [`Cluster::join`] makes a process one node of a cluster, given the addresses of all. Each process creates the same
+//! tables in the same order, adds all first rows, of which it keeps its node's, and waits for the others at
+//! [`Cluster::meet`]. When a process ends, the cluster halts: [`Cluster::halted`].
+//!
 //! `examples/bank.rs` is a whole program. *Not here*: durability on disk, recovery from the failure
-//! of a node, nodes in other processes. SQL is the crate `gannet_frontend` and `gannet sql`.
+//! of a node. SQL is the crate `gannet_frontend` and `gannet sql`.
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Change, Cluster, ClusterError, ClusterOptions, Completion, Configuration, Coordinator,
-    Deferred, Direction, KeyRange, KeyValue, Loader, LockMode, LogObserver, Lost, Node, Outcome,
-    Page, Place, RowId, Savepoint, StorageError, TableId, Topology, Transaction,
+    Abort, Change, Cluster, ClusterError, ClusterKey, ClusterKeyError, ClusterOptions, Completion,
+    Configuration, Coordinator, Deferred, Direction, JoinError, KeyRange, KeyValue, Loader,
+    LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome,
+    Page, Place, RowId, Savepoint, Statistics, StorageError, TableId, Topology, Transaction,
 };

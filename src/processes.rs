@@ -6,8 +6,11 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where free ports are looked for, up to the last one.
-const FIRST_PORT: u16 = 7_400;
+/// Where free ports are looked for: above those of services, below those that the system gives out.
+const FIRST_PORT: u16 = 10_000;
+const LAST_PORT: u16 = 32_767;
+/// Whoever looks at the same moment begins elsewhere, up to so many ports behind the first.
+const STARTS: u32 = 20_000;
 
 /// A folder for what the processes need, removed at the end.
 pub(crate) struct Folder(PathBuf);
@@ -50,8 +53,9 @@ pub(crate) fn free_addresses(nodes: usize, threads: usize) -> Option<Vec<SocketA
         let address = (Ipv4Addr::LOCALHOST, port);
         UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok()
     };
+    let start = FIRST_PORT + u16::try_from(getrandom::u32().ok()? % STARTS).ok()?;
     let mut found = 0;
-    for port in FIRST_PORT..=u16::MAX {
+    for port in start..=LAST_PORT {
         found = if is_free(port) { found + 1 } else { 0 };
         if found == count.max(1) {
             let first = usize::from(port) + 1 - found;

@@ -1,6 +1,8 @@
 //! Clusters of processes: `gannet serve --node`, as operators start them, in any order, rightly and wrongly.
 
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -58,12 +60,14 @@ fn write_key(path: &Path, digit: char) -> PathBuf {
     path.to_owned()
 }
 
-/// An address whose UDP and TCP port are free.
+/// An address whose UDP and TCP port are free, and which the system gives to nobody else.
 fn free_address() -> String {
     loop {
-        let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        if TcpListener::bind(address).is_ok() {
-            return address.to_string();
+        let random = RandomState::new().build_hasher().finish();
+        let port = 10_000 + u16::try_from(random % 20_000).unwrap();
+        let address = ("127.0.0.1", port);
+        if UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok() {
+            return format!("127.0.0.1:{port}");
         }
     }
 }
