@@ -35,6 +35,8 @@ pub(super) enum Frame {
     Confirmed,
     /// The other cannot be a member.
     Refused { reason: String },
+    /// All members have come: the other is none of them, or has lost what it had.
+    TooLate { reason: String },
     /// The other is to wait until it is called.
     WillCall,
     /// It has come to a point where all members meet, to do `what`, and has something to say there.

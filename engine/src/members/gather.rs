@@ -123,21 +123,23 @@ impl Greeter {
 
     /// What there is against a caller.
     fn objection(&self, other: &Hello) -> Option<Objection> {
-        if let Some(difference) = difference(&self.own, other) {
-            return Some(Objection::Refuse(difference));
-        }
-        if other.node >= self.nodes || other.node == self.own.node {
-            let reason = format!("node {} is not another node of {}", other.node, self.nodes);
-            return Some(Objection::Refuse(reason));
-        }
         if self.all_came.load(Ordering::Relaxed) {
-            return Some(Objection::Refuse(format!(
+            return Some(Objection::TooLate(format!(
                 "node {} has been here before, and its memory was lost since. Without recovery it \
                  cannot come back: stop all nodes and start them again",
                 other.node
             )));
         }
-        (other.node < self.own.node).then_some(Objection::WillCall)
+        if other.node < self.own.node {
+            return Some(Objection::WillCall);
+        }
+        if let Some(difference) = difference(&self.own, other) {
+            return Some(Objection::Refuse(difference));
+        }
+        (other.node >= self.nodes || other.node == self.own.node).then(|| {
+            let reason = format!("node {} is not another node of {}", other.node, self.nodes);
+            Objection::Refuse(reason)
+        })
     }
 
     /// Calls a member until it answers, or has called itself.
@@ -150,10 +152,14 @@ impl Greeter {
                 }
                 let answer = match called {
                     Ok(greeted) => Ok(greeted),
-                    Err(CallError::Refused(reason)) => {
+                    Err(CallError::TooLate(reason)) => {
                         Err(JoinError::Refused { node, address, reason })
                     }
-                    Err(CallError::Unreachable) => {
+                    Err(CallError::Refused(reason)) if node < self.own.node => {
+                        Err(JoinError::Refused { node, address, reason })
+                    }
+                    // Of two that do not fit the one with the greater number ends.
+                    Err(CallError::Refused(_) | CallError::Unreachable) => {
                         std::thread::park_timeout(CALL_INTERVAL);
                         continue;
                     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! caller (the greater number)    Hello ──────────────────────▶  called: right key, right settings, not there yet
-//!                                ◀────────────── Hello, or Refused, or WillCall
+//!                                ◀────────────── Hello, or Refused, TooLate, WillCall
 //!                                Confirmed ──────────────────▶
 //!                                ◀────────────────── Confirmed
 //! ```
@@ -40,6 +40,8 @@ pub(super) enum CallError {
     Unreachable,
     /// Whoever is there does not take this member.
     Refused(String),
+    /// Whoever is there has begun without this member.
+    TooLate(String),
 }
 
 impl Greeted {
@@ -68,6 +70,8 @@ impl Greeted {
 pub(super) enum Objection {
     /// It does not fit.
     Refuse(String),
+    /// All have come.
+    TooLate(String),
     /// It will be called.
     WillCall,
 }
@@ -114,6 +118,7 @@ pub(super) fn call(
             Err(CallError::Refused(format!("it is node {} and not {node}", hello.node)))
         }
         Ok(Frame::Refused { reason }) => Err(CallError::Refused(reason)),
+        Ok(Frame::TooLate { reason }) => Err(CallError::TooLate(reason)),
         Ok(Frame::WillCall) => Err(CallError::Unreachable),
         Ok(_) => Err(CallError::Refused(FrameError::Malformed.to_string())),
         Err(FrameError::Ended | FrameError::Broken(_)) => Err(CallError::Unreachable),
@@ -145,6 +150,7 @@ pub(super) fn answer(
                 return Ok(greeted);
             }
             Some(Objection::Refuse(reason)) => (Frame::Refused { reason }, Some(&mut seal)),
+            Some(Objection::TooLate(reason)) => (Frame::TooLate { reason }, Some(&mut seal)),
             Some(Objection::WillCall) => (Frame::WillCall, Some(&mut seal)),
         },
         Ok(_) | Err(FrameError::Malformed) => {
@@ -157,7 +163,7 @@ pub(super) fn answer(
     // The caller may be gone already.
     let _ = frame::write(&mut stream, &reply, seal);
     match reply {
-        Frame::Refused { reason } => Err(Some(reason)),
+        Frame::Refused { reason } | Frame::TooLate { reason } => Err(Some(reason)),
         _ => Err(None),
     }
 }

@@ -366,7 +366,13 @@ fn attend(
                 }
             }
             Ok(Frame::Leaving) => break "was stopped".to_owned(),
-            Ok(Frame::Hello(_) | Frame::Confirmed | Frame::Refused { .. } | Frame::WillCall) => {
+            Ok(
+                Frame::Hello(_)
+                | Frame::Confirmed
+                | Frame::Refused { .. }
+                | Frame::TooLate { .. }
+                | Frame::WillCall,
+            ) => {
                 break format!("is not a member any more: {}", FrameError::Malformed);
             }
             Err(error) => break format!("is gone: {error}"),
