@@ -45,6 +45,7 @@ impl Cluster {
         let ports = (0..options.threads).map(|worker| open_port(worker, membership));
         let ports = ports.collect::<Result<Vec<_>, _>>()?;
         let members = Members::gather(membership, settings(&options, membership))?;
+        let first_core = first_core(&options, membership);
         configuration.incarnations = members.incarnations().to_vec();
         let mut cluster = Self::with_nodes(options, configuration, node..node + 1)?;
         let mut threads = Vec::new();
@@ -53,7 +54,7 @@ impl Cluster {
             cluster.wakers.push(parking.waker());
             threads.push((vec![(cluster.seat(node, worker), port)], parking));
         }
-        cluster.start(threads, first_core(&cluster.options().clone(), membership))?;
+        cluster.start(threads, first_core)?;
         let (shared, wakers) = (Arc::clone(&cluster.shared), cluster.wakers.clone());
         members.on_halt(move || {
             // Release: pairs with the Acquire of the threads.

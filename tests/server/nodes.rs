@@ -219,6 +219,8 @@ fn the_death_of_a_process_is_an_error_to_clients_and_not_a_hang() {
     }
     let error = plan.failure(1, &[]);
     assert!(error.contains("node 1 has been here before"), "{error}");
+    let error = plan.failure(1, &["--threads", "2"]);
+    assert!(error.contains("threads: node 0 has 1 and node 1 has 2"), "{error}");
     assert!(nodes.iter_mut().all(Server::is_running));
     let (text, all_up) = status(&nodes[1]);
     assert!(!all_up && text.contains("node 1 at"), "{text}");

@@ -123,23 +123,24 @@ impl Greeter {
 
     /// What there is against a caller.
     fn objection(&self, other: &Hello) -> Option<Objection> {
+        let is_another = other.node < self.nodes && other.node != self.own.node;
+        let misfit = difference(&self.own, other).or_else(|| {
+            (!is_another)
+                .then(|| format!("node {} is not another node of {}", other.node, self.nodes))
+        });
         if self.all_came.load(Ordering::Relaxed) {
-            return Some(Objection::TooLate(format!(
-                "node {} has been here before, and its memory was lost since. Without recovery it \
-                 cannot come back: stop all nodes and start them again",
-                other.node
-            )));
+            return Some(Objection::TooLate(misfit.unwrap_or_else(|| {
+                format!(
+                    "node {} has been here before, and its memory was lost since. Without recovery \
+                     it cannot come back: stop all nodes and start them again",
+                    other.node
+                )
+            })));
         }
         if other.node < self.own.node {
             return Some(Objection::WillCall);
         }
-        if let Some(difference) = difference(&self.own, other) {
-            return Some(Objection::Refuse(difference));
-        }
-        (other.node >= self.nodes || other.node == self.own.node).then(|| {
-            let reason = format!("node {} is not another node of {}", other.node, self.nodes);
-            Objection::Refuse(reason)
-        })
+        misfit.map(Objection::Refuse)
     }
 
     /// Calls a member until it answers, or has called itself.
