@@ -218,6 +218,8 @@ pub(crate) enum CommandError {
     Processes(#[from] ProcessesError),
     #[error("{0} is for nodes in one process: leave it out, or --processes")]
     OneProcess(&'static str),
+    #[error("--transport is for --processes and the RPC echo: leave it out, or add --processes")]
+    Transport,
     #[error("cannot write the report to {path}: {source}; choose another --output")]
     Output { path: String, source: std::io::Error },
     #[cfg(feature = "mutants")]
@@ -285,6 +287,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
 impl Arguments {
     /// Processes run what is submitted inside of them.
     fn check_processes(&self) -> Result<(), CommandError> {
+        let is_carried = matches!(self.workload, WorkloadArguments::Rpc(_))
+            || self.common.processes.starts()
+            || self.common.processes.is_member();
+        if self.common.processes.transport.is_some() && !is_carried {
+            return Err(CommandError::Transport);
+        }
         let refused = match &self.workload {
             _ if !self.common.processes.starts() => None,
             _ if self.common.thread_per_node => Some("--thread-per-node"),

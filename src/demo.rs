@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use clap::{Args, builder::PossibleValuesParser};
+use gannet_engine::Transport;
 use gannet_frontend::{
     AddressError, Mode, Script, ServerAddress, ShellError, ShellOptions, ShellTarget, run_shell,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::processes::{Folder, free_addresses};
+use crate::processes::{Folder, TransportName, free_addresses};
 use crate::units::parse_bytes;
 
 #[derive(Args)]
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// Workers of each node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     threads: u8,
+    /// What carries packets between the nodes.
+    #[arg(long, value_enum, default_value_t = TransportName::Udp)]
+    transport: TransportName,
     /// Table memory of each node, such as 512MiB.
     #[arg(long, default_value = "256MiB", value_parser = parse_bytes)]
     memory: usize,
@@ -119,6 +123,7 @@ impl Node {
             .arg(key)
             .args(["--threads", &arguments.threads.to_string()])
             .args(["--memory", &arguments.memory.to_string()])
+            .args(["--transport", Transport::from(arguments.transport).name()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)

@@ -114,4 +114,5 @@ pub use gannet_engine::{
     Configuration, Coordinator, Deferred, Direction, JoinError, KeyRange, KeyValue, Loader,
     LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome,
     Page, Place, RowId, Savepoint, Statistics, StorageError, TableId, Topology, Transaction,
+    Transport,
 };

@@ -1,4 +1,4 @@
-//! What the processes of a cluster on this host need: free addresses, and a key that they share.
+//! What the processes of a cluster on this host need: free addresses, a key that they share, and a transport.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -6,11 +6,34 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+use gannet_engine::Transport;
+use serde::Deserialize;
+
 /// Where free ports are looked for: above those of services, below those that the system gives out.
 const FIRST_PORT: u16 = 10_000;
 const LAST_PORT: u16 = 32_767;
 /// Whoever looks at the same moment begins elsewhere, up to so many ports behind the first.
 const STARTS: u32 = 20_000;
+
+/// What carries packets between processes, as a setting.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TransportName {
+    /// Datagrams, between any hosts.
+    Udp,
+    /// Memory that processes of one host share.
+    Memory,
+}
+
+impl From<TransportName> for Transport {
+    fn from(name: TransportName) -> Self {
+        match name {
+            TransportName::Udp => Self::Udp,
+            TransportName::Memory => Self::Memory,
+        }
+    }
+}
 
 /// A folder for what the processes need, removed at the end.
 pub(crate) struct Folder(PathBuf);

@@ -93,18 +93,24 @@ fn other_shapes_of_a_cluster_run_and_verify() {
 
 #[test]
 fn workloads_run_inside_of_processes_and_verify() {
-    for (workload, nodes) in [
-        ("tatp --processes --subscribers 2000", 3),
-        ("smallbank --processes --trusted-network --accounts 2000 --nodes 2 --replicas 2", 2),
-        ("skew --processes --pairs 20 --transactions 6000", 3),
-        ("ranges --processes --groups 50 --coroutines 2", 3),
+    for (workload, nodes, transport) in [
+        ("tatp --processes --subscribers 2000", 3, "udp"),
+        ("tatp --processes --transport memory --subscribers 2000", 3, "memory"),
+        (
+            "smallbank --processes --trusted-network --accounts 2000 --nodes 2 --replicas 2",
+            2,
+            "udp",
+        ),
+        ("smallbank --processes --transport memory --accounts 2000", 3, "memory"),
+        ("skew --processes --pairs 20 --transactions 6000", 3, "udp"),
+        ("ranges --processes --groups 50 --coroutines 2", 3, "udp"),
     ] {
         let short = if workload.contains("--transactions") { "--memory 128MiB" } else { SHORT };
         let output = gannet(&format!("{workload} {short}"));
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{workload}: {text}{errors}");
-        let topology = format!("{nodes} processes over udp, 1 OS threads in each");
+        let topology = format!("{nodes} processes over {transport}, 1 OS threads in each");
         assert!(text.contains(&topology) && text.contains("verify: passed"), "{workload}: {text}");
         assert_eq!(text.matches("replicas equal byte for byte: 0").count(), 1, "{text}");
     }
@@ -183,7 +189,8 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("objects --keys 3", "--keys is 3"),
         ("objects --theta=-1", "--theta is -1; use 0 to 10"),
         ("rpc --batch 0", "--batch is 0"),
-        ("rpc --key", "--transport is memory; use udp"),
+        ("rpc --key", "memory is not sealed"),
+        ("tatp --transport memory", "--transport is for --processes"),
         (
             "rpc --transport udp --node 2 --addresses 127.0.0.1:7000,127.0.0.1:7001",
             "--node is 2; use 0 or 1",

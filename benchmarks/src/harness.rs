@@ -83,7 +83,7 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     let (statistics, seconds) = measure(&workload, &cluster, settings, &progress)?;
     progress.say("verifying".to_owned());
     let mut checks = workload.verify(&cluster, &statistics.whole);
-    if cluster.is_of_processes() {
+    if cluster.transport().is_some() {
         checks.extend(members::check_copies(&cluster)?);
     } else {
         checks.extend(check_replicas(&cluster));
@@ -174,7 +174,7 @@ fn measure<W: Workload>(
     let options = cluster.options();
     let places = options.nodes * options.threads;
     let limit = match settings.limit {
-        Limit::Transactions(all) if cluster.is_of_processes() => {
+        Limit::Transactions(all) if cluster.transport().is_some() => {
             Limit::Transactions(all.div_ceil(options.nodes as u64))
         }
         limit => limit,
@@ -324,7 +324,7 @@ pub(crate) fn wait(duration: Duration, phase: &str, control: &Control, progress:
 
 /// OS threads that drive workers, in all processes.
 fn threads_of_all(cluster: &Cluster) -> usize {
-    let processes = if cluster.is_of_processes() { cluster.options().nodes } else { 1 };
+    let processes = if cluster.transport().is_some() { cluster.options().nodes } else { 1 };
     cluster.thread_count() * processes
 }
 
@@ -333,8 +333,9 @@ fn threads_of_all(cluster: &Cluster) -> usize {
 pub fn topology_text(cluster: &Cluster) -> String {
     let options = cluster.options();
     let threads = cluster.thread_count();
-    if cluster.is_of_processes() {
-        return format!("{} processes over udp, {threads} OS threads in each", options.nodes);
+    if let Some(transport) = cluster.transport() {
+        let (nodes, carrier) = (options.nodes, transport.name());
+        return format!("{nodes} processes over {carrier}, {threads} OS threads in each");
     }
     match options.topology {
         Topology::ThreadPerWorkerNumber => format!(

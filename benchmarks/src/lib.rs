@@ -35,7 +35,7 @@ pub use progress::Progress;
 pub use replicas::check_replicas;
 pub use report::{Load, Report, TransactionReport, TransportReport, Verification};
 pub use rows::{for_each_row, for_each_row_in_order};
-pub use rpc_echo::{EchoSettings, EchoTransport};
+pub use rpc_echo::{Across, EchoSettings, EchoTransport};
 pub use simulate::{Ended, Simulated, SimulatedRun, simulate};
 pub use statistics::{Reason, Totals};
 pub use workload::{BenchmarkError, Profile, Ran, Random, Result, Workload, seeded};

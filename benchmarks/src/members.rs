@@ -47,7 +47,7 @@ pub(crate) fn together(
     own: Statistics,
     seconds: f64,
 ) -> Result<(Statistics, f64), BenchmarkError> {
-    if !cluster.is_of_processes() {
+    if cluster.transport().is_none() {
         return Ok((own, seconds));
     }
     let Statistics { whole, measured, latencies } = own;

@@ -30,6 +30,8 @@ use echo::{Measured, echo};
 use port::{Port, Seats, THREADS_APART};
 
 const PAYLOAD_BYTES: usize = 32;
+/// Nodes that are two processes.
+const NODES_ACROSS: usize = 2;
 
 /// What carries the packets.
 #[derive(Clone, Debug)]
@@ -38,13 +40,19 @@ pub enum EchoTransport {
     Memory,
     /// Sockets on the loopback.
     Udp,
-    /// Sockets, one node here and the others in other processes: only the coalesced echo is run.
-    UdpAcross {
-        /// The node that is here.
-        node: usize,
-        /// Addresses of all nodes.
-        addresses: Vec<SocketAddr>,
-    },
+    /// Rings in memory that two processes share.
+    MemoryAcross(Across),
+    /// Sockets of two processes.
+    UdpAcross(Across),
+}
+
+/// One node here and the other in another process: only the coalesced echo is run.
+#[derive(Clone, Debug)]
+pub struct Across {
+    /// The node that is here.
+    pub node: usize,
+    /// Addresses of both nodes.
+    pub addresses: Vec<SocketAddr>,
 }
 
 /// What to run.
@@ -69,8 +77,11 @@ pub struct EchoSettings {
 }
 
 impl EchoSettings {
-    fn has_other_processes(&self) -> bool {
-        matches!(self.transport, EchoTransport::UdpAcross { .. })
+    fn across(&self) -> Option<&Across> {
+        match &self.transport {
+            EchoTransport::MemoryAcross(across) | EchoTransport::UdpAcross(across) => Some(across),
+            EchoTransport::Memory | EchoTransport::Udp => None,
+        }
     }
 
     fn is_apart(&self) -> bool {
@@ -78,20 +89,20 @@ impl EchoSettings {
     }
 
     fn threads(&self) -> usize {
-        match &self.transport {
-            EchoTransport::UdpAcross { .. } => 1,
-            _ if self.is_apart() => THREADS_APART,
-            _ => self.threads,
+        match self.across() {
+            Some(_) => 1,
+            None if self.is_apart() => THREADS_APART,
+            None => self.threads,
         }
     }
 
     fn topology(&self) -> String {
-        match &self.transport {
-            EchoTransport::UdpAcross { node, .. } => {
-                format!("one node on core {}, the others in other processes", self.core(*node))
+        match self.across() {
+            Some(across) => {
+                format!("one node on core {}, the other in another process", self.core(across.node))
             }
-            _ if self.is_apart() => "2 OS threads on 2 cores share the nodes".to_owned(),
-            _ => format!("{} OS threads, thread i drives worker i of every node", self.threads),
+            None if self.is_apart() => "2 OS threads on 2 cores share the nodes".to_owned(),
+            None => format!("{} OS threads, thread i drives worker i of every node", self.threads),
         }
     }
 
@@ -118,13 +129,18 @@ pub fn run(settings: &EchoSettings) -> Result<Report, BenchmarkError> {
             compare(settings, |nodes| Ok(port::memory_together(settings.threads, nodes)))
         }
         EchoTransport::Udp => compare(settings, |nodes| port::udp(nodes, settings.with_key)),
-        EchoTransport::UdpAcross { node, addresses } => {
-            let threads = port::udp_here(*node, addresses, settings.with_key)?;
-            let across = Shape { name: "echo, coalesced", nodes: 2, messages: settings.batch };
-            let measured = across.echo(settings, threads);
-            Ok(report(settings, &[(across, measured)], Vec::new()))
+        EchoTransport::UdpAcross(across) => {
+            Ok(one_side(settings, port::udp_here(across, settings.with_key)?))
         }
+        EchoTransport::MemoryAcross(across) => Ok(one_side(settings, port::memory_here(across)?)),
     }
+}
+
+/// Runs the echo with the other process.
+fn one_side<P: Port>(settings: &EchoSettings, threads: Vec<Seats<P>>) -> Report {
+    let across = Shape { name: "echo, coalesced", nodes: NODES_ACROSS, messages: settings.batch };
+    let measured = across.echo(settings, threads);
+    report(settings, &[(across, measured)], Vec::new())
 }
 
 /// One way to run an echo.
@@ -206,8 +222,9 @@ fn report(
     let nodes: Vec<_> = echoes.iter().map(|(shape, _)| shape.nodes.to_string()).collect();
     let transport_name = match settings.transport {
         EchoTransport::Memory => "memory",
-        EchoTransport::Udp | EchoTransport::UdpAcross { .. } if settings.with_key => "udp, sealed",
-        EchoTransport::Udp | EchoTransport::UdpAcross { .. } => "udp",
+        EchoTransport::MemoryAcross(_) => "memory of two processes",
+        EchoTransport::Udp | EchoTransport::UdpAcross(_) if settings.with_key => "udp, sealed",
+        EchoTransport::Udp | EchoTransport::UdpAcross(_) => "udp",
     };
     Report {
         workload: "rpc",
@@ -250,11 +267,11 @@ fn check(settings: &EchoSettings) -> Result<(), BenchmarkError> {
     range("--batch", settings.batch, 64)?;
     range("--threads", settings.threads, 256)?;
     range("--coroutines", settings.coroutines, 256)?;
-    if let EchoTransport::UdpAcross { node, addresses } = &settings.transport {
+    if let Some(Across { node, addresses }) = settings.across() {
         let other = |setting, value: String, allowed: &str| {
             Err(BenchmarkError::Setting { setting, value, allowed: allowed.to_owned() })
         };
-        if addresses.len() != 2 {
+        if addresses.len() != NODES_ACROSS {
             let value = format!("a list of {}", addresses.len());
             return other("--addresses", value, "two, one for each node");
         }
@@ -271,10 +288,7 @@ fn on_threads<P: Port>(
     threads: Vec<Seats<P>>,
     run: impl Fn(Seats<P>) -> Measured + Sync,
 ) -> Vec<Measured> {
-    let own_node = match settings.transport {
-        EchoTransport::UdpAcross { node, .. } => node,
-        EchoTransport::Memory | EchoTransport::Udp => 0,
-    };
+    let own_node = settings.across().map_or(0, |across| across.node);
     std::thread::scope(|scope| {
         let run = &run;
         let spawn = |(thread, seats)| {

@@ -124,6 +124,9 @@ pub enum BenchmarkError {
     /// A socket of the RPC echo could not be opened.
     #[error(transparent)]
     Udp(#[from] gannet_rpc::UdpError),
+    /// Memory could not be shared with the other process of the RPC echo.
+    #[error(transparent)]
+    SharedMemory(#[from] gannet_rpc::SharedRingsError),
     /// The system refused what connections need.
     #[error("cannot wait for connections: {0}; close programs or raise the limit of open files")]
     Runtime(std::io::Error),

@@ -14,7 +14,7 @@ use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, Tabl
 use crate::completion::{Completion, completion};
 use crate::configuration::Configuration;
 use crate::coordinator::Coordinator;
-use crate::driver::{Seat, Shared, Transport, drive};
+use crate::driver::{Port, Seat, Shared, drive};
 use crate::loader::Loader;
 use crate::members::{JoinError, Members};
 use crate::node::{Node, TableId};
@@ -28,7 +28,7 @@ const CLUSTER_ID: u32 = 0x6741_6e74;
 /// Largest packet: a commit record of three of the largest values fits.
 pub(crate) const MTU_BYTES: usize = 16 << 10;
 /// Bytes of each ring.
-const RING_BYTES: usize = 64 << 10;
+pub(crate) const RING_BYTES: usize = 64 << 10;
 /// Share of the free memory that the tables may use by default, in percent.
 const MEMORY_PERCENT: usize = 70;
 /// Assumed where the system does not tell how much memory is free.
@@ -132,6 +132,9 @@ pub enum ClusterError {
     /// A socket could not be opened.
     #[error(transparent)]
     Socket(#[from] gannet_rpc::UdpError),
+    /// Memory could not be shared with other processes.
+    #[error(transparent)]
+    SharedMemory(#[from] gannet_rpc::SharedRingsError),
     /// The job will not give a result.
     #[error(transparent)]
     Lost(#[from] crate::completion::Lost),
@@ -256,9 +259,9 @@ impl Cluster {
     }
 
     /// Starts a thread for each list of seats, each on a core of its own from the first one on, if there is one.
-    pub(crate) fn start<T: Transport>(
+    pub(crate) fn start<P: Port>(
         &mut self,
-        threads: Vec<(Vec<(Seat, T)>, Parking)>,
+        threads: Vec<(Vec<(Seat, P)>, Parking)>,
         first_core: Option<usize>,
     ) -> Result<(), ClusterError> {
         let count = threads.len();

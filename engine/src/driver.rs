@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{
-    Clock, Endpoint, Identity, MemoryReceiver, MemorySender, MonotonicClock, PacketReceiver,
-    PacketSender, Parking, UdpPort, UdpReceiver, UdpSender,
+    Clock, Endpoint, Identity, MemoryPort, MemoryReceiver, MemorySender, MonotonicClock,
+    PacketReceiver, PacketSender, Parking, UdpPort, UdpReceiver, UdpSender,
 };
 use gannet_storage::{CommitLog, LogObserver};
 
@@ -64,7 +64,7 @@ impl Shared {
 }
 
 /// One worker's part of a transport before it is on its thread.
-pub(crate) trait Transport: Send + 'static {
+pub(crate) trait Port: Send + 'static {
     type Sender: PacketSender;
     type Receiver: PacketReceiver;
 
@@ -74,7 +74,7 @@ pub(crate) trait Transport: Send + 'static {
     fn has_packets(receiver: &Self::Receiver) -> bool;
 }
 
-impl Transport for (MemorySender, MemoryReceiver) {
+impl Port for MemoryPort {
     type Sender = MemorySender;
     type Receiver = MemoryReceiver;
 
@@ -87,7 +87,7 @@ impl Transport for (MemorySender, MemoryReceiver) {
     }
 }
 
-impl Transport for UdpPort {
+impl Port for UdpPort {
     type Sender = UdpSender;
     type Receiver = UdpReceiver;
 
@@ -101,8 +101,8 @@ impl Transport for UdpPort {
 }
 
 /// Runs the workers of one thread until the cluster closes or halts.
-pub(crate) fn drive<T: Transport>(
-    seats: Vec<(Seat, T)>,
+pub(crate) fn drive<P: Port>(
+    seats: Vec<(Seat, P)>,
     parking: &Parking,
     core: Option<usize>,
     shared: &Shared,
@@ -116,13 +116,13 @@ pub(crate) fn drive<T: Transport>(
     let boards: Vec<_> = seats.iter().map(|(seat, _)| Arc::clone(&seat.board)).collect();
     let mut workers: Vec<_> = seats
         .into_iter()
-        .map(|(seat, transport)| {
-            let (sender, receiver) = transport.split();
+        .map(|(seat, port)| {
+            let (sender, receiver) = port.split();
             seat.build(Rc::clone(&clock), sender, receiver)
         })
         .collect();
     let result = catch_unwind(AssertUnwindSafe(|| {
-        poll_until_closed::<T>(&mut workers, &boards, &*clock, parking, shared)
+        poll_until_closed::<P>(&mut workers, &boards, &*clock, parking, shared)
     }));
     match result {
         Ok(End::Closed) => workers.iter_mut().for_each(Worker::close),
@@ -148,14 +148,14 @@ enum End {
     Halted,
 }
 
-fn poll_until_closed<T: Transport>(
-    workers: &mut [Worker<T::Sender, T::Receiver>],
+fn poll_until_closed<P: Port>(
+    workers: &mut [Worker<P::Sender, P::Receiver>],
     boards: &[Arc<Board>],
     clock: &dyn Clock,
     parking: &Parking,
     shared: &Shared,
 ) -> End {
-    let report = |workers: &[Worker<T::Sender, T::Receiver>]| {
+    let report = |workers: &[Worker<P::Sender, P::Receiver>]| {
         let statistics = workers.iter().map(Worker::statistics);
         boards.iter().zip(statistics).for_each(|(board, of_worker)| board.write(&of_worker));
     };
@@ -197,17 +197,17 @@ fn poll_until_closed<T: Transport>(
         idle_polls += 1;
         if idle_polls > IDLE_POLLS_MAX && !shared.busy_poll {
             report(workers);
-            sleep::<T>(workers, parking, now_ns);
+            sleep::<P>(workers, parking, now_ns);
         }
         std::hint::spin_loop();
     }
 }
 
-fn sleep<T: Transport>(workers: &[Worker<T::Sender, T::Receiver>], parking: &Parking, now_ns: u64) {
+fn sleep<P: Port>(workers: &[Worker<P::Sender, P::Receiver>], parking: &Parking, now_ns: u64) {
     let deadline = workers.iter().filter_map(|worker| worker.next_deadline_ns()).min();
     let wait = deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
     let has_work =
-        || workers.iter().any(|worker| T::has_packets(worker.receiver()) || worker.has_jobs());
+        || workers.iter().any(|worker| P::has_packets(worker.receiver()) || worker.has_jobs());
     parking.sleep(wait.map_or(SLEEP_MAX, |wait| wait.min(SLEEP_MAX)), has_work);
 }
 

@@ -1,7 +1,7 @@
 //! A process becomes a node of a cluster of processes.
 //!
 //! ```text
-//! sockets ─ the other members come (`members`) ─ memory ─ threads ─ all have started
+//! sockets, or memory to share ─ the other members come (`members`) ─ tables' memory ─ threads ─ all have started
 //! ```
 //! *Invariants*: nothing is sent before the incarnations of all members are known, and [`Cluster::join`] returns when
 //! all have started.
@@ -11,11 +11,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gannet_rpc::{Parking, UdpOptions, UdpPort};
+use gannet_rpc::{Parking, SharedRings, UdpOptions, UdpPort};
 
-use crate::cluster::{Cluster, ClusterError, ClusterOptions, configuration, cores};
+use crate::cluster::{
+    Cluster, ClusterError, ClusterOptions, MTU_BYTES, RING_BYTES, configuration, cores,
+};
 use crate::completion::Lost;
-use crate::members::{JoinError, Members, Membership, refused};
+use crate::driver::Port;
+use crate::members::{JoinError, Members, Membership, Transport, refused};
 
 /// Version of everything that members say to each other: of packets, requests, records and frames.
 const PROTOCOL: u32 = 1;
@@ -27,7 +30,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ClusterError::Option`], [`ClusterError::Storage`] and [`ClusterError::Thread`] as [`Self::open`];
-    /// [`ClusterError::Socket`] for addresses that cannot be used; [`ClusterError::Join`] if a member does not come
+    /// [`ClusterError::Socket`] for addresses that cannot be used; [`ClusterError::SharedMemory`] if there is none; [`ClusterError::Join`] if a member does not come
     /// or does not take this one.
     ///
     /// # Panics
@@ -42,19 +45,22 @@ impl Cluster {
                 allowed: format!("one from 0 that has an address, and {} of them", options.nodes),
             });
         }
-        let ports = (0..options.threads).map(|worker| open_port(worker, membership));
-        let ports = ports.collect::<Result<Vec<_>, _>>()?;
+        let ports = Ports::open(options.threads, membership)?;
         let members = Members::gather(membership, settings(&options, membership))?;
         let first_core = first_core(&options, membership);
         configuration.incarnations = members.incarnations().to_vec();
         let mut cluster = Self::with_nodes(options, configuration, node..node + 1)?;
-        let mut threads = Vec::new();
-        for (worker, port) in ports.into_iter().enumerate() {
-            let parking = Parking::watching(&[&port]).map_err(refused("a descriptor"))?;
-            cluster.wakers.push(parking.waker());
-            threads.push((vec![(cluster.seat(node, worker), port)], parking));
+        match ports {
+            Ports::Udp(ports) => {
+                let with_parking = |port| Ok((Parking::watching(&[&port])?, port));
+                let ports = ports.into_iter().map(with_parking).collect::<std::io::Result<_>>();
+                cluster.start_node(node, ports.map_err(refused("a descriptor"))?, first_core)?;
+            }
+            Ports::Memory(rings) => {
+                let handles = members.meet("sharing memory", rings.handle())?;
+                cluster.start_node(node, rings.connect(&handles)?, first_core)?;
+            }
         }
-        cluster.start(threads, first_core)?;
         let (shared, wakers) = (Arc::clone(&cluster.shared), cluster.wakers.clone());
         members.on_halt(move || {
             // Release: pairs with the Acquire of the threads.
@@ -69,6 +75,21 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Starts the threads of the node that this process is, one for each port.
+    fn start_node<P: Port>(
+        &mut self,
+        node: usize,
+        ports: Vec<(Parking, P)>,
+        first_core: Option<usize>,
+    ) -> Result<(), ClusterError> {
+        let mut threads = Vec::new();
+        for (worker, (parking, port)) in ports.into_iter().enumerate() {
+            self.wakers.push(parking.waker());
+            threads.push((vec![(self.seat(node, worker), port)], parking));
+        }
+        self.start(threads, first_core)
+    }
+
     /// Waits until every process of the cluster has come to the same point, where all do `what`; what each has said
     /// there, by node. Returns at once if all nodes are in this process.
     ///
@@ -81,10 +102,10 @@ impl Cluster {
         }
     }
 
-    /// Whether its nodes are processes.
+    /// What carries packets between its processes; none if all nodes are in this one.
     #[must_use]
-    pub fn is_of_processes(&self) -> bool {
-        self.members.is_some()
+    pub fn transport(&self) -> Option<Transport> {
+        self.members.as_ref().map(Members::transport)
     }
 
     /// Why the cluster has halted, if it has: another of its processes has gone.
@@ -122,15 +143,33 @@ fn first_core(options: &ClusterOptions, membership: &Membership) -> Option<usize
     (on_this_host(&membership.addresses) <= cores()).then_some(first)
 }
 
-fn open_port(worker: usize, membership: &Membership) -> Result<UdpPort, ClusterError> {
-    let narrow = |value: usize| u16::try_from(value).expect("checked");
-    Ok(UdpPort::open(&UdpOptions {
-        node: narrow(membership.node),
-        worker: narrow(worker),
-        addresses: membership.addresses.clone(),
-        mtu: membership.mtu,
-        key: membership.key.clone(),
-    })?)
+/// What becomes the ports of the workers, before the other members have come.
+enum Ports {
+    Udp(Vec<UdpPort>),
+    Memory(SharedRings),
+}
+
+impl Ports {
+    fn open(threads: usize, membership: &Membership) -> Result<Self, ClusterError> {
+        let narrow = |value: usize| u16::try_from(value).expect("checked");
+        let udp = |worker| UdpOptions {
+            node: narrow(membership.node),
+            worker: narrow(worker),
+            addresses: membership.addresses.clone(),
+            mtu: membership.mtu,
+            key: membership.key.clone(),
+        };
+        Ok(match membership.transport {
+            Transport::Udp => {
+                let ports = (0..threads).map(|worker| UdpPort::open(&udp(worker)));
+                Self::Udp(ports.collect::<Result<_, _>>()?)
+            }
+            Transport::Memory => {
+                let count = (membership.addresses.len(), threads);
+                Self::Memory(SharedRings::create(membership.node, count, MTU_BYTES, RING_BYTES)?)
+            }
+        })
+    }
 }
 
 /// What members must agree on.
@@ -139,6 +178,7 @@ fn settings(options: &ClusterOptions, membership: &Membership) -> BTreeMap<Strin
     let mtu = membership.mtu.map_or_else(|| "automatic".to_owned(), |mtu| mtu.to_string());
     let all = [
         ("protocol version", PROTOCOL.to_string()),
+        ("transport", membership.transport.name().to_owned()),
         ("cluster name", membership.cluster.clone()),
         ("members", members.join(",")),
         ("nodes", options.nodes.to_string()),

@@ -36,7 +36,7 @@ pub use configuration::Configuration;
 pub use coordinator::Coordinator;
 pub use deferred::{Deferred, KeyValue, Page, Savepoint};
 pub use loader::Loader;
-pub use members::{JoinError, Membership};
+pub use members::{JoinError, Membership, Transport};
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
 pub use statistics::{NodeReport, NodeState, NodeStatus, Statistics};

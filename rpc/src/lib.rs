@@ -43,7 +43,9 @@ pub use endpoint::{Endpoint, Handler, Incoming};
 pub use fragments::MESSAGE_BYTES_MAX;
 pub use identity::Identity;
 #[cfg(not(loom))]
-pub use memory::{MemoryFabric, MemoryReceiver, MemorySender};
+pub use memory::{
+    MemoryFabric, MemoryPort, MemoryReceiver, MemorySender, SharedRings, SharedRingsError,
+};
 pub use message::{Message, Messages, PAYLOAD_BYTES_MAX, ResponseWriter};
 pub use packet::{Contents, HEADER_BYTES, Kind, PacketHeader, Route};
 pub use parking::{Parking, Waker};

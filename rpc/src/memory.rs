@@ -1,12 +1,27 @@
-//! The `memory` transport: rings between peer threads of nodes in one process.
+//! The `memory` transport: rings between peer threads of nodes in one process, or in several on one host.
 //!
 //! One ring per direction and pair of nodes, for each worker: worker i of a node talks only to
 //! worker i of the others. A doorbell is one release store per destination of the batch. Where two
 //! peers are driven by different OS threads it also wakes a thread that sleeps.
+//!
+//! The rings that lead to a node lie in a segment of memory that is the node's own:
+//!
+//! ```text
+//! header, 128 bytes | a word to sleep at per worker, 128 bytes each | rings, by worker and source
+//! ```
+//!
+//! *Not here*: how processes find each other's segments, in `shared`.
+
+mod shared;
+
+use std::sync::Arc;
 
 use crate::parking::Waker;
-use crate::ring::{Consumer, ConsumerSet, Producer, ring};
+use crate::ring::memory::{CONTROL_BYTES, LINE_BYTES, Segment, SharedWord};
+use crate::ring::{Consumer, ConsumerSet, Producer, ring_in};
 use crate::transport::{PacketReceiver, PacketSender};
+
+pub use shared::{SharedRings, SharedRingsError};
 
 /// Most packets received in one batch: what the prefetch passes keep in flight.
 const BATCH_MAX: usize = 64;
@@ -15,35 +30,74 @@ const RETRANSMIT_FLOOR_NS: u64 = 5_000_000;
 /// A ring holds at least this many of the largest packets.
 const PACKETS_PER_RING_MIN: usize = 4;
 
-/// All rings of a process, until its workers take their ends.
-pub struct MemoryFabric {
+/// How many nodes and workers there are, and the sizes of their packets and rings.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
     nodes: usize,
+    workers: usize,
     mtu: usize,
+    ring_bytes: usize,
+}
+
+impl Shape {
+    /// # Panics
+    /// If a ring would not hold a few packets of `mtu` bytes.
+    fn new(nodes: usize, workers: usize, mtu: usize, ring_bytes: usize) -> Self {
+        assert!(
+            ring_bytes >= PACKETS_PER_RING_MIN * mtu,
+            "a ring holds a few of the largest packets"
+        );
+        Self { nodes, workers, mtu, ring_bytes }
+    }
+
+    /// Bytes of a node's segment.
+    fn segment_bytes(&self) -> usize {
+        self.ring_at(self.workers, 0)
+    }
+
+    /// Where worker `worker` sleeps.
+    fn word(&self, segment: &Arc<Segment>, worker: usize) -> SharedWord {
+        SharedWord::new(segment, (1 + worker) * LINE_BYTES)
+    }
+
+    fn ring_at(&self, worker: usize, source: usize) -> usize {
+        let before = worker * self.nodes + source;
+        (1 + self.workers) * LINE_BYTES + before * (CONTROL_BYTES + self.ring_bytes)
+    }
+
+    /// The ends of the ring that leads from `source` to worker `worker` of the segment's node.
+    fn ring(&self, segment: &Arc<Segment>, worker: usize, source: usize) -> (Producer, Consumer) {
+        ring_in(segment, self.ring_at(worker, source), self.ring_bytes)
+    }
+}
+
+/// All rings of a process that holds all nodes, until its workers take their ends.
+pub struct MemoryFabric {
+    shape: Shape,
     /// By (source, destination, worker).
     producers: Vec<Option<Producer>>,
     consumers: Vec<Option<Consumer>>,
-    workers: usize,
 }
 
 impl MemoryFabric {
     /// Rings of `ring_bytes` (a power of two) for `nodes` nodes of `workers` workers each.
     ///
     /// # Panics
-    /// If a ring would not hold a few packets of `mtu` bytes.
+    /// If a ring would not hold a few packets of `mtu` bytes, or the system has no memory.
     #[must_use]
     pub fn new(nodes: usize, workers: usize, mtu: usize, ring_bytes: usize) -> Self {
-        assert!(
-            ring_bytes >= PACKETS_PER_RING_MIN * mtu,
-            "a ring holds a few of the largest packets"
-        );
+        let shape = Shape::new(nodes, workers, mtu, ring_bytes);
+        let segment = |_| Segment::private(shape.segment_bytes()).expect("memory for the rings");
+        let segments: Vec<_> = (0..nodes).map(segment).collect();
         let (mut producers, mut consumers) = (Vec::new(), Vec::new());
         for index in 0..nodes * nodes * workers {
             let (source, destination) = (index / workers / nodes, index / workers % nodes);
-            let ends = (source != destination).then(|| ring(ring_bytes)).unzip();
+            let ring = || shape.ring(&segments[destination], index % workers, source);
+            let ends = (source != destination).then(ring).unzip();
             producers.push(ends.0);
             consumers.push(ends.1);
         }
-        Self { nodes, mtu, producers, consumers, workers }
+        Self { shape, producers, consumers }
     }
 
     /// Takes the ends of worker `worker` of `node`. `wakers` are those of its peers, by node.
@@ -56,11 +110,11 @@ impl MemoryFabric {
         worker: usize,
         own_waker: &Waker,
         wakers: &[Waker],
-    ) -> (MemorySender, MemoryReceiver) {
-        let index = |source: usize, destination: usize| {
-            (source * self.nodes + destination) * self.workers + worker
-        };
-        let lanes = (0..self.nodes)
+    ) -> MemoryPort {
+        let Shape { nodes, workers, mtu, .. } = self.shape;
+        let index =
+            |source: usize, destination: usize| (source * nodes + destination) * workers + worker;
+        let lanes = (0..nodes)
             .map(|peer| {
                 let producer = self.producers[index(node, peer)].take();
                 assert!(producer.is_some() || peer == node, "each worker's ends are taken once");
@@ -69,15 +123,13 @@ impl MemoryFabric {
                 SendLane { producer, waker, queued: false }
             })
             .collect();
-        let consumers = (0..self.nodes)
-            .filter_map(|peer| self.consumers[index(peer, node)].take())
-            .collect::<Vec<_>>();
-        let sender =
-            MemorySender { lanes, rung: Vec::with_capacity(self.nodes), mtu: self.mtu, dropped: 0 };
-        let receiver = MemoryReceiver { consumers: ConsumerSet::new(consumers.into_iter()) };
-        (sender, receiver)
+        let consumers = (0..nodes).filter_map(|peer| self.consumers[index(peer, node)].take());
+        (MemorySender::new(lanes, mtu), MemoryReceiver { consumers: ConsumerSet::new(consumers) })
     }
 }
+
+/// Both halves of one worker's transport.
+pub type MemoryPort = (MemorySender, MemoryReceiver);
 
 struct SendLane {
     /// None for the worker's own node.
@@ -95,6 +147,12 @@ pub struct MemorySender {
     rung: Vec<u16>,
     mtu: usize,
     dropped: u64,
+}
+
+impl MemorySender {
+    fn new(lanes: Vec<SendLane>, mtu: usize) -> Self {
+        Self { rung: Vec::with_capacity(lanes.len()), lanes, mtu, dropped: 0 }
+    }
 }
 
 impl PacketSender for MemorySender {

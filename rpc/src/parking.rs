@@ -6,39 +6,61 @@
 //!
 //! Where packets come through sockets the thread blocks in poll(2), on them and on an eventfd that its
 //! wakers write to; a socket stays readable until its packets were taken, so that none is missed.
-//! Elsewhere it blocks on a futex, which costs less.
+//! Elsewhere it blocks on a futex, which costs less, and may lie where other processes wake it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-use crossbeam::sync::{Parker, Unparker};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use rustix::thread::futex;
 
+#[cfg(not(loom))]
+use crate::ring::memory::SharedWord;
+
+const AWAKE: u32 = 0;
+const SLEEPING: u32 = 1;
+
+/// What a thread and its wakers share.
 struct Shared {
-    sleeping: AtomicBool,
-    bell: Bell,
+    word: Word,
+    /// What is rung where the thread blocks on sockets; elsewhere the word is.
+    event: Option<EventFd>,
 }
 
-/// What a waker rings.
-enum Bell {
-    Futex(Unparker),
-    Event(EventFd),
+/// Says whether the thread sleeps.
+enum Word {
+    Own(AtomicU32),
+    /// Of several processes.
+    #[cfg(not(loom))]
+    Mapped(SharedWord),
 }
 
-/// What a thread blocks on.
-enum Bed {
-    Futex(Parker),
-    /// Sockets; and the bell's eventfd.
-    Poll(Vec<OwnedFd>),
+impl Word {
+    #[inline]
+    fn get(&self) -> &AtomicU32 {
+        match self {
+            Self::Own(word) => word,
+            #[cfg(not(loom))]
+            Self::Mapped(word) => word,
+        }
+    }
+
+    fn flags(&self) -> futex::Flags {
+        match self {
+            Self::Own(_) => futex::Flags::PRIVATE,
+            #[cfg(not(loom))]
+            Self::Mapped(_) => futex::Flags::empty(),
+        }
+    }
 }
 
 /// The thread's side.
 pub struct Parking {
-    bed: Bed,
+    sockets: Vec<OwnedFd>,
     shared: Arc<Shared>,
 }
 
@@ -52,10 +74,8 @@ impl Parking {
     /// A place for one thread to sleep, whose packets come from threads that wake it.
     #[must_use]
     pub fn new() -> Self {
-        let parker = Parker::new();
-        let bell = Bell::Futex(parker.unparker().clone());
-        let shared = Arc::new(Shared { sleeping: AtomicBool::new(false), bell });
-        Self { bed: Bed::Futex(parker), shared }
+        let word = Word::Own(AtomicU32::new(AWAKE));
+        Self { sockets: Vec::new(), shared: Arc::new(Shared { word, event: None }) }
     }
 
     /// A place for one thread to sleep, whose packets also come through `sockets`.
@@ -66,9 +86,15 @@ impl Parking {
         let duplicate = |socket: &_| AsFd::as_fd(socket).try_clone_to_owned();
         let sockets = sockets.iter().map(duplicate).collect::<io::Result<_>>()?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let bell = Bell::Event(EventFd::from_flags(flags)?);
-        let shared = Arc::new(Shared { sleeping: AtomicBool::new(false), bell });
-        Ok(Self { bed: Bed::Poll(sockets), shared })
+        let event = Some(EventFd::from_flags(flags)?);
+        let word = Word::Own(AtomicU32::new(AWAKE));
+        Ok(Self { sockets, shared: Arc::new(Shared { word, event }) })
+    }
+
+    /// A place for one thread to sleep, whose packets come from threads of other processes.
+    #[cfg(not(loom))]
+    pub(crate) fn at(word: SharedWord) -> Self {
+        Self { sockets: Vec::new(), shared: Waker::at(word).shared }
     }
 
     /// A waker for this thread.
@@ -80,29 +106,32 @@ impl Parking {
     /// Sleeps until woken, until a socket has a packet, or for `timeout`, unless `has_work` finds
     /// something to do.
     pub fn sleep(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
+        let word = self.shared.word.get();
         // Relaxed: ordered by the fence, which pairs with the one in wake().
-        self.shared.sleeping.store(true, Ordering::Relaxed);
+        word.store(SLEEPING, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if !has_work() {
             self.block(timeout);
         }
-        self.shared.sleeping.store(false, Ordering::Relaxed);
+        word.store(AWAKE, Ordering::Relaxed);
     }
 
     fn block(&self, timeout: Duration) {
-        match (&self.bed, &self.shared.bell) {
-            (Bed::Futex(parker), _) => parker.park_timeout(timeout),
-            (Bed::Poll(sockets), Bell::Event(event)) => {
-                let watch = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
-                let sockets = sockets.iter().map(AsFd::as_fd);
-                let mut watched: Vec<_> =
-                    std::iter::once(event.as_fd()).chain(sockets).map(watch).collect();
-                // An interruption is a wake-up for nothing. The event is taken back, if it is there.
-                let _ = ppoll(&mut watched, Some(timeout.into()), None);
-                let _ = event.read();
-            }
-            (Bed::Poll(_), Bell::Futex(_)) => unreachable!("sockets come with an event"),
-        }
+        // An interruption is a wake-up for nothing.
+        let Some(event) = &self.shared.event else {
+            let word = &self.shared.word;
+            let timeout = timeout.try_into().ok();
+            // Returns at once if the word has changed since it was set.
+            let _ = futex::wait(word.get(), word.flags(), SLEEPING, timeout.as_ref());
+            return;
+        };
+        let watch = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+        let sockets = self.sockets.iter().map(AsFd::as_fd);
+        let mut watched: Vec<_> =
+            std::iter::once(event.as_fd()).chain(sockets).map(watch).collect();
+        let _ = ppoll(&mut watched, Some(timeout.into()), None);
+        // The event is taken back, if it is there.
+        let _ = event.read();
     }
 }
 
@@ -113,12 +142,18 @@ impl Default for Parking {
 }
 
 impl Waker {
+    /// Wakes a thread of another process.
+    #[cfg(not(loom))]
+    pub(crate) fn at(word: SharedWord) -> Self {
+        Self { shared: Arc::new(Shared { word: Word::Mapped(word), event: None }) }
+    }
+
     /// Wakes the thread if it sleeps. The caller has already put the work where the thread looks.
     #[inline]
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
-        if self.shared.sleeping.load(Ordering::Relaxed) {
-            self.shared.bell.ring();
+        if self.shared.word.get().load(Ordering::Relaxed) == SLEEPING {
+            self.shared.ring();
         }
     }
 
@@ -129,12 +164,18 @@ impl Waker {
     }
 }
 
-impl Bell {
+impl Shared {
+    #[cold]
     fn ring(&self) {
-        match self {
-            Self::Futex(unparker) => unparker.unpark(),
+        match &self.event {
             // It fails only where 2^64 - 2 events were not taken back.
-            Self::Event(event) => drop(event.write(1)),
+            Some(event) => drop(event.write(1)),
+            None => {
+                // Relaxed: whoever wakes up looks at everything. The word changes, so that a thread
+                // that is about to block does not.
+                self.word.get().store(AWAKE, Ordering::Relaxed);
+                let _ = futex::wake(self.word.get(), self.word.flags(), 1);
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A ring of packets from one worker thread to one other; the memory fence of this crate.
+//! A ring of packets from one worker thread to one other, in this process or in another one.
 //!
 //! ```text
 //! frame: u64 packet bytes | packet, padded to 8 bytes       2^64 - 1 = skip to the ring's start
@@ -9,32 +9,29 @@
 //! goes back to its start, with a small packet, once it has left the first few KiB: the part in use
 //! stays in the cache, however large the ring is for bursts.
 //!
-//! Facts that the unsafe code rests on:
-//! - there is one [`Producer`] and one [`Consumer`] of a ring, neither of which can be cloned;
-//! - the producer writes only to positions in `tail .. head + capacity`, where `head` was loaded with
-//!   Acquire; the consumer reads only positions in `head .. tail`, where `tail` was loaded with
-//!   Acquire; the two ranges never overlap;
-//! - a [`ConsumerSet`] remembers a frame only from its poll to its release; both take it by
-//!   `&mut self`, and packets are borrowed from it, so no packet is read after its room was given
-//!   back;
-//! - the memory is allocated once, zeroed, and lives as long as either half.
+//! *Invariants*: there is one [`Producer`] and one [`Consumer`] of a ring, neither of which can be
+//! cloned; a [`ConsumerSet`] remembers a frame only from its poll to its release, which both take
+//! `&mut self`, and packets are borrowed from it, so no packet is read after its room was given back.
+//! A sender that dies leaves a ring as it was at its last doorbell; one that writes nonsense loses its
+//! packets, and nobody else theirs.
 //!
 //! *Source*: the single-producer queue of Lamport (Specifying Concurrent Program Modules, 1983),
 //! with each side's last view of the other's position kept beside its own.
-#![allow(unsafe_code, reason = "the fence around packet memory; see the facts above")]
+
+pub(crate) mod memory;
 
 #[cfg(loom)]
-use loom::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use loom::sync::atomic::Ordering;
 #[cfg(not(loom))]
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
+#[cfg(not(loom))]
+use std::sync::atomic::Ordering;
 
 use crossbeam::utils::CachePadded;
+
+#[cfg(not(loom))]
+use memory::Segment;
+use memory::{Bytes, Frame, Memory};
 
 const FRAME_HEADER_BYTES: usize = 8;
 const SKIP: u64 = u64::MAX;
@@ -43,15 +40,9 @@ const RESTART_BYTES: usize = 4 << 10;
 /// Packets that a set has room for before its list grows.
 const FRAMES_EXPECTED: usize = 64;
 
-struct Shared {
-    memory: Memory,
-    head: CachePadded<AtomicU64>,
-    tail: CachePadded<AtomicU64>,
-}
-
 /// The sending end.
 pub(crate) struct Producer {
-    shared: Arc<Shared>,
+    memory: Memory,
     /// Where the next frame goes; ahead of the published tail until [`Producer::publish`].
     tail: u64,
     /// The tail at the last doorbell.
@@ -62,13 +53,15 @@ pub(crate) struct Producer {
 
 /// The receiving end.
 pub(crate) struct Consumer {
-    shared: Arc<Shared>,
+    memory: Memory,
     /// The next frame to look at; ahead of the published head until the set is released.
     head: u64,
     /// The sender's position when this end last looked.
     tail_seen: u64,
     /// Whether frames were taken since the last release.
     taken: bool,
+    /// The sender has written nonsense: nothing of it is read any more.
+    is_broken: bool,
 }
 
 /// The receiving ends of several rings, polled in turn.
@@ -80,17 +73,29 @@ pub(crate) struct ConsumerSet {
     frames: Vec<Frame>,
 }
 
+/// The two ends of the ring at an offset of a segment, which holds nothing else there: so many bytes, a power of two,
+/// and before them what their positions need.
+#[cfg(not(loom))]
+pub(crate) fn ring_in(
+    segment: &Arc<Segment>,
+    offset: usize,
+    capacity: usize,
+) -> (Producer, Consumer) {
+    ends(Memory::new(segment, offset, capacity))
+}
+
 /// A ring of `capacity` bytes, a power of two.
-pub(crate) fn ring(capacity: usize) -> (Producer, Consumer) {
+#[cfg(test)]
+fn ring(capacity: usize) -> (Producer, Consumer) {
+    ends(Memory::alone(capacity))
+}
+
+fn ends(memory: Memory) -> (Producer, Consumer) {
+    let capacity = memory.capacity();
     assert!(capacity.is_power_of_two() && capacity >= 16, "a ring's capacity is a power of two");
-    let shared = Arc::new(Shared {
-        memory: Memory::new(capacity),
-        head: CachePadded::new(AtomicU64::new(0)),
-        tail: CachePadded::new(AtomicU64::new(0)),
-    });
     (
-        Producer { shared: Arc::clone(&shared), tail: 0, published: 0, head_seen: 0 },
-        Consumer { shared, head: 0, tail_seen: 0, taken: false },
+        Producer { memory: memory.clone(), tail: 0, published: 0, head_seen: 0 },
+        Consumer { memory, head: 0, tail_seen: 0, taken: false, is_broken: false },
     )
 }
 
@@ -104,7 +109,7 @@ impl Producer {
     /// Copies a packet into the ring; `false` if there is no room. Unseen until [`Self::publish`].
     #[inline]
     pub(crate) fn push(&mut self, packet: &[u8]) -> bool {
-        let capacity = self.shared.memory.capacity();
+        let capacity = self.memory.capacity();
         let frame = FRAME_HEADER_BYTES + packet.len().next_multiple_of(8);
         let mut at = offset(self.tail, capacity);
         // A restart gives up the rest of the ring, which the packets of a large message may need.
@@ -113,13 +118,13 @@ impl Producer {
             if !self.has_room(capacity - at + frame) {
                 return false;
             }
-            self.shared.memory.write_u64(at, SKIP);
+            self.memory.write_u64(at, SKIP);
             self.tail += (capacity - at) as u64;
             at = 0;
         } else if !self.has_room(frame) {
             return false;
         }
-        self.shared.memory.write_frame(at, packet);
+        self.memory.write_frame(at, packet);
         self.tail += frame as u64;
         true
     }
@@ -127,13 +132,13 @@ impl Producer {
     #[inline]
     fn has_room(&mut self, needed: usize) -> bool {
         let end = self.tail + needed as u64;
-        let capacity = self.shared.memory.capacity() as u64;
-        if end > self.head_seen + capacity {
+        let capacity = self.memory.capacity() as u64;
+        if end.wrapping_sub(self.head_seen) > capacity {
             // Acquire: pairs with the Release in Consumer::release(): what it released is not read
             // any more and may be overwritten.
-            self.head_seen = self.shared.head.load(Ordering::Acquire);
+            self.head_seen = self.memory.head().load(Ordering::Acquire);
         }
-        end <= self.head_seen + capacity
+        end.wrapping_sub(self.head_seen) <= capacity
     }
 
     /// Whether the receiver has released everything; looked at once per doorbell.
@@ -143,7 +148,7 @@ impl Producer {
             return false;
         }
         // Acquire: as in has_room().
-        self.head_seen = self.shared.head.load(Ordering::Acquire);
+        self.head_seen = self.memory.head().load(Ordering::Acquire);
         self.head_seen == self.tail
     }
 
@@ -151,7 +156,7 @@ impl Producer {
     #[inline]
     pub(crate) fn publish(&mut self) {
         // Release: pairs with the Acquire in Consumer::pop().
-        self.shared.tail.store(self.tail, Ordering::Release);
+        self.memory.tail().store(self.tail, Ordering::Release);
         self.published = self.tail;
     }
 }
@@ -161,25 +166,46 @@ impl Consumer {
     #[inline(always)]
     fn take(&mut self) -> Option<Frame> {
         if self.head == self.tail_seen {
+            if self.is_broken {
+                return None;
+            }
             // Acquire: pairs with the Release in Producer::publish().
-            self.tail_seen = self.shared.tail.load(Ordering::Acquire);
+            self.tail_seen = self.memory.tail().load(Ordering::Acquire);
             if self.head == self.tail_seen {
                 return None;
             }
+            if self.tail_seen.wrapping_sub(self.head) > self.memory.capacity() as u64 {
+                return self.give_up();
+            }
         }
-        let memory = &self.shared.memory;
-        let capacity = memory.capacity();
+        let capacity = self.memory.capacity();
         let mut at = offset(self.head, capacity);
-        let mut bytes = memory.read_u64(at);
+        let mut head = self.head;
+        let mut bytes = self.memory.read_u64(at);
         if bytes == SKIP {
-            self.head += (capacity - at) as u64;
+            head += (capacity - at) as u64;
             at = 0;
-            bytes = memory.read_u64(at);
+            bytes = self.memory.read_u64(at);
         }
-        self.head += FRAME_HEADER_BYTES as u64 + bytes.next_multiple_of(8);
+        let room = capacity - at - FRAME_HEADER_BYTES;
+        let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= room) else {
+            return self.give_up();
+        };
+        head += (FRAME_HEADER_BYTES + bytes.next_multiple_of(8)) as u64;
+        if head > self.tail_seen {
+            return self.give_up();
+        }
+        self.head = head;
         self.taken = true;
-        let bytes = usize::try_from(bytes).expect("the producer wrote a length in memory");
-        Some(memory.frame(at + FRAME_HEADER_BYTES, bytes))
+        Some(self.memory.frame(at + FRAME_HEADER_BYTES, bytes))
+    }
+
+    /// What lies here no sender of packets has written.
+    #[cold]
+    fn give_up(&mut self) -> Option<Frame> {
+        self.head = self.tail_seen;
+        self.is_broken = true;
+        None
     }
 }
 
@@ -226,7 +252,7 @@ impl ConsumerSet {
             if consumer.taken {
                 consumer.taken = false;
                 // Release: pairs with the Acquire in Producer::has_room().
-                consumer.shared.head.store(consumer.head, Ordering::Release);
+                consumer.memory.head().store(consumer.head, Ordering::Release);
             }
         }
     }
@@ -234,164 +260,12 @@ impl ConsumerSet {
     /// Whether a packet waits.
     pub(crate) fn has_packets(&self) -> bool {
         // Acquire: as in take().
-        let waits =
-            |consumer: &Consumer| consumer.head != consumer.shared.tail.load(Ordering::Acquire);
+        let waits = |consumer: &Consumer| {
+            consumer.head != consumer.memory.tail().load(Ordering::Acquire) && !consumer.is_broken
+        };
         self.consumers.iter().any(|consumer| waits(consumer))
     }
 }
-
-#[cfg(not(loom))]
-mod memory {
-    use std::cell::UnsafeCell;
-
-    pub(super) type Bytes<'a> = &'a [u8];
-
-    /// The ring's bytes, as words so that they are aligned.
-    pub(super) struct Memory {
-        words: Box<[UnsafeCell<u64>]>,
-    }
-
-    // SAFETY: the two ends touch disjoint ranges, handed over with release and acquire; see the
-    // facts at the top of the file.
-    unsafe impl Sync for Memory {}
-
-    impl Memory {
-        pub(super) fn new(capacity: usize) -> Self {
-            Self { words: (0..capacity / 8).map(|_| UnsafeCell::new(0)).collect() }
-        }
-
-        #[inline(always)]
-        pub(super) fn capacity(&self) -> usize {
-            self.words.len() * 8
-        }
-
-        #[inline(always)]
-        fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
-            assert!(offset + bytes <= self.capacity(), "a frame lies inside the ring");
-            // One pointer derived from the whole slice may reach all of it.
-            self.words.as_ptr().cast::<u8>().cast_mut().wrapping_add(offset)
-        }
-
-        /// Called by the producer alone, on a range that the consumer does not read.
-        #[inline(always)]
-        pub(super) fn write_u64(&self, offset: usize, word: u64) {
-            self.write(self.at(offset, 8), &word.to_le_bytes());
-        }
-
-        /// Called by the producer alone, on a range that the consumer does not read.
-        #[inline(always)]
-        pub(super) fn write_frame(&self, offset: usize, packet: &[u8]) {
-            let to = self.at(offset, 8 + packet.len());
-            self.write(to, &(packet.len() as u64).to_le_bytes());
-            self.write(to.wrapping_add(8), packet);
-        }
-
-        /// `to` comes from `at`, for a range that has `bytes` from there on.
-        #[inline(always)]
-        fn write(&self, to: *mut u8, bytes: &[u8]) {
-            // SAFETY: `to` is valid for `bytes.len()` bytes inside the allocation (asserted in
-            // `at`), which is writable through UnsafeCell; the range is the producer's alone until
-            // it publishes, so nothing reads it and it cannot overlap `bytes`.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        }
-
-        /// Called by the consumer alone, on a published range.
-        #[inline(always)]
-        pub(super) fn frame(&self, offset: usize, bytes: usize) -> Frame {
-            Frame { first: self.at(offset, bytes), bytes }
-        }
-
-        /// Called by the consumer alone, on a published range.
-        #[inline(always)]
-        pub(super) fn read_u64(&self, offset: usize) -> u64 {
-            u64::from_le_bytes(self.frame(offset, 8).bytes().try_into().expect("8 bytes"))
-        }
-    }
-
-    /// A packet in a ring.
-    #[derive(Clone, Copy)]
-    pub(super) struct Frame {
-        first: *const u8,
-        bytes: usize,
-    }
-
-    // SAFETY: a frame is only dereferenced by the set of consumers that took it, which moves between
-    // threads as a whole, with the rings that it points into.
-    unsafe impl Send for Frame {}
-
-    impl Frame {
-        #[inline(always)]
-        pub(super) fn bytes(&self) -> Bytes<'_> {
-            // SAFETY: `first` is valid for `bytes` initialised bytes of a ring that the set's
-            // consumer keeps alive (asserted in `at`); the producer does not write them until the
-            // set is released, which forgets the frame and needs `&mut` while this borrow is alive.
-            unsafe { std::slice::from_raw_parts(self.first, self.bytes) }
-        }
-    }
-}
-
-/// Under loom, relaxed atomics: a missing release or acquire shows as a stale word.
-#[cfg(loom)]
-mod memory {
-    use loom::sync::atomic::{AtomicU64, Ordering};
-
-    pub(super) type Bytes<'a> = Vec<u8>;
-
-    pub(super) struct Memory {
-        words: Box<[AtomicU64]>,
-    }
-
-    impl Memory {
-        pub(super) fn new(capacity: usize) -> Self {
-            Self { words: (0..capacity / 8).map(|_| AtomicU64::new(0)).collect() }
-        }
-
-        pub(super) fn capacity(&self) -> usize {
-            self.words.len() * 8
-        }
-
-        pub(super) fn write_u64(&self, offset: usize, word: u64) {
-            self.words[offset / 8].store(word, Ordering::Relaxed);
-        }
-
-        pub(super) fn write_frame(&self, offset: usize, packet: &[u8]) {
-            self.write_u64(offset, packet.len() as u64);
-            self.write(offset + 8, packet);
-        }
-
-        fn write(&self, offset: usize, bytes: &[u8]) {
-            for (index, chunk) in bytes.chunks(8).enumerate() {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                self.words[offset / 8 + index].store(u64::from_le_bytes(word), Ordering::Relaxed);
-            }
-        }
-
-        pub(super) fn frame(&self, offset: usize, bytes: usize) -> Frame {
-            let words = offset / 8..(offset + bytes).div_ceil(8);
-            let mut read: Vec<u8> = words
-                .flat_map(|word| self.words[word].load(Ordering::Relaxed).to_le_bytes())
-                .collect();
-            read.truncate(bytes);
-            Frame(read)
-        }
-
-        pub(super) fn read_u64(&self, offset: usize) -> u64 {
-            self.words[offset / 8].load(Ordering::Relaxed)
-        }
-    }
-
-    /// A packet, copied when it was taken.
-    pub(super) struct Frame(Vec<u8>);
-
-    impl Frame {
-        pub(super) fn bytes(&self) -> Bytes<'_> {
-            self.0.clone()
-        }
-    }
-}
-
-use memory::{Bytes, Frame, Memory};
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -474,6 +348,30 @@ mod tests {
                 assert!(fits, "at {at}, {last} bytes at the end");
             }
         }
+    }
+
+    #[test]
+    fn nonsense_is_not_read_and_harms_no_other_ring() {
+        // A length beyond the ring, beyond what was published, and positions that no sender reaches.
+        for (length, tail) in [(1 << 40, 16), (48, 16), (SKIP, 8), (8, 8), (8, u64::MAX), (0, 3)] {
+            let ((mut good, good_end), (bad, bad_end)) = (ring(64), ring(64));
+            let mut consumers = ConsumerSet::new([bad_end, good_end].into_iter());
+            bad.memory.write_u64(0, length);
+            bad.memory.tail().store(tail, Ordering::Release);
+            for _ in 0..9 {
+                assert!(good.push(b"packet"));
+                good.publish();
+                let packets: Vec<_> =
+                    (0..consumers.poll(99)).map(|index| consumers.packet(index).to_vec()).collect();
+                assert!(packets.contains(&b"packet".to_vec()), "{length} {tail}: {packets:?}");
+                consumers.release();
+            }
+            assert!(!consumers.has_packets());
+        }
+        // A receiver that says it has released what was never sent.
+        let (mut sender, receiver) = ring(64);
+        receiver.memory.head().store(u64::MAX - 7, Ordering::Release);
+        assert!((0..9).map(|_| sender.push(&[1; 24])).any(|pushed| !pushed));
     }
 
     #[test]

@@ -2,14 +2,17 @@
 //! nobody should send.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod echo;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use echo::Echo;
 use gannet_rpc::{
-    Contents, Counters, Endpoint, HEADER_BYTES, Handler, Identity, Incoming, Kind, MemoryFabric,
-    PacketHeader, PacketReceiver, PacketSender, Parking, ResponseWriter, Route,
+    Contents, Counters, Endpoint, HEADER_BYTES, Identity, Incoming, Kind, MemoryFabric,
+    PacketHeader, PacketReceiver, PacketSender, Parking, Route,
 };
 
 const MTU_BYTES: usize = 1_500;
@@ -96,30 +99,6 @@ impl PacketReceiver for Receiver {
 
     fn release(&mut self) {
         self.batch.clear();
-    }
-}
-
-/// Answers with the payload, every byte raised by one, and counts.
-#[derive(Default)]
-struct Echo {
-    handled: u64,
-}
-
-impl Handler for Echo {
-    type Prepared = ();
-
-    fn prepare(&self, _: u16, _: &[u8]) {}
-
-    fn prefetch_next(&self, (): &()) {}
-
-    fn handle(&mut self, (): (), payload: &[u8], response: &mut ResponseWriter<'_>) {
-        self.handled += 1;
-        response.push_with(payload.len(), |out| {
-            for (answer, asked) in out.iter_mut().zip(payload) {
-                *answer = asked.wrapping_add(1);
-            }
-            (9, payload.len())
-        });
     }
 }
 

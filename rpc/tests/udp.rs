@@ -1,13 +1,16 @@
 //! Endpoints over real UDP sockets, and strangers who send what they like.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod echo;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use echo::Echo;
 use gannet_rpc::{
-    Clock, ClusterKey, Counters, Endpoint, Handler, Identity, Incoming, MonotonicClock,
-    PacketReceiver, Parking, ResponseWriter, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
+    Clock, ClusterKey, Counters, Endpoint, Identity, Incoming, MonotonicClock, PacketReceiver,
+    Parking, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
 };
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -15,30 +18,6 @@ const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 const COROUTINES: u16 = 20;
 /// No answer takes so long.
 const GIVE_UP_NS: u64 = 20_000_000_000;
-
-/// Answers with the payload, every byte raised by one, and counts.
-#[derive(Default)]
-struct Echo {
-    handled: u64,
-}
-
-impl Handler for Echo {
-    type Prepared = ();
-
-    fn prepare(&self, _: u16, _: &[u8]) {}
-
-    fn prefetch_next(&self, (): &()) {}
-
-    fn handle(&mut self, (): (), payload: &[u8], response: &mut ResponseWriter<'_>) {
-        self.handled += 1;
-        response.push_with(payload.len(), |out| {
-            for (answer, asked) in out.iter_mut().zip(payload) {
-                *answer = asked.wrapping_add(1);
-            }
-            (9, payload.len())
-        });
-    }
-}
 
 fn key(byte: u8) -> Option<ClusterKey> {
     Some(ClusterKey::new([byte; 32]))

@@ -1,11 +1,12 @@
-//! `gannet bench rpc`: its options.
+//! `gannet bench rpc`: its options. Over UDP the nodes are on two threads with a core each.
 
 use std::net::SocketAddr;
 
-use clap::{Args, ValueEnum};
-use gannet_benchmarks::{BenchmarkError, EchoSettings, EchoTransport, Report, rpc_echo};
+use clap::Args;
+use gannet_benchmarks::{Across, BenchmarkError, EchoSettings, EchoTransport, Report, rpc_echo};
 
 use super::Common;
+use crate::processes::TransportName;
 
 /// Options of the RPC echo.
 #[derive(Args)]
@@ -13,41 +14,33 @@ pub(super) struct RpcArguments {
     /// Requests per batch.
     #[arg(long, default_value_t = 11)]
     batch: usize,
-    /// What carries the packets; over UDP the nodes are on two threads with a core each.
-    #[arg(long, value_enum, default_value_t = TransportArgument::Memory)]
-    transport: TransportArgument,
     /// Seal datagrams with a key, which is the benchmark's own.
     #[arg(long)]
     key: bool,
     /// Run one of two nodes here, and the other by the same command in another process or on another host.
     #[arg(long, requires = "addresses")]
     node: Option<usize>,
-    /// Addresses of both nodes, such as 127.0.0.1:7000,127.0.0.1:7001.
+    /// Addresses of both nodes, such as 127.0.0.1:7000,127.0.0.1:7001; with memory the first is where they meet.
     #[arg(long, value_delimiter = ',', requires = "node")]
     addresses: Vec<SocketAddr>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum TransportArgument {
-    Memory,
-    Udp,
-}
-
 impl RpcArguments {
     pub(super) fn run(&self, common: &Common, threads: usize) -> Result<Report, BenchmarkError> {
-        let transport = match (self.transport, self.node) {
-            (TransportArgument::Memory, None) if !self.key => EchoTransport::Memory,
-            (TransportArgument::Memory, _) => {
-                return Err(BenchmarkError::Setting {
-                    setting: "--transport",
-                    value: "memory".to_owned(),
-                    allowed: "udp with --key, --node and --addresses".to_owned(),
-                });
-            }
-            (TransportArgument::Udp, None) => EchoTransport::Udp,
-            (TransportArgument::Udp, Some(node)) => {
-                EchoTransport::UdpAcross { node, addresses: self.addresses.clone() }
-            }
+        let transport = common.processes.transport.unwrap_or(TransportName::Memory);
+        if self.key && transport != TransportName::Udp {
+            return Err(BenchmarkError::Setting {
+                setting: "--key",
+                value: "true".to_owned(),
+                allowed: "--transport udp: memory is not sealed".to_owned(),
+            });
+        }
+        let across = self.node.map(|node| Across { node, addresses: self.addresses.clone() });
+        let transport = match (transport, across) {
+            (TransportName::Memory, None) => EchoTransport::Memory,
+            (TransportName::Memory, Some(across)) => EchoTransport::MemoryAcross(across),
+            (TransportName::Udp, None) => EchoTransport::Udp,
+            (TransportName::Udp, Some(across)) => EchoTransport::UdpAcross(across),
         };
         rpc_echo::run(&EchoSettings {
             batch: self.batch,

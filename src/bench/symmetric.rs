@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
-use gannet_engine::{ClusterKey, ClusterKeyError, Membership};
+use gannet_engine::{ClusterKey, ClusterKeyError, Membership, Transport};
 
-use crate::processes::{Folder, free_addresses};
+use crate::processes::{Folder, TransportName, free_addresses};
 
 /// How long the other processes are waited for.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -18,9 +18,12 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Options of benchmarks on processes.
 #[derive(Args)]
 pub(super) struct Processes {
-    /// Make each node a process of this host; they exchange packets over UDP.
+    /// Make each node a process of this host.
     #[arg(long, global = true)]
     processes: bool,
+    /// What carries packets: between processes [default: udp], or those of the RPC echo [default: memory].
+    #[arg(long, global = true, value_enum)]
+    pub(super) transport: Option<TransportName>,
     /// Leave packets unencrypted, as on a network that only the cluster uses.
     #[arg(long, global = true, requires = "processes")]
     trusted_network: bool,
@@ -69,6 +72,7 @@ impl Processes {
         let Some(node) = self.member else { return Ok(None) };
         Ok(Some(Membership {
             node,
+            transport: self.transport.map_or_else(Transport::default, Transport::from),
             addresses: self.member_addresses.clone(),
             key: self.member_key.as_deref().map(ClusterKey::read).transpose()?,
             cluster: "benchmark".to_owned(),

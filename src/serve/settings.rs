@@ -16,9 +16,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use gannet_engine::{ClusterKey, ClusterKeyError, ClusterOptions, Membership};
+use gannet_engine::{ClusterKey, ClusterKeyError, ClusterOptions, Membership, Transport};
 use serde::Deserialize;
 
+use crate::processes::TransportName;
 use crate::units::{bytes_option, duration_option, parse_bytes, parse_duration};
 
 /// Copies of every row without a setting.
@@ -84,6 +85,9 @@ pub(crate) struct Settings {
     /// Name of the cluster of processes; members of another are refused [default: gannet].
     #[arg(long, value_name = "NAME")]
     pub(crate) cluster_name: Option<String>,
+    /// What carries packets between the members [default: udp].
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<TransportName>,
     /// Bytes that the members' network carries at once, as `ip link` shows [default: 1500, or more on a loopback].
     #[arg(long)]
     pub(crate) mtu: Option<usize>,
@@ -145,6 +149,7 @@ impl Settings {
             cluster_key: self.cluster_key.or(other.cluster_key),
             trusted_network: self.trusted_network.or(other.trusted_network),
             cluster_name: self.cluster_name.or(other.cluster_name),
+            transport: self.transport.or(other.transport),
             mtu: self.mtu.or(other.mtu),
             join_timeout: self.join_timeout.or(other.join_timeout),
             replicas: self.replicas.or(other.replicas),
@@ -196,13 +201,14 @@ impl Settings {
                     self.cluster_key.is_some(),
                     is_trusted,
                     self.cluster_name.is_some(),
+                    self.transport.is_some(),
                     self.mtu.is_some(),
                     self.join_timeout.is_some(),
                 ];
                 if is_set.contains(&true) {
                     return contradiction(
-                        "cluster-key, trusted-network, cluster-name, mtu and join-timeout are for a \
-                         cluster of processes: give node and members too",
+                        "cluster-key, trusted-network, cluster-name, transport, mtu and join-timeout are \
+                         for a cluster of processes: give node and members too",
                     );
                 }
                 return Ok(None);
@@ -212,6 +218,9 @@ impl Settings {
             return contradiction(
                 "nodes is for a cluster in one process: leave it out, or node and members",
             );
+        }
+        if self.mtu.is_some() && self.transport == Some(TransportName::Memory) {
+            return contradiction("mtu is for the udp transport: leave it out with memory");
         }
         let key = match (&self.cluster_key, is_trusted) {
             (Some(path), false) => Some(ClusterKey::read(path)?),
@@ -228,6 +237,7 @@ impl Settings {
         };
         Ok(Some(Membership {
             node,
+            transport: self.transport.map_or_else(Transport::default, Transport::from),
             addresses: (0..).zip(members).map(resolved).collect::<Result<_, _>>()?,
             key,
             cluster: self.cluster_name.clone().unwrap_or_else(|| "gannet".to_owned()),
@@ -273,6 +283,7 @@ mod tests {
         for (text, expected) in [
             ("node = 0\nport = 1", "line 2"),
             ("node = -1", "line 1"),
+            ("transport = \"tcp\"", "expected `udp` or `memory`"),
             ("join-timeout = \"soon\"", "such as 10s"),
         ] {
             let error = parsed(text).unwrap_err();
@@ -285,6 +296,11 @@ mod tests {
             ("node = 0\nmembers = [\"here\"]\ntrusted-network = true", "member 0 is \"here\""),
             ("node = 0\nmembers = [\"127.0.0.1:1\"]\nnodes = 3", "nodes is for"),
             ("mtu = 1500", "give node and members too"),
+            ("transport = \"memory\"", "give node and members too"),
+            (
+                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntransport = \"memory\"\nmtu = 1500",
+                "leave it out with memory",
+            ),
             ("node = 0\nmembers = [\"127.0.0.1:1\"]\ncluster-key = \"/nowhere\"", "/nowhere"),
         ] {
             let error = parsed(text).unwrap().cluster().err().unwrap().to_string();

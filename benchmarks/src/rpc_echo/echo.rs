@@ -182,7 +182,7 @@ impl Interval {
         Self {
             warmup_ns: nanoseconds(settings.warmup),
             duration_ns: nanoseconds(settings.duration),
-            begin_ns: (!settings.has_other_processes()).then_some(0),
+            begin_ns: (settings.across().is_none()).then_some(0),
             measured_from: 0,
             measured_to: 0,
         }
@@ -238,7 +238,7 @@ pub(super) fn echo<P: Port>(
             interval.look(&counts, now_ns);
             // Relaxed: it only ends the loop.
             let have_all_ended = running.load(Ordering::Relaxed) == 0;
-            let is_quiet = !settings.has_other_processes() || now_ns - heard_ns > QUIET_NS;
+            let is_quiet = settings.across().is_none() || now_ns - heard_ns > QUIET_NS;
             if (have_all_ended && is_quiet) || interval.is_hopeless(now_ns) {
                 break;
             }

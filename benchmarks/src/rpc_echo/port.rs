@@ -3,13 +3,16 @@
 //! *Together*: thread i drives worker i of every node, so that packets cross no core. *Apart*: two
 //! threads, each on a core of its own, share the nodes, so that between two nodes all packets cross.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use gannet_rpc::{
-    ClusterKey, Identity, MemoryFabric, MemoryReceiver, MemorySender, PacketReceiver, PacketSender,
-    Parking, UdpOptions, UdpPort, UdpReceiver, UdpSender,
+    ClusterKey, Identity, MemoryFabric, MemoryPort, MemoryReceiver, MemorySender, PacketReceiver,
+    PacketSender, Parking, SharedRings, UdpOptions, UdpPort, UdpReceiver, UdpSender,
 };
 
+use crate::rpc_echo::Across;
 use crate::workload::BenchmarkError;
 
 const MTU_BYTES: usize = 4 << 10;
@@ -18,6 +21,9 @@ const RING_BYTES: usize = 16 << 10;
 const RING_BYTES_APART: usize = 64 << 10;
 /// Threads of the topology *apart*.
 pub(super) const THREADS_APART: usize = 2;
+/// How long another process is waited for: so many calls, and the time between two.
+const CALLS_MAX: usize = 600;
+const PATIENCE: Duration = Duration::from_millis(100);
 /// It keeps nothing secret and costs as much as any.
 const KEY: [u8; 32] = [7; 32];
 
@@ -29,11 +35,11 @@ pub(super) trait Port: Send {
     fn split(self) -> (Self::Sender, Self::Receiver);
 }
 
-impl Port for (MemorySender, MemoryReceiver) {
+impl Port for MemoryPort {
     type Sender = MemorySender;
     type Receiver = MemoryReceiver;
 
-    fn split(self) -> (MemorySender, MemoryReceiver) {
+    fn split(self) -> Self {
         self
     }
 }
@@ -81,10 +87,7 @@ fn number(index: usize) -> u16 {
 }
 
 /// Rings, all nodes of a worker on one thread.
-pub(super) fn memory_together(
-    threads: usize,
-    nodes: usize,
-) -> Vec<Seats<(MemorySender, MemoryReceiver)>> {
+pub(super) fn memory_together(threads: usize, nodes: usize) -> Vec<Seats<MemoryPort>> {
     let on_thread = |thread| {
         let waker = Parking::new().waker();
         let wakers = vec![waker.clone(); nodes];
@@ -101,7 +104,7 @@ pub(super) fn memory_together(
 }
 
 /// Rings between two threads.
-pub(super) fn memory_apart(nodes: usize) -> Vec<Seats<(MemorySender, MemoryReceiver)>> {
+pub(super) fn memory_apart(nodes: usize) -> Vec<Seats<MemoryPort>> {
     let mut fabric = MemoryFabric::new(nodes, 1, MTU_BYTES, RING_BYTES_APART);
     let of_threads: Vec<_> = (0..THREADS_APART).map(|_| Parking::new().waker()).collect();
     let waker = |node: usize| &of_threads[node % THREADS_APART];
@@ -123,14 +126,54 @@ pub(super) fn udp(nodes: usize, with_key: bool) -> Result<Vec<Seats<UdpPort>>, B
     apart(nodes, |node| open(node, &addresses, with_key))
 }
 
-/// The socket of one node; the others are in other processes.
+/// The socket of one node; the other is in another process.
 pub(super) fn udp_here(
-    node: usize,
-    addresses: &[SocketAddr],
+    across: &Across,
     with_key: bool,
 ) -> Result<Vec<Seats<UdpPort>>, BenchmarkError> {
-    let port = open(node, addresses, with_key)?;
-    Ok(vec![vec![Seat { node: number(node), worker: 0, nodes: addresses.len(), port }]])
+    Ok(here(across, open(across.node, &across.addresses, with_key)?))
+}
+
+/// Rings that one node shares with another process, which is met at the first address.
+pub(super) fn memory_here(across: &Across) -> Result<Vec<Seats<MemoryPort>>, BenchmarkError> {
+    let count = (across.addresses.len(), 1);
+    let rings = SharedRings::create(across.node, count, MTU_BYTES, RING_BYTES_APART)?;
+    let handle = rings.handle();
+    let other = exchange(across, &handle).map_err(BenchmarkError::Runtime)?;
+    let handles = if across.node == 0 { [handle, other] } else { [other, handle] };
+    // Both have mapped the other's memory before either goes on, and may end.
+    let mut connected = rings.connect(&handles)?;
+    exchange(across, "connected").map_err(BenchmarkError::Runtime)?;
+    let (_, port) = connected.remove(0);
+    Ok(here(across, port))
+}
+
+/// Says a line to the other process, and hears one.
+fn exchange(across: &Across, line: &str) -> std::io::Result<String> {
+    let place = across.addresses[0];
+    let mut stream = if across.node == 0 {
+        TcpListener::bind(place)?.accept()?.0
+    } else {
+        // The other may not have come yet.
+        std::iter::repeat_with(|| TcpStream::connect(place))
+            .inspect(|called| {
+                if called.is_err() {
+                    std::thread::park_timeout(PATIENCE);
+                }
+            })
+            .take(CALLS_MAX)
+            .find_map(Result::ok)
+            .ok_or_else(|| std::io::Error::other(format!("nobody came to {place}")))?
+    };
+    writeln!(stream, "{line}")?;
+    let mut heard = String::new();
+    BufReader::new(stream).read_line(&mut heard)?;
+    Ok(heard.trim_end().to_owned())
+}
+
+fn here<P>(across: &Across, port: P) -> Vec<Seats<P>> {
+    let nodes = across.addresses.len();
+    vec![vec![Seat { node: number(across.node), worker: 0, nodes, port }]]
 }
 
 fn open(node: usize, addresses: &[SocketAddr], with_key: bool) -> Result<UdpPort, BenchmarkError> {

@@ -36,12 +36,35 @@ const REPORTS_LATE: u64 = 2;
 /// Between two lines that say who has not come.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What carries packets between processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Datagrams, between any hosts.
+    #[default]
+    Udp,
+    /// Rings in memory that processes of one host share. Packets are not sealed: nobody else sees them.
+    Memory,
+}
+
+impl Transport {
+    /// As it is called in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Memory => "memory",
+        }
+    }
+}
+
 /// This process's place in a cluster of processes.
 #[derive(Clone, Debug)]
 pub struct Membership {
     /// Number of the node that this process is, from 0.
     pub node: usize,
-    /// By node: where it is reached. Worker i listens at the UDP port plus i, and the members' own talk is TCP at the port.
+    /// What carries packets.
+    pub transport: Transport,
+    /// By node: where it is reached. The members' own talk is TCP at the port; over UDP worker i listens at the port plus i.
     pub addresses: Vec<SocketAddr>,
     /// What packets and members' talk are sealed with; without one the network is trusted.
     pub key: Option<ClusterKey>,
@@ -169,6 +192,7 @@ struct Peers(Mutex<Vec<(TcpStream, Seal)>>);
 /// The other members, all of whom have come.
 pub(crate) struct Members {
     node: usize,
+    transport: Transport,
     incarnations: Vec<u32>,
     addresses: Vec<SocketAddr>,
     peers: Arc<Peers>,
@@ -202,6 +226,7 @@ impl Members {
         }
         Ok(Self {
             node: membership.node,
+            transport: membership.transport,
             incarnations,
             addresses: membership.addresses.clone(),
             peers: Arc::new(Peers(Mutex::new(peers))),
@@ -213,6 +238,10 @@ impl Members {
     /// Of this member.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses[self.node]
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// By node.
