@@ -6,13 +6,14 @@
 //! *Not here*: the checkers, which are `gannet_benchmarks::consistency` and the crate `adya`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use gannet_benchmarks::Check;
 use gannet_benchmarks::consistency::{Fate, History, Operation, judge_lists};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use tokio::runtime::Builder;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Statement};
 
@@ -133,40 +134,64 @@ impl Worker {
     }
 }
 
-/// Runs all connections; what the checkers say, and how many transactions committed.
-async fn run(server: &Server) -> (Vec<Check>, usize) {
-    let setup = server.client().await;
-    setup.batch_execute("CREATE TABLE list (key INT PRIMARY KEY, elements TEXT)").await.unwrap();
+/// Runs all connections, each to the next of the servers, which are one database: from a thread that `enter` has moved to
+/// where that server is. What the checkers say, and how many transactions committed.
+pub(crate) fn run_on(servers: &[Server], enter: impl Fn(usize) + Sync) -> (Vec<Check>, usize) {
     let (history, next_value) = (Arc::new(History::default()), Arc::new(AtomicU64::new(1)));
-    let mut workers = Vec::new();
-    for seed in 0..CONNECTIONS {
-        let client = server.client().await;
-        let statements = Statements::prepare(&client).await;
-        let random = SmallRng::seed_from_u64(seed);
-        let worker = Worker { client, statements, random, next_value: Arc::clone(&next_value) };
-        workers.push(tokio::spawn(worker.run(Arc::clone(&history))));
-    }
-    for worker in workers {
-        worker.await.unwrap();
-    }
-    // Whoever reads every list at the end sees these.
-    let invoked = history.invoke();
-    let rows = setup.query("SELECT key, elements FROM list", &[]).await.unwrap();
-    let lists: BTreeMap<u64, Vec<u64>> =
-        rows.iter().map(|row| (key_of(row.get(0)), elements(row.get(1)))).collect();
-    let reads = lists
-        .iter()
-        .map(|(&key, elements)| Operation::ReadList { key, elements: elements.clone() });
-    history.complete(invoked, Fate::Committed, reads.collect());
+    let at = |number: usize| {
+        enter(number % servers.len());
+        Builder::new_current_thread().enable_all().build().unwrap()
+    };
+    let in_thread = |run: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+    };
+    in_thread(&|| {
+        at(0).block_on(async {
+            let setup = servers[0].client().await;
+            let create = "CREATE TABLE list (key INT PRIMARY KEY, elements TEXT)";
+            setup.batch_execute(create).await.unwrap();
+        });
+    });
+    std::thread::scope(|scope| {
+        for seed in 0..CONNECTIONS {
+            let (at, history, next_value) = (&at, Arc::clone(&history), Arc::clone(&next_value));
+            scope.spawn(move || {
+                let number = usize::try_from(seed).unwrap();
+                at(number).block_on(async {
+                    let client = servers[number % servers.len()].client().await;
+                    let statements = Statements::prepare(&client).await;
+                    let random = SmallRng::seed_from_u64(seed);
+                    Worker { client, statements, random, next_value }.run(history).await;
+                });
+            });
+        }
+    });
+    let lists = Mutex::new(BTreeMap::new());
+    in_thread(&|| {
+        // Whoever reads every list at the end sees these.
+        let invoked = history.invoke();
+        let rows = at(0).block_on(async {
+            let reader = servers[0].client().await;
+            reader.query("SELECT key, elements FROM list", &[]).await.unwrap()
+        });
+        let found: BTreeMap<u64, Vec<u64>> =
+            rows.iter().map(|row| (key_of(row.get(0)), elements(row.get(1)))).collect();
+        let read = |(&key, elements): (&u64, &Vec<u64>)| Operation::ReadList {
+            key,
+            elements: elements.clone(),
+        };
+        history.complete(invoked, Fate::Committed, found.iter().map(read).collect());
+        *lists.lock().unwrap() = found;
+    });
     let transactions = history.transactions();
     let committed = transactions.iter().filter(|one| one.fate == Fate::Committed).count();
-    (judge_lists(&transactions, &lists), committed)
+    (judge_lists(&transactions, &lists.into_inner().unwrap()), committed)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lists_over_the_wire_are_strictly_serializable() {
+#[test]
+fn lists_over_the_wire_are_strictly_serializable() {
     let server = Server::start(&[]);
-    let (checks, committed) = run(&server).await;
+    let (checks, committed) = run_on(&[server], |_| {});
     assert!(checks.iter().all(|check| check.passed), "{checks:?}");
     // Transactions on one list that run alone always commit, so a tenth is little to ask.
     let all = CONNECTIONS * TRANSACTIONS;
@@ -175,10 +200,10 @@ async fn lists_over_the_wire_are_strictly_serializable() {
 }
 
 #[cfg(feature = "mutants")]
-#[tokio::test(flavor = "multi_thread")]
-async fn the_checkers_notice_a_server_that_does_not_validate() {
+#[test]
+fn the_checkers_notice_a_server_that_does_not_validate() {
     let server = Server::start_without(Some("SkipValidation"), &[]);
-    let (checks, _) = run(&server).await;
+    let (checks, _) = run_on(&[server], |_| {});
     let failed: Vec<&Check> = checks.iter().filter(|check| !check.passed).collect();
     let names = |name: &str| failed.iter().any(|check| check.name == name);
     assert!(names("strictly serializable"), "{checks:?}");

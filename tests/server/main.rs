@@ -4,6 +4,7 @@
 mod anomalies;
 mod benchmarks;
 mod campaign;
+mod chaos;
 mod consistency;
 mod copy;
 mod extended;

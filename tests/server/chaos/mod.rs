@@ -1,0 +1,151 @@
+//! Clusters of processes on a network that loses, delays, reorders, doubles and damages packets, and cuts nodes off.
+//!
+//! No process dies: without recovery a cluster does not outlive that. Every fault is counted, and a test fails in which
+//! one has not struck.
+
+mod network;
+mod relay;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::consistency;
+use crate::nodes::write_key;
+use crate::process::{Server, folder, read_all};
+use network::Network;
+use relay::{Faults, Relay};
+
+const NODES: usize = 3;
+const LOST_PERCENT: u32 = 2;
+const FAULTS: Faults = Faults { seed: 42, delayed: 10, doubled: 3, damaged: 1 };
+/// How long a node is cut off; longer than any timeout of a request, shorter than TCP's patience.
+const CUT_OFF: Duration = Duration::from_millis(700);
+
+/// A network with faults, and what its nodes share.
+struct Rig {
+    network: Network,
+    relay: Relay,
+    key: PathBuf,
+}
+
+impl Rig {
+    fn new(name: &str) -> Self {
+        let key = write_key(&folder(name).join("cluster.key"), '7');
+        let network = Network::new(NODES);
+        let relay = Relay::start(&network.tunnel_name(), FAULTS);
+        network.begin_faults(LOST_PERCENT);
+        Self { network, relay, key }
+    }
+
+    fn members() -> String {
+        let addresses: Vec<_> =
+            (0..NODES).map(|node| format!("{}:7000", Network::address(node))).collect();
+        addresses.join(",")
+    }
+
+    /// Runs a benchmark on the nodes while the second one is cut off for a while; the first one's report, and its exit code.
+    fn bench(&self, workload: &str) -> (String, Option<i32>) {
+        let start = |node: usize| -> Child {
+            let mut command = self.network.command(node, env!("CARGO_BIN_EXE_gannet"));
+            command.arg("bench").args(workload.split(' ')).args([
+                "--threads=1",
+                "--memory=128MiB",
+                "--warmup=100ms",
+                "--duration=3s",
+                &format!("--member={node}"),
+                &format!("--member-addresses={}", Self::members()),
+            ]);
+            command.arg("--member-key").arg(&self.key);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let mut nodes: Vec<_> = (0..NODES).map(start).collect();
+        std::thread::park_timeout(Duration::from_secs(1));
+        self.network.cut_off(1);
+        std::thread::park_timeout(CUT_OFF);
+        self.network.heal();
+        let report = read_all(nodes[0].stdout.take().unwrap());
+        let codes: Vec<_> = nodes.iter_mut().map(|node| node.wait().unwrap().code()).collect();
+        let said: Vec<_> =
+            nodes.iter_mut().map(|node| read_all(node.stderr.take().unwrap())).collect();
+        (format!("{report}{said:?}"), codes[0])
+    }
+
+    /// Ends the faults; each must have struck.
+    fn finish(self) {
+        let (lost, cut) = self.network.dropped();
+        let counts = self.relay.stop();
+        // Whoever looks at a test's output sees what it has gone through.
+        let _ = writeln!(std::io::stdout(), "{lost} lost, {cut} cut off, {counts:?}");
+        let relayed = [counts.delayed, counts.overtaken, counts.doubled, counts.damaged];
+        assert!(relayed.iter().chain([&lost, &cut]).all(|count| *count > 20), "{counts:?}");
+    }
+}
+
+#[test]
+fn benchmarks_verify_on_a_bad_network() {
+    let rig = Rig::new("chaos-benchmarks");
+    for workload in ["tatp --subscribers 2000", "smallbank --accounts 2000"] {
+        let (report, code) = rig.bench(workload);
+        assert!(code == Some(0) && report.contains("verify: passed"), "{workload}: {report}");
+    }
+    rig.finish();
+}
+
+/// Requests that come again are run again: the network must make that visible.
+#[cfg(feature = "mutants")]
+#[test]
+fn a_rule_that_is_missing_shows_on_a_bad_network() {
+    let rig = Rig::new("chaos-mutant");
+    let (report, code) = rig.bench("smallbank --accounts 2000 --mutant RunDuplicates");
+    assert!(code == Some(1) && report.contains("FAILED"), "{report}");
+    rig.finish();
+}
+
+#[test]
+fn lists_are_strictly_serializable_on_a_bad_network() {
+    let rig = Rig::new("chaos-lists");
+    let start = |node: usize| {
+        let mut command = rig.network.command(node, env!("CARGO_BIN_EXE_gannet"));
+        command.args(["serve", "--threads=1", "--memory=128MiB", "--listen=127.0.0.1:0"]).args([
+            format!("--node={node}"),
+            format!("--members={}", Rig::members()),
+            format!("--cluster-key={}", rig.key.display()),
+        ]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let started: Vec<_> = (0..NODES).map(start).collect();
+    let nodes: Vec<_> = started.into_iter().map(Server::listening).collect();
+    let (checks, committed) = std::thread::scope(|scope| {
+        let (ended, end) = channel::<()>();
+        let (network, nodes) = (&rig.network, &nodes);
+        scope.spawn(move || {
+            // Nodes are cut off or pause, in turn, until the lists are done.
+            let mut turn = 0;
+            while end
+                .recv_timeout(CUT_OFF)
+                .is_err_and(|error| matches!(error, std::sync::mpsc::RecvTimeoutError::Timeout))
+            {
+                let node = turn % NODES;
+                if turn % 2 == 0 {
+                    network.cut_off(node);
+                    std::thread::park_timeout(CUT_OFF);
+                    network.heal();
+                } else {
+                    nodes[node].signal("STOP");
+                    std::thread::park_timeout(CUT_OFF);
+                    nodes[node].signal("CONT");
+                }
+                turn += 1;
+            }
+        });
+        let result = consistency::run_on(nodes, |node| network.enter(node));
+        drop(ended);
+        result
+    });
+    assert!(checks.iter().all(|check| check.passed), "{checks:?}");
+    assert!(committed > 50, "only {committed} transactions committed");
+    rig.finish();
+}

@@ -1,0 +1,162 @@
+//! What UDP passes on its way between nodes: it delays, doubles and damages packets, by a seed.
+//!
+//! A delay lets later packets overtake. A damaged packet has one bit of its payload changed and says that it has no
+//! UDP checksum, so that only the receiving node can notice.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gannet_rpc::{Clock, MonotonicClock};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+const IP_HEADER_BYTES: usize = 20;
+const UDP_HEADER_BYTES: usize = 8;
+const PACKET_BYTES_MAX: usize = 65_536;
+/// Longest delay: more than a round trip by far.
+const DELAY_MAX_NS: u64 = 2_000_000;
+
+/// What befalls packets, each in so many of a hundred cases.
+#[derive(Clone, Copy)]
+pub(super) struct Faults {
+    pub(super) seed: u64,
+    pub(super) delayed: u32,
+    pub(super) doubled: u32,
+    pub(super) damaged: u32,
+}
+
+/// How often each has happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) relayed: u64,
+    pub(super) delayed: u64,
+    pub(super) overtaken: u64,
+    pub(super) doubled: u64,
+    pub(super) damaged: u64,
+}
+
+/// A thread that relays what comes out of its tunnel device, until it is dropped.
+pub(super) struct Relay {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Counts>>,
+}
+
+impl Relay {
+    pub(super) fn start(device: &str, faults: Faults) -> Self {
+        let device = DeviceBuilder::new().name(device).enable(false).build_sync().unwrap();
+        device.set_nonblocking(true).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let mut line = Line::new(device, faults);
+            while !over.load(Ordering::Relaxed) {
+                line.step();
+            }
+            line.counts
+        });
+        Self { is_over, thread: Some(thread) }
+    }
+
+    pub(super) fn stop(mut self) -> Counts {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Packets under way.
+struct Line {
+    device: SyncDevice,
+    faults: Faults,
+    random: SmallRng,
+    clock: MonotonicClock,
+    /// When it is due, and its number.
+    waiting: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
+    /// The greatest number that has gone.
+    gone: u64,
+    counts: Counts,
+}
+
+impl Line {
+    fn new(device: SyncDevice, faults: Faults) -> Self {
+        Self {
+            device,
+            faults,
+            random: SmallRng::seed_from_u64(faults.seed),
+            clock: MonotonicClock::new(),
+            waiting: BinaryHeap::new(),
+            gone: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes what has come, sends what is due, and waits for either.
+    fn step(&mut self) {
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        while let Ok(bytes) = self.device.recv(&mut buffer) {
+            self.take(buffer[..bytes].to_vec());
+        }
+        let now_ns = self.clock.now_ns();
+        while self.waiting.peek().is_some_and(|Reverse((due_ns, ..))| *due_ns <= now_ns) {
+            let Some(Reverse((_, number, packet))) = self.waiting.pop() else { break };
+            self.counts.overtaken += u64::from(number < self.gone);
+            self.gone = self.gone.max(number);
+            // A full device loses the packet, as networks do.
+            let _ = self.device.send(&packet);
+        }
+        let due_ns = self.waiting.peek().map(|Reverse((due_ns, ..))| due_ns.saturating_sub(now_ns));
+        let wait = Duration::from_nanos(due_ns.unwrap_or(u64::MAX)).min(Duration::from_millis(20));
+        let mut watched = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
+        let _ = ppoll(&mut watched, Some(wait.into()), None);
+    }
+
+    fn strikes(&mut self, percent: u32) -> bool {
+        self.random.random_range(0..100) < percent
+    }
+
+    fn take(&mut self, mut packet: Vec<u8>) {
+        self.counts.relayed += 1;
+        if self.strikes(self.faults.damaged) {
+            self.counts.damaged += u64::from(damage(&mut packet, &mut self.random));
+        }
+        if self.strikes(self.faults.doubled) {
+            self.counts.doubled += 1;
+            self.send_later(packet.clone());
+        }
+        self.send_later(packet);
+    }
+
+    fn send_later(&mut self, packet: Vec<u8>) {
+        let mut due_ns = self.clock.now_ns();
+        if self.strikes(self.faults.delayed) {
+            self.counts.delayed += 1;
+            due_ns += self.random.random_range(0..=DELAY_MAX_NS);
+        }
+        let number = self.counts.relayed + self.counts.doubled;
+        self.waiting.push(Reverse((due_ns, number, packet)));
+    }
+}
+
+/// Changes a bit of a datagram's payload, if it has any.
+fn damage(packet: &mut [u8], random: &mut SmallRng) -> bool {
+    let payload = IP_HEADER_BYTES + UDP_HEADER_BYTES;
+    if packet.len() <= payload {
+        return false;
+    }
+    let at = random.random_range(payload..packet.len());
+    packet[at] ^= 1 << random.random_range(0..8);
+    packet[payload - 2..payload].fill(0);
+    true
+}
