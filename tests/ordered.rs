@@ -74,7 +74,7 @@ fn a_transaction_sees_its_own_changes_and_goes_back_to_a_savepoint() {
         set(&mut transaction, coordinator, table, b"c", Some(b"3")).unwrap();
         let mut keys = |transaction: &mut Deferred, direction, limit| {
             let page = transaction.scan(coordinator, table, &ALL, direction, limit).unwrap();
-            page.rows.iter().map(|(key, _)| String::from_utf8(key.clone()).unwrap()).collect()
+            page.rows.iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
         };
         let found: Vec<String> = keys(&mut transaction, Direction::Ascending, 9);
         assert_eq!(found, ["a", "bb", "c"]);

@@ -169,12 +169,13 @@ impl Run<'_, '_> {
         let ledger = prefixed(LEDGER);
         let limit = random.random_range(1..3);
         let page = deferred.scan(coordinator, *table, &ledger, Direction::Descending, limit)?;
-        let next = page.rows.first().map_or(0, |(key, _)| ledger_number(key) + 1);
+        let rows: Vec<KeyValue> = page.rows.into_iter().collect();
+        let next = rows.first().map_or(0, |(key, _)| ledger_number(key) + 1);
         let key = [LEDGER.as_bytes(), &next.to_be_bytes()].concat();
         self.is_there(&key)?;
         let value = value_of(&key);
         self.deferred.put(self.table, key, value);
-        Ok((Result::Qualified, tally_of(&page.rows).filter(|&tally| tally != OVERFULL)))
+        Ok((Result::Qualified, tally_of(&rows).filter(|&tally| tally != OVERFULL)))
     }
 }
 

@@ -18,19 +18,17 @@ use gannet_storage::Direction;
 use crate::coordinator::Coordinator;
 use crate::node::TableId;
 use crate::outcome::Abort;
+use crate::rows::Rows;
 use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPage};
 
 /// Attempts to read what others are changing, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
 
-/// A key and its value.
-pub type KeyValue = (Vec<u8>, Vec<u8>);
-
 /// Part of a scan's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// Keys and values, in the order of the scan, own changes included.
-    pub rows: Vec<KeyValue>,
+    pub rows: Rows,
     /// What is left to scan; `None` when the range is exhausted.
     pub rest: Option<KeyRange>,
 }
@@ -153,7 +151,7 @@ impl Deferred {
             self.with_own_writes(table, range, direction, (rows, complete_to.as_deref()));
         let last = if rows.len() > limit {
             rows.truncate(limit);
-            rows.last().map(|(key, _)| key.clone())
+            rows.last_key().map(<[u8]>::to_vec)
         } else {
             complete_to
         };
@@ -200,8 +198,8 @@ impl Deferred {
         table: TableId,
         range: &KeyRange,
         direction: Direction,
-        (rows, complete_to): (Vec<KeyValue>, Option<&[u8]>),
-    ) -> Vec<KeyValue> {
+        (rows, complete_to): (Rows, Option<&[u8]>),
+    ) -> Rows {
         let (from, to) = match (direction, complete_to) {
             (_, None) => range.bounds(),
             (Direction::Ascending, Some(last)) => (range.bounds().0, Bound::Included(last)),

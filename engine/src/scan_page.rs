@@ -17,7 +17,7 @@ use gannet_storage::{Direction, LeafVersion, ScannedRow};
 
 const COUNTS_BYTES: usize = 8;
 const LEAF_BYTES: usize = 16;
-const ROW_HEADER_BYTES: usize = 24;
+pub(crate) const ROW_HEADER_BYTES: usize = 24;
 const GONE: u32 = u32::MAX;
 
 /// Two bounds of a range of keys.
@@ -156,9 +156,22 @@ impl<'a> PageReader<'a> {
     }
 }
 
+impl<'a> PageReader<'a> {
+    /// The bytes of the rows that are left, headers among them.
+    pub(crate) fn row_bytes(&self) -> &'a [u8] {
+        self.row_bytes
+    }
+
+    /// Rows that are left, as the answer says.
+    pub(crate) fn rows_left(&self) -> usize {
+        self.rows as usize
+    }
+}
+
 impl<'a> Iterator for PageReader<'a> {
     type Item = ScannedRow<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<ScannedRow<'a>> {
         self.rows = self.rows.checked_sub(1)?;
         let (header, rest) = self.row_bytes.split_first_chunk::<ROW_HEADER_BYTES>()?;

@@ -13,7 +13,8 @@ use gannet_storage::{Direction, LeafVersion, Owner};
 use crate::node::TableId;
 use crate::outcome::Abort;
 use crate::request::{self, KeyRequest, Status};
-use crate::scan_page::{PageReader, encode_shape};
+use crate::rows::{Place, Rows};
+use crate::scan_page::{PageReader, ROW_HEADER_BYTES, encode_shape};
 use crate::transaction::{Observation, Transaction};
 use crate::worker::Want;
 
@@ -73,15 +74,19 @@ impl LeafObservation {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanPage {
     /// Keys and values, in the order of the scan.
-    pub(crate) rows: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) rows: Rows,
     /// The last key up to which the rows are complete; `None` at the end of the range.
     pub(crate) complete_to: Option<Vec<u8>>,
     pub(crate) observations: Vec<Observation>,
     pub(crate) leaves: Vec<LeafObservation>,
 }
 
-/// A key, its bucket, and its value unless it has gone.
-type ScannedRow = (Vec<u8>, Observation, Option<Vec<u8>>);
+/// A row that a partition gave: its bytes are in the page already.
+struct Found {
+    place: Place,
+    observation: Observation,
+    has_gone: bool,
+}
 
 /// The order of two keys in a scan.
 fn order(direction: Direction, a: &[u8], b: &[u8]) -> Ordering {
@@ -137,7 +142,7 @@ impl Transaction<'_> {
             return Err(Abort::NoSuchTable { table: table.0 });
         }
         let mut page = ScanPage::default();
-        let mut rows: Vec<ScannedRow> = Vec::new();
+        let mut found: Vec<Found> = Vec::new();
         let mut end: Option<Vec<u8>> = None;
         let partitions = self.node.configuration().partitioning.count();
         let rows_max = share(rows_max.max(1), partitions);
@@ -147,7 +152,7 @@ impl Transaction<'_> {
             self.round.wait_for(Want::Responses);
             while partition < sent {
                 let number = u16::try_from(partition).expect("at most 4096 partitions");
-                let answer = self.take_page(table, number, &mut page, &mut rows)?;
+                let answer = self.take_page(table, number, &mut page, &mut found)?;
                 match answer {
                     Answer::Complete => {}
                     Answer::UpTo(last) => {
@@ -162,19 +167,20 @@ impl Transaction<'_> {
                 partition += 1;
             }
         }
-        let is_complete =
-            |key: &[u8]| end.as_ref().is_none_or(|end| order(direction, key, end).is_le());
-        page.observations.reserve(rows.len());
-        page.rows.reserve(rows.len());
+        page.observations.reserve(found.len());
+        page.rows.reserve(found.len());
         // Observations stay in the order of partitions, so that many are validated by one request.
-        for (key, observation, value) in rows.into_iter().filter(|row| is_complete(&row.0)) {
+        for Found { place, observation, has_gone } in found {
+            let key = page.rows.key(&place);
+            if end.as_ref().is_some_and(|end| order(direction, key, end).is_gt()) {
+                continue;
+            }
             page.observations.push(observation);
-            if let Some(value) = value {
-                page.rows.push((key, value));
+            if !has_gone {
+                page.rows.place(place);
             }
         }
-        // A stable sort merges what is in order already.
-        page.rows.sort_by(|(a, _), (b, _)| order(direction, a, b));
+        page.rows.sort_by(|a, b| order(direction, a, b));
         page.complete_to = end;
         Ok(page)
     }
@@ -217,7 +223,7 @@ impl Transaction<'_> {
         table: TableId,
         partition: u16,
         page: &mut ScanPage,
-        rows: &mut Vec<ScannedRow>,
+        found: &mut Vec<Found>,
     ) -> Result<Answer, Abort> {
         let primary = self.node.configuration().primary(partition);
         let mut batch = self.round.batch();
@@ -229,19 +235,33 @@ impl Transaction<'_> {
             Status::Locked => return Err(Abort::Locked),
             _ => return Err(Abort::NoSuchTable { table: table.0 }),
         }
-        let reader =
+        let mut reader =
             PageReader::new(answer.payload).ok_or(Abort::NoSuchTable { table: table.0 })?;
         let table = table.0;
         let leaves = reader.leaves();
         page.leaves.extend(leaves.map(|version| LeafObservation { table, partition, version }));
-        let before = rows.len();
-        rows.extend(reader.map(|row| {
-            let observation =
-                Observation { table, partition, bucket: row.bucket, version: row.version };
-            (row.key.to_vec(), observation, row.value.map(<[u8]>::to_vec))
-        }));
-        Ok(match (status, rows[before..].last()) {
-            (Status::More, Some((last, ..))) => Answer::UpTo(last.clone()),
+        let end = page.rows.add_bytes(reader.row_bytes()) + reader.row_bytes().len();
+        found.reserve(reader.rows_left().min(reader.row_bytes().len() / ROW_HEADER_BYTES));
+        let mut last = None;
+        loop {
+            let at = end - reader.row_bytes().len() + ROW_HEADER_BYTES;
+            let Some(row) = reader.next() else { break };
+            let bytes = |part: &[u8]| u32::try_from(part.len()).expect("shorter than a message");
+            let (key_bytes, value_bytes) = (bytes(row.key), row.value.map_or(0, bytes));
+            found.push(Found {
+                place: Place { at, key_bytes, value_bytes },
+                observation: Observation {
+                    table,
+                    partition,
+                    bucket: row.bucket,
+                    version: row.version,
+                },
+                has_gone: row.value.is_none(),
+            });
+            last = Some(row.key);
+        }
+        Ok(match (status, last) {
+            (Status::More, Some(last)) => Answer::UpTo(last.to_vec()),
             _ => Answer::Complete,
         })
     }

@@ -182,10 +182,10 @@ impl Table {
         &self,
         index: &Index,
         entry: &[u8],
-        value: Vec<u8>,
+        value: &[u8],
     ) -> Result<Vec<u8>, SqlError> {
         if index.unique {
-            return Ok(value);
+            return Ok(value.to_vec());
         }
         let mut rest = &entry[self.prefix(index.id).len()..];
         for column in &index.columns {

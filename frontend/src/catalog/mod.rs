@@ -202,8 +202,8 @@ impl Catalog {
         while let Some(range) = rest {
             let page =
                 deferred.scan(coordinator, table, &range, Direction::Ascending, PAGE_ROWS)?;
-            for (_, bytes) in page.rows {
-                let table: Table = serde_json::from_slice(&bytes).map_err(|error| {
+            for (_, bytes) in page.rows.iter() {
+                let table: Table = serde_json::from_slice(bytes).map_err(|error| {
                     SqlError::new("XX001", format!("a table's descriptor is malformed: {error}"))
                 })?;
                 catalog.put(table);

@@ -35,10 +35,10 @@ pub(super) fn page(
 ) -> Result<(KeyedRows, Option<KeyRange>), Failure> {
     let missing = table.missing_values()?;
     let page = context.scan(range, Direction::Ascending, rows_max)?;
-    let keyed = |(key, bytes): (Vec<u8>, Vec<u8>)| {
-        Ok((key[PREFIX_BYTES..].to_vec(), decode(&bytes, &Wanted::All, &missing)?))
+    let keyed = |(key, bytes): (&[u8], &[u8])| {
+        Ok((key[PREFIX_BYTES..].to_vec(), decode(bytes, &Wanted::All, &missing)?))
     };
-    let rows: Result<KeyedRows, SqlError> = page.rows.into_iter().map(keyed).collect();
+    let rows: Result<KeyedRows, SqlError> = page.rows.iter().map(keyed).collect();
     Ok((rows?, page.rest))
 }
 

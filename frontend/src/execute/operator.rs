@@ -35,6 +35,9 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
         }
         Node::Series(bounds) => Box::new(Series { bounds, state: None }),
         Node::Filter { input, condition } => Box::new(Filter { input: open(input), condition }),
+        Node::Project { input, expressions } if are_first_columns(expressions) => {
+            Box::new(FirstColumns { input: open(input), count: expressions.len() })
+        }
         Node::Project { input, expressions } => {
             Box::new(Project { input: open(input), expressions, waiting: Vec::new() })
         }
@@ -173,6 +176,26 @@ impl Operator for Filter<'_> {
             }
         }
         Ok(None)
+    }
+}
+
+/// Whether expressions are the first columns of a row, in their order.
+fn are_first_columns(expressions: &[Expression]) -> bool {
+    let mut numbered = expressions.iter().enumerate();
+    numbered.all(|(number, expression)| *expression == Expression::Column(number))
+}
+
+/// The first columns of rows, which nothing is made of.
+struct FirstColumns<'p> {
+    input: Box<dyn Operator + 'p>,
+    count: usize,
+}
+
+impl Operator for FirstColumns<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        let mut batch = self.input.next(context)?;
+        batch.iter_mut().flatten().for_each(|row| row.truncate(self.count));
+        Ok(batch)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
-use gannet_engine::{Direction, KeyRange};
+use gannet_engine::{Direction, KeyRange, Rows};
 
 use crate::catalog::{Index, PREFIX_BYTES, PRIMARY_INDEX};
 use crate::encoding::key;
@@ -59,7 +59,7 @@ impl<'p> ScanRows<'p> {
             Some(rest) => State::Range { rest, page_rows: BATCH_ROWS },
             None => State::Done,
         };
-        rows_of_entries(self.scan, index, page.rows, context)
+        rows_of_entries(self.scan, index, &page.rows, context)
     }
 }
 
@@ -255,25 +255,22 @@ pub(super) fn key_range(
 pub(super) fn rows_of_entries(
     scan: &Scan,
     index: IndexChoice,
-    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    entries: &Rows,
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Row>, Failure> {
-    let found = match index {
-        IndexChoice::Primary => {
-            let bytes =
-                entries.into_iter().map(|(key, row)| Some((primary_of_row(scan, &key), row)));
-            decoded(scan, bytes, context)?
+    let IndexChoice::Secondary(number) = index else {
+        let mut rows = Vec::with_capacity(entries.len());
+        for (key, bytes) in entries.iter() {
+            rows.extend(decoded_row(scan, primary_of_row(scan, key), bytes, context)?);
         }
-        IndexChoice::Secondary(number) => {
-            let index: &Index = &scan.table.indexes[number];
-            let mut primary = Vec::with_capacity(entries.len());
-            for (key, value) in entries {
-                primary.push(Some(scan.table.primary_of_entry(index, &key, value)?));
-            }
-            by_primary(scan, primary, context)?
-        }
+        return Ok(rows);
     };
-    Ok(found.into_iter().flatten().collect())
+    let index: &Index = &scan.table.indexes[number];
+    let mut primary = Vec::with_capacity(entries.len());
+    for (key, value) in entries.iter() {
+        primary.push(Some(scan.table.primary_of_entry(index, key, value)?));
+    }
+    Ok(by_primary(scan, primary, context)?.into_iter().flatten().collect())
 }
 
 /// The rows with some primary keys.
@@ -296,23 +293,32 @@ fn by_primary(
 /// Rows from their bytes; None for those that are not there or do not pass the filter.
 fn decoded(
     scan: &Scan,
-    bytes: impl ExactSizeIterator<Item = Option<(PrimaryBytes, Vec<u8>)>>,
+    entries: impl ExactSizeIterator<Item = Option<(PrimaryBytes, Vec<u8>)>>,
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Option<Row>>, Failure> {
-    let mut rows = Vec::with_capacity(bytes.len());
-    for entry in bytes {
-        let Some((primary, bytes)) = entry else {
-            rows.push(None);
-            continue;
-        };
-        let mut row = decode(&bytes, &scan.wanted, &scan.missing)?;
-        let passes = context.holds(scan.filter.as_ref(), &row)?;
-        if scan.with_key {
-            row.push(Value::Bytea(primary));
-        }
-        rows.push(passes.then_some(row));
+    let mut rows = Vec::with_capacity(entries.len());
+    for entry in entries {
+        rows.push(match entry {
+            Some((primary, bytes)) => decoded_row(scan, primary, &bytes, context)?,
+            None => None,
+        });
     }
     Ok(rows)
+}
+
+/// A row from its bytes, if it passes the filter.
+fn decoded_row(
+    scan: &Scan,
+    primary: PrimaryBytes,
+    bytes: &[u8],
+    context: &mut Context<'_, '_>,
+) -> Result<Option<Row>, Failure> {
+    let mut row = decode(bytes, &scan.wanted, &scan.missing)?;
+    let passes = context.holds(scan.filter.as_ref(), &row)?;
+    if scan.with_key {
+        row.push(Value::Bytea(primary));
+    }
+    Ok(passes.then_some(row))
 }
 
 /// All rows that an access by a range finds for one row on the left.
@@ -326,7 +332,7 @@ pub(super) fn range_rows(
     let mut rows = Vec::new();
     while let Some(keys) = rest {
         let page = context.scan(&keys, Direction::Ascending, BATCH_ROWS)?;
-        rows.extend(rows_of_entries(scan, range.index, page.rows, context)?);
+        rows.extend(rows_of_entries(scan, range.index, &page.rows, context)?);
         rest = page.rest;
     }
     Ok(rows)

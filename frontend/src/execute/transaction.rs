@@ -236,8 +236,8 @@ pub(crate) fn clear(
             let page =
                 deferred.scan(coordinator, table, &range, Direction::Ascending, CLEARED_KEYS)?;
             let done = page.rows.is_empty() && page.rest.is_none();
-            for (key, _) in page.rows {
-                deferred.delete(table, key);
+            for (key, _) in page.rows.iter() {
+                deferred.delete(table, key.to_vec());
             }
             Ok(done)
         })?;
