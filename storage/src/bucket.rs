@@ -389,6 +389,20 @@ impl<'a> Bucket<'a> {
         }
     }
 
+    /// Prefetches the block that the slot whose tag matches points to, once the slot has arrived.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "a hint, wherever it points")]
+    pub(crate) fn prefetch_block(&self, tag: u8) {
+        let slots = self.main_slots();
+        let matches = matching(slots.tags.load(Ordering::Relaxed), tag, slots.count);
+        if matches != 0 {
+            let slot = self.slot(slots, (matches.trailing_zeros() / 8) as usize);
+            let block = slot.value_word() as usize;
+            self.arena.prefetch(block);
+            self.arena.prefetch(block.wrapping_add(LINE_WORDS));
+        }
+    }
+
     fn store_reserved(&self, reserved: u64) {
         let tags = self.words[TAGS].load(Ordering::Relaxed) & !(RESERVED_MAX << RESERVED_SHIFT);
         self.words[TAGS].store(tags | reserved << RESERVED_SHIFT, Ordering::Relaxed);

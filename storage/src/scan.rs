@@ -9,7 +9,7 @@ use crate::heap::RowKey;
 use crate::ordered_index::{Direction, LeafVersion};
 use crate::owner::Owner;
 use crate::read::Read;
-use crate::table::Table;
+use crate::table::{Place, Table};
 
 /// A row that a scan examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,27 +35,50 @@ pub enum Scanned {
     Locked,
 }
 
-/// Keys of a leaf are copied before their rows are read: the leaf's lock is not held meanwhile.
+/// Keys of a leaf, and where their rows are. They are copied before the rows are read: the leaf's lock is not held
+/// meanwhile, and all rows are under way to the cache at once.
 #[derive(Default)]
 struct Keys {
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    located: Vec<Located>,
+}
+
+/// A key, and where its row is.
+struct Located {
+    /// Where the key ends among the bytes.
+    end: usize,
+    hash: u64,
+    bucket: u32,
+    place: Place,
 }
 
 impl Keys {
     fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
+        self.located.clear();
     }
 
-    fn push(&mut self, key: &[u8]) {
+    fn push(&mut self, key: &[u8], table: &Table) {
         self.bytes.extend_from_slice(key);
-        self.ends.push(self.bytes.len());
+        let hash = RowKey::new(key).hash();
+        let location = table.locate(hash);
+        let place = table.place_of(location).expect("the index has keys of its partition alone");
+        table.prefetch(place);
+        let (end, bucket) = (self.bytes.len(), location.bucket);
+        self.located.push(Located { end, hash, bucket, place });
     }
 
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    /// Asks for all rows: for their slots, and for the blocks that those point to.
+    fn prefetch(&self, table: &Table) {
+        self.located.iter().for_each(|key| table.prefetch_slot(key.place));
+        self.located.iter().for_each(|key| table.bucket(key.place).prefetch_block(key.place.tag()));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (RowKey<'_>, &Located)> {
+        let starts = std::iter::once(0).chain(self.located.iter().map(|key| key.end));
+        starts.zip(&self.located).map(|(start, located)| {
+            (RowKey::with_hash(located.hash, &self.bytes[start..located.end]), located)
+        })
     }
 }
 
@@ -85,10 +108,11 @@ impl Table {
                 Direction::Descending => (from, at.unwrap_or(to)),
             };
             keys.clear();
-            let leaf = index.scan_leaf(range, direction, reader, |key| keys.push(key));
+            let leaf = index.scan_leaf(range, direction, reader, |key| keys.push(key, self));
             leaves.push(leaf.version);
-            for key in keys.iter() {
-                match self.visit_row(RowKey::new(key), reader, &mut value, &mut visit) {
+            keys.prefetch(self);
+            for (key, located) in keys.iter() {
+                match self.visit_row(key, located, reader, &mut value, &mut visit) {
                     ControlFlow::Continue(()) => {}
                     ControlFlow::Break(end) => return end,
                 }
@@ -103,19 +127,18 @@ impl Table {
     fn visit_row(
         &self,
         key: RowKey<'_>,
+        located: &Located,
         reader: Owner,
         value: &mut Vec<u8>,
         visit: &mut impl FnMut(ScannedRow<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<Scanned> {
-        let location = self.locate(key.hash());
-        let place = self.place_of(location).expect("the index has keys of its partition alone");
         value.clear();
-        let (version, value) = match self.read_row(place, key, reader, value) {
+        let (version, value) = match self.read_row(located.place, key, reader, value) {
             Read::Found { version } => (version, Some(value.as_slice())),
             Read::Absent { version } => (version, None),
             Read::Locked => return ControlFlow::Break(Scanned::Locked),
         };
-        let row = ScannedRow { bucket: location.bucket, version, key: key.bytes(), value };
+        let row = ScannedRow { bucket: located.bucket, version, key: key.bytes(), value };
         visit(row).map_break(|()| Scanned::Stopped)
     }
 }

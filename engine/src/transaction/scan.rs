@@ -18,9 +18,6 @@ use crate::scan_page::{PageReader, ROW_HEADER_BYTES, encode_shape};
 use crate::transaction::{Observation, Transaction};
 use crate::worker::Want;
 
-/// Rows to ask each partition for beyond its share.
-const SHARE_EXTRA: usize = 8;
-
 /// The keys of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
@@ -96,11 +93,11 @@ fn order(direction: Direction, a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// Rows to ask each partition for: a little more than its share, as shares differ, so that what is complete are about
-/// `rows_max` rows.
+/// Rows to ask each partition for: a little more than its share, so that what is complete are about `rows_max` rows.
+/// Shares are as different as random draws are, by the root of their size.
 fn share(rows_max: usize, partitions: usize) -> usize {
     let share = rows_max.div_ceil(partitions);
-    rows_max.min(share + share / 4 + SHARE_EXTRA)
+    rows_max.min(share + 2 * share.isqrt() + 2)
 }
 
 /// What a partition has answered.

@@ -17,6 +17,8 @@ use crate::value::Value;
 
 /// Rows of the first page of a scan, which may be all that is needed.
 const FIRST_PAGE_ROWS: usize = 128;
+/// Rows of a further page: of long pages fewer rows are read that another partition's share leaves out.
+const NEXT_PAGE_ROWS: usize = 4_000;
 
 /// A primary key after the prefix.
 pub(super) type PrimaryBytes = Vec<u8>;
@@ -30,10 +32,7 @@ pub(super) struct ScanRows<'p> {
 enum State {
     New,
     /// A range that is not exhausted.
-    Range {
-        rest: KeyRange,
-        page_rows: usize,
-    },
+    Range(KeyRange),
     Done,
 }
 
@@ -56,7 +55,7 @@ impl<'p> ScanRows<'p> {
         let direction = if descending { Direction::Descending } else { Direction::Ascending };
         let page = context.scan(range, direction, page_rows)?;
         self.state = match page.rest {
-            Some(rest) => State::Range { rest, page_rows: BATCH_ROWS },
+            Some(rest) => State::Range(rest),
             None => State::Done,
         };
         rows_of_entries(self.scan, index, &page.rows, context)
@@ -68,7 +67,7 @@ impl Operator for ScanRows<'_> {
         loop {
             let rows = match std::mem::replace(&mut self.state, State::Done) {
                 State::Done => return Ok(None),
-                State::Range { rest, page_rows } => self.page(&rest, page_rows, context)?,
+                State::Range(rest) => self.page(&rest, NEXT_PAGE_ROWS, context)?,
                 State::New => match &self.scan.access {
                     Access::Points { index, columns } => {
                         let prefix = index_start(self.scan, *index);
