@@ -95,6 +95,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 }
                 lane.answered = true;
                 let peer = &mut peers[usize::from(source)];
+                if lane.attempts > 0 {
+                    peer.learn(contents.again);
+                }
                 if lane.sent_at_ns == NOT_SENT {
                     peer.find(contents.coroutine, lane.packets);
                 }
@@ -114,6 +117,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 {
                     let peer = &mut peers[usize::from(source)];
                     if gathered == Gathered::Partial {
+                        if lane.attempts > 0 {
+                            peer.learn(contents.again);
+                        }
                         if lane.sent_at_ns == NOT_SENT {
                             peer.find(contents.coroutine, lane.packets);
                         }
