@@ -11,6 +11,7 @@
 //! memory = "16GiB"
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use clap::Args;
 use gannet_engine::{ClusterKey, ClusterKeyError, ClusterOptions, Membership, Transport};
 use serde::Deserialize;
+use toml::de::DeTable;
 
 use crate::processes::TransportName;
 use crate::units::{bytes_option, duration_option, parse_bytes, parse_duration};
@@ -105,6 +107,39 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) memory: Option<usize>,
+    /// Where the settings of the file stand.
+    #[arg(skip)]
+    #[serde(skip)]
+    file: Option<SettingsFile>,
+}
+
+/// A configuration file, and in which of its lines each setting is.
+#[derive(Clone, Debug)]
+struct SettingsFile {
+    path: PathBuf,
+    lines: BTreeMap<String, usize>,
+}
+
+impl SettingsFile {
+    /// Of a text that is TOML.
+    fn new(path: &Path, text: &str) -> Self {
+        let line = |at: usize| text[..at].matches('\n').count() + 1;
+        let table = DeTable::parse(text).map(toml::Spanned::into_inner).unwrap_or_default();
+        let lines = table.keys().map(|key| (key.get_ref().to_string(), line(key.span().start)));
+        Self { path: path.to_owned(), lines: lines.collect() }
+    }
+
+    /// Where the settings stand that a text speaks of; empty if none is in the file.
+    fn places(&self, text: &str) -> String {
+        let words: BTreeSet<_> =
+            text.split(|letter: char| !letter.is_alphanumeric() && letter != '-').collect();
+        let named = self.lines.iter().filter(|(name, _)| words.contains(name.as_str()));
+        let places: Vec<_> = named.map(|(name, line)| format!("{name} in line {line}")).collect();
+        if places.is_empty() {
+            return String::new();
+        }
+        format!("; {} has {}", self.path.display(), places.join(", "))
+    }
 }
 
 /// What was told makes no sense.
@@ -115,7 +150,7 @@ pub(crate) enum SettingsError {
     #[error("{}: {source}", path.display())]
     Syntax { path: PathBuf, source: toml::de::Error },
     #[error("{0}")]
-    Contradiction(&'static str),
+    Contradiction(String),
     #[error("member {number} is {address:?}, which is no address ({reason}); use host:port")]
     Address { number: usize, address: String, reason: String },
     #[error(transparent)]
@@ -129,10 +164,23 @@ impl Settings {
             .map_err(|source| SettingsError::File { path: path.to_owned(), source })?;
         let file: Self = toml::from_str(&text)
             .map_err(|source| SettingsError::Syntax { path: path.to_owned(), source })?;
-        Ok(self.or(file))
+        Ok(self.or(Self { file: Some(SettingsFile::new(path, &text)), ..file }))
     }
 
-    fn or(self, other: Self) -> Self {
+    /// What this does not say is as the other has it, unless it is an alternative to what this says.
+    fn or(self, mut other: Self) -> Self {
+        if self.nodes.is_some() {
+            (other.node, other.members) = (None, None);
+        }
+        if self.node.is_some() || self.members.is_some() {
+            other.nodes = None;
+        }
+        if self.cluster_key.is_some() {
+            other.trusted_network = None;
+        }
+        if self.trusted_network == Some(true) {
+            other.cluster_key = None;
+        }
         Self {
             listen: self.listen.or(other.listen),
             metrics: self.metrics.or(other.metrics),
@@ -155,6 +203,7 @@ impl Settings {
             replicas: self.replicas.or(other.replicas),
             threads: self.threads.or(other.threads),
             memory: self.memory.or(other.memory),
+            file: self.file.or(other.file),
         }
     }
 
@@ -163,7 +212,7 @@ impl Settings {
         match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Ok(Some((certificate.clone(), key.clone()))),
             (None, None) => Ok(None),
-            _ => Err(SettingsError::Contradiction("give both of tls-cert and tls-key")),
+            _ => Err(self.contradiction("give both of tls-cert and tls-key")),
         }
     }
 
@@ -185,8 +234,13 @@ impl Settings {
         Ok((options, membership))
     }
 
+    fn contradiction(&self, text: &str) -> SettingsError {
+        let places = self.file.as_ref().map_or_else(String::new, |file| file.places(text));
+        SettingsError::Contradiction(format!("{text}{places}"))
+    }
+
     fn membership(&self) -> Result<Option<Membership>, SettingsError> {
-        let contradiction = |text| Err(SettingsError::Contradiction(text));
+        let contradiction = |text| Err(self.contradiction(text));
         let is_trusted = self.trusted_network == Some(true);
         let (node, members) = match (self.node, &self.members) {
             (Some(node), Some(members)) => (node, members),
@@ -276,6 +330,28 @@ mod tests {
         assert_eq!(membership.addresses[1], "[::1]:7400".parse().unwrap());
         assert_eq!(membership.join_timeout, Duration::from_secs(120));
         assert!(Settings::default().cluster().unwrap().1.is_none());
+    }
+
+    #[test]
+    fn what_the_command_line_says_replaces_its_alternative_in_a_file() {
+        let file = || parsed("nodes = 3\ncluster-key = \"/nowhere\"\n").unwrap();
+        let members = Some(vec!["127.0.0.1:1".to_owned()]);
+        let flags =
+            Settings { node: Some(0), members, trusted_network: Some(true), ..Settings::default() };
+        assert!(flags.or(file()).cluster().unwrap().1.is_some_and(|one| one.key.is_none()));
+        let flags = Settings { nodes: Some(2), ..Settings::default() };
+        let members = parsed("node = 0\nmembers = [\"127.0.0.1:1\"]\n").unwrap();
+        assert_eq!(flags.or(members).cluster().unwrap().0.nodes, 2);
+    }
+
+    #[test]
+    fn a_contradiction_names_the_lines_of_a_file() {
+        let text = "# a node\nnode = 0\n\nmembers = [\n  \"127.0.0.1:1\",\n]\nnodes = 3\n";
+        let file = Some(SettingsFile::new(Path::new("node.toml"), text));
+        let settings = Settings { file, ..parsed(text).unwrap() };
+        let error = settings.cluster().err().unwrap().to_string();
+        let expected = "; node.toml has members in line 4, node in line 2, nodes in line 7";
+        assert!(error.ends_with(expected), "{error}");
     }
 
     #[test]
