@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gannet_rpc::{Clock, ClusterKey, MonotonicClock};
@@ -21,12 +22,22 @@ const GREETINGS_MAX: usize = 16;
 /// Between two calls of a member that is not there yet.
 const CALL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until every member has come; the own incarnation, and the streams to the others.
+/// All members, each of whom has come.
+pub(super) struct Gathered {
+    /// Of this member.
+    pub(super) incarnation: u32,
+    /// The streams to the others.
+    pub(super) greeted: BTreeMap<usize, Greeted>,
+    /// Where those who come too late hear so.
+    pub(super) door: Door,
+}
+
+/// Waits until every member has come.
 pub(super) fn gather(
     listener: TcpListener,
     membership: &Membership,
     settings: BTreeMap<String, String>,
-) -> Result<(u32, BTreeMap<usize, Greeted>), JoinError> {
+) -> Result<Gathered, JoinError> {
     let nodes = membership.addresses.len();
     let (came, coming) = channel();
     let greeter = Arc::new(Greeter {
@@ -36,9 +47,10 @@ pub(super) fn gather(
         came,
         answered: Mutex::default(),
         all_came: AtomicBool::new(false),
+        is_closed: AtomicBool::new(false),
         greetings: AtomicUsize::new(0),
     });
-    Arc::clone(&greeter).listen(listener)?;
+    let door = Door::open(&greeter, listener, membership.addresses[membership.node])?;
     // Those with greater numbers call by themselves, unless they have been called before: then they say so.
     for (node, address) in membership.addresses.iter().enumerate() {
         if node != membership.node {
@@ -47,7 +59,35 @@ pub(super) fn gather(
     }
     let greeted = wait_for_all(membership, &coming)?;
     greeter.all_came.store(true, Ordering::Relaxed);
-    Ok((greeter.own.incarnation, greeted))
+    Ok(Gathered { incarnation: greeter.own.incarnation, greeted, door })
+}
+
+/// Where callers are greeted, and who calls; both end when it is dropped.
+pub(super) struct Door {
+    greeter: Arc<Greeter>,
+    address: SocketAddr,
+    listening: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    fn open(
+        greeter: &Arc<Greeter>,
+        listener: TcpListener,
+        address: SocketAddr,
+    ) -> Result<Self, JoinError> {
+        let listening = Some(Arc::clone(greeter).listen(listener)?);
+        Ok(Self { greeter: Arc::clone(greeter), address, listening })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.greeter.is_closed.store(true, Ordering::Relaxed);
+        // Whoever listens waits for a call. When it has ended, another may listen there.
+        if TcpStream::connect_timeout(&self.address, CALL_INTERVAL).is_ok() {
+            let _ = self.listening.take().map(JoinHandle::join);
+        }
+    }
 }
 
 fn hello(node: usize, settings: BTreeMap<String, String>) -> Result<Hello, JoinError> {
@@ -69,6 +109,8 @@ struct Greeter {
     /// Callers that have been answered.
     answered: Mutex<BTreeSet<usize>>,
     all_came: AtomicBool,
+    /// The member has stopped.
+    is_closed: AtomicBool,
     /// Greetings that have not ended.
     greetings: AtomicUsize,
 }
@@ -76,10 +118,13 @@ struct Greeter {
 impl Greeter {
     // Relaxed in all: a call at the moment of a change is refused, or made again.
 
-    /// Answers calls for as long as the process lives.
-    fn listen(self: Arc<Self>, listener: TcpListener) -> Result<(), JoinError> {
+    /// Answers calls until the member stops.
+    fn listen(self: Arc<Self>, listener: TcpListener) -> Result<JoinHandle<()>, JoinError> {
         spawn("members-listen", move || {
             for stream in listener.incoming() {
+                if self.is_closed.load(Ordering::Relaxed) {
+                    return;
+                }
                 let is_busy = self.greetings.load(Ordering::Relaxed) >= GREETINGS_MAX;
                 let Some(stream) = stream.ok().filter(|_| !is_busy) else {
                     // Too many files are open, or too many callers do not end their greeting.
@@ -144,9 +189,13 @@ impl Greeter {
     }
 
     /// Calls a member until it answers, or has called itself.
-    fn keep_calling(self: Arc<Self>, node: usize, address: SocketAddr) -> Result<(), JoinError> {
+    fn keep_calling(
+        self: Arc<Self>,
+        node: usize,
+        address: SocketAddr,
+    ) -> Result<JoinHandle<()>, JoinError> {
         spawn("members-call", move || {
-            loop {
+            while !self.is_closed.load(Ordering::Relaxed) {
                 let called = call(node, address, &self.own, self.key.as_ref());
                 if self.answered().contains(&node) {
                     return;

@@ -21,12 +21,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
 use crate::members::frame::{Frame, FrameError, Seal};
-use crate::members::gather::gather;
+use crate::members::gather::{Door, Gathered, gather};
 use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
 
 /// Between two reports of a member.
@@ -199,6 +200,7 @@ pub(crate) struct Members {
     shared: Arc<Shared>,
     /// The next point to meet at.
     point: Mutex<u64>,
+    _door: Door,
 }
 
 impl Members {
@@ -212,8 +214,8 @@ impl Members {
             TcpListener::bind(address).map_err(|reason| JoinError::Listen { address, reason })?;
         let nodes = membership.addresses.len();
         let shared = Arc::new(Shared::default());
-        let (own, greeted) = gather(listener, membership, settings)?;
-        let mut incarnations = vec![own; nodes];
+        let Gathered { incarnation, greeted, door } = gather(listener, membership, settings)?;
+        let mut incarnations = vec![incarnation; nodes];
         let mut peers = Vec::new();
         for (node, greeted) in greeted {
             incarnations[node] = greeted.hello.incarnation;
@@ -232,6 +234,7 @@ impl Members {
             peers: Arc::new(Peers(Mutex::new(peers))),
             shared,
             point: Mutex::new(0),
+            _door: door,
         })
     }
 
@@ -329,7 +332,8 @@ impl Members {
                 }
                 std::thread::park_timeout(REPORT_INTERVAL);
             }
-        })
+        })?;
+        Ok(())
     }
 
     /// How the other members are.
@@ -347,6 +351,12 @@ impl Members {
             NodeStatus { node, address, state: node_state, report }
         };
         others.map(status).collect()
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -369,9 +379,9 @@ pub(crate) fn refused<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) ->
     move |reason| JoinError::System { what, reason: reason.to_string() }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), JoinError> {
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, JoinError> {
     let builder = std::thread::Builder::new().name(name.to_owned());
-    builder.spawn(body).map(drop).map_err(refused("a thread"))
+    builder.spawn(body).map_err(refused("a thread"))
 }
 
 /// Hears what a member says until it goes.
