@@ -189,20 +189,21 @@ impl Cluster {
     /// A cluster whose workers somebody else drives; see [`Self::seat`].
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
         let configuration = configuration(&options)?;
-        let nodes = 0..options.nodes;
-        Self::with_nodes(options, configuration, nodes)
+        let nodes = options.nodes;
+        Self::with_nodes(options, configuration, 0..nodes, nodes)
     }
 
-    /// The part of a cluster that this process has, its workers not driven yet.
+    /// The part of a cluster that this process has, its workers not driven yet. So many nodes divide the host's memory.
     pub(crate) fn with_nodes(
         options: ClusterOptions,
         configuration: Configuration,
         here: Range<usize>,
+        nodes_of_host: usize,
     ) -> Result<Self, ClusterError> {
         let configuration = Arc::new(configuration);
         let limit = options.memory_limit_bytes.unwrap_or_else(|| {
             let free = free_memory_bytes().unwrap_or(MEMORY_BYTES_UNKNOWN);
-            free / 100 * MEMORY_PERCENT / here.len()
+            free / 100 * MEMORY_PERCENT / nodes_of_host.max(1)
         });
         let first_node = here.start;
         let new_node = |id| {

@@ -47,9 +47,16 @@ impl Cluster {
         }
         let ports = Ports::open(options.threads, membership)?;
         let members = Members::gather(membership, settings(&options, membership))?;
-        let first_core = first_core(&options, membership);
+        let own_address = membership.addresses[node].ip();
+        let on_this_host = |members: &[SocketAddr]| {
+            members.iter().filter(|address| address.ip() == own_address).count()
+        };
+        let nodes_of_host = on_this_host(&membership.addresses);
+        // The core of the first worker, if all members on this host find one for each of theirs.
+        let first_core = (nodes_of_host * options.threads <= cores())
+            .then(|| on_this_host(&membership.addresses[..node]) * options.threads);
         configuration.incarnations = members.incarnations().to_vec();
-        let mut cluster = Self::with_nodes(options, configuration, node..node + 1)?;
+        let mut cluster = Self::with_nodes(options, configuration, node..node + 1, nodes_of_host)?;
         match ports {
             Ports::Udp(ports) => {
                 let with_parking = |port| Ok((Parking::watching(&[&port])?, port));
@@ -131,16 +138,6 @@ impl Cluster {
     pub(crate) fn refusal(&self) -> ClusterError {
         self.halted().map_or(ClusterError::Busy, |reason| JoinError::Halted(reason).into())
     }
-}
-
-/// The core of the first worker, if all members on this host find one for each of theirs.
-fn first_core(options: &ClusterOptions, membership: &Membership) -> Option<usize> {
-    let own = membership.addresses[membership.node].ip();
-    let on_this_host = |members: &[SocketAddr]| {
-        members.iter().filter(|address| address.ip() == own).count() * options.threads
-    };
-    let first = on_this_host(&membership.addresses[..membership.node]);
-    (on_this_host(&membership.addresses) <= cores()).then_some(first)
 }
 
 /// What becomes the ports of the workers, before the other members have come.
