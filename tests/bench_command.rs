@@ -116,16 +116,46 @@ fn workloads_run_inside_of_processes_and_verify() {
     }
 }
 
-/// One process without a rule of the protocol is enough for the others to notice.
+#[test]
+fn two_processes_echo_to_each_other() {
+    let address = || {
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().to_string()
+    };
+    for transport in ["udp", "udp --key", "memory"] {
+        let addresses = format!("{},{}", address(), address());
+        let common =
+            format!("rpc --batch 3 --transport {transport} --addresses {addresses} {SHORT}");
+        std::thread::scope(|scope| {
+            for node in 0..2 {
+                let command = format!("{common} --node {node}");
+                scope.spawn(move || {
+                    let output = gannet(&command);
+                    let text = String::from_utf8(output.stdout).unwrap();
+                    let errors = String::from_utf8_lossy(&output.stderr);
+                    assert!(output.status.success(), "{command}: {text}{errors}");
+                    assert!(text.contains("in another process"), "{text}");
+                    assert!(text.contains("verify: passed"), "{text}");
+                });
+            }
+        });
+    }
+}
+
+/// Processes without a rule of the protocol: their checks see the data of all.
 #[cfg(feature = "mutants")]
 #[test]
 fn verification_fails_in_processes_without_a_rule() {
-    let output = gannet(
-        "skew --processes --pairs 20 --mutant SkipValidation --duration 500ms --memory 128MiB",
-    );
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("FAILED"), "{text}");
+    for (workload, mutant, check) in [
+        ("skew --pairs 20", "SkipValidation", "pairs"),
+        ("smallbank --accounts 2000", "DropBackupUpdate", "replicas equal"),
+    ] {
+        let output = gannet(&format!("{workload} --processes --mutant {mutant} {SHORT}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{mutant}: {text}");
+        let failed = text.lines().filter(|line| line.contains("FAILED"));
+        assert!(failed.into_iter().any(|line| line.contains(check)), "{mutant}: {text}");
+    }
 }
 
 #[test]
