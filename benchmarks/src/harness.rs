@@ -76,6 +76,11 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
         None => Cluster::open(settings.cluster.clone())?,
         Some(member) => join(settings, member)?,
     };
+    let profile = Profile::of(&workload);
+    let mut agreed = all_settings(&profile, settings);
+    agreed.insert("duration", format!("{:?}", settings.limit));
+    agreed.insert("warmup", format!("{:?}", settings.warmup));
+    members::agree(&cluster, &agreed)?;
     workload.create_tables(&cluster)?;
     progress.say("loading".to_owned());
     let load = load(&workload, &cluster)?;
@@ -96,7 +101,6 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     if let Some(reason) = stuck(&statistics) {
         checks.push(Check::new("transactions commit", false, reason));
     }
-    let profile = Profile::of(&*workload);
     let run = Run {
         settings: all_settings(&profile, settings),
         topology: topology_text(&cluster),

@@ -41,6 +41,27 @@ fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     said.iter().map(|text| serde_json::from_str(text).map_err(BenchmarkError::Exchange)).collect()
 }
 
+/// Sees that all processes run the same.
+pub(crate) fn agree(
+    cluster: &Cluster,
+    own: &BTreeMap<&'static str, String>,
+) -> Result<(), BenchmarkError> {
+    if cluster.transport().is_none() {
+        return Ok(());
+    }
+    let owned = own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let all: Vec<BTreeMap<String, String>> = exchanged(cluster, "comparing settings", &owned)?;
+    for (node, settings) in all.iter().enumerate() {
+        let other = |name: &str| settings.get(name).map_or("none", String::as_str);
+        if let Some((name, value)) = own.iter().find(|(name, value)| other(name) != **value) {
+            let (setting, value) = (*name, value.clone());
+            let allowed = format!("the same on all nodes: node {node} has {}", other(name));
+            return Err(BenchmarkError::Setting { setting, value, allowed });
+        }
+    }
+    Ok(())
+}
+
 /// The statistics of all processes together, and the longest of their times.
 pub(crate) fn together(
     cluster: &Cluster,

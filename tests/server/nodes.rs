@@ -197,21 +197,25 @@ fn a_demonstration_starts_its_processes_and_ends_them() {
     let demo = |arguments: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_gannet")).arg("demo").args(arguments).output().unwrap()
     };
-    let output = demo(&[
-        "--memory",
-        "64MiB",
-        "-c",
-        "CREATE TABLE town (id INTEGER PRIMARY KEY); INSERT INTO town VALUES (1), (2)",
-        "-c",
-        "SELECT count(*) FROM town; SELECT count(*) FROM gannet_nodes WHERE state = 'up'",
-    ]);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n3\n", "{errors}");
-    assert_eq!(output.status.code(), Some(0));
-    for line in errors.lines().filter_map(|line| line.split_once(" serves SQL at ")) {
-        assert!(TcpStream::connect(line.1).is_err(), "{} is still there", line.1);
+    for transport in TRANSPORTS {
+        let output = demo(&[
+            "--transport",
+            transport,
+            "--memory",
+            "64MiB",
+            "-c",
+            "CREATE TABLE town (id INTEGER PRIMARY KEY); INSERT INTO town VALUES (1), (2)",
+            "-c",
+            "SELECT count(*) FROM town; SELECT count(*) FROM gannet_nodes WHERE state = 'up'",
+        ]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n3\n", "{errors}");
+        assert_eq!(output.status.code(), Some(0));
+        for line in errors.lines().filter_map(|line| line.split_once(" serves SQL at ")) {
+            assert!(TcpStream::connect(line.1).is_err(), "{} is still there", line.1);
+        }
+        assert_eq!(errors.lines().count(), 3, "{errors}");
     }
-    assert_eq!(errors.lines().count(), 3, "{errors}");
     let output = demo(&["--replicas", "9", "-c", "SELECT 1"]);
     assert_eq!(output.status.code(), Some(2));
     let errors = String::from_utf8(output.stderr).unwrap();
