@@ -1,7 +1,7 @@
 //! Datagram RPC between peer threads; knows no transaction, table or key.
 //!
 //! ```text
-//! coroutine ─ RequestBatch ─ Endpoint ─ PacketSender / PacketReceiver ─ (rings, UDP)
+//! coroutine ─ RequestBatch ─ Endpoint ─ PacketSender / PacketReceiver ─ (rings, UDP, RDMA)
 //!                               └─ Handler, called for each request that arrives
 //! ```
 //! A coroutine fills a [`RequestBatch`] and suspends; its worker's [`Endpoint`] sends one coalesced
@@ -34,6 +34,8 @@ mod session;
 mod transport;
 #[cfg(not(loom))]
 mod udp;
+#[cfg(all(feature = "verbs", not(loom)))]
+mod verbs;
 mod window;
 
 pub use clock::{Clock, MonotonicClock};
@@ -53,3 +55,5 @@ pub use request_batch::{RequestBatch, TooLarge};
 pub use transport::{PacketReceiver, PacketSender, Refused};
 #[cfg(not(loom))]
 pub use udp::{ClusterKey, ClusterKeyError, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender};
+#[cfg(all(feature = "verbs", not(loom)))]
+pub use verbs::{GidChoice, VerbsError, VerbsOptions, VerbsPort, VerbsReceiver, VerbsSender};

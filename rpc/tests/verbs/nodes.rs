@@ -1,0 +1,169 @@
+//! Nodes of a cluster of two or three, each an endpoint over a queue pair, and a handler that echoes.
+
+use std::process::Command;
+
+use gannet_rpc::{
+    Clock, Counters, Endpoint, Handler, Identity, Incoming, MonotonicClock, ResponseWriter,
+    VerbsOptions, VerbsPort, VerbsReceiver, VerbsSender,
+};
+
+pub(crate) const COROUTINES: u16 = 20;
+/// No answer takes so long.
+pub(crate) const GIVE_UP_NS: u64 = 60_000_000_000;
+
+/// Answers with the payload, every byte raised by one, and counts.
+#[derive(Default)]
+pub(crate) struct Echo {
+    pub(crate) handled: u64,
+}
+
+impl Handler for Echo {
+    type Prepared = ();
+
+    fn prepare(&self, _: u16, _: &[u8]) {}
+
+    fn prefetch_next(&self, (): &()) {}
+
+    fn handle(&mut self, (): (), payload: &[u8], response: &mut ResponseWriter<'_>) {
+        self.handled += 1;
+        response.push_with(payload.len(), |out| {
+            for (answer, asked) in out.iter_mut().zip(payload) {
+                *answer = asked.wrapping_add(1);
+            }
+            (9, payload.len())
+        });
+    }
+}
+
+/// Node `node` of `nodes`, on rx0 if it is even and on rx1 if it is odd.
+pub(crate) fn options(node: u16, nodes: usize) -> VerbsOptions {
+    let device = Some(format!("rx{}", node % 2));
+    VerbsOptions { node, nodes, device, port: None, gid: None, mtu: None, key: None }
+}
+
+pub(crate) fn identity(node: u16, nodes: usize) -> Identity {
+    Identity {
+        cluster_id: 1,
+        epoch: 1,
+        node,
+        worker: 0,
+        coroutines: COROUTINES,
+        incarnations: vec![1; nodes],
+    }
+}
+
+/// Runs a command of the guest, which must succeed.
+pub(crate) fn run(program: &str, arguments: &str) {
+    let status = Command::new(program).args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "{program} {arguments}: {status}");
+}
+
+/// One node, and what it needs to be driven.
+pub(crate) struct Node {
+    pub(crate) endpoint: Endpoint<VerbsSender, VerbsReceiver>,
+    pub(crate) handler: Echo,
+    incoming: Vec<Incoming<()>>,
+}
+
+impl Node {
+    pub(crate) fn new(identity: Identity, port: VerbsPort) -> Self {
+        let (sender, receiver) = port.split();
+        let endpoint = Endpoint::new(identity, sender, receiver);
+        Self { endpoint, handler: Echo::default(), incoming: Vec::new() }
+    }
+
+    /// Returns whether there was anything to do.
+    pub(crate) fn step(&mut self, now_ns: u64) -> bool {
+        let progressed = self.endpoint.receive(&mut self.handler, &mut self.incoming, now_ns);
+        self.endpoint.retransmit(now_ns);
+        progressed
+    }
+
+    /// Sends a batch of payloads of these sizes to another node.
+    pub(crate) fn submit(&mut self, coroutine: u16, to: u16, sizes: &[usize], now_ns: u64) {
+        let batch = self.endpoint.batch(coroutine);
+        batch.borrow_mut().clear();
+        for (fill, &size) in (0..).zip(sizes) {
+            batch.borrow_mut().push(to, 7, &vec![fill; size], size).unwrap();
+        }
+        self.endpoint.submit(coroutine, now_ns);
+        self.endpoint.ring_doorbell();
+    }
+
+    /// Whether the answers to a batch of payloads of these sizes are right.
+    pub(crate) fn check(&self, coroutine: u16, from: u16, sizes: &[usize]) {
+        let batch = self.endpoint.batch(coroutine);
+        let mut batch = batch.borrow_mut();
+        for (fill, &size) in (0_u8..).zip(sizes) {
+            assert!(
+                batch.next_response(from).payload == vec![fill + 1; size],
+                "the answer is wrong"
+            );
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.endpoint.counters()
+    }
+}
+
+/// Two nodes on this thread.
+pub(crate) struct Pair {
+    pub(crate) nodes: [Node; 2],
+    pub(crate) clock: MonotonicClock,
+}
+
+/// Opens the ports of a cluster and tells each where all are.
+pub(crate) fn connected<const N: usize>(options: [VerbsOptions; N]) -> [VerbsPort; N] {
+    let mut ports = options.map(|options| VerbsPort::open(&options).unwrap());
+    let addresses = ports.each_ref().map(VerbsPort::address);
+    ports.iter_mut().for_each(|port| port.connect(&addresses).unwrap());
+    ports
+}
+
+impl Pair {
+    pub(crate) fn new(change: impl Fn(&mut VerbsOptions)) -> Self {
+        let options = [0, 1].map(|node| {
+            let mut options = options(node, 2);
+            change(&mut options);
+            options
+        });
+        let mut node = 0..;
+        let nodes =
+            connected(options).map(|port| Node::new(identity(node.next().unwrap(), 2), port));
+        Self { nodes, clock: MonotonicClock::new() }
+    }
+
+    pub(crate) fn step(&mut self) {
+        let now_ns = self.clock.now_ns();
+        for node in &mut self.nodes {
+            node.step(now_ns);
+        }
+        // The device's work is done by this processor, too.
+        std::thread::yield_now();
+    }
+
+    /// Node 0 sends a batch from every coroutine to node 1 and checks the answers.
+    pub(crate) fn call(&mut self, sizes: &[usize]) {
+        self.call_and(sizes, |_| {});
+    }
+
+    pub(crate) fn call_and(&mut self, sizes: &[usize], mut meanwhile: impl FnMut(&mut Self)) {
+        let start_ns = self.clock.now_ns();
+        for coroutine in 0..COROUTINES {
+            self.nodes[0].submit(coroutine, 1, sizes, start_ns);
+        }
+        let mut answered = 0;
+        while answered < COROUTINES {
+            meanwhile(self);
+            self.step();
+            while let Some(coroutine) = self.nodes[0].endpoint.take_ready() {
+                answered += 1;
+                self.nodes[0].check(coroutine, 1, sizes);
+            }
+            let took_ns = self.clock.now_ns() - start_ns;
+            let seen = self.nodes.each_ref().map(Node::counters);
+            assert!(took_ns < GIVE_UP_NS, "{answered} answered: {seen:?}");
+        }
+    }
+}
