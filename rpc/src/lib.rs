@@ -56,4 +56,7 @@ pub use transport::{PacketReceiver, PacketSender, Refused};
 #[cfg(not(loom))]
 pub use udp::{ClusterKey, ClusterKeyError, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender};
 #[cfg(all(feature = "verbs", not(loom)))]
-pub use verbs::{GidChoice, VerbsError, VerbsOptions, VerbsPort, VerbsReceiver, VerbsSender};
+pub use verbs::{
+    GidChoice, OneSided, OneSidedPair, ReadError, RemoteRegion, SharedRegion, VerbsError,
+    VerbsOptions, VerbsPort, VerbsReceiver, VerbsSender,
+};

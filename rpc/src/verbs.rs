@@ -23,6 +23,7 @@
 mod address;
 mod device;
 mod error;
+mod one_sided;
 mod preflight;
 mod receiver;
 mod restart;
@@ -41,6 +42,7 @@ use crate::verbs::restart::Restart;
 use crate::window::CREDITS;
 
 pub use error::VerbsError;
+pub use one_sided::{OneSided, OneSidedPair, ReadError, RemoteRegion, SharedRegion};
 pub use receiver::VerbsReceiver;
 pub use sender::VerbsSender;
 

@@ -5,4 +5,5 @@
 mod datagrams;
 mod faults;
 mod nodes;
+mod one_sided;
 mod preflight;
