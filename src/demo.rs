@@ -129,6 +129,10 @@ impl Node {
             .stderr(File::create(&log)?)
             // Ctrl-C is for the statement in the shell.
             .process_group(0);
+        if arguments.transport == TransportName::Verbs {
+            // Whoever is on its RDMA network is trusted; a setting that is to be said.
+            command.arg("--trusted-network");
+        }
         if let Some(replicas) = arguments.replicas {
             command.args(["--replicas", &replicas.to_string()]);
         }

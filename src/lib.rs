@@ -113,6 +113,6 @@ pub use gannet_engine::{
     Abort, Change, Cluster, ClusterError, ClusterKey, ClusterKeyError, ClusterOptions, Completion,
     Configuration, Coordinator, Deferred, Direction, JoinError, KeyRange, KeyValue, Loader,
     LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome,
-    Page, Place, RowId, Rows, Savepoint, Statistics, StorageError, TableId, Topology, Transaction,
-    Transport,
+    Page, Place, RdmaPort, RowId, Rows, Savepoint, Statistics, StorageError, TableId, Topology,
+    Transaction, Transport,
 };

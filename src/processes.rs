@@ -24,6 +24,8 @@ pub(crate) enum TransportName {
     Udp,
     /// Memory that processes of one host share.
     Memory,
+    /// Datagrams of RDMA devices, on a network that is trusted; only in a build with the feature `verbs`.
+    Verbs,
 }
 
 impl From<TransportName> for Transport {
@@ -31,6 +33,7 @@ impl From<TransportName> for Transport {
         match name {
             TransportName::Udp => Self::Udp,
             TransportName::Memory => Self::Memory,
+            TransportName::Verbs => Self::Verbs,
         }
     }
 }

@@ -251,6 +251,20 @@ fn bad_input_is_an_error_that_says_what_to_do() {
     }
 }
 
+#[cfg(not(feature = "verbs"))]
+#[test]
+fn a_build_without_verbs_says_so() {
+    for (arguments, expected) in [
+        ("tatp --processes --transport verbs", "build it with `--features verbs`"),
+        ("rpc --transport verbs", "a build with the feature verbs"),
+    ] {
+        let output = gannet(arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {error}");
+        assert!(error.contains(expected), "{arguments}: {error}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_report_that_cannot_be_written_is_an_error() {

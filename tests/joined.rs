@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gannet::{
     Abort, Cluster, ClusterError, ClusterKey, ClusterOptions, JoinError, Membership, Outcome,
-    Transport,
+    RdmaPort, Transport,
 };
 
 const NODES: usize = 2;
@@ -27,6 +27,7 @@ fn memberships(transport: Transport) -> Vec<Membership> {
         key: Some(ClusterKey::new([7; 32])),
         cluster: "joined".to_owned(),
         mtu: None,
+        rdma: RdmaPort::default(),
         join_timeout: Duration::from_secs(60),
     };
     (0..NODES).map(membership).collect()

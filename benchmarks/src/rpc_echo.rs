@@ -40,6 +40,9 @@ pub enum EchoTransport {
     Memory,
     /// Sockets on the loopback.
     Udp,
+    /// Queue pairs of these RDMA devices, which nodes take in turn; of any if there is none.
+    #[cfg(feature = "verbs")]
+    Verbs(Vec<String>),
     /// Rings in memory that two processes share.
     MemoryAcross(Across),
     /// Sockets of two processes.
@@ -62,7 +65,7 @@ pub struct EchoSettings {
     pub batch: usize,
     /// OS threads, where all nodes of a worker are on one.
     pub threads: usize,
-    /// Two threads on two cores instead, between which all packets cross; always so over sockets.
+    /// Two threads on two cores instead, between which all packets cross; always so over a network.
     pub is_apart: bool,
     /// What carries the packets.
     pub transport: EchoTransport,
@@ -81,6 +84,8 @@ impl EchoSettings {
         match &self.transport {
             EchoTransport::MemoryAcross(across) | EchoTransport::UdpAcross(across) => Some(across),
             EchoTransport::Memory | EchoTransport::Udp => None,
+            #[cfg(feature = "verbs")]
+            EchoTransport::Verbs(_) => None,
         }
     }
 
@@ -129,6 +134,8 @@ pub fn run(settings: &EchoSettings) -> Result<Report, BenchmarkError> {
             compare(settings, |nodes| Ok(port::memory_together(settings.threads, nodes)))
         }
         EchoTransport::Udp => compare(settings, |nodes| port::udp(nodes, settings.with_key)),
+        #[cfg(feature = "verbs")]
+        EchoTransport::Verbs(devices) => compare(settings, |nodes| port::verbs(nodes, devices)),
         EchoTransport::UdpAcross(across) => {
             Ok(one_side(settings, port::udp_here(across, settings.with_key)?))
         }
@@ -223,6 +230,8 @@ fn report(
     let transport_name = match settings.transport {
         EchoTransport::Memory => "memory",
         EchoTransport::MemoryAcross(_) => "memory of two processes",
+        #[cfg(feature = "verbs")]
+        EchoTransport::Verbs(_) => "verbs",
         EchoTransport::Udp | EchoTransport::UdpAcross(_) if settings.with_key => "udp, sealed",
         EchoTransport::Udp | EchoTransport::UdpAcross(_) => "udp",
     };

@@ -124,6 +124,10 @@ pub enum BenchmarkError {
     /// A socket of the RPC echo could not be opened.
     #[error(transparent)]
     Udp(#[from] gannet_rpc::UdpError),
+    /// An RDMA device of the RPC echo cannot be used.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Rdma(#[from] gannet_rpc::VerbsError),
     /// Memory could not be shared with the other process of the RPC echo.
     #[error(transparent)]
     SharedMemory(#[from] gannet_rpc::SharedRingsError),

@@ -135,6 +135,15 @@ pub enum ClusterError {
     /// Memory could not be shared with other processes.
     #[error(transparent)]
     SharedMemory(#[from] gannet_rpc::SharedRingsError),
+    /// An RDMA device cannot be used.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Rdma(#[from] gannet_rpc::VerbsError),
+    /// The Cargo feature is off.
+    #[error(
+        "the transport verbs is not in this build: build it with `--features verbs`, or use udp"
+    )]
+    WithoutVerbs,
     /// The job will not give a result.
     #[error(transparent)]
     Lost(#[from] crate::completion::Lost),

@@ -100,6 +100,20 @@ impl Port for UdpPort {
     }
 }
 
+#[cfg(feature = "verbs")]
+impl Port for gannet_rpc::VerbsPort {
+    type Sender = gannet_rpc::VerbsSender;
+    type Receiver = gannet_rpc::VerbsReceiver;
+
+    fn split(self) -> (gannet_rpc::VerbsSender, gannet_rpc::VerbsReceiver) {
+        self.split()
+    }
+
+    fn has_packets(receiver: &gannet_rpc::VerbsReceiver) -> bool {
+        receiver.has_packets()
+    }
+}
+
 /// Runs the workers of one thread until the cluster closes or halts.
 pub(crate) fn drive<P: Port>(
     seats: Vec<(Seat, P)>,

@@ -1,23 +1,28 @@
 //! A process becomes a node of a cluster of processes.
 //!
 //! ```text
-//! sockets, or memory to share ─ the other members come (`members`) ─ tables' memory ─ threads ─ all have started
+//! sockets, queue pairs, or memory to share ─ the other members come (`members`) ─ tables' memory ─ threads ─ all have started
 //! ```
 //! *Invariants*: nothing is sent before the incarnations of all members are known, and [`Cluster::join`] returns when
 //! all have started.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gannet_rpc::{Parking, SharedRings, UdpOptions, UdpPort};
+#[cfg(feature = "verbs")]
+use gannet_rpc::{VerbsOptions, VerbsPort};
 
 use crate::cluster::{
     Cluster, ClusterError, ClusterOptions, MTU_BYTES, RING_BYTES, configuration, cores,
 };
 use crate::completion::Lost;
 use crate::driver::Port;
+#[cfg(feature = "verbs")]
+use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};
 
 /// Version of everything that members say to each other: of packets, requests, records and frames.
@@ -30,8 +35,9 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ClusterError::Option`], [`ClusterError::Storage`] and [`ClusterError::Thread`] as [`Self::open`];
-    /// [`ClusterError::Socket`] for addresses that cannot be used; [`ClusterError::SharedMemory`] if there is none; [`ClusterError::Join`] if a member does not come
-    /// or does not take this one.
+    /// [`ClusterError::Socket`] for addresses that cannot be used; [`ClusterError::SharedMemory`] if there is none;
+    /// `ClusterError::Rdma` for what is missing of an RDMA device, and [`ClusterError::WithoutVerbs`] if they are not in
+    /// this build; [`ClusterError::Join`] if a member does not come or does not take this one.
     ///
     /// # Panics
     /// Never: every size is checked first.
@@ -58,10 +64,11 @@ impl Cluster {
         configuration.incarnations = members.incarnations().to_vec();
         let mut cluster = Self::with_nodes(options, configuration, node..node + 1, nodes_of_host)?;
         match ports {
-            Ports::Udp(ports) => {
-                let with_parking = |port| Ok((Parking::watching(&[&port])?, port));
-                let ports = ports.into_iter().map(with_parking).collect::<std::io::Result<_>>();
-                cluster.start_node(node, ports.map_err(refused("a descriptor"))?, first_core)?;
+            Ports::Udp(ports) => cluster.start_node(node, watched(ports)?, first_core)?,
+            #[cfg(feature = "verbs")]
+            Ports::Verbs(ports) => {
+                let ports = connected(ports, &members)?;
+                cluster.start_node(node, watched(ports)?, first_core)?;
             }
             Ports::Memory(rings) => {
                 let handles = members.meet("sharing memory", rings.handle())?;
@@ -144,6 +151,8 @@ impl Cluster {
 enum Ports {
     Udp(Vec<UdpPort>),
     Memory(SharedRings),
+    #[cfg(feature = "verbs")]
+    Verbs(Vec<VerbsPort>),
 }
 
 impl Ports {
@@ -165,8 +174,49 @@ impl Ports {
                 let count = (membership.addresses.len(), threads);
                 Self::Memory(SharedRings::create(membership.node, count, MTU_BYTES, RING_BYTES)?)
             }
+            Transport::Verbs => Self::open_verbs(threads, membership)?,
         })
     }
+
+    #[cfg(feature = "verbs")]
+    fn open_verbs(threads: usize, membership: &Membership) -> Result<Self, ClusterError> {
+        let RdmaPort { device, port, gid } = membership.rdma.clone();
+        let options = VerbsOptions {
+            node: u16::try_from(membership.node).expect("checked"),
+            nodes: membership.addresses.len(),
+            device,
+            port,
+            gid: gid.map(|gid| gid.parse()).transpose()?,
+            mtu: membership.mtu,
+            key: membership.key.clone(),
+        };
+        let ports = (0..threads).map(|_| VerbsPort::open(&options));
+        Ok(Self::Verbs(ports.collect::<Result<_, _>>()?))
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn open_verbs(_: usize, _: &Membership) -> Result<Self, ClusterError> {
+        Err(ClusterError::WithoutVerbs)
+    }
+}
+
+/// Tells all members where the queue pairs of this one are, and these where those of the others are.
+#[cfg(feature = "verbs")]
+fn connected(mut ports: Vec<VerbsPort>, members: &Members) -> Result<Vec<VerbsPort>, ClusterError> {
+    let own: Vec<_> = ports.iter().map(VerbsPort::address).collect();
+    let all = members.meet("connecting queue pairs", own.join("\n"))?;
+    for (worker, port) in ports.iter_mut().enumerate() {
+        let of_worker = |node: &String| node.lines().nth(worker).unwrap_or("").to_owned();
+        port.connect(&all.iter().map(of_worker).collect::<Vec<_>>())?;
+    }
+    Ok(ports)
+}
+
+/// A place to sleep for the thread of each port.
+fn watched<P: AsFd>(ports: Vec<P>) -> Result<Vec<(Parking, P)>, ClusterError> {
+    let with_parking = |port| Ok((Parking::watching(&[&port])?, port));
+    let watched = ports.into_iter().map(with_parking).collect::<std::io::Result<_>>();
+    Ok(watched.map_err(refused("a descriptor"))?)
 }
 
 /// What members must agree on.

@@ -37,7 +37,7 @@ pub use configuration::Configuration;
 pub use coordinator::Coordinator;
 pub use deferred::{Deferred, Page, Savepoint};
 pub use loader::Loader;
-pub use members::{JoinError, Membership, Transport};
+pub use members::{JoinError, Membership, RdmaPort, Transport};
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
 pub use rows::{KeyValue, Rows};

@@ -91,15 +91,16 @@ pub enum GidChoice {
 }
 
 impl FromStr for GidChoice {
-    type Err = String;
+    type Err = VerbsError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, VerbsError> {
         match text {
             "ipv4" => Ok(Self::Ipv4),
             "ipv6" => Ok(Self::Ipv6),
-            index => index.parse().map(Self::Index).map_err(|_| {
-                format!("{index:?} is no GID: use ipv4, ipv6 or an index from 0 to 255")
-            }),
+            index => match index.parse() {
+                Ok(index) => Ok(Self::Index(index)),
+                Err(_) => Err(VerbsError::UnknownGid { text: text.to_owned() }),
+            },
         }
     }
 }

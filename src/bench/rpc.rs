@@ -32,7 +32,7 @@ impl RpcArguments {
             return Err(BenchmarkError::Setting {
                 setting: "--key",
                 value: "true".to_owned(),
-                allowed: "--transport udp: memory is not sealed".to_owned(),
+                allowed: "--transport udp: memory is not sealed, and RDMA neither".to_owned(),
             });
         }
         let across = self.node.map(|node| Across { node, addresses: self.addresses.clone() });
@@ -41,6 +41,15 @@ impl RpcArguments {
             (TransportName::Memory, Some(across)) => EchoTransport::MemoryAcross(across),
             (TransportName::Udp, None) => EchoTransport::Udp,
             (TransportName::Udp, Some(across)) => EchoTransport::UdpAcross(across),
+            #[cfg(feature = "verbs")]
+            (TransportName::Verbs, None) => EchoTransport::Verbs(common.processes.rdma_devices()),
+            (TransportName::Verbs, _) => {
+                return Err(BenchmarkError::Setting {
+                    setting: "--transport",
+                    value: "verbs".to_owned(),
+                    allowed: "a build with the feature verbs, and both nodes here".to_owned(),
+                });
+            }
         };
         rpc_echo::run(&EchoSettings {
             batch: self.batch,

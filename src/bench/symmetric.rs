@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
-use gannet_engine::{ClusterKey, ClusterKeyError, Membership, Transport};
+use gannet_engine::{ClusterKey, ClusterKeyError, Membership, RdmaPort, Transport};
 
 use crate::processes::{Folder, TransportName, free_addresses};
 
@@ -24,6 +24,9 @@ pub(super) struct Processes {
     /// What carries packets: between processes [default: udp], or those of the RPC echo [default: memory].
     #[arg(long, global = true, value_enum)]
     pub(super) transport: Option<TransportName>,
+    /// RDMA devices for the transport verbs; node i takes the i-th in turn [default: the first that is fit].
+    #[arg(long, global = true, value_delimiter = ',', requires = "transport")]
+    rdma_device: Vec<String>,
     /// Leave packets unencrypted, as on a network that only the cluster uses.
     #[arg(long, global = true, requires = "processes")]
     trusted_network: bool,
@@ -77,8 +80,21 @@ impl Processes {
             key: self.member_key.as_deref().map(ClusterKey::read).transpose()?,
             cluster: "benchmark".to_owned(),
             mtu: None,
+            rdma: self.rdma_port(node),
             join_timeout: JOIN_TIMEOUT,
         }))
+    }
+
+    /// The RDMA devices that nodes take in turn.
+    #[cfg(feature = "verbs")]
+    pub(super) fn rdma_devices(&self) -> Vec<String> {
+        self.rdma_device.clone()
+    }
+
+    /// Where a node finds its RDMA network.
+    fn rdma_port(&self, node: usize) -> RdmaPort {
+        let device = self.rdma_device.get(node % self.rdma_device.len().max(1)).cloned();
+        RdmaPort { device, ..RdmaPort::default() }
     }
 
     /// Runs this command in `nodes` processes with `threads` workers each; whether the data were right.

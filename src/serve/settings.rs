@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use gannet_engine::{ClusterKey, ClusterKeyError, ClusterOptions, Membership, Transport};
+use gannet_engine::{ClusterKey, ClusterKeyError, ClusterOptions, Membership, RdmaPort, Transport};
 use serde::Deserialize;
 use toml::de::DeTable;
 
@@ -90,9 +90,19 @@ pub(crate) struct Settings {
     /// What carries packets between the members [default: udp].
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportName>,
-    /// Bytes that the members' network carries at once, as `ip link` shows [default: 1500, or more on a loopback].
+    /// Bytes that the members' network carries at once, as `ip link` shows [default: 1500, or more on a loopback];
+    /// over verbs the bytes of a packet, 1024 to 4096 [default: as many as the port carries].
     #[arg(long)]
     pub(crate) mtu: Option<usize>,
+    /// RDMA device for the transport verbs, as `rdma link` names it [default: the first that is fit].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) rdma_device: Option<String>,
+    /// Port of that device, from 1 [default: the first that is fit].
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rdma_port: Option<u8>,
+    /// Which address of that port: ipv4, ipv6, or the index of a GID [default: ipv4 if there is one].
+    #[arg(long, value_name = "GID")]
+    pub(crate) rdma_gid: Option<String>,
     /// How long to wait for the other members [default: 5m].
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
@@ -199,6 +209,9 @@ impl Settings {
             cluster_name: self.cluster_name.or(other.cluster_name),
             transport: self.transport.or(other.transport),
             mtu: self.mtu.or(other.mtu),
+            rdma_device: self.rdma_device.or(other.rdma_device),
+            rdma_port: self.rdma_port.or(other.rdma_port),
+            rdma_gid: self.rdma_gid.or(other.rdma_gid),
             join_timeout: self.join_timeout.or(other.join_timeout),
             replicas: self.replicas.or(other.replicas),
             threads: self.threads.or(other.threads),
@@ -242,6 +255,7 @@ impl Settings {
     fn membership(&self) -> Result<Option<Membership>, SettingsError> {
         let contradiction = |text| Err(self.contradiction(text));
         let is_trusted = self.trusted_network == Some(true);
+        let rdma = self.rdma()?;
         let (node, members) = match (self.node, &self.members) {
             (Some(node), Some(members)) => (node, members),
             (Some(_), None) => {
@@ -274,30 +288,51 @@ impl Settings {
             );
         }
         if self.mtu.is_some() && self.transport == Some(TransportName::Memory) {
-            return contradiction("mtu is for the udp transport: leave it out with memory");
+            return contradiction("mtu is for networks: leave it out with memory");
         }
-        let key = match (&self.cluster_key, is_trusted) {
-            (Some(path), false) => Some(ClusterKey::read(path)?),
-            (None, true) => None,
-            (Some(_), true) => {
-                return contradiction("give one of cluster-key and trusted-network");
-            }
-            (None, false) => {
-                return contradiction(
-                    "give cluster-key, a file with 64 hexadecimal digits from `openssl rand -hex 32`, \
-                     or trusted-network if nobody else is on the members' network",
-                );
-            }
-        };
         Ok(Some(Membership {
             node,
             transport: self.transport.map_or_else(Transport::default, Transport::from),
             addresses: (0..).zip(members).map(resolved).collect::<Result<_, _>>()?,
-            key,
+            key: self.key()?,
             cluster: self.cluster_name.clone().unwrap_or_else(|| "gannet".to_owned()),
             mtu: self.mtu,
+            rdma,
             join_timeout: self.join_timeout.unwrap_or(JOIN_TIMEOUT),
         }))
+    }
+
+    /// What the members' talk, and packets over UDP, are sealed with.
+    fn key(&self) -> Result<Option<ClusterKey>, SettingsError> {
+        let is_trusted = self.trusted_network == Some(true);
+        let is_verbs = self.transport == Some(TransportName::Verbs);
+        match &self.cluster_key {
+            _ if is_verbs && !is_trusted => Err(self.contradiction(
+                "packets over RDMA are neither encrypted nor authenticated: give trusted-network if only trusted \
+                 hosts are on its network; a cluster-key beside it authenticates what members say by TCP",
+            )),
+            Some(_) if is_trusted && !is_verbs => {
+                Err(self.contradiction("give one of cluster-key and trusted-network"))
+            }
+            Some(path) => Ok(Some(ClusterKey::read(path)?)),
+            None if is_trusted => Ok(None),
+            None => Err(self.contradiction(
+                "give cluster-key, a file with 64 hexadecimal digits from `openssl rand -hex 32`, \
+                 or trusted-network if nobody else is on the members' network",
+            )),
+        }
+    }
+
+    /// The RDMA device that is named.
+    fn rdma(&self) -> Result<RdmaPort, SettingsError> {
+        let (device, port, gid) = (self.rdma_device.clone(), self.rdma_port, self.rdma_gid.clone());
+        let is_set = device.is_some() || port.is_some() || gid.is_some();
+        if is_set && self.transport != Some(TransportName::Verbs) {
+            return Err(self.contradiction(
+                "rdma-device, rdma-port and rdma-gid are for the transport verbs: give transport too",
+            ));
+        }
+        Ok(RdmaPort { device, port, gid })
     }
 }
 
@@ -359,7 +394,7 @@ mod tests {
         for (text, expected) in [
             ("node = 0\nport = 1", "line 2"),
             ("node = -1", "line 1"),
-            ("transport = \"tcp\"", "expected `udp` or `memory`"),
+            ("transport = \"tcp\"", "expected one of `udp`, `memory`, `verbs`"),
             ("join-timeout = \"soon\"", "such as 10s"),
         ] {
             let error = parsed(text).unwrap_err();
@@ -376,6 +411,14 @@ mod tests {
             (
                 "node = 0\nmembers = [\"127.0.0.1:1\"]\ntransport = \"memory\"\nmtu = 1500",
                 "leave it out with memory",
+            ),
+            (
+                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntransport = \"verbs\"\ncluster-key = \"/nowhere\"",
+                "neither encrypted nor authenticated",
+            ),
+            (
+                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\nrdma-port = 1",
+                "for the transport verbs",
             ),
             ("node = 0\nmembers = [\"127.0.0.1:1\"]\ncluster-key = \"/nowhere\"", "/nowhere"),
         ] {

@@ -11,6 +11,8 @@ use gannet_rpc::{
     ClusterKey, Identity, MemoryFabric, MemoryPort, MemoryReceiver, MemorySender, PacketReceiver,
     PacketSender, Parking, SharedRings, UdpOptions, UdpPort, UdpReceiver, UdpSender,
 };
+#[cfg(feature = "verbs")]
+use gannet_rpc::{VerbsOptions, VerbsPort, VerbsReceiver, VerbsSender};
 
 use crate::rpc_echo::Across;
 use crate::workload::BenchmarkError;
@@ -49,6 +51,16 @@ impl Port for UdpPort {
     type Receiver = UdpReceiver;
 
     fn split(self) -> (UdpSender, UdpReceiver) {
+        Self::split(self)
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Port for VerbsPort {
+    type Sender = VerbsSender;
+    type Receiver = VerbsReceiver;
+
+    fn split(self) -> (VerbsSender, VerbsReceiver) {
         Self::split(self)
     }
 }
@@ -124,6 +136,29 @@ pub(super) fn udp(nodes: usize, with_key: bool) -> Result<Vec<Seats<UdpPort>>, B
     let addresses = addresses.map_err(BenchmarkError::Runtime)?;
     drop(held);
     apart(nodes, |node| open(node, &addresses, with_key))
+}
+
+/// Queue pairs of this host's RDMA devices, which the nodes take in turn.
+#[cfg(feature = "verbs")]
+pub(super) fn verbs(
+    nodes: usize,
+    devices: &[String],
+) -> Result<Vec<Seats<VerbsPort>>, BenchmarkError> {
+    let options = |node: usize| VerbsOptions {
+        node: number(node),
+        nodes,
+        device: devices.get(node % devices.len().max(1)).cloned(),
+        port: None,
+        gid: None,
+        mtu: None,
+        key: None,
+    };
+    let ports = (0..nodes).map(|node| VerbsPort::open(&options(node)));
+    let mut ports = ports.collect::<Result<Vec<_>, _>>()?;
+    let addresses: Vec<_> = ports.iter().map(VerbsPort::address).collect();
+    ports.iter_mut().try_for_each(|port| port.connect(&addresses))?;
+    let mut ports = ports.into_iter();
+    apart(nodes, |_| Ok(ports.next().expect("each node has one")))
 }
 
 /// The socket of one node; the other is in another process.

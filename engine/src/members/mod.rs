@@ -45,6 +45,8 @@ pub enum Transport {
     Udp,
     /// Rings in memory that processes of one host share. Packets are not sealed: nobody else sees them.
     Memory,
+    /// Datagrams of RDMA devices, if the Cargo feature `verbs` is on. Packets are not sealed: their network is trusted.
+    Verbs,
 }
 
 impl Transport {
@@ -54,8 +56,20 @@ impl Transport {
         match self {
             Self::Udp => "udp",
             Self::Memory => "memory",
+            Self::Verbs => "verbs",
         }
     }
+}
+
+/// Where [`Transport::Verbs`] finds its network; what is not set is chosen.
+#[derive(Clone, Debug, Default)]
+pub struct RdmaPort {
+    /// Name of the RDMA device, such as mlx5_0.
+    pub device: Option<String>,
+    /// Port of the device, from 1.
+    pub port: Option<u8>,
+    /// Which of the port's addresses: `ipv4`, `ipv6`, or its index.
+    pub gid: Option<String>,
 }
 
 /// This process's place in a cluster of processes.
@@ -71,8 +85,11 @@ pub struct Membership {
     pub key: Option<ClusterKey>,
     /// Name of the cluster: processes of others are refused.
     pub cluster: String,
-    /// Bytes that the path between any two nodes carries at once; see [`gannet_rpc::UdpOptions`].
+    /// Bytes that the path between any two nodes carries at once; see [`gannet_rpc::UdpOptions`]. Over RDMA the bytes of
+    /// a packet.
     pub mtu: Option<usize>,
+    /// The RDMA device, if packets take one.
+    pub rdma: RdmaPort,
     /// How long to wait for the other members.
     pub join_timeout: Duration,
 }

@@ -66,6 +66,12 @@ pub enum VerbsError {
         /// The GIDs that are there.
         present: String,
     },
+    /// The setting is none.
+    #[error("{text:?} is no choice of a GID: use ipv4, ipv6, or an index from 0 to 255")]
+    UnknownGid {
+        /// The setting.
+        text: String,
+    },
     /// The port carries less at once.
     #[error(
         "port {port} of the RDMA device {device} carries {active} bytes at once and the MTU is {wanted}: set the MTU to \
