@@ -7,6 +7,7 @@
 //! *Invariants*: every reason why there is none is an error that says what to do; if several ports are not fit, the
 //! error is that of the first.
 
+use std::io;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
@@ -37,7 +38,12 @@ pub(super) struct Chosen {
 impl Chosen {
     /// Finds a port as the options want it.
     pub(super) fn find(options: &VerbsOptions) -> Result<Self, VerbsError> {
-        let present = Device::names().map_err(|source| VerbsError::Unlisted { source })?;
+        let present = match Device::names() {
+            Ok(present) => present,
+            // A kernel that knows nothing of RDMA.
+            Err(source) if errno(&source) == Errno::ENOSYS => Vec::new(),
+            Err(source) => return Err(VerbsError::Unlisted { source }),
+        };
         let candidates = match &options.device {
             _ if present.is_empty() => return Err(VerbsError::NoDevice),
             Some(device) if !present.contains(device) => {
@@ -57,13 +63,9 @@ impl Chosen {
     }
 
     fn on_device(name: &str, options: &VerbsOptions) -> Result<Self, VerbsError> {
-        let device = Device::open(name).map_err(|source| {
-            match Errno::from_raw(source.raw_os_error().unwrap_or(0)) {
-                Errno::EACCES | Errno::EPERM => {
-                    VerbsError::NotPermitted { device: name.to_owned() }
-                }
-                _ => VerbsError::Refused { device: name.to_owned(), what: "to be opened", source },
-            }
+        let device = Device::open(name).map_err(|source| match errno(&source) {
+            Errno::EACCES | Errno::EPERM => VerbsError::NotPermitted { device: name.to_owned() },
+            _ => VerbsError::Refused { device: name.to_owned(), what: "to be opened", source },
         })?;
         let ports = device.attributes.phys_port_cnt;
         let candidates = match options.port {
@@ -120,10 +122,8 @@ impl Chosen {
         Memory::new(&self.device, bytes, is_readable).map_err(|source| {
             let device = self.name.clone();
             let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft);
-            let is_limit =
-                matches!(source.raw_os_error(), Some(code) if code == Errno::ENOMEM as i32);
             match limit {
-                Ok(limit) if is_limit => {
+                Ok(limit) if errno(&source) == Errno::ENOMEM => {
                     VerbsError::LockedMemory { device, bytes, limit: limit.to_string() }
                 }
                 Ok(_) | Err(_) => VerbsError::Refused { device, what: "to use memory", source },
@@ -132,7 +132,7 @@ impl Chosen {
     }
 
     /// The error of a call about this device.
-    pub(super) fn refused(&self, what: &'static str) -> impl FnOnce(std::io::Error) -> VerbsError {
+    pub(super) fn refused(&self, what: &'static str) -> impl FnOnce(io::Error) -> VerbsError {
         let device = self.name.clone();
         move |source| VerbsError::Refused { device, what, source }
     }
@@ -155,6 +155,11 @@ impl Chosen {
             ..Default::default()
         }
     }
+}
+
+/// The number of a system's error.
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
 }
 
 /// The GID of a port that fits best.
