@@ -9,7 +9,9 @@ mod rpc;
 mod symmetric;
 mod wire;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -238,10 +240,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     if common.processes.starts() {
         return Ok(common.processes.run(common.nodes, common.threads.unwrap_or(1))?);
     }
-    let output = common.open_output()?;
-    let nodes = if let WorkloadArguments::Rpc(_) = arguments.workload { 2 } else { common.nodes };
+    // Each side of an echo reports its own; of other processes the first reports for all.
+    let is_echo = matches!(arguments.workload, WorkloadArguments::Rpc(_));
+    let reports = is_echo || common.processes.is_first();
+    let output = reports.then(|| common.open_output()).transpose()?;
+    let nodes = if is_echo { 2 } else { common.processes.count().unwrap_or(common.nodes) };
     let mut settings = common.settings(nodes)?;
-    settings.member = common.processes.membership()?;
+    if !is_echo {
+        settings.member = common.processes.membership()?;
+    }
     let workers = (settings.cluster.threads * settings.cluster.nodes) as u64;
     let report = match &arguments.workload {
         &WorkloadArguments::Tatp { subscribers, uniform, floor, ref sql } => {
@@ -294,7 +301,8 @@ impl Arguments {
             return Err(CommandError::Transport);
         }
         let refused = match &self.workload {
-            _ if !self.common.processes.starts() => None,
+            _ if !self.common.processes.starts() && !self.common.processes.is_member() => None,
+            WorkloadArguments::Rpc(_) if self.common.processes.is_member() => None,
             _ if self.common.thread_per_node => Some("--thread-per-node"),
             WorkloadArguments::Rpc(_) => Some("rpc"),
             WorkloadArguments::Sql { .. } => Some("sql"),
@@ -395,36 +403,37 @@ impl Common {
     }
 
     /// Opened before the run, so that a path that cannot be written costs no run.
-    fn open_output(&self) -> Result<Option<std::fs::File>, CommandError> {
-        let open = |path: &PathBuf| {
-            std::fs::File::create(path).map_err(|source| output_error(path, source))
-        };
-        self.output.as_ref().filter(|_| self.processes.reports()).map(open).transpose()
+    fn open_output(&self) -> Result<Output, CommandError> {
+        Ok(match &self.output {
+            None => Output { path: PathBuf::from("standard output"), write: Box::new(stdout()) },
+            Some(path) => {
+                let file = File::create(path).map_err(|source| output_error(path, source))?;
+                Output { path: path.clone(), write: Box::new(file) }
+            }
+        })
     }
 
-    /// Prints the report; whether the data were right.
-    fn finish(&self, output: Option<std::fs::File>, report: &Report) -> Result<bool, CommandError> {
-        let text = match self.format {
-            Format::Text => report.to_text(),
-            Format::Json => report.to_json() + "\n",
-        };
-        if self.processes.reports() {
-            self.print(output, &text)?;
+    /// Prints the report if it is this process's to print; whether the data were right.
+    fn finish(&self, output: Option<Output>, report: &Report) -> Result<bool, CommandError> {
+        if let Some(Output { path, mut write }) = output {
+            let text = match self.format {
+                Format::Text => report.to_text(),
+                Format::Json => report.to_json() + "\n",
+            };
+            let written = write.write_all(text.as_bytes()).and_then(|()| write.flush());
+            written.map_err(|source| output_error(&path, source))?;
         }
         Ok(report.verify.passed)
     }
-
-    fn print(&self, output: Option<std::fs::File>, text: &str) -> Result<(), CommandError> {
-        use std::io::Write;
-        let (result, path) = match (output, &self.output) {
-            (Some(mut file), Some(path)) => (file.write_all(text.as_bytes()), path.clone()),
-            _ => (std::io::stdout().write_all(text.as_bytes()), PathBuf::from("standard output")),
-        };
-        result.map_err(|source| output_error(&path, source))
-    }
 }
 
-fn output_error(path: &std::path::Path, source: std::io::Error) -> CommandError {
+/// Where a report goes.
+struct Output {
+    path: PathBuf,
+    write: Box<dyn Write>,
+}
+
+fn output_error(path: &Path, source: std::io::Error) -> CommandError {
     CommandError::Output { path: path.display().to_string(), source }
 }
 

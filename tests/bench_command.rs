@@ -124,8 +124,7 @@ fn two_processes_echo_to_each_other() {
     };
     for transport in ["udp", "udp --key", "memory"] {
         let addresses = format!("{},{}", address(), address());
-        let common =
-            format!("rpc --batch 3 --transport {transport} --addresses {addresses} {SHORT}");
+        let common = format!("rpc --batch 3 --transport {transport} --members {addresses} {SHORT}");
         std::thread::scope(|scope| {
             for node in 0..2 {
                 let command = format!("{common} --node {node}");
@@ -222,10 +221,12 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("rpc --key", "memory is not sealed"),
         ("tatp --transport memory", "--transport is for --processes"),
         (
-            "rpc --transport udp --node 2 --addresses 127.0.0.1:7000,127.0.0.1:7001",
+            "rpc --transport udp --node 2 --members 127.0.0.1:7000,127.0.0.1:7001",
             "--node is 2; use 0 or 1",
         ),
-        ("rpc --transport udp --node 0 --addresses 127.0.0.1:7000", "use two, one for each node"),
+        ("rpc --transport udp --node 0 --members 127.0.0.1:7000", "use two, one for each node"),
+        ("tatp --node 0 --members 127.0.0.1:7000,127.0.0.1:7001", "give --cluster-key"),
+        ("tatp --node 0 --members 127.0.0.1:7000 --trusted-network --sql", "--sql is for nodes"),
         ("tatp --processes --replicas 2", "use 3 with 3 processes"),
         ("tatp --processes --sql", "--sql is for nodes in one process"),
         ("tatp --processes --floor", "--floor is for nodes in one process"),

@@ -282,7 +282,7 @@ fn check(settings: &EchoSettings) -> Result<(), BenchmarkError> {
         };
         if addresses.len() != NODES_ACROSS {
             let value = format!("a list of {}", addresses.len());
-            return other("--addresses", value, "two, one for each node");
+            return other("--members", value, "two, one for each node");
         }
         if *node > 1 {
             return other("--node", node.to_string(), "0 or 1");

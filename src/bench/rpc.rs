@@ -1,9 +1,10 @@
-//! `gannet bench rpc`: its options. Over UDP the nodes are on two threads with a core each.
-
-use std::net::SocketAddr;
+//! `gannet bench rpc`: its options.
+//!
+//! Over UDP the nodes are on two threads with a core each, or in two processes, which meet at the first of the members'
+//! addresses to share memory.
 
 use clap::Args;
-use gannet_benchmarks::{Across, BenchmarkError, EchoSettings, EchoTransport, Report, rpc_echo};
+use gannet_benchmarks::{BenchmarkError, EchoSettings, EchoTransport, Report, rpc_echo};
 
 use super::Common;
 use crate::processes::TransportName;
@@ -17,12 +18,6 @@ pub(super) struct RpcArguments {
     /// Seal datagrams with a key, which is the benchmark's own.
     #[arg(long)]
     key: bool,
-    /// Run one of two nodes here, and the other by the same command in another process or on another host.
-    #[arg(long, requires = "addresses")]
-    node: Option<usize>,
-    /// Addresses of both nodes, such as 127.0.0.1:7000,127.0.0.1:7001; with memory the first is where they meet.
-    #[arg(long, value_delimiter = ',', requires = "node")]
-    addresses: Vec<SocketAddr>,
 }
 
 impl RpcArguments {
@@ -35,8 +30,7 @@ impl RpcArguments {
                 allowed: "--transport udp: memory is not sealed, and RDMA neither".to_owned(),
             });
         }
-        let across = self.node.map(|node| Across { node, addresses: self.addresses.clone() });
-        let transport = match (transport, across) {
+        let transport = match (transport, common.processes.across()) {
             (TransportName::Memory, None) => EchoTransport::Memory,
             (TransportName::Memory, Some(across)) => EchoTransport::MemoryAcross(across),
             (TransportName::Udp, None) => EchoTransport::Udp,

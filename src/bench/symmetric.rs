@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
+use gannet_benchmarks::Across;
 use gannet_engine::{ClusterKey, ClusterKeyError, Membership, RdmaPort, Transport};
 
 use crate::processes::{Folder, TransportName, free_addresses};
@@ -28,15 +29,17 @@ pub(super) struct Processes {
     #[arg(long, global = true, value_delimiter = ',', requires = "transport")]
     rdma_device: Vec<String>,
     /// Leave packets unencrypted, as on a network that only the cluster uses.
-    #[arg(long, global = true, requires = "processes")]
+    #[arg(long, global = true, conflicts_with = "cluster_key")]
     trusted_network: bool,
-    /// Be this node of the processes.
-    #[arg(long, global = true, hide = true, requires = "member_addresses")]
-    member: Option<usize>,
-    #[arg(long, global = true, hide = true, value_delimiter = ',')]
-    member_addresses: Vec<SocketAddr>,
-    #[arg(long, global = true, hide = true)]
-    member_key: Option<PathBuf>,
+    /// Be this node, from 0, and run the same command for each of the others, here or on other hosts.
+    #[arg(long, global = true, requires = "members")]
+    node: Option<usize>,
+    /// Addresses of all nodes, in the order of their numbers, such as 10.0.0.1:7000,10.0.0.2:7000.
+    #[arg(long, global = true, value_name = "ADDRESS", value_delimiter = ',', requires = "node")]
+    members: Vec<SocketAddr>,
+    /// Secret that all nodes have and packets are encrypted with, as that of `gannet serve`.
+    #[arg(long, global = true, value_name = "FILE", requires = "node")]
+    cluster_key: Option<PathBuf>,
 }
 
 /// Why the processes could not run.
@@ -52,32 +55,49 @@ pub(crate) enum ProcessesError {
     NoNodes,
     #[error("node {0} ended without a report; what node 0 says is above")]
     Failed(usize),
+    #[error(
+        "give --cluster-key, a file of 64 hexadecimal digits, or --trusted-network if nobody else is on the network"
+    )]
+    NoKey,
 }
 
 impl Processes {
     /// Whether this process is to start the others.
     pub(super) fn starts(&self) -> bool {
-        self.processes && self.member.is_none()
+        self.processes && self.node.is_none()
     }
 
     /// Whether this process is one of them.
     pub(super) fn is_member(&self) -> bool {
-        self.member.is_some()
+        self.node.is_some()
     }
 
-    /// Whether this process is to write the report.
-    pub(super) fn reports(&self) -> bool {
-        self.member.is_none_or(|node| node == 0)
+    /// The other node of an echo between two processes, if this is one of them.
+    pub(super) fn across(&self) -> Option<Across> {
+        self.node.map(|node| Across { node, addresses: self.members.clone() })
+    }
+
+    /// Nodes, if their addresses are given.
+    pub(super) fn count(&self) -> Option<usize> {
+        self.node.map(|_| self.members.len())
+    }
+
+    /// Whether this process is the first of them, or the only one.
+    pub(super) fn is_first(&self) -> bool {
+        self.node.is_none_or(|node| node == 0)
     }
 
     /// This process's place among them.
     pub(super) fn membership(&self) -> Result<Option<Membership>, ProcessesError> {
-        let Some(node) = self.member else { return Ok(None) };
+        let Some(node) = self.node else { return Ok(None) };
+        if self.cluster_key.is_none() && !self.trusted_network {
+            return Err(ProcessesError::NoKey);
+        }
         Ok(Some(Membership {
             node,
             transport: self.transport.map_or_else(Transport::default, Transport::from),
-            addresses: self.member_addresses.clone(),
-            key: self.member_key.as_deref().map(ClusterKey::read).transpose()?,
+            addresses: self.members.clone(),
+            key: self.cluster_key.as_deref().map(ClusterKey::read).transpose()?,
             cluster: "benchmark".to_owned(),
             mtu: None,
             rdma: self.rdma_port(node),
@@ -111,13 +131,13 @@ impl Processes {
         for node in 0..nodes {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(std::env::args_os().skip(1)).args([
-                "--member",
+                "--node",
                 &node.to_string(),
-                "--member-addresses",
+                "--members",
                 &addresses.join(","),
             ]);
             if let Some(key) = &key {
-                command.arg("--member-key").arg(key);
+                command.arg("--cluster-key").arg(key);
             }
             if node > 0 {
                 // What is wrong with the command would be said as often as there are nodes.

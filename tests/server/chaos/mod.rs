@@ -55,10 +55,10 @@ impl Rig {
                 "--memory=128MiB",
                 "--warmup=100ms",
                 "--duration=3s",
-                &format!("--member={node}"),
-                &format!("--member-addresses={}", Self::members()),
+                &format!("--node={node}"),
+                &format!("--members={}", Self::members()),
             ]);
-            command.arg("--member-key").arg(&self.key);
+            command.arg("--cluster-key").arg(&self.key);
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         };
         let mut nodes: Vec<_> = (0..NODES).map(start).collect();
