@@ -218,7 +218,7 @@ pub(crate) enum CommandError {
     Benchmark(#[from] BenchmarkError),
     #[error(transparent)]
     Processes(#[from] ProcessesError),
-    #[error("{0} is for nodes in one process: leave it out, or --processes")]
+    #[error("{0} is for nodes in one process: leave it out, or --processes and --node")]
     OneProcess(&'static str),
     #[error("--transport is for --processes and the RPC echo: leave it out, or add --processes")]
     Transport,

@@ -1,6 +1,9 @@
 //! The `gannet bench` command, run as a user runs it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::UdpSocket;
 use std::process::{Command, Output};
 
 fn gannet(arguments: &str) -> Output {
@@ -118,12 +121,15 @@ fn workloads_run_inside_of_processes_and_verify() {
 
 #[test]
 fn two_processes_echo_to_each_other() {
-    let address = || {
-        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().to_string()
+    // Below the ports that the system gives out; two that follow one another.
+    let random = RandomState::new().build_hasher().finish() % 10_000;
+    let ports = (10_000 + random..).step_by(2);
+    let is_free = |port: &u64| {
+        let address = |port: u64| format!("127.0.0.1:{port}");
+        [*port, port + 1].iter().all(|port| UdpSocket::bind(address(*port)).is_ok())
     };
-    for transport in ["udp", "udp --key", "memory"] {
-        let addresses = format!("{},{}", address(), address());
+    for (transport, port) in ["udp", "udp --key", "memory"].iter().zip(ports.filter(is_free)) {
+        let addresses = format!("127.0.0.1:{port},127.0.0.1:{}", port + 1);
         let common = format!("rpc --batch 3 --transport {transport} --members {addresses} {SHORT}");
         std::thread::scope(|scope| {
             for node in 0..2 {

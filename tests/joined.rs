@@ -1,6 +1,8 @@
 //! Nodes that a program embeds one by one with `Cluster::join`, as several processes do: here each is a thread's.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
@@ -11,10 +13,14 @@ use gannet::{
 
 const NODES: usize = 2;
 
-/// An address whose UDP and TCP ports are free.
+/// An address whose UDP and TCP ports are free, and which the system gives to nobody else.
 fn free_address() -> SocketAddr {
-    std::iter::repeat_with(|| UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
-        .find(|address| TcpListener::bind(address).is_ok())
+    let address = || {
+        let random = RandomState::new().build_hasher().finish();
+        SocketAddr::from(([127, 0, 0, 1], 10_000 + u16::try_from(random % 20_000).unwrap()))
+    };
+    std::iter::repeat_with(address)
+        .find(|address| UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok())
         .unwrap()
 }
 

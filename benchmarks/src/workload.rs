@@ -131,6 +131,14 @@ pub enum BenchmarkError {
     /// Memory could not be shared with the other process of the RPC echo.
     #[error(transparent)]
     SharedMemory(#[from] gannet_rpc::SharedRingsError),
+    /// The two processes of an RPC echo did not meet.
+    #[error("cannot meet the other process at {place}: {source}; start it with the same --members")]
+    Meeting {
+        /// Where they meet.
+        place: std::net::SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The system refused what connections need.
     #[error("cannot wait for connections: {0}; close programs or raise the limit of open files")]
     Runtime(std::io::Error),

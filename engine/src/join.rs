@@ -52,7 +52,7 @@ impl Cluster {
             });
         }
         let ports = Ports::open(options.threads, membership)?;
-        let members = Members::gather(membership, settings(&options, membership))?;
+        let mut members = Members::gather(membership, settings(&options, membership))?;
         let own_address = membership.addresses[node].ip();
         let on_this_host = |members: &[SocketAddr]| {
             members.iter().filter(|address| address.ip() == own_address).count()

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::parking::Waker;
 use crate::ring::memory::{CONTROL_BYTES, LINE_BYTES, Segment, SharedWord};
 use crate::ring::{Consumer, ConsumerSet, Producer, ring_in};
-use crate::transport::{PacketReceiver, PacketSender};
+use crate::transport::{PacketReceiver, PacketSender, Refused};
 
 pub use shared::{SharedRings, SharedRingsError};
 
@@ -222,5 +222,9 @@ impl PacketReceiver for MemoryReceiver {
 
     fn has_packets(&self) -> bool {
         self.consumers.has_packets()
+    }
+
+    fn refused(&self) -> Refused {
+        Refused { foreign: self.consumers.broken() as u64, ..Refused::default() }
     }
 }

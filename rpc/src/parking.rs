@@ -23,6 +23,8 @@ use crate::ring::memory::SharedWord;
 
 const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
+/// Somebody is about to wake the thread; others do, too, as that process may end before.
+const WAKING: u32 = 2;
 
 /// What a thread and its wakers share.
 struct Shared {
@@ -152,7 +154,7 @@ impl Waker {
     #[inline]
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
-        if self.shared.word.get().load(Ordering::Relaxed) == SLEEPING {
+        if self.shared.word.get().load(Ordering::Relaxed) != AWAKE {
             self.shared.ring();
         }
     }
@@ -173,8 +175,10 @@ impl Shared {
             None => {
                 // Relaxed: whoever wakes up looks at everything. The word changes, so that a thread
                 // that is about to block does not.
-                self.word.get().store(AWAKE, Ordering::Relaxed);
-                let _ = futex::wake(self.word.get(), self.word.flags(), 1);
+                let word = self.word.get();
+                let _ =
+                    word.compare_exchange(SLEEPING, WAKING, Ordering::Relaxed, Ordering::Relaxed);
+                let _ = futex::wake(word, self.word.flags(), 1);
             }
         }
     }

@@ -203,6 +203,10 @@ impl Consumer {
     /// What lies here no sender of packets has written.
     #[cold]
     fn give_up(&mut self) -> Option<Frame> {
+        tracing::error!(
+            "a ring holds what no sender of packets has written: nothing more is taken from it, and what needs its sender \
+             waits; stop all nodes and start them again"
+        );
         self.head = self.tail_seen;
         self.is_broken = true;
         None
@@ -228,7 +232,7 @@ impl ConsumerSet {
             while let Some(frame) = self.consumers[index].take() {
                 self.frames.push(frame);
                 if self.frames.len() == max {
-                    self.first = index;
+                    self.first = if index + 1 < rings { index + 1 } else { 0 };
                     return max;
                 }
             }
@@ -255,6 +259,11 @@ impl ConsumerSet {
                 consumer.memory.head().store(consumer.head, Ordering::Release);
             }
         }
+    }
+
+    /// Rings from which nothing is taken any more.
+    pub(crate) fn broken(&self) -> usize {
+        self.consumers.iter().filter(|consumer| consumer.is_broken).count()
     }
 
     /// Whether a packet waits.
@@ -367,6 +376,7 @@ mod tests {
                 consumers.release();
             }
             assert!(!consumers.has_packets());
+            assert_eq!(consumers.broken(), 1);
         }
         // A receiver that says it has released what was never sent.
         let (mut sender, receiver) = ring(64);

@@ -113,6 +113,14 @@ impl Peer {
     }
 }
 
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have failed by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 /// Runs in the other process: node 1 answers until it has answered enough, and then spins until it is killed.
 #[test]
 fn the_other_process() {
@@ -135,31 +143,32 @@ fn a_process_that_dies_leaves_no_corruption() {
     let own = rings(0);
     let (mut peer, handle) = Peer::start(401);
     writeln!(peer.input, "{}", own.handle()).unwrap();
-    let mut node = Node::new(0, own, &[String::new(), handle]);
+    let mut node = Node::new(0, own, &[String::new(), handle.clone()]);
     for size in SIZES.into_iter().cycle().take(400) {
         assert!(node.calls(size, GIVE_UP_NS), "a payload of {size} bytes");
     }
     // It stops within its next answer. Then it takes no packet any more: rings fill, and whoever sends goes on.
     node.send(1 << 20);
-    let has_stopped = AtomicBool::new(false);
+    let (has_stopped, stopped_itself) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut lines = peer.output.by_ref().lines().map_while(Result::ok);
-            has_stopped.store(lines.any(|line| line.contains("enough")), Ordering::Release);
+            stopped_itself.store(lines.any(|line| line.contains("enough")), Ordering::Release);
+            has_stopped.store(true, Ordering::Release);
         });
         while !has_stopped.load(Ordering::Acquire) {
             node.step();
             assert!(node.endpoint.take_ready().is_none(), "it stopped within its answer");
         }
     });
-    peer.process.kill().unwrap();
-    peer.process.wait().unwrap();
+    assert!(stopped_itself.into_inner(), "the other process has failed");
+    drop(peer);
     for _ in 0..100 {
         node.step();
     }
     assert_eq!(node.endpoint.receiver().refused().foreign, 0);
     // Its memory is there for as long as somebody maps it, and cannot be opened any more.
-    let error = rings(0).connect(&["".into(), "1 0 0".into()]).err().unwrap();
+    let error = rings(0).connect(&[String::new(), handle]).err().unwrap();
     assert!(matches!(error, SharedRingsError::Unreachable { node: 1, .. }), "{error}");
 }
 

@@ -30,6 +30,13 @@ impl RpcArguments {
                 allowed: "--transport udp: memory is not sealed, and RDMA neither".to_owned(),
             });
         }
+        if common.processes.has_key() {
+            return Err(BenchmarkError::Setting {
+                setting: "--cluster-key",
+                value: "a file".to_owned(),
+                allowed: "--key, which is the benchmark's own".to_owned(),
+            });
+        }
         let transport = match (transport, common.processes.across()) {
             (TransportName::Memory, None) => EchoTransport::Memory,
             (TransportName::Memory, Some(across)) => EchoTransport::MemoryAcross(across),

@@ -77,6 +77,11 @@ impl Processes {
         self.node.map(|node| Across { node, addresses: self.members.clone() })
     }
 
+    /// Whether a cluster's key is given.
+    pub(super) fn has_key(&self) -> bool {
+        self.cluster_key.is_some()
+    }
+
     /// Nodes, if their addresses are given.
     pub(super) fn count(&self) -> Option<usize> {
         self.node.map(|_| self.members.len())

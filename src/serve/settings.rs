@@ -11,7 +11,7 @@
 //! memory = "16GiB"
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,6 +30,10 @@ const REPLICAS: usize = 3;
 const NODES: usize = 3;
 /// How long the other members are waited for without a setting.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Settings of a cluster of processes alone.
+const OF_PROCESSES: [&str; 6] =
+    ["cluster-key", "trusted-network", "cluster-name", "transport", "mtu", "join-timeout"];
 
 /// Everything that can be set.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -139,11 +143,9 @@ impl SettingsFile {
         Self { path: path.to_owned(), lines: lines.collect() }
     }
 
-    /// Where the settings stand that a text speaks of; empty if none is in the file.
-    fn places(&self, text: &str) -> String {
-        let words: BTreeSet<_> =
-            text.split(|letter: char| !letter.is_alphanumeric() && letter != '-').collect();
-        let named = self.lines.iter().filter(|(name, _)| words.contains(name.as_str()));
+    /// Where the settings of these names stand; empty if none is in the file.
+    fn places(&self, names: &[&str]) -> String {
+        let named = names.iter().filter_map(|name| Some((name, self.lines.get(*name)?)));
         let places: Vec<_> = named.map(|(name, line)| format!("{name} in line {line}")).collect();
         if places.is_empty() {
             return String::new();
@@ -180,16 +182,29 @@ impl Settings {
     /// What this does not say is as the other has it, unless it is an alternative to what this says.
     fn or(self, mut other: Self) -> Self {
         if self.nodes.is_some() {
-            (other.node, other.members) = (None, None);
+            // All that is for a cluster of processes.
+            (other.node, other.members, other.join_timeout) = (None, None, None);
+            (other.cluster_key, other.trusted_network) = (None, None);
+            (other.cluster_name, other.transport, other.mtu) = (None, None, None);
+            (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
         }
         if self.node.is_some() || self.members.is_some() {
             other.nodes = None;
         }
-        if self.cluster_key.is_some() {
-            other.trusted_network = None;
+        if self.transport == Some(TransportName::Memory) {
+            other.mtu = None;
         }
-        if self.trusted_network == Some(true) {
-            other.cluster_key = None;
+        if self.transport.is_some_and(|transport| transport != TransportName::Verbs) {
+            (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
+        }
+        // Over RDMA both have a meaning.
+        if self.transport.or(other.transport) != Some(TransportName::Verbs) {
+            if self.cluster_key.is_some() {
+                other.trusted_network = None;
+            }
+            if self.trusted_network == Some(true) {
+                other.cluster_key = None;
+            }
         }
         Self {
             listen: self.listen.or(other.listen),
@@ -225,7 +240,10 @@ impl Settings {
         match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Ok(Some((certificate.clone(), key.clone()))),
             (None, None) => Ok(None),
-            _ => Err(self.contradiction("give both of tls-cert and tls-key")),
+            _ => {
+                Err(self
+                    .contradiction("give both of tls-cert and tls-key", &["tls-cert", "tls-key"]))
+            }
         }
     }
 
@@ -247,22 +265,26 @@ impl Settings {
         Ok((options, membership))
     }
 
-    fn contradiction(&self, text: &str) -> SettingsError {
-        let places = self.file.as_ref().map_or_else(String::new, |file| file.places(text));
+    /// What makes no sense, and the names of the settings that do not fit.
+    fn contradiction(&self, text: &str, names: &[&str]) -> SettingsError {
+        let places = self.file.as_ref().map_or_else(String::new, |file| file.places(names));
         SettingsError::Contradiction(format!("{text}{places}"))
     }
 
     fn membership(&self) -> Result<Option<Membership>, SettingsError> {
-        let contradiction = |text| Err(self.contradiction(text));
+        let contradiction = |text, names: &[&str]| Err(self.contradiction(text, names));
         let is_trusted = self.trusted_network == Some(true);
         let rdma = self.rdma()?;
         let (node, members) = match (self.node, &self.members) {
             (Some(node), Some(members)) => (node, members),
             (Some(_), None) => {
-                return contradiction("node needs members: the addresses of all nodes");
+                return contradiction("node needs members: the addresses of all nodes", &["node"]);
             }
             (None, Some(_)) => {
-                return contradiction("members needs node: which of them this process is, from 0");
+                return contradiction(
+                    "members needs node: which of them this process is, from 0",
+                    &["members"],
+                );
             }
             (None, None) => {
                 let is_set = [
@@ -277,6 +299,7 @@ impl Settings {
                     return contradiction(
                         "cluster-key, trusted-network, cluster-name, transport, mtu and join-timeout are \
                          for a cluster of processes: give node and members too",
+                        &OF_PROCESSES,
                     );
                 }
                 return Ok(None);
@@ -285,10 +308,14 @@ impl Settings {
         if self.nodes.is_some() {
             return contradiction(
                 "nodes is for a cluster in one process: leave it out, or node and members",
+                &["nodes", "node", "members"],
             );
         }
         if self.mtu.is_some() && self.transport == Some(TransportName::Memory) {
-            return contradiction("mtu is for networks: leave it out with memory");
+            return contradiction(
+                "mtu is for networks: leave it out with memory",
+                &["mtu", "transport"],
+            );
         }
         Ok(Some(Membership {
             node,
@@ -310,15 +337,20 @@ impl Settings {
             _ if is_verbs && !is_trusted => Err(self.contradiction(
                 "packets over RDMA are neither encrypted nor authenticated: give trusted-network if only trusted \
                  hosts are on its network; a cluster-key beside it authenticates what members say by TCP",
+                &["transport"],
             )),
             Some(_) if is_trusted && !is_verbs => {
-                Err(self.contradiction("give one of cluster-key and trusted-network"))
+                Err(self.contradiction(
+                    "give one of cluster-key and trusted-network",
+                    &["cluster-key", "trusted-network"],
+                ))
             }
             Some(path) => Ok(Some(ClusterKey::read(path)?)),
             None if is_trusted => Ok(None),
             None => Err(self.contradiction(
                 "give cluster-key, a file with 64 hexadecimal digits from `openssl rand -hex 32`, \
                  or trusted-network if nobody else is on the members' network",
+                &[],
             )),
         }
     }
@@ -330,6 +362,7 @@ impl Settings {
         if is_set && self.transport != Some(TransportName::Verbs) {
             return Err(self.contradiction(
                 "rdma-device, rdma-port and rdma-gid are for the transport verbs: give transport too",
+                &["rdma-device", "rdma-port", "rdma-gid", "transport"],
             ));
         }
         Ok(RdmaPort { device, port, gid })
@@ -375,8 +408,10 @@ mod tests {
             Settings { node: Some(0), members, trusted_network: Some(true), ..Settings::default() };
         assert!(flags.or(file()).cluster().unwrap().1.is_some_and(|one| one.key.is_none()));
         let flags = Settings { nodes: Some(2), ..Settings::default() };
-        let members = parsed("node = 0\nmembers = [\"127.0.0.1:1\"]\n").unwrap();
-        assert_eq!(flags.or(members).cluster().unwrap().0.nodes, 2);
+        let members = "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\nmtu = 1500\n";
+        assert_eq!(flags.or(parsed(members).unwrap()).cluster().unwrap().0.nodes, 2);
+        let flags = Settings { transport: Some(TransportName::Memory), ..Settings::default() };
+        assert!(flags.or(parsed(members).unwrap()).cluster().unwrap().1.is_some());
     }
 
     #[test]
@@ -385,7 +420,7 @@ mod tests {
         let file = Some(SettingsFile::new(Path::new("node.toml"), text));
         let settings = Settings { file, ..parsed(text).unwrap() };
         let error = settings.cluster().err().unwrap().to_string();
-        let expected = "; node.toml has members in line 4, node in line 2, nodes in line 7";
+        let expected = "; node.toml has nodes in line 7, node in line 2, members in line 4";
         assert!(error.ends_with(expected), "{error}");
     }
 

@@ -174,11 +174,12 @@ pub(super) fn memory_here(across: &Across) -> Result<Vec<Seats<MemoryPort>>, Ben
     let count = (across.addresses.len(), 1);
     let rings = SharedRings::create(across.node, count, MTU_BYTES, RING_BYTES_APART)?;
     let handle = rings.handle();
-    let other = exchange(across, &handle).map_err(BenchmarkError::Runtime)?;
+    let failed = |source| BenchmarkError::Meeting { place: across.addresses[0], source };
+    let other = exchange(across, &handle).map_err(failed)?;
     let handles = if across.node == 0 { [handle, other] } else { [other, handle] };
     // Both have mapped the other's memory before either goes on, and may end.
     let mut connected = rings.connect(&handles)?;
-    exchange(across, "connected").map_err(BenchmarkError::Runtime)?;
+    exchange(across, "connected").map_err(failed)?;
     let (_, port) = connected.remove(0);
     Ok(here(across, port))
 }
@@ -186,23 +187,28 @@ pub(super) fn memory_here(across: &Across) -> Result<Vec<Seats<MemoryPort>>, Ben
 /// Says a line to the other process, and hears one.
 fn exchange(across: &Across, line: &str) -> std::io::Result<String> {
     let place = across.addresses[0];
-    let mut stream = if across.node == 0 {
-        TcpListener::bind(place)?.accept()?.0
-    } else {
-        // The other may not have come yet.
-        std::iter::repeat_with(|| TcpStream::connect(place))
-            .inspect(|called| {
-                if called.is_err() {
-                    std::thread::park_timeout(PATIENCE);
-                }
-            })
-            .take(CALLS_MAX)
-            .find_map(Result::ok)
-            .ok_or_else(|| std::io::Error::other(format!("nobody came to {place}")))?
+    let listener = if across.node == 0 { Some(TcpListener::bind(place)?) } else { None };
+    listener.as_ref().map_or(Ok(()), |listener| listener.set_nonblocking(true))?;
+    let meet = || match &listener {
+        Some(listener) => listener.accept().map(|(stream, _)| stream),
+        None => TcpStream::connect(place),
     };
+    // The other may not have come yet.
+    let mut stream = std::iter::repeat_with(meet)
+        .inspect(|met| {
+            if met.is_err() {
+                std::thread::park_timeout(PATIENCE);
+            }
+        })
+        .take(CALLS_MAX)
+        .find_map(Result::ok)
+        .ok_or_else(|| std::io::Error::other("the other process has not come"))?;
+    stream.set_nonblocking(false)?;
     writeln!(stream, "{line}")?;
     let mut heard = String::new();
-    BufReader::new(stream).read_line(&mut heard)?;
+    if BufReader::new(stream).read_line(&mut heard)? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
     Ok(heard.trim_end().to_owned())
 }
 

@@ -19,6 +19,8 @@ use crate::members::{JoinError, Membership, PATIENCE, refused, spawn};
 
 /// Callers whose greeting has not ended; more wait.
 const GREETINGS_MAX: usize = 16;
+/// Calls that end the wait for calls.
+const LAST_CALLS_MAX: usize = 20;
 /// Between two calls of a member that is not there yet.
 const CALL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -83,10 +85,16 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.greeter.is_closed.store(true, Ordering::Relaxed);
+        let Some(listening) = self.listening.take() else { return };
         // Whoever listens waits for a call. When it has ended, another may listen there.
-        if TcpStream::connect_timeout(&self.address, CALL_INTERVAL).is_ok() {
-            let _ = self.listening.take().map(JoinHandle::join);
+        for _ in 0..LAST_CALLS_MAX {
+            let called = TcpStream::connect_timeout(&self.address, CALL_INTERVAL);
+            if called.is_ok() || listening.is_finished() {
+                let _ = listening.join();
+                return;
+            }
         }
+        tracing::error!("{} stays in use until somebody calls there", self.address);
     }
 }
 

@@ -99,6 +99,10 @@ pub(super) fn call(
 ) -> Result<Greeted, CallError> {
     let unreachable = |_| CallError::Unreachable;
     let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT).map_err(unreachable)?;
+    if stream.local_addr().is_ok_and(|own| own == address) {
+        // Where nobody listens yet, the system may take the same port for the caller, and connect it to itself.
+        return Err(CallError::Unreachable);
+    }
     prepare(&stream).map_err(unreachable)?;
     let mut seal = Seal::new(key);
     frame::write(&mut stream, &Frame::Hello(own.clone()), Some(&mut seal)).map_err(unreachable)?;

@@ -217,6 +217,8 @@ pub(crate) struct Members {
     shared: Arc<Shared>,
     /// The next point to meet at.
     point: Mutex<u64>,
+    /// The thread that reports.
+    reporting: Option<JoinHandle<()>>,
     _door: Door,
 }
 
@@ -251,6 +253,7 @@ impl Members {
             peers: Arc::new(Peers(Mutex::new(peers))),
             shared,
             point: Mutex::new(0),
+            reporting: None,
             _door: door,
         })
     }
@@ -325,6 +328,15 @@ impl Members {
         // Release: pairs with the Acquire in Shared::halt().
         self.shared.leaving.store(true, Ordering::Release);
         self.peers.say(&Frame::Leaving);
+        {
+            // Whoever waits for another member waits in vain.
+            let mut state = self.shared.lock();
+            state.halted.get_or_insert_with(|| "this node stops".to_owned());
+            if let Some(act) = &state.on_halt {
+                act();
+            }
+        }
+        self.shared.changed.notify_all();
         let peers = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (stream, _) in &*peers {
             // It may have ended already.
@@ -333,9 +345,9 @@ impl Members {
     }
 
     /// Reports every second, until this member stops.
-    pub(crate) fn keep_reporting(&self, reporter: Reporter) -> Result<(), JoinError> {
+    pub(crate) fn keep_reporting(&mut self, reporter: Reporter) -> Result<(), JoinError> {
         let (peers, shared) = (Arc::clone(&self.peers), Arc::clone(&self.shared));
-        spawn("members-report", move || {
+        let reporting = spawn("members-report", move || {
             // Acquire: pairs with the Release in Members::leave().
             while !shared.leaving.load(Ordering::Acquire) {
                 peers.say(&Frame::Report(reporter.report()));
@@ -350,6 +362,7 @@ impl Members {
                 std::thread::park_timeout(REPORT_INTERVAL);
             }
         })?;
+        self.reporting = Some(reporting);
         Ok(())
     }
 
@@ -374,6 +387,11 @@ impl Members {
 impl Drop for Members {
     fn drop(&mut self) {
         self.leave();
+        // It holds what it reports of.
+        if let Some(reporting) = self.reporting.take() {
+            reporting.thread().unpark();
+            let _ = reporting.join();
+        }
     }
 }
 

@@ -9,12 +9,14 @@
 //!
 //! Facts that the unsafe code rests on:
 //! - a mapping is readable, writable and of fixed length, and whatever points into it holds its [`Segment`];
-//! - a byte of a segment is only ever accessed as part of the same atomic word, or only ever as ring bytes;
+//! - a byte of a segment is only ever accessed as part of the same atomic word, or only ever as ring bytes, of which the
+//!   headers of frames are atomic words too;
 //! - a ring has one producer and one consumer, in one process or in two: of a segment's rings a process makes the ends
 //!   once, and the members of a cluster agree who is which node;
 //! - the producer writes only to positions in `tail .. head + capacity`, where `head` was loaded with Acquire; the
 //!   consumer reads only positions in `head .. tail`, where `tail` was loaded with Acquire; the two ranges never overlap.
 //!   A process that breaks this has lost its memory to a bug; what others read of it may be any bytes, inside the ring.
+//!   That it does not change a packet while it is read is trusted, as everything else about one's own processes.
 #![allow(unsafe_code, reason = "the fence around packet memory; see the facts above")]
 
 /// Room of a ring besides its bytes.
@@ -36,7 +38,7 @@ mod mapped {
     use std::ops::Deref;
     use std::ptr::NonNull;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, AtomicU64};
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
     use memmap2::{MmapOptions, MmapRaw};
 
@@ -178,14 +180,24 @@ mod mapped {
         /// Called by the producer alone, on a range that the consumer does not read.
         #[inline(always)]
         pub(in super::super) fn write_u64(&self, offset: usize, word: u64) {
-            self.write(self.at(offset, 8), &word.to_le_bytes());
+            self.header(offset).store(word, Ordering::Relaxed);
+        }
+
+        /// What precedes a packet: read once, whatever another process writes there meanwhile.
+        #[inline(always)]
+        fn header(&self, offset: usize) -> &AtomicU64 {
+            let word = self.at(offset, 8).cast::<u64>();
+            assert!(word.is_aligned(), "frames begin at words");
+            // SAFETY: aligned, inside the mapping that is held (asserted in `at`), and shared with atomic accesses and with
+            // packet bytes of the same place at other times, before which and after which the ends synchronise.
+            unsafe { AtomicU64::from_ptr(word) }
         }
 
         /// Called by the producer alone, on a range that the consumer does not read.
         #[inline(always)]
         pub(in super::super) fn write_frame(&self, offset: usize, packet: &[u8]) {
             let to = self.at(offset, 8 + packet.len());
-            self.write(to, &(packet.len() as u64).to_le_bytes());
+            self.write_u64(offset, packet.len() as u64);
             self.write(to.wrapping_add(8), packet);
         }
 
@@ -207,7 +219,7 @@ mod mapped {
         /// Called by the consumer alone, on a published range.
         #[inline(always)]
         pub(in super::super) fn read_u64(&self, offset: usize) -> u64 {
-            u64::from_le_bytes(self.frame(offset, 8).bytes().try_into().expect("8 bytes"))
+            self.header(offset).load(Ordering::Relaxed)
         }
     }
 

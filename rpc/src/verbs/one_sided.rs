@@ -163,7 +163,10 @@ impl FromStr for RemoteRegion {
             other => return Err(format!("it begins with {other:?} instead of {FORMAT:?}")),
         }
         let (at, key) = (field(&mut words, "at")?, field(&mut words, "key")?);
-        let bytes = field(&mut words, "bytes")?;
+        let bytes: u64 = field(&mut words, "bytes")?;
+        if at.checked_add(bytes).is_none() {
+            return Err(format!("no {bytes} bytes are at {at}"));
+        }
         match words.next() {
             None => Ok(Self { at, key, bytes }),
             Some(more) => Err(format!("{more:?} is too much")),
@@ -173,8 +176,9 @@ impl FromStr for RemoteRegion {
 
 /// One end of a connection; the end of the reader is used, the owner's only kept.
 pub struct OneSidedPair {
-    ring: Ring,
+    // Before the ring, whose memory goes with the pair.
     pair: Rc<QueuePair>,
+    ring: Ring,
     chosen: Chosen,
     bytes_max: usize,
     is_connected: bool,

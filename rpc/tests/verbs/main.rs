@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod datagrams;
+#[path = "../echo/mod.rs"]
+mod echo;
 mod faults;
 mod nodes;
 mod one_sided;

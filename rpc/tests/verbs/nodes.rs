@@ -1,39 +1,17 @@
-//! Nodes of a cluster of two or three, each an endpoint over a queue pair, and a handler that echoes.
+//! Nodes of a cluster of two or three, each an endpoint over a queue pair.
 
 use std::process::Command;
 
 use gannet_rpc::{
-    Clock, Counters, Endpoint, Handler, Identity, Incoming, MonotonicClock, ResponseWriter,
-    VerbsOptions, VerbsPort, VerbsReceiver, VerbsSender,
+    Clock, Counters, Endpoint, Identity, Incoming, MonotonicClock, VerbsOptions, VerbsPort,
+    VerbsReceiver, VerbsSender,
 };
+
+use crate::echo::Echo;
 
 pub(crate) const COROUTINES: u16 = 20;
 /// No answer takes so long.
 pub(crate) const GIVE_UP_NS: u64 = 60_000_000_000;
-
-/// Answers with the payload, every byte raised by one, and counts.
-#[derive(Default)]
-pub(crate) struct Echo {
-    pub(crate) handled: u64,
-}
-
-impl Handler for Echo {
-    type Prepared = ();
-
-    fn prepare(&self, _: u16, _: &[u8]) {}
-
-    fn prefetch_next(&self, (): &()) {}
-
-    fn handle(&mut self, (): (), payload: &[u8], response: &mut ResponseWriter<'_>) {
-        self.handled += 1;
-        response.push_with(payload.len(), |out| {
-            for (answer, asked) in out.iter_mut().zip(payload) {
-                *answer = asked.wrapping_add(1);
-            }
-            (9, payload.len())
-        });
-    }
-}
 
 /// Node `node` of `nodes`, on rx0 if it is even and on rx1 if it is odd.
 pub(crate) fn options(node: u16, nodes: usize) -> VerbsOptions {

@@ -6,6 +6,7 @@
 mod network;
 mod relay;
 
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -23,6 +24,20 @@ const LOST_PERCENT: u32 = 2;
 const FAULTS: Faults = Faults { seed: 42, delayed: 10, doubled: 3, damaged: 1 };
 /// How long a node is cut off; longer than any timeout of a request, shorter than TCP's patience.
 const CUT_OFF: Duration = Duration::from_millis(700);
+
+/// Packets of a benchmark before a node is cut off.
+const PACKETS_BEFORE_CUT: u64 = 3_000;
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended by itself, unless the test fails.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// A network with faults, and what its nodes share.
 struct Rig {
@@ -48,7 +63,8 @@ impl Rig {
 
     /// Runs a benchmark on the nodes while the second one is cut off for a while; the first one's report, and its exit code.
     fn bench(&self, workload: &str) -> (String, Option<i32>) {
-        let start = |node: usize| -> Child {
+        let before = self.relay.relayed();
+        let start = |node: usize| -> Running {
             let mut command = self.network.command(node, env!("CARGO_BIN_EXE_gannet"));
             command.arg("bench").args(workload.split(' ')).args([
                 "--threads=1",
@@ -59,18 +75,32 @@ impl Rig {
                 &format!("--members={}", Self::members()),
             ]);
             command.arg("--cluster-key").arg(&self.key);
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+            let said = File::create(self.log(node)).unwrap();
+            // The others print no report.
+            Running(command.stdout(Stdio::piped()).stderr(said).spawn().unwrap())
         };
         let mut nodes: Vec<_> = (0..NODES).map(start).collect();
-        std::thread::park_timeout(Duration::from_secs(1));
+        // Once transactions are under way: what members load crosses no network.
+        while self.relay.relayed() < before + PACKETS_BEFORE_CUT {
+            let is_running = |node: &mut Running| node.0.try_wait().unwrap().is_none();
+            assert!(nodes.iter_mut().all(is_running), "{}", self.said());
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
         self.network.cut_off(1);
         std::thread::park_timeout(CUT_OFF);
         self.network.heal();
-        let report = read_all(nodes[0].stdout.take().unwrap());
-        let codes: Vec<_> = nodes.iter_mut().map(|node| node.wait().unwrap().code()).collect();
-        let said: Vec<_> =
-            nodes.iter_mut().map(|node| read_all(node.stderr.take().unwrap())).collect();
-        (format!("{report}{said:?}"), codes[0])
+        let report = read_all(nodes[0].0.stdout.take().unwrap());
+        let codes: Vec<_> = nodes.iter_mut().map(|node| node.0.wait().unwrap().code()).collect();
+        (format!("{report}{}", self.said()), codes[0])
+    }
+
+    /// Where a node writes what it says.
+    fn log(&self, node: usize) -> PathBuf {
+        self.key.with_file_name(format!("node-{node}.log"))
+    }
+
+    fn said(&self) -> String {
+        (0..NODES).map(|node| fs::read_to_string(self.log(node)).unwrap_or_default()).collect()
     }
 
     /// Ends the faults; each must have struck.

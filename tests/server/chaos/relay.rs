@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -45,6 +45,7 @@ pub(super) struct Counts {
 /// A thread that relays what comes out of its tunnel device, until it is dropped.
 pub(super) struct Relay {
     is_over: Arc<AtomicBool>,
+    relayed: Arc<AtomicU64>,
     thread: Option<JoinHandle<Counts>>,
 }
 
@@ -53,15 +54,22 @@ impl Relay {
         let device = DeviceBuilder::new().name(device).enable(false).build_sync().unwrap();
         device.set_nonblocking(true).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
-        let over = Arc::clone(&is_over);
+        let relayed = Arc::new(AtomicU64::new(0));
+        let (over, count) = (Arc::clone(&is_over), Arc::clone(&relayed));
         let thread = std::thread::spawn(move || {
             let mut line = Line::new(device, faults);
             while !over.load(Ordering::Relaxed) {
                 line.step();
+                count.store(line.counts.relayed, Ordering::Relaxed);
             }
             line.counts
         });
-        Self { is_over, thread: Some(thread) }
+        Self { is_over, relayed, thread: Some(thread) }
+    }
+
+    /// Packets so far.
+    pub(super) fn relayed(&self) -> u64 {
+        self.relayed.load(Ordering::Relaxed)
     }
 
     pub(super) fn stop(mut self) -> Counts {
