@@ -162,7 +162,7 @@ impl FromStr for RemoteRegion {
             Some(FORMAT) => {}
             other => return Err(format!("it begins with {other:?} instead of {FORMAT:?}")),
         }
-        let (at, key) = (field(&mut words, "at")?, field(&mut words, "key")?);
+        let (at, key): (u64, _) = (field(&mut words, "at")?, field(&mut words, "key")?);
         let bytes: u64 = field(&mut words, "bytes")?;
         if at.checked_add(bytes).is_none() {
             return Err(format!("no {bytes} bytes are at {at}"));
