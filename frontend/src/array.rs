@@ -127,11 +127,16 @@ pub(crate) fn written(elements: &[Value], element: Element) -> String {
 }
 
 fn quoted(text: String) -> String {
-    let special = |c: char| matches!(c, '{' | '}' | ',' | '"' | '\\') || c.is_ascii_whitespace();
+    let special = |c: char| matches!(c, '{' | '}' | ',' | '"' | '\\') || is_space(c);
     if !text.is_empty() && !text.contains(special) && !text.eq_ignore_ascii_case("null") {
         return text;
     }
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Whether arrays ignore a character around their elements: PostgreSQL's six, and no other of Unicode's.
+fn is_space(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')
 }
 
 /// The elements of an array's text.
@@ -152,9 +157,10 @@ pub(crate) fn read(text: &str, element: Element) -> Result<Vec<Value>, SqlError>
 /// SQLSTATE 22P02 for what is no array, 0A000 for several dimensions.
 pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
     let malformed = || SqlError::new("22P02", format!("malformed array literal: \"{text}\""));
-    let inner = text.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let inner =
+        text.trim_matches(is_space).strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     let inner = inner.ok_or_else(malformed)?;
-    if inner.trim().is_empty() {
+    if inner.chars().all(is_space) {
         return Ok(Vec::new());
     }
     let mut elements = Vec::new();
@@ -164,7 +170,7 @@ pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
     while let Some(character) = characters.next() {
         match character {
             '"' => {
-                if element.chars().all(char::is_whitespace) && !was_quoted {
+                if element.chars().all(is_space) && !was_quoted {
                     // Blanks before the quotes are none of the element.
                     element.clear();
                 }
@@ -172,12 +178,13 @@ pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
                 was_quoted = true;
             }
             '\\' => element.push(characters.next().ok_or_else(malformed)?),
-            '{' if !quoted && element.trim().is_empty() => {
+            '{' if !quoted && element.chars().all(is_space) => {
                 return Err(SqlError::unsupported("an array of several dimensions"));
             }
             '{' | '}' if !quoted => return Err(malformed()),
             ',' if !quoted => {
-                let bare = if was_quoted { element.as_str() } else { element.trim() };
+                let bare =
+                    if was_quoted { element.as_str() } else { element.trim_matches(is_space) };
                 if bare.is_empty() && !was_quoted {
                     return Err(malformed());
                 }
@@ -186,7 +193,7 @@ pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
                 element.clear();
                 was_quoted = false;
             }
-            other if was_quoted && !quoted && other.is_ascii_whitespace() => {}
+            other if was_quoted && !quoted && is_space(other) => {}
             other => element.push(other),
         }
     }
@@ -207,6 +214,9 @@ mod tests {
             r#"{"a b","","null","x\"y"}"#
         );
         assert_eq!(form("{}", Element::Date), "{}");
+        // A no-break space is a character like any other.
+        assert_eq!(form("{ \u{a0}\t}", Element::Text), "{\u{a0}}");
+        assert_eq!(form("{\"\x0b\"}", Element::Text), "{\"\x0b\"}");
         let code = |text: &str| read(text, Element::Integer).expect_err(text).code;
         for text in ["1", "{1", "{1,}", "{a}", "{\"1}", "{1}}", "{\\"] {
             assert_eq!(code(text), "22P02", "{text}");
