@@ -294,6 +294,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
 impl Arguments {
     /// Processes run what is submitted inside of them.
     fn check_processes(&self) -> Result<(), CommandError> {
+        self.common.processes.check()?;
         let is_carried = matches!(self.workload, WorkloadArguments::Rpc(_))
             || self.common.processes.starts()
             || self.common.processes.is_member();

@@ -105,14 +105,21 @@
 //! tables in the same order, adds all first rows, of which it keeps its node's, and waits for the others at
 //! [`Cluster::meet`]. When a process ends, the cluster halts: [`Cluster::halted`].
 //!
+//! # Programs beside the cluster
+//!
+//! [`Gateway`] lets programs that are no nodes run transactions, also at `gannet serve --clients`. They do so by
+//! [`Client::run`], with closures like those above that read, scan and put through a [`RemoteTransaction`]; it locks
+//! nothing before it commits. `examples/client.rs` is such a program.
+//!
 //! `examples/bank.rs` is a whole program. *Not here*: durability on disk, recovery from the failure
 //! of a node. SQL is the crate `gannet_frontend` and `gannet sql`.
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Change, Cluster, ClusterError, ClusterKey, ClusterKeyError, ClusterOptions, Completion,
-    Configuration, Coordinator, Deferred, Direction, JoinError, KeyRange, KeyValue, Loader,
-    LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome,
-    Page, Place, RdmaPort, RowId, Rows, Savepoint, Statistics, StorageError, TableId, Topology,
-    Transaction, Transport,
+    Abort, Change, Client, ClientError, ClientOptions, Clients, Cluster, ClusterError, ClusterKey,
+    ClusterKeyError, ClusterOptions, Completion, Configuration, Coordinator, Deferred, Direction,
+    Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue, Loader, LockMode,
+    LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome, Page, Place,
+    RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics, StorageError, TableId,
+    Topology, Transaction, Transport,
 };

@@ -227,6 +227,10 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("rpc --key", "memory is not sealed"),
         ("tatp --transport memory", "--transport is for --processes"),
         (
+            "tatp --processes --transport udp --rdma-device rx0",
+            "--rdma-device is for --transport verbs",
+        ),
+        (
             "rpc --transport udp --node 2 --members 127.0.0.1:7000,127.0.0.1:7001",
             "--node is 2; use 0 or 1",
         ),

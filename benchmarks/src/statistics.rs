@@ -61,7 +61,8 @@ impl From<Abort> for Reason {
             | Abort::TooLarge { .. }
             | Abort::ValueBytes { .. }
             | Abort::NoSuchTable { .. }
-            | Abort::Usage { .. } => Self::Error,
+            | Abort::Usage { .. }
+            | Abort::Disconnected => Self::Error,
         }
     }
 }

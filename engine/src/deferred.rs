@@ -6,7 +6,8 @@
 //! ```
 //! An interactive session must hold neither locks nor a coroutine while a person thinks. It owns its
 //! read and write set as a [`Deferred`], which each statement takes along into the coroutine that
-//! runs it. Nothing that was read is sure before commit: it fails if any of it has changed.
+//! runs it. Nothing that was read is sure before commit: it fails if any of it has changed. Keys are byte strings; those of
+//! tables with fixed values are numbers, little-endian.
 //!
 //! *Source*: `architecture.md`, "Transactions": lock mode *at commit*; the commit is FaSST's, section 5.
 
@@ -108,7 +109,7 @@ impl Deferred {
         if !elsewhere.is_empty() {
             let read = |coordinator: &mut Coordinator<'_>| {
                 let transaction = coordinator.begin();
-                let row = |number: &usize| transaction.add_row_to_read_set(table, &keys[*number]);
+                let row = |number: &usize| transaction.add_any_to_read_set(table, &keys[*number]);
                 let rows: Vec<_> = elsewhere.iter().map(row).collect();
                 transaction.execute()?;
                 for (number, row) in elsewhere.iter().zip(&rows) {
@@ -336,6 +337,7 @@ impl Deferred {
         leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
         let writes =
             writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));
+        let mut numbered = Vec::new();
         for (table, (key, write)) in writes {
             let change = match (write.existed, &write.value) {
                 (true, Some(value)) => Change::Update(value),
@@ -343,7 +345,26 @@ impl Deferred {
                 (true, None) => Change::Delete,
                 (false, None) => continue,
             };
-            transaction.add_row_to_write_set(table, key, change);
+            match transaction.number(table, key) {
+                None => {
+                    transaction.add_row_to_write_set(table, key, change);
+                }
+                Some(number) => {
+                    let (mode, value) = change.parts();
+                    numbered.push((transaction.add_to_write_set(table, number, mode), value));
+                }
+            }
+        }
+        if !numbered.is_empty() {
+            transaction.execute()?;
+        }
+        for (row, value) in numbered {
+            let Some(value) = value else { continue };
+            transaction.put(row, value).map_err(|abort| match abort {
+                // It was read otherwise: another has been faster.
+                Abort::NotFound { .. } | Abort::Exists { .. } => Abort::Changed,
+                abort => abort,
+            })?;
         }
         transaction.commit()
     }

@@ -11,6 +11,8 @@
 //! *Not here*: tables and locks (crate `storage`), packets and coroutines (crate `rpc`), recovery.
 #![forbid(unsafe_code)]
 
+mod accept;
+mod clients;
 mod cluster;
 mod completion;
 mod configuration;
@@ -31,6 +33,10 @@ mod statistics;
 mod transaction;
 mod worker;
 
+pub use clients::{
+    Client, ClientError, ClientOptions, Clients, Gateway, GatewayError, GatewayOptions, Key,
+    RemoteTransaction,
+};
 pub use cluster::{Cluster, ClusterError, ClusterOptions, Place, Topology};
 pub use completion::{Completion, Lost};
 pub use configuration::Configuration;

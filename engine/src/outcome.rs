@@ -81,6 +81,9 @@ pub enum Abort {
     /// The transaction was aborted by its own code.
     #[error("aborted by the application")]
     Requested,
+    /// The node of a [`crate::RemoteTransaction`] cannot be asked any more.
+    #[error("the node does not answer any more")]
+    Disconnected,
 }
 
 impl Abort {
@@ -96,7 +99,8 @@ impl Abort {
             | Self::ValueBytes { .. }
             | Self::NoSuchTable { .. }
             | Self::Usage { .. }
-            | Self::Requested => false,
+            | Self::Requested
+            | Self::Disconnected => false,
         }
     }
 }

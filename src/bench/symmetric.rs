@@ -2,9 +2,10 @@
 //!
 //! The first process of them prints the report.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use clap::Args;
@@ -53,8 +54,10 @@ pub(crate) enum ProcessesError {
     Key(#[from] ClusterKeyError),
     #[error("the number of nodes is 0; use at least 1")]
     NoNodes,
-    #[error("node {0} ended without a report; what node 0 says is above")]
-    Failed(usize),
+    #[error("node {node} ended without a report; what node 0 says is above{said}")]
+    Failed { node: usize, said: String },
+    #[error("--rdma-device is for --transport verbs: leave it out, or give that transport")]
+    Rdma,
     #[error(
         "give --cluster-key, a file of 64 hexadecimal digits, or --trusted-network if nobody else is on the network"
     )]
@@ -62,6 +65,14 @@ pub(crate) enum ProcessesError {
 }
 
 impl Processes {
+    /// Options that would have no effect are refused.
+    pub(super) fn check(&self) -> Result<(), ProcessesError> {
+        if !self.rdma_device.is_empty() && self.transport != Some(TransportName::Verbs) {
+            return Err(ProcessesError::Rdma);
+        }
+        Ok(())
+    }
+
     /// Whether this process is to start the others.
     pub(super) fn starts(&self) -> bool {
         self.processes && self.node.is_none()
@@ -146,7 +157,7 @@ impl Processes {
             }
             if node > 0 {
                 // What is wrong with the command would be said as often as there are nodes.
-                command.stderr(Stdio::null());
+                command.stderr(File::create(log(&folder, node))?);
             }
             started.push(Running(command.spawn()?));
         }
@@ -155,11 +166,32 @@ impl Processes {
             match running.0.wait()?.code() {
                 Some(0) => {}
                 Some(1) => passed = false,
-                _ => return Err(ProcessesError::Failed(node)),
+                _ => {
+                    return Err(ProcessesError::Failed { node, said: said(&folder, nodes) });
+                }
             }
         }
         Ok(passed)
     }
+}
+
+/// What a node above 0 writes to standard error.
+fn log(folder: &Folder, node: usize) -> PathBuf {
+    folder.path().join(format!("node-{node}.log"))
+}
+
+/// The last that each of them has said, unless all have said the same, which node 0 then says too.
+fn said(folder: &Folder, nodes: usize) -> String {
+    let last = |node| {
+        let text = std::fs::read_to_string(log(folder, node)).unwrap_or_default();
+        text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+    };
+    let lines: Vec<_> = (1..nodes).map(last).collect();
+    if lines.iter().all(|line| *line == lines[0]) {
+        return String::new();
+    }
+    let spoken = (1..).zip(lines).filter_map(|(node, line)| Some((node, line?)));
+    spoken.map(|(node, line)| format!("; node {node}: {line}")).collect()
 }
 
 /// A process that ends with this one's interest in it.

@@ -4,13 +4,14 @@
 
 mod metrics;
 mod settings;
+mod tables;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use gannet_engine::{Cluster, ClusterError};
+use gannet_engine::{Cluster, ClusterError, Gateway, GatewayError};
 use gannet_frontend::{Database, Server, ServerError, ServerOptions, SqlError, Users, UsersError};
 use tracing::level_filters::LevelFilter;
 
@@ -56,6 +57,8 @@ pub(crate) enum CommandError {
     Cluster(#[from] ClusterError),
     #[error("cannot offer metrics at {listen}: {source}; choose another --metrics")]
     Metrics { listen: String, source: std::io::Error },
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
     #[error("the operating system refused a thread: {0}")]
     Thread(std::io::Error),
     #[error("cannot open the database: {0}")]
@@ -104,6 +107,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     });
     let metrics = metrics.transpose()?;
     let server = Server::bind(options)?;
+    let gateway = settings.gateway()?.map(Gateway::bind).transpose()?;
     let cluster = Arc::new(match settings.cluster()? {
         (cluster, None) => Cluster::open(cluster)?,
         (cluster, Some(membership)) => Cluster::join(cluster, &membership)?,
@@ -112,7 +116,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
         metrics::serve(listener, Arc::downgrade(&cluster)).map_err(CommandError::Thread)?;
     }
     let database = Database::open(Arc::clone(&cluster))?;
-    server.serve(database, |address| println!("listening on {address}"))?;
+    let tables = tables::create(&cluster, settings.tables.as_deref().unwrap_or_default())?;
+    // Whoever has been given other tables finds itself elsewhere.
+    cluster.meet("serving", String::new())?;
+    let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;
+    server.serve(database, |address| {
+        println!("listening on {address}");
+        if let Some(clients) = &clients {
+            println!("programs connect to {}", clients.address());
+        }
+    })?;
+    drop(clients);
     cluster.leave();
     Ok(())
 }

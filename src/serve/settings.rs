@@ -17,17 +17,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use gannet_engine::{ClusterKey, ClusterKeyError, ClusterOptions, Membership, RdmaPort, Transport};
+use gannet_engine::{
+    ClusterKey, ClusterKeyError, ClusterOptions, GatewayOptions, Membership, RdmaPort, Transport,
+};
 use serde::Deserialize;
 use toml::de::DeTable;
 
 use crate::processes::TransportName;
+use crate::serve::tables::TableName;
 use crate::units::{bytes_option, duration_option, parse_bytes, parse_duration};
 
 /// Copies of every row without a setting.
 const REPLICAS: usize = 3;
 /// Nodes of a cluster in one process without a setting.
 const NODES: usize = 3;
+/// Programs with the client library that are connected at a time, without a setting.
+const CLIENTS_MAX: usize = 100;
+/// Bytes of packets that RDMA devices can send and that requests fit into.
+const VERBS_MTUS: [usize; 3] = [1024, 2048, 4096];
 /// How long the other members are waited for without a setting.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -46,6 +53,13 @@ pub(crate) struct Settings {
     /// Address to offer metrics at for Prometheus, over HTTP under /metrics.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<String>,
+    /// Address to listen on for programs that use the client library.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) clients: Option<String>,
+    /// Tables for those programs, the same on all nodes: NAME for one of byte strings in order, NAME:BYTES for numbers as
+    /// keys and values of so many bytes; behind another colon, about how many rows it will have [default: 100000].
+    #[arg(long, value_name = "TABLE", value_delimiter = ',')]
+    pub(crate) tables: Option<Vec<TableName>>,
     /// Users who may connect, with passwords; write it with `gannet user`. Without it, everybody on
     /// this machine may.
     #[arg(long, value_name = "FILE")]
@@ -56,7 +70,7 @@ pub(crate) struct Settings {
     /// Private key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Connections at a time [default: 100].
+    /// Connections at a time, of SQL clients and of programs with the client library each [default: 100].
     #[arg(long)]
     pub(crate) connections_max: Option<usize>,
     /// Close connections whose client sends nothing for so long, such as 10m.
@@ -81,11 +95,11 @@ pub(crate) struct Settings {
     /// UDP port plus i; the TCP port of that number is used as well.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) members: Option<Vec<String>>,
-    /// Secret that all members have and packets are encrypted with: 64 hexadecimal digits, from
-    /// `openssl rand -hex 32`.
+    /// Secret that all members and programs with the client library have, and that what they say is encrypted with: 64
+    /// hexadecimal digits, from `openssl rand -hex 32`.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_key: Option<PathBuf>,
-    /// Nobody else is on the members' network: packets are neither encrypted nor authenticated.
+    /// Nobody else is on the network of members and clients: packets are neither encrypted nor authenticated.
     #[arg(long, num_args = 0, default_missing_value = "true")]
     pub(crate) trusted_network: Option<bool>,
     /// Name of the cluster of processes; members of another are refused [default: gannet].
@@ -165,6 +179,8 @@ pub(crate) enum SettingsError {
     Contradiction(String),
     #[error("member {number} is {address:?}, which is no address ({reason}); use host:port")]
     Address { number: usize, address: String, reason: String },
+    #[error("clients is {address:?}, which is no address ({reason}); use host:port")]
+    ClientsAddress { address: String, reason: String },
     #[error(transparent)]
     Key(#[from] ClusterKeyError),
 }
@@ -209,6 +225,8 @@ impl Settings {
         Self {
             listen: self.listen.or(other.listen),
             metrics: self.metrics.or(other.metrics),
+            clients: self.clients.or(other.clients),
+            tables: self.tables.or(other.tables),
             users: self.users.or(other.users),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
@@ -265,6 +283,21 @@ impl Settings {
         Ok((options, membership))
     }
 
+    /// Where programs with the client library connect, if they may.
+    pub(crate) fn gateway(&self) -> Result<Option<GatewayOptions>, SettingsError> {
+        let Some(address) = &self.clients else { return Ok(None) };
+        let listen = resolved(address).map_err(|reason| {
+            let address = address.clone();
+            SettingsError::ClientsAddress { address, reason }
+        })?;
+        Ok(Some(GatewayOptions {
+            listen,
+            key: self.cluster_key.as_deref().map(ClusterKey::read).transpose()?,
+            is_trusted_network: self.trusted_network == Some(true),
+            connections_max: self.connections_max.unwrap_or(CLIENTS_MAX),
+        }))
+    }
+
     /// What makes no sense, and the names of the settings that do not fit.
     fn contradiction(&self, text: &str, names: &[&str]) -> SettingsError {
         let places = self.file.as_ref().map_or_else(String::new, |file| file.places(names));
@@ -287,9 +320,10 @@ impl Settings {
                 );
             }
             (None, None) => {
+                let has_clients = self.clients.is_some();
                 let is_set = [
-                    self.cluster_key.is_some(),
-                    is_trusted,
+                    self.cluster_key.is_some() && !has_clients,
+                    is_trusted && !has_clients,
                     self.cluster_name.is_some(),
                     self.transport.is_some(),
                     self.mtu.is_some(),
@@ -317,10 +351,17 @@ impl Settings {
                 &["mtu", "transport"],
             );
         }
+        let is_verbs = self.transport == Some(TransportName::Verbs);
+        if is_verbs && self.mtu.is_some_and(|mtu| !VERBS_MTUS.contains(&mtu)) {
+            return contradiction(
+                "over verbs a packet has 1024, 2048 or 4096 bytes: give one of them as mtu, or leave it out",
+                &["mtu", "transport"],
+            );
+        }
         Ok(Some(Membership {
             node,
             transport: self.transport.map_or_else(Transport::default, Transport::from),
-            addresses: (0..).zip(members).map(resolved).collect::<Result<_, _>>()?,
+            addresses: (0..).zip(members).map(member).collect::<Result<_, _>>()?,
             key: self.key()?,
             cluster: self.cluster_name.clone().unwrap_or_else(|| "gannet".to_owned()),
             mtu: self.mtu,
@@ -369,10 +410,16 @@ impl Settings {
     }
 }
 
-fn resolved((number, address): (usize, &String)) -> Result<SocketAddr, SettingsError> {
-    let error = |reason| SettingsError::Address { number, address: address.clone(), reason };
-    let mut addresses = address.to_socket_addrs().map_err(|reason| error(reason.to_string()))?;
-    addresses.next().ok_or_else(|| error("it names no host".to_owned()))
+fn member((number, address): (usize, &String)) -> Result<SocketAddr, SettingsError> {
+    resolved(address).map_err(|reason| {
+        let address = address.clone();
+        SettingsError::Address { number, address, reason }
+    })
+}
+
+fn resolved(address: &str) -> Result<SocketAddr, String> {
+    let mut addresses = address.to_socket_addrs().map_err(|reason| reason.to_string())?;
+    addresses.next().ok_or_else(|| "it names no host".to_owned())
 }
 
 #[cfg(test)]
@@ -454,6 +501,10 @@ mod tests {
             (
                 "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\nrdma-port = 1",
                 "for the transport verbs",
+            ),
+            (
+                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\ntransport = \"verbs\"\nmtu = 512",
+                "1024, 2048 or 4096",
             ),
             ("node = 0\nmembers = [\"127.0.0.1:1\"]\ncluster-key = \"/nowhere\"", "/nowhere"),
         ] {

@@ -5,6 +5,7 @@ mod anomalies;
 mod benchmarks;
 mod campaign;
 mod chaos;
+mod clients;
 mod consistency;
 mod copy;
 mod extended;

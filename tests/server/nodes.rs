@@ -15,14 +15,14 @@ use crate::process::{Server, folder, read_all};
 const TRANSPORTS: [&str; 2] = ["udp", "memory"];
 
 /// Three nodes of one worker each, by their addresses, their key and their transport.
-struct Plan {
+pub(crate) struct Plan {
     members: String,
-    key: PathBuf,
+    pub(crate) key: PathBuf,
     transport: &'static str,
 }
 
 impl Plan {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self::over("udp", name)
     }
 
@@ -33,7 +33,7 @@ impl Plan {
         Self { members: members.join(","), key, transport }
     }
 
-    fn start(&self, node: usize, arguments: &[&str]) -> Child {
+    pub(crate) fn start(&self, node: usize, arguments: &[&str]) -> Child {
         Command::new(env!("CARGO_BIN_EXE_gannet"))
             .args(["serve", "--listen", "127.0.0.1:0", "--memory", "256MiB", "--threads", "1"])
             .args(["--node", &node.to_string(), "--members", &self.members])
@@ -46,7 +46,7 @@ impl Plan {
     }
 
     /// What a node says that cannot start.
-    fn failure(&self, node: usize, arguments: &[&str]) -> String {
+    pub(crate) fn failure(&self, node: usize, arguments: &[&str]) -> String {
         failure(self.start(node, arguments))
     }
 
@@ -69,7 +69,7 @@ pub(crate) fn write_key(path: &Path, digit: char) -> PathBuf {
 }
 
 /// An address whose UDP and TCP port are free, and which the system gives to nobody else.
-fn free_address() -> String {
+pub(crate) fn free_address() -> String {
     loop {
         let random = RandomState::new().build_hasher().finish();
         let port = 10_000 + u16::try_from(random % 20_000).unwrap();

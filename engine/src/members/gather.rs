@@ -13,14 +13,13 @@ use std::time::Duration;
 
 use gannet_rpc::{Clock, ClusterKey, MonotonicClock};
 
+use crate::accept::{Acceptor, PAUSE};
 use crate::members::frame::Hello;
 use crate::members::greeting::{CallError, Greeted, Objection, answer, call, difference};
 use crate::members::{JoinError, Membership, PATIENCE, refused, spawn};
 
 /// Callers whose greeting has not ended; more wait.
 const GREETINGS_MAX: usize = 16;
-/// Calls that end the wait for calls.
-const LAST_CALLS_MAX: usize = 20;
 /// Between two calls of a member that is not there yet.
 const CALL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -49,10 +48,10 @@ pub(super) fn gather(
         came,
         answered: Mutex::default(),
         all_came: AtomicBool::new(false),
-        is_closed: AtomicBool::new(false),
+        has_left: AtomicBool::new(false),
         greetings: AtomicUsize::new(0),
     });
-    let door = Door::open(&greeter, listener, membership.addresses[membership.node])?;
+    let door = Door::open(&greeter, listener)?;
     // Those with greater numbers call by themselves, unless they have been called before: then they say so.
     for (node, address) in membership.addresses.iter().enumerate() {
         if node != membership.node {
@@ -67,34 +66,22 @@ pub(super) fn gather(
 /// Where callers are greeted, and who calls; both end when it is dropped.
 pub(super) struct Door {
     greeter: Arc<Greeter>,
-    address: SocketAddr,
-    listening: Option<JoinHandle<()>>,
+    _callers: Acceptor,
 }
 
 impl Door {
-    fn open(
-        greeter: &Arc<Greeter>,
-        listener: TcpListener,
-        address: SocketAddr,
-    ) -> Result<Self, JoinError> {
-        let listening = Some(Arc::clone(greeter).listen(listener)?);
-        Ok(Self { greeter: Arc::clone(greeter), address, listening })
+    fn open(greeter: &Arc<Greeter>, listener: TcpListener) -> Result<Self, JoinError> {
+        let greet = Arc::clone(greeter);
+        let callers = Acceptor::start("members-listen", listener, move |stream| {
+            Arc::clone(&greet).greet(stream);
+        });
+        Ok(Self { greeter: Arc::clone(greeter), _callers: callers.map_err(refused("a thread"))? })
     }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
-        self.greeter.is_closed.store(true, Ordering::Relaxed);
-        let Some(listening) = self.listening.take() else { return };
-        // Whoever listens waits for a call. When it has ended, another may listen there.
-        for _ in 0..LAST_CALLS_MAX {
-            let called = TcpStream::connect_timeout(&self.address, CALL_INTERVAL);
-            if called.is_ok() || listening.is_finished() {
-                let _ = listening.join();
-                return;
-            }
-        }
-        tracing::error!("{} stays in use until somebody calls there", self.address);
+        self.greeter.has_left.store(true, Ordering::Relaxed);
     }
 }
 
@@ -118,7 +105,7 @@ struct Greeter {
     answered: Mutex<BTreeSet<usize>>,
     all_came: AtomicBool,
     /// The member has stopped.
-    is_closed: AtomicBool,
+    has_left: AtomicBool,
     /// Greetings that have not ended.
     greetings: AtomicUsize,
 }
@@ -126,31 +113,24 @@ struct Greeter {
 impl Greeter {
     // Relaxed in all: a call at the moment of a change is refused, or made again.
 
-    /// Answers calls until the member stops.
-    fn listen(self: Arc<Self>, listener: TcpListener) -> Result<JoinHandle<()>, JoinError> {
-        spawn("members-listen", move || {
-            for stream in listener.incoming() {
-                if self.is_closed.load(Ordering::Relaxed) {
-                    return;
-                }
-                let is_busy = self.greetings.load(Ordering::Relaxed) >= GREETINGS_MAX;
-                let Some(stream) = stream.ok().filter(|_| !is_busy) else {
-                    // Too many files are open, or too many callers do not end their greeting.
-                    std::thread::park_timeout(CALL_INTERVAL);
-                    continue;
-                };
-                self.greetings.fetch_add(1, Ordering::Relaxed);
-                let greeter = Arc::clone(&self);
-                let answered = spawn("members-greet", move || {
-                    greeter.answer(stream);
-                    greeter.greetings.fetch_sub(1, Ordering::Relaxed);
-                });
-                if let Err(error) = answered {
-                    tracing::error!("a call could not be answered: {error}");
-                    self.greetings.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-        })
+    /// Answers a call, on a thread of its own.
+    fn greet(self: Arc<Self>, stream: TcpStream) {
+        if self.greetings.load(Ordering::Relaxed) >= GREETINGS_MAX {
+            // Too many callers do not end their greeting.
+            drop(stream);
+            std::thread::park_timeout(PAUSE);
+            return;
+        }
+        self.greetings.fetch_add(1, Ordering::Relaxed);
+        let greeter = Arc::clone(&self);
+        let answered = spawn("members-greet", move || {
+            greeter.answer(stream);
+            greeter.greetings.fetch_sub(1, Ordering::Relaxed);
+        });
+        if let Err(error) = answered {
+            tracing::error!("a call could not be answered: {error}");
+            self.greetings.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn answer(&self, stream: TcpStream) {
@@ -203,7 +183,7 @@ impl Greeter {
         address: SocketAddr,
     ) -> Result<JoinHandle<()>, JoinError> {
         spawn("members-call", move || {
-            while !self.is_closed.load(Ordering::Relaxed) {
+            while !self.has_left.load(Ordering::Relaxed) {
                 let called = call(node, address, &self.own, self.key.as_ref());
                 if self.answered().contains(&node) {
                     return;

@@ -22,6 +22,17 @@ pub enum Change<'a> {
     Delete,
 }
 
+impl<'a> Change<'a> {
+    /// How the row is locked, and the value that it gets, if any.
+    pub(crate) fn parts(self) -> (LockMode, Option<&'a [u8]>) {
+        match self {
+            Self::Insert(value) => (LockMode::Insert, Some(value)),
+            Self::Update(value) => (LockMode::Update, Some(value)),
+            Self::Delete => (LockMode::Delete, None),
+        }
+    }
+}
+
 /// A bucket's version, as a transaction saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Observation {
@@ -51,11 +62,8 @@ impl Transaction<'_> {
         key: &[u8],
         change: Change<'_>,
     ) -> RowId {
-        let (mode, value) = match change {
-            Change::Insert(value) => (LockMode::Insert, value),
-            Change::Update(value) => (LockMode::Update, value),
-            Change::Delete => (LockMode::Delete, &[][..]),
-        };
+        let (mode, value) = change.parts();
+        let value = value.unwrap_or_default();
         if value.len() > HEAP_VALUE_BYTES_MAX {
             let (expected, found) = (HEAP_VALUE_BYTES_MAX, value.len());
             self.doom(Abort::ValueBytes { table: table.0, expected, found });
@@ -70,6 +78,20 @@ impl Transaction<'_> {
             row.written = mode != LockMode::Delete;
         }
         row
+    }
+
+    /// Adds a key of any table to those that the next [`Self::execute`] reads.
+    pub(crate) fn add_any_to_read_set(&mut self, table: TableId, key: &[u8]) -> RowId {
+        match self.number(table, key) {
+            Some(number) => self.add_to_read_set(table, number),
+            None => self.add_row_to_read_set(table, key),
+        }
+    }
+
+    /// The number that is the key of a row in a table of fixed values, out of its bytes, little-endian.
+    pub(crate) fn number(&self, table: TableId, key: &[u8]) -> Option<u64> {
+        self.node.table(table.0).filter(|table| !table.layout().is_heap)?;
+        key.try_into().ok().map(u64::from_le_bytes)
     }
 
     fn add_row(

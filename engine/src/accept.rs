@@ -1,0 +1,73 @@
+//! Connections to a listener, taken on a thread of its own until nobody wants them any more.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Calls that end the wait for calls.
+const LAST_CALLS_MAX: usize = 20;
+/// Longest wait for one of them to be taken.
+const LAST_CALL_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long nobody is let in when there are too many.
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes connections. When it has been dropped, another may listen at the address.
+pub(crate) struct Acceptor {
+    address: SocketAddr,
+    is_closed: Arc<AtomicBool>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Acceptor {
+    /// Hands every connection to `take`, which must not keep the next one waiting.
+    ///
+    /// # Errors
+    /// Those of the operating system, which may have no thread.
+    pub(crate) fn start(
+        name: &str,
+        listener: TcpListener,
+        mut take: impl FnMut(TcpStream) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let address = listener.local_addr()?;
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = Arc::clone(&is_closed);
+        let accept = move || {
+            for stream in listener.incoming() {
+                // Relaxed: a call at the moment of the change is taken, or not.
+                if closed.load(Ordering::Relaxed) {
+                    return;
+                }
+                match stream {
+                    Ok(stream) => take(stream),
+                    // Too many files are open.
+                    Err(_) => std::thread::park_timeout(PAUSE),
+                }
+            }
+        };
+        let accepting = std::thread::Builder::new().name(name.to_owned()).spawn(accept)?;
+        Ok(Self { address, is_closed, accepting: Some(accepting) })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let Some(accepting) = self.accepting.take() else { return };
+        // The thread waits for a call.
+        for _ in 0..LAST_CALLS_MAX {
+            let called = TcpStream::connect_timeout(&self.address, LAST_CALL_TIMEOUT);
+            if called.is_ok() || accepting.is_finished() {
+                let _ = accepting.join();
+                return;
+            }
+        }
+        tracing::error!("{} stays in use until somebody calls there", self.address);
+    }
+}

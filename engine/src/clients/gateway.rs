@@ -1,0 +1,312 @@
+//! Where clients connect to a node: a thread for each of them, which waits for what workers do for it.
+
+use std::collections::BTreeMap;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use gannet_rpc::ClusterKey;
+use gannet_storage::RECORD_BYTES_MAX;
+
+use crate::accept::{Acceptor, PAUSE};
+use crate::clients::channel::{Channel, ChannelError};
+use crate::clients::message::{Answer, Operation, Request, TableEntry, Write, direction};
+use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
+use crate::cluster::{Cluster, ClusterError};
+use crate::coordinator::Coordinator;
+use crate::deferred::{Deferred, Page};
+use crate::node::TableId;
+use crate::outcome::Abort;
+use crate::transaction::KeyRange;
+
+/// Keys that are read before their values are counted.
+const KEYS_AT_ONCE: usize = 64;
+
+/// How clients reach a node.
+#[derive(Clone, Debug)]
+pub struct GatewayOptions {
+    /// Where to listen; with port 0 the system chooses one.
+    pub listen: SocketAddr,
+    /// What clients must have, and messages are sealed with.
+    pub key: Option<ClusterKey>,
+    /// Listen for other hosts without a key: nobody else is on their network.
+    pub is_trusted_network: bool,
+    /// Connections at a time.
+    pub connections_max: usize,
+}
+
+/// Why clients cannot connect. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The address cannot be listened at.
+    #[error("cannot listen for clients at {address}: {reason}; choose another address")]
+    Listen {
+        /// Where to listen.
+        address: SocketAddr,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// Other hosts could read and write everything.
+    #[error(
+        "clients of other hosts could connect to {address} without a key: give a cluster key, listen on 127.0.0.1, \
+         or say that the network is trusted"
+    )]
+    Exposed {
+        /// Where to listen.
+        address: SocketAddr,
+    },
+}
+
+/// Where clients will connect.
+pub struct Gateway {
+    listener: TcpListener,
+    options: GatewayOptions,
+}
+
+impl Gateway {
+    /// Listens for clients, who wait until [`Self::open`].
+    ///
+    /// # Errors
+    /// [`GatewayError::Exposed`] for an address that other hosts reach, without a key;
+    /// [`GatewayError::Listen`] for one that cannot be listened at.
+    pub fn bind(options: GatewayOptions) -> Result<Self, GatewayError> {
+        let address = options.listen;
+        if options.key.is_none() && !options.is_trusted_network && !address.ip().is_loopback() {
+            return Err(GatewayError::Exposed { address });
+        }
+        let listener = TcpListener::bind(address);
+        let listener = listener.map_err(|reason| GatewayError::Listen { address, reason })?;
+        Ok(Self { listener, options })
+    }
+
+    /// Runs transactions of clients on the workers of this process, on some of the cluster's tables.
+    ///
+    /// This does not keep the cluster open.
+    ///
+    /// # Errors
+    /// [`GatewayError::Listen`] if the system has no thread for it.
+    pub fn open(self, cluster: &Arc<Cluster>, tables: &[TableId]) -> Result<Clients, GatewayError> {
+        let GatewayOptions { listen: address, key, connections_max, .. } = self.options;
+        let sessions = Arc::new(Sessions {
+            tables: tables.iter().map(|table| entry(cluster, *table)).collect(),
+            cluster: Arc::downgrade(cluster),
+            key,
+            connections_max,
+            open: Mutex::default(),
+        });
+        let (of_acceptor, mut number) = (Arc::clone(&sessions), 0);
+        let acceptor = Acceptor::start("clients-listen", self.listener, move |stream| {
+            number += 1;
+            Arc::clone(&of_acceptor).begin(number, stream);
+        });
+        let acceptor = acceptor.map_err(|reason| GatewayError::Listen { address, reason })?;
+        Ok(Clients { address: acceptor.address(), acceptor: Some(acceptor), sessions })
+    }
+}
+
+/// The clients of a node, which are taken until this is dropped; their connections end with it.
+pub struct Clients {
+    address: SocketAddr,
+    acceptor: Option<Acceptor>,
+    sessions: Arc<Sessions>,
+}
+
+impl Clients {
+    /// Where they connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        drop(self.acceptor.take());
+        for stream in self.sessions.open().values() {
+            // It may have ended.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn entry(cluster: &Cluster, table: TableId) -> TableEntry {
+    let definition = cluster.definition(table);
+    let layout = definition.layout();
+    let value_bytes = (!layout.is_heap)
+        .then(|| u32::try_from(layout.value_bytes).expect("a value is at most 1 MiB long"));
+    TableEntry { name: definition.name().to_owned(), number: table.0, value_bytes }
+}
+
+/// Their connections, and what all of them share.
+struct Sessions {
+    cluster: Weak<Cluster>,
+    key: Option<ClusterKey>,
+    connections_max: usize,
+    tables: Vec<TableEntry>,
+    /// By number of the connection.
+    open: Mutex<BTreeMap<u64, TcpStream>>,
+}
+
+impl Sessions {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a client on a thread of its own.
+    fn begin(self: Arc<Self>, number: u64, stream: TcpStream) {
+        let Ok(handle) = stream.try_clone() else { return };
+        let is_full = {
+            let mut open = self.open();
+            open.insert(number, handle);
+            open.len() > self.connections_max
+        };
+        let sessions = Arc::clone(&self);
+        let body = move || {
+            let from = stream.peer_addr().map_or_else(|e| e.to_string(), |from| from.to_string());
+            match sessions.serve(stream, is_full) {
+                Ok(()) => {}
+                Err(error) => tracing::warn!("the connection of client {from} ended: {error}"),
+            }
+            sessions.open().remove(&number);
+        };
+        let begun = std::thread::Builder::new().name(format!("client-{number}")).spawn(body);
+        if let Err(error) = begun {
+            tracing::error!("a client could not be answered: {error}");
+            self.open().remove(&number);
+            std::thread::park_timeout(PAUSE);
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, is_full: bool) -> Result<(), ChannelError> {
+        let mut channel = Channel::answer(stream, self.key.as_ref(), is_full)?;
+        let mut deferred = Deferred::new();
+        loop {
+            let request = match channel.hear_any() {
+                Ok(request) => request,
+                Err(ChannelError::Ended) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            channel.say(&self.answer(&mut deferred, request))?;
+        }
+    }
+
+    /// Has a request performed by some worker.
+    fn answer(&self, deferred: &mut Deferred, request: Request) -> Answer {
+        let mut transaction = std::mem::take(deferred);
+        if request.begins {
+            transaction = Deferred::new();
+        }
+        if request.operation == Operation::Tables {
+            return Answer::Tables(self.tables.clone());
+        }
+        let named = request.writes.iter().map(|write| write.table).chain(request.operation.table());
+        for table in named {
+            if !self.tables.iter().any(|entry| entry.number == table) {
+                return Abort::NoSuchTable { table }.into();
+            }
+        }
+        let Some(cluster) = self.cluster.upgrade() else {
+            return Answer::Halted("the cluster was closed".to_owned());
+        };
+        let is_commit = request.operation == Operation::Commit;
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            let answer = perform(&mut transaction, coordinator, request);
+            (transaction, answer.unwrap_or_else(Answer::from))
+        };
+        let performed = match cluster.spawn_anywhere(job) {
+            Ok(completion) => completion.wait(),
+            Err(ClusterError::Busy) => return Answer::Busy,
+            Err(error) => return Answer::Halted(error.to_string()),
+        };
+        match performed {
+            Ok((transaction, answer)) => {
+                *deferred = transaction;
+                answer
+            }
+            Err(lost) if is_commit => Answer::Unknown(cluster.loss(lost).to_string()),
+            Err(lost) => Answer::Halted(cluster.loss(lost).to_string()),
+        }
+    }
+}
+
+fn perform(
+    transaction: &mut Deferred,
+    coordinator: &mut Coordinator<'_>,
+    Request { writes, operation, .. }: Request,
+) -> Result<Answer, Abort> {
+    write(transaction, coordinator, writes)?;
+    Ok(match operation {
+        Operation::Tables | Operation::Write => Answer::Done,
+        Operation::Get { table, keys } => {
+            let (mut values, mut bytes) = (Vec::new(), 0);
+            for keys in keys.chunks(KEYS_AT_ONCE) {
+                let found = transaction.get_many(coordinator, TableId(table), keys)?;
+                bytes += found.iter().flatten().map(Vec::len).sum::<usize>();
+                values.extend(found);
+                if bytes > MESSAGE_BYTES {
+                    break;
+                }
+            }
+            Answer::Values(cut(values, |value| value.as_ref().map_or(0, Vec::len)))
+        }
+        Operation::Scan { table, range, is_descending, limit } => {
+            let (range, direction) = (KeyRange::from(range), direction(is_descending));
+            let Page { rows, rest } =
+                transaction.scan(coordinator, TableId(table), &range, direction, limit as usize)?;
+            let all = rows.len();
+            let rows = cut(rows.into_iter().collect(), |(key, value)| key.len() + value.len());
+            let rest = match rows.last() {
+                Some((last, _)) if rows.len() < all => Some(range.after(last.clone(), direction)),
+                _ => rest,
+            };
+            Answer::Page(rows, rest.map(Into::into))
+        }
+        Operation::Commit => {
+            transaction.commit(coordinator)?;
+            Answer::Done
+        }
+        Operation::GiveUp => {
+            transaction.give_up(coordinator)?;
+            Answer::Done
+        }
+    })
+}
+
+/// As many of the first ones as fit into a message, at least one.
+fn cut<T>(mut all: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<T> {
+    let mut bytes = 0;
+    let fit = all.iter().take_while(|one| {
+        let fits = bytes <= MESSAGE_BYTES;
+        bytes += size(one) + OVERHEAD_BYTES;
+        fits
+    });
+    all.truncate(fit.count());
+    all
+}
+
+/// Adds writes to a transaction, after it has read the keys that it does not know yet.
+fn write(
+    transaction: &mut Deferred,
+    coordinator: &mut Coordinator<'_>,
+    writes: Vec<Write>,
+) -> Result<(), Abort> {
+    let mut unread: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
+    for Write { table, key, .. } in writes.iter().filter(|write| !write.was_read) {
+        unread.entry(*table).or_default().push(key.clone());
+    }
+    for (table, keys) in unread {
+        for keys in keys.chunks(KEYS_AT_ONCE) {
+            transaction.get_many(coordinator, TableId(table), keys)?;
+        }
+    }
+    for Write { table, key, value, .. } in writes {
+        match value {
+            Some(value) => transaction.put(TableId(table), key, value),
+            None => transaction.delete(TableId(table), key),
+        }
+    }
+    let bytes = transaction.written_bytes();
+    if bytes > RECORD_BYTES_MAX {
+        return Err(Abort::TooLarge { bytes, max: RECORD_BYTES_MAX });
+    }
+    Ok(())
+}

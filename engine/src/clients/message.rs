@@ -1,0 +1,161 @@
+//! What a client asks of a node, and what it is answered.
+
+use std::ops::Bound;
+
+use gannet_storage::Direction;
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::Abort;
+use crate::rows::KeyValue;
+use crate::transaction::KeyRange;
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Request {
+    /// Whether it is the first of its transaction: one that was left open before is forgotten.
+    pub(super) begins: bool,
+    /// What the transaction has written since the request before.
+    pub(super) writes: Vec<Write>,
+    pub(super) operation: Operation,
+}
+
+/// A key and what it is set to; `None` removes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Write {
+    pub(super) table: u16,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Option<Vec<u8>>,
+    /// Whether the transaction knows if the key is there.
+    pub(super) was_read: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Operation {
+    /// Which tables there are.
+    Tables,
+    /// Nothing: the writes are many.
+    Write,
+    /// The values of keys, or of the first of them if they are large.
+    Get { table: u16, keys: Vec<Vec<u8>> },
+    /// The first rows of a range.
+    Scan { table: u16, range: Range, is_descending: bool, limit: u32 },
+    /// Commit what was written.
+    Commit,
+    /// Write nothing, and tell whether what was read was valid.
+    GiveUp,
+}
+
+impl Operation {
+    /// Number of the table that it reads.
+    pub(super) fn table(&self) -> Option<u16> {
+        match self {
+            Self::Get { table, .. } | Self::Scan { table, .. } => Some(*table),
+            Self::Tables | Self::Write | Self::Commit | Self::GiveUp => None,
+        }
+    }
+}
+
+/// Where a scan begins and ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Range(Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+impl From<KeyRange> for Range {
+    fn from(KeyRange { from, to }: KeyRange) -> Self {
+        Self(from, to)
+    }
+}
+
+impl From<Range> for KeyRange {
+    fn from(Range(from, to): Range) -> Self {
+        Self { from, to }
+    }
+}
+
+pub(super) fn direction(is_descending: bool) -> Direction {
+    if is_descending { Direction::Descending } else { Direction::Ascending }
+}
+
+/// A table that clients may use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TableEntry {
+    pub(super) name: String,
+    pub(super) number: u16,
+    /// Bytes of a value; none if it has byte strings in order.
+    pub(super) value_bytes: Option<u32>,
+}
+
+/// What a node answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Tables(Vec<TableEntry>),
+    /// Of the first keys, at least of one.
+    Values(Vec<Option<Vec<u8>>>),
+    /// Rows, and what is left of the range.
+    Page(Vec<KeyValue>, Option<Range>),
+    /// It is written, committed, or was valid.
+    Done,
+    Aborted(AbortCode),
+    /// The node is busy, and has forgotten the transaction.
+    Busy,
+    /// The cluster has halted.
+    Halted(String),
+    /// The cluster has halted while the transaction committed.
+    Unknown(String),
+    /// The client asks for what is impossible.
+    Refused(String),
+}
+
+impl From<Abort> for Answer {
+    fn from(abort: Abort) -> Self {
+        match AbortCode::of(abort) {
+            Some(code) => Self::Aborted(code),
+            None => Self::Refused(abort.to_string()),
+        }
+    }
+}
+
+/// An [`Abort`] that a client can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum AbortCode {
+    Locked,
+    Changed,
+    TableFull { table: u16 },
+    TooLarge { bytes: u64, max: u64 },
+    NoSuchTable { table: u16 },
+}
+
+impl AbortCode {
+    fn of(abort: Abort) -> Option<Self> {
+        Some(match abort {
+            Abort::Locked => Self::Locked,
+            Abort::Changed => Self::Changed,
+            Abort::TableFull { table } => Self::TableFull { table },
+            Abort::TooLarge { bytes, max } => {
+                Self::TooLarge { bytes: bytes as u64, max: max as u64 }
+            }
+            Abort::NoSuchTable { table } => Self::NoSuchTable { table },
+            // A client looks at its keys and values itself, and reads before it writes.
+            Abort::NotFound { .. }
+            | Abort::Exists { .. }
+            | Abort::ValueBytes { .. }
+            | Abort::Usage { .. }
+            | Abort::Requested
+            | Abort::Disconnected => return None,
+        })
+    }
+}
+
+impl From<AbortCode> for Abort {
+    fn from(code: AbortCode) -> Self {
+        let size = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        match code {
+            AbortCode::Locked => Self::Locked,
+            AbortCode::Changed => Self::Changed,
+            AbortCode::TableFull { table } => Self::TableFull { table },
+            AbortCode::TooLarge { bytes, max } => {
+                Self::TooLarge { bytes: size(bytes), max: size(max) }
+            }
+            AbortCode::NoSuchTable { table } => Self::NoSuchTable { table },
+        }
+    }
+}

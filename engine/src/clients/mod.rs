@@ -1,0 +1,29 @@
+//! Transactions of programs that are no members of the cluster.
+//!
+//! ```text
+//! Client ── run: a closure as a transaction          Gateway ── at a node; a thread for each connection
+//!   └─ RemoteTransaction: get, scan, put   ◀─ TCP ─▶   └─ Deferred: what was read, what is to be written
+//!                                                            └─ commit: locks, validates, writes
+//! ```
+//! Nothing is locked before commit, so a client that goes leaves nothing behind, and one that thinks for long only risks
+//! a conflict. Writes travel with the next request that needs an answer.
+//!
+//! *Source*: `architecture.md`, "Transactions": lock mode *at commit*.
+//!
+//! *Invariants*: an outcome is told as unknown if the answer to a commit does not come, and then alone: whatever else
+//! breaks is run again on another connection.
+//!
+//! *Not here*: how such a transaction reads and commits, in `deferred`; members, who say other things to each other.
+
+mod channel;
+mod client;
+mod gateway;
+mod message;
+
+pub use client::{Client, ClientError, ClientOptions, Key, RemoteTransaction};
+pub use gateway::{Clients, Gateway, GatewayError, GatewayOptions};
+
+/// Bytes of keys and values, about, that are sent at once; what is more goes in several messages.
+const MESSAGE_BYTES: usize = 1 << 20;
+/// Of each row in a message, beside its key and value.
+const OVERHEAD_BYTES: usize = 16;
