@@ -1,5 +1,6 @@
-//! Connections to a listener, taken on a thread of its own until nobody wants them any more.
+//! Connections to a listener, taken on a thread of its own until nobody wants them any more, and their first words.
 
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,7 @@ impl Acceptor {
         name: &str,
         listener: TcpListener,
         mut take: impl FnMut(TcpStream) + Send + 'static,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let is_closed = Arc::new(AtomicBool::new(false));
         let closed = Arc::clone(&is_closed);
@@ -69,5 +70,19 @@ impl Drop for Acceptor {
             }
         }
         tracing::error!("{} stays in use until somebody calls there", self.address);
+    }
+}
+
+/// A stream of a greeting: so many reads, each of which may take its time, and no more.
+pub(crate) struct Patient<'s> {
+    pub(crate) stream: &'s TcpStream,
+    pub(crate) reads_left: u32,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let timed_out = || io::Error::other("the greeting takes too long");
+        self.reads_left = self.reads_left.checked_sub(1).ok_or_else(timed_out)?;
+        self.stream.read(bytes)
     }
 }

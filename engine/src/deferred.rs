@@ -355,17 +355,7 @@ impl Deferred {
                 }
             }
         }
-        if !numbered.is_empty() {
-            transaction.execute()?;
-        }
-        for (row, value) in numbered {
-            let Some(value) = value else { continue };
-            transaction.put(row, value).map_err(|abort| match abort {
-                // It was read otherwise: another has been faster.
-                Abort::NotFound { .. } | Abort::Exists { .. } => Abort::Changed,
-                abort => abort,
-            })?;
-        }
+        transaction.put_numbered(&numbered);
         transaction.commit()
     }
 }

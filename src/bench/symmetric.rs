@@ -187,7 +187,7 @@ fn said(folder: &Folder, nodes: usize) -> String {
         text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
     };
     let lines: Vec<_> = (1..nodes).map(last).collect();
-    if lines.iter().all(|line| *line == lines[0]) {
+    if lines.len() > 1 && lines.iter().all(|line| *line == lines[0]) {
         return String::new();
     }
     let spoken = (1..).zip(lines).filter_map(|(node, line)| Some((node, line?)));

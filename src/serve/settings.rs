@@ -285,7 +285,24 @@ impl Settings {
 
     /// Where programs with the client library connect, if they may.
     pub(crate) fn gateway(&self) -> Result<Option<GatewayOptions>, SettingsError> {
-        let Some(address) = &self.clients else { return Ok(None) };
+        let has_tables = self.tables.as_ref().is_some_and(|tables| !tables.is_empty());
+        let contradiction = |text| Err(self.contradiction(text, &["clients", "tables"]));
+        let Some(address) = &self.clients else {
+            if has_tables && self.members.is_none() {
+                return contradiction("tables are for programs that connect: give clients too");
+            }
+            return Ok(None);
+        };
+        if !has_tables {
+            return contradiction("clients needs tables: those that programs may use");
+        }
+        let is_trusted = self.trusted_network == Some(true);
+        if is_trusted && self.cluster_key.is_some() && self.members.is_none() {
+            return Err(self.contradiction(
+                "give one of cluster-key and trusted-network",
+                &["cluster-key", "trusted-network"],
+            ));
+        }
         let listen = resolved(address).map_err(|reason| {
             let address = address.clone();
             SettingsError::ClientsAddress { address, reason }
@@ -293,8 +310,9 @@ impl Settings {
         Ok(Some(GatewayOptions {
             listen,
             key: self.cluster_key.as_deref().map(ClusterKey::read).transpose()?,
-            is_trusted_network: self.trusted_network == Some(true),
+            is_trusted_network: is_trusted,
             connections_max: self.connections_max.unwrap_or(CLIENTS_MAX),
+            idle_timeout: self.idle_timeout,
         }))
     }
 
@@ -332,7 +350,7 @@ impl Settings {
                 if is_set.contains(&true) {
                     return contradiction(
                         "cluster-key, trusted-network, cluster-name, transport, mtu and join-timeout are \
-                         for a cluster of processes: give node and members too",
+                         for a cluster of processes: give node and members too (the first two are also for clients)",
                         &OF_PROCESSES,
                     );
                 }
@@ -489,6 +507,7 @@ mod tests {
             ("node = 0\nmembers = [\"here\"]\ntrusted-network = true", "member 0 is \"here\""),
             ("node = 0\nmembers = [\"127.0.0.1:1\"]\nnodes = 3", "nodes is for"),
             ("mtu = 1500", "give node and members too"),
+            ("cluster-key = \"/nowhere\"", "give node and members too"),
             ("transport = \"memory\"", "give node and members too"),
             (
                 "node = 0\nmembers = [\"127.0.0.1:1\"]\ntransport = \"memory\"\nmtu = 1500",

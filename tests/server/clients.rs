@@ -20,11 +20,19 @@ const ACCOUNTS: u64 = 8;
 const SUM: u64 = 100 * ACCOUNTS;
 
 fn client(addresses: &[&str], key: Option<char>) -> Result<Client, ClientError> {
+    patient_client(addresses, key, Duration::from_secs(20))
+}
+
+fn patient_client(
+    addresses: &[&str],
+    key: Option<char>,
+    timeout: Duration,
+) -> Result<Client, ClientError> {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
     let key = key.map(|digit| {
         ClusterKey::new([u8::from_str_radix(&format!("{digit}{digit}"), 16).unwrap(); 32])
     });
-    Client::connect(ClientOptions { addresses, key, timeout: Duration::from_secs(20) })
+    Client::connect(ClientOptions { addresses, key, timeout })
 }
 
 /// A cluster in one process with tables for clients, and where these connect.
@@ -109,14 +117,13 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
     let accounts = left.table("accounts").unwrap();
     nodes[0].signal("KILL");
     nodes[0].wait();
-    let error = loop {
-        let outcome = left.run(|tx| tx.put(accounts, 0, &7_u64.to_le_bytes()));
-        match outcome {
-            Err(error @ (ClientError::Halted(_) | ClientError::Unknown(_))) => break error,
-            Ok(Outcome::Committed::<_, Abort>(())) => {}
+    let error =
+        (0..100_000).find_map(|_| match left.run(|tx| tx.put(accounts, 0, &7_u64.to_le_bytes())) {
+            Err(error @ (ClientError::Halted(_) | ClientError::Unknown(_))) => Some(error),
+            Ok(Outcome::Committed::<_, Abort>(())) => None,
             other => panic!("{other:?}"),
-        }
-    };
+        });
+    let error = error.expect("a cluster that has lost a process halts");
     assert!(error.to_string().contains("node 0"), "{error}");
 }
 
@@ -182,13 +189,13 @@ fn what_is_large_travels_in_parts() {
     let too_large = client.run(|tx| {
         (0..70).try_for_each(|row| tx.put(words, format!("large {row}").as_str(), &large))
     });
-    assert!(
-        matches!(
-            too_large,
-            Ok(Outcome::Failed(Abort::TooLarge { .. }) | Outcome::Aborted(Abort::TooLarge { .. }))
-        ),
-        "{too_large:?}"
-    );
+    assert!(matches!(too_large, Ok(Outcome::Failed(Abort::TooLarge { .. }))), "{too_large:?}");
+    // Who does not look at an error does not commit a part.
+    let careless = client.run(|tx| {
+        let _ = (0..70).try_for_each(|row| tx.put(words, format!("large {row}").as_str(), &large));
+        Ok::<_, Abort>(())
+    });
+    assert!(matches!(careless, Ok(Outcome::Aborted(Abort::TooLarge { .. }))), "{careless:?}");
     let key = |number: u64| Key::from(format!("large {number}").as_str());
     let mut rows = 0;
     let full = loop {
@@ -288,12 +295,8 @@ fn what_cannot_be_asked_for_is_refused() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() <= 24);
     }
-    let second = loop {
-        // Until the connections that garbage has ended are counted out.
-        if let Ok(second) = client(&[&address], None) {
-            break second;
-        }
-    };
+    // Until the connections that garbage has ended are counted out.
+    let second = (0..1_000).find_map(|_| client(&[&address], None).ok()).unwrap();
     let third = client(&[&address], None).map(drop).unwrap_err().to_string();
     assert!(third.contains("as many clients as it takes"), "{third}");
     drop(second);
@@ -324,11 +327,17 @@ fn keys_and_addresses_are_checked() {
         String::from_utf8(output.stderr).unwrap()
     };
     let used: SocketAddr = address.parse().unwrap();
-    assert!(failure(&["--clients", "0.0.0.0:0"]).contains("without a key"));
-    assert!(failure(&["--clients", &used.to_string()]).contains("choose another address"));
-    assert!(failure(&["--clients", "here"]).contains("use host:port"));
+    let at = |clients: &str| failure(&["--clients", clients, "--tables", "stock:8"]);
+    assert!(at("0.0.0.0:0").contains("without a key"));
+    assert!(at(&used.to_string()).contains("choose another address"));
+    assert!(at("here").contains("use host:port"));
+    assert!(failure(&["--clients", &nobody]).contains("clients needs tables"));
+    assert!(failure(&["--tables", "stock:8"]).contains("give clients too"));
     assert!(failure(&["--tables", "stock:many"]).contains("such as stock:8"));
-    assert!(failure(&["--tables", "stock:8,stock:8"]).contains("named stock already"));
+    assert!(
+        failure(&["--clients", &nobody, "--tables", "stock:8,stock:8"])
+            .contains("named stock already")
+    );
     let plan = Plan::new("clients-tables");
     let others: Vec<_> = (1..3).map(|node| plan.start(node, &[])).collect();
     let error = plan.failure(0, &["--tables", "stock:8"]);
@@ -337,4 +346,175 @@ fn keys_and_addresses_are_checked() {
         other.kill().unwrap();
         other.wait().unwrap();
     }
+}
+
+/// What becomes of a connection when the client's message with a number comes: the greeting's is 0, the next asks for the
+/// tables, and then come those of transactions.
+#[derive(Clone, Copy, PartialEq)]
+enum Cut {
+    /// It ends, and the message is lost.
+    Before,
+    /// It ends, and the answer is lost.
+    After,
+    /// Nothing goes on.
+    Stall,
+}
+
+/// Passes on the connections to a node; the first of them until a message, the others whole. Its address.
+fn unreliable(node: &str, last: usize, cut: Cut) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, node) = (listener.local_addr().unwrap().to_string(), node.to_owned());
+    std::thread::spawn(move || {
+        for (number, client) in listener.incoming().enumerate() {
+            let (client, node) = (client.unwrap(), TcpStream::connect(&node).unwrap());
+            let last = if number == 0 { last } else { usize::MAX };
+            std::thread::spawn(move || pass_on(client, node, last, cut));
+        }
+    });
+    address
+}
+
+fn pass_on(
+    mut client: TcpStream,
+    mut node: TcpStream,
+    last: usize,
+    cut: Cut,
+) -> std::io::Result<()> {
+    /// A greeting, or a message with its length.
+    fn pass(from: &mut TcpStream, to: &mut TcpStream, number: usize) -> std::io::Result<()> {
+        let message = heard(from, number)?;
+        to.write_all(&message)
+    }
+    fn heard(from: &mut TcpStream, number: usize) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; if number == 0 { 24 } else { 4 }];
+        from.read_exact(&mut bytes)?;
+        if number > 0 {
+            let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+            bytes.resize(4 + length, 0);
+            from.read_exact(&mut bytes[4..])?;
+        }
+        Ok(bytes)
+    }
+    pass(&mut client, &mut node, 0)?;
+    pass(&mut node, &mut client, 0)?;
+    for number in 0.. {
+        let message = heard(&mut client, 1)?;
+        if number == last && cut != Cut::After {
+            if cut == Cut::Stall {
+                std::thread::park();
+            }
+            return Ok(());
+        }
+        node.write_all(&message)?;
+        let answer = heard(&mut node, 1)?;
+        if number == last {
+            return Ok(());
+        }
+        client.write_all(&answer)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_connection_that_breaks_is_told_apart_from_one_that_breaks_in_a_commit() {
+    let (_server, address) = server(None, &[]);
+    let seconds = Duration::from_secs(20);
+    // Messages 2 and 3 of the first connection are a read and a commit.
+    let add = |client: &Client, runs: &mut usize| {
+        let totals = client.table("totals").unwrap();
+        client.run(|tx| {
+            *runs += 1;
+            let before = number(tx.get(totals, 5)?);
+            tx.put(totals, 5, &(before + 1).to_le_bytes())?;
+            Ok::<_, Abort>(before + 1)
+        })
+    };
+    let mut expected = 0;
+    for (last, cut) in [(2, Cut::Before), (2, Cut::After), (3, Cut::Before), (3, Cut::After)] {
+        let client = patient_client(&[&unreliable(&address, last, cut)], None, seconds).unwrap();
+        let mut runs = 0;
+        let outcome = add(&client, &mut runs);
+        if last == 2 {
+            expected += 1;
+            assert_eq!((outcome.unwrap(), runs), (Outcome::Committed(expected), 2));
+        } else {
+            // The client cannot know which of the two it was.
+            expected += u64::from(cut == Cut::After);
+            assert!(matches!(outcome, Err(ClientError::Unknown(_))), "{outcome:?}");
+            assert_eq!(runs, 1);
+        }
+        let totals = client.table("totals").unwrap();
+        let found = client.run(|tx| tx.get(totals, 5)).unwrap();
+        assert_eq!(number(Outcome::<_, Abort>::committed(found)), expected);
+    }
+    for (last, is_late) in [(2, true), (3, false)] {
+        let address = unreliable(&address, last, Cut::Stall);
+        let client = patient_client(&[&address], None, Duration::from_millis(300)).unwrap();
+        let outcome = add(&client, &mut 0);
+        assert_eq!(matches!(outcome, Err(ClientError::TimedOut(_))), is_late, "{outcome:?}");
+        assert_eq!(matches!(outcome, Err(ClientError::Unknown(_))), !is_late, "{outcome:?}");
+    }
+}
+
+#[test]
+fn nodes_that_were_started_again_are_noticed() {
+    let (server, address) = server(None, &[]);
+    let client = client(&[&address], None).unwrap();
+    let totals = client.table("totals").unwrap();
+    let put = |value: u64| client.run(|tx| tx.put(totals, 1, &value.to_le_bytes()));
+    assert_eq!(put(1).unwrap(), Outcome::Committed::<_, Abort>(()));
+    drop(server);
+    assert!(matches!(put(2), Err(ClientError::Unreachable(_) | ClientError::Interrupted(_))));
+    // With the same tables it goes on, and with others under the same numbers it does not.
+    let start = |tables| Server::start(&["--clients", &address, "--tables", tables]);
+    let same = start("accounts:8,words,totals:8");
+    assert_eq!(put(3).unwrap(), Outcome::Committed::<_, Abort>(()));
+    drop(same);
+    let _other = start("totals:8,words,accounts:8");
+    assert!(matches!(put(4), Err(ClientError::OtherTables)));
+}
+
+#[test]
+fn writes_of_one_transaction_come_in_their_order() {
+    let (_server, address) = server(None, &[]);
+    let client = client(&[&address], None).unwrap();
+    let (words, totals) = (client.table("words").unwrap(), client.table("totals").unwrap());
+    let state = || {
+        let outcome = client.run(|tx| {
+            let numbers = tx.get_many(totals, (0..4).map(Key::from))?;
+            let texts = tx.get_many(words, ["a", "b"].map(Key::from))?;
+            Ok::<_, Abort>([numbers, texts].concat().iter().map(Option::is_some).collect())
+        });
+        let found: Vec<bool> = outcome.unwrap().committed();
+        found
+    };
+    let written = client.run(|tx| {
+        tx.delete(totals, 0)?;
+        tx.put(totals, 1, &[1; 8])?;
+        tx.delete(totals, 1)?;
+        tx.put(totals, 2, &[1; 8])?;
+        tx.put(totals, 2, &[2; 8])?;
+        tx.delete(totals, 3)?;
+        tx.put(totals, 3, &[3; 8])?;
+        tx.put(words, "a", b"1")?;
+        tx.delete(words, "b")?;
+        tx.get(totals, 2)
+    });
+    assert_eq!(written.unwrap(), Outcome::Committed::<_, Abort>(Some(vec![2; 8])));
+    assert_eq!(state(), [false, false, true, true, true, false]);
+    // A row that two want to insert is inserted by one after the other.
+    let mut runs = 0;
+    let outcome = client.run(|tx| {
+        runs += 1;
+        let before = tx.get(totals, 1)?;
+        if runs == 1 {
+            let first = client.run(|tx| tx.put(totals, 1, &[5; 8])).unwrap();
+            assert_eq!(first, Outcome::Committed::<_, Abort>(()));
+        }
+        tx.put(totals, 1, &[6; 8])?;
+        tx.put(words, "b", b"2")?;
+        Ok::<_, Abort>(before)
+    });
+    assert_eq!((outcome.unwrap(), runs), (Outcome::Committed(Some(vec![5; 8])), 2));
+    assert_eq!(state(), [false, true, true, true, true, true]);
 }

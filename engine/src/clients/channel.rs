@@ -4,8 +4,9 @@
 //! greeting, each way    "gannet" | u8 version | u8 1 if sealed, 2 if refused | 16 bytes: nonce
 //! message               u32 length | text | 16 bytes: tag of AES-256-GCM, if sealed
 //! ```
-//! Little-endian. The key of each direction is made of the cluster key and both nonces, so that no stream can be played
-//! again, and the number of a message is its nonce. Both begin with an empty message: it shows that they have the key.
+//! Little-endian. The key of each direction is made of the cluster key, of who speaks, and of both nonces, so that nothing
+//! that was said can be played again or back, and the number of a message is its nonce. Both begin with an empty message:
+//! it shows that they have the key.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,9 +15,11 @@ use std::time::Duration;
 use gannet_rpc::ClusterKey;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
+use rustix::net::sockopt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::accept::Patient;
 use crate::clients::MESSAGE_BYTES;
 
 const MAGIC: [u8; 6] = *b"gannet";
@@ -24,11 +27,16 @@ const MAGIC: [u8; 6] = *b"gannet";
 const VERSION: u8 = 1;
 const GREETING_BYTES: usize = 24;
 const NONCE_BYTES: usize = 16;
+type Greeting = [u8; GREETING_BYTES];
 const TAG_BYTES: usize = 16;
 /// Longest message: what is sent at once is full behind its largest value, of 1 MiB.
 const TEXT_BYTES_MAX: usize = 8 * MESSAGE_BYTES;
 /// Longest wait for the other's part of the greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads of the other's part of the greeting, which is short.
+const GREETING_READS_MAX: u32 = 8;
+/// After so long without a word it is asked whether the other's host is still there, so often, with such pauses.
+const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(60), 6, Duration::from_secs(10));
 
 /// Why there is no further message.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +72,13 @@ impl From<io::Error> for ChannelError {
     }
 }
 
+/// Who speaks.
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Client,
+    Node,
+}
+
 /// What is said first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -72,7 +87,7 @@ enum Mode {
     Refused = 2,
 }
 
-fn greeting(mode: Mode) -> io::Result<[u8; GREETING_BYTES]> {
+fn greeting(mode: Mode) -> io::Result<Greeting> {
     let mut greeting = [0; GREETING_BYTES];
     greeting[..6].copy_from_slice(&MAGIC);
     greeting[6..8].copy_from_slice(&[VERSION, mode as u8]);
@@ -80,7 +95,7 @@ fn greeting(mode: Mode) -> io::Result<[u8; GREETING_BYTES]> {
     Ok(greeting)
 }
 
-fn mode(greeting: &[u8; GREETING_BYTES]) -> Result<Mode, ChannelError> {
+fn mode(greeting: &Greeting) -> Result<Mode, ChannelError> {
     match greeting[6..8] {
         _ if greeting[..6] != MAGIC => Err(ChannelError::Malformed),
         [VERSION, 0] => Ok(Mode::Clear),
@@ -99,15 +114,14 @@ struct Seal {
 }
 
 impl Seal {
-    /// Of what `from` says to `to`, each by the nonce of its greeting.
-    fn new(
-        key: &ClusterKey,
-        from: &[u8; GREETING_BYTES],
-        to: &[u8; GREETING_BYTES],
-    ) -> Result<Self, ChannelError> {
+    /// Of what `side` says, by the greetings of the client and of the node.
+    fn new(key: &ClusterKey, side: Side, greetings: [&Greeting; 2]) -> Result<Self, ChannelError> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &key.derived(b"clients"));
-        let nonces = [&from[GREETING_BYTES - NONCE_BYTES..], &to[GREETING_BYTES - NONCE_BYTES..]];
-        let key = UnboundKey::new(&AES_256_GCM, hmac::sign(&key, &nonces.concat()).as_ref());
+        let mut parts = vec![side as u8];
+        for greeting in greetings {
+            parts.extend_from_slice(&greeting[GREETING_BYTES - NONCE_BYTES..]);
+        }
+        let key = UnboundKey::new(&AES_256_GCM, hmac::sign(&key, &parts).as_ref());
         Ok(Self { key: LessSafeKey::new(key.map_err(|_| ChannelError::Key)?), number: 0 })
     }
 
@@ -137,18 +151,15 @@ impl Channel {
         prepare(&stream)?;
         let own = greeting(if key.is_some() { Mode::Sealed } else { Mode::Clear })?;
         (&stream).write_all(&own)?;
-        let mut other = [0; GREETING_BYTES];
-        (&stream).read_exact(&mut other)?;
-        match (mode(&other)?, key) {
-            (Mode::Clear, None) | (Mode::Sealed, Some(_)) => {}
-            (Mode::Clear, Some(_)) => return Err(ChannelError::NoKeyWanted),
-            (Mode::Sealed, None) => return Err(ChannelError::KeyWanted),
-            (Mode::Refused, _) => return Err(ChannelError::Full),
+        let other = hear_greeting(&stream)?;
+        if mode(&other)? == Mode::Refused {
+            return Err(ChannelError::Full);
         }
-        let mut channel = Self::new(stream, key, &own, &other)?;
+        agree(mode(&other)?, key)?;
+        let mut channel = Self::new(stream, key, Side::Client, [&own, &other])?;
         channel.say(&())?;
         // A node to which this is nothing but noise ends the connection.
-        channel.hear::<()>(0).map_err(|error| match error {
+        channel.hear::<()>(0, GREETING_READS_MAX).map_err(|error| match error {
             ChannelError::Ended if key.is_some() => ChannelError::Key,
             error => error,
         })?;
@@ -157,15 +168,15 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Answers a client, or refuses it because there are too many.
+    /// Answers a client, or refuses it because there are too many. Later it may be silent for `idle_timeout`.
     pub(super) fn answer(
         stream: TcpStream,
         key: Option<&ClusterKey>,
         is_full: bool,
+        idle_timeout: Option<Duration>,
     ) -> Result<Self, ChannelError> {
         prepare(&stream)?;
-        let mut other = [0; GREETING_BYTES];
-        (&stream).read_exact(&mut other)?;
+        let other = hear_greeting(&stream)?;
         let own = match key {
             _ if is_full => greeting(Mode::Refused)?,
             Some(_) => greeting(Mode::Sealed)?,
@@ -173,29 +184,45 @@ impl Channel {
         };
         // Also to somebody of another version, who finds this one in it.
         (&stream).write_all(&own)?;
-        match (mode(&other)?, key) {
-            _ if is_full => return Err(ChannelError::Full),
-            (Mode::Clear, None) | (Mode::Sealed, Some(_)) => {}
-            (Mode::Clear, Some(_)) => return Err(ChannelError::NoKeyWanted),
-            (Mode::Sealed, None) => return Err(ChannelError::KeyWanted),
-            (Mode::Refused, _) => return Err(ChannelError::Malformed),
+        if is_full {
+            return Err(ChannelError::Full);
         }
-        let mut channel = Self::new(stream, key, &own, &other)?;
-        channel.hear::<()>(0)?;
+        agree(mode(&other)?, key)?;
+        let mut channel = Self::new(stream, key, Side::Node, [&other, &own])?;
+        channel.hear::<()>(0, GREETING_READS_MAX)?;
         channel.say(&())?;
-        channel.stream.set_read_timeout(None)?;
+        channel.stream.set_read_timeout(idle_timeout)?;
         Ok(channel)
     }
 
     fn new(
         stream: TcpStream,
         key: Option<&ClusterKey>,
-        own: &[u8; GREETING_BYTES],
-        other: &[u8; GREETING_BYTES],
+        own: Side,
+        greetings: [&Greeting; 2],
     ) -> Result<Self, ChannelError> {
-        let sending = key.map(|key| Seal::new(key, own, other)).transpose()?;
-        let receiving = key.map(|key| Seal::new(key, other, own)).transpose()?;
-        Ok(Self { stream, sending, receiving, bytes: Vec::new() })
+        let other = match own {
+            Side::Client => Side::Node,
+            Side::Node => Side::Client,
+        };
+        let seal = |side| key.map(|key| Seal::new(key, side, greetings)).transpose();
+        Ok(Self { stream, sending: seal(own)?, receiving: seal(other)?, bytes: Vec::new() })
+    }
+
+    /// The stream, for who will end it.
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Whether nothing has come that nobody has asked for, such as the end of the connection.
+    pub(super) fn is_quiet(&self) -> bool {
+        let look = || {
+            self.stream.set_nonblocking(true)?;
+            let looked = self.stream.peek(&mut [0]);
+            self.stream.set_nonblocking(false)?;
+            looked
+        };
+        look().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Sends a message.
@@ -220,11 +247,16 @@ impl Channel {
 
     /// The next message, of any length that is possible.
     pub(super) fn hear_any<T: DeserializeOwned>(&mut self) -> Result<T, ChannelError> {
-        self.hear(TEXT_BYTES_MAX)
+        self.hear(TEXT_BYTES_MAX, u32::MAX)
     }
 
-    fn hear<T: DeserializeOwned>(&mut self, text_bytes_max: usize) -> Result<T, ChannelError> {
+    fn hear<T: DeserializeOwned>(
+        &mut self,
+        text_bytes_max: usize,
+        reads_left: u32,
+    ) -> Result<T, ChannelError> {
         let Self { stream, receiving, bytes, .. } = self;
+        let mut stream = Patient { stream, reads_left };
         let mut length = [0; 4];
         stream.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
@@ -247,7 +279,28 @@ impl Channel {
     }
 }
 
+fn hear_greeting(stream: &TcpStream) -> io::Result<Greeting> {
+    let mut greeting = [0; GREETING_BYTES];
+    Patient { stream, reads_left: GREETING_READS_MAX }.read_exact(&mut greeting)?;
+    Ok(greeting)
+}
+
+/// Whether both have a key, or neither.
+fn agree(other: Mode, key: Option<&ClusterKey>) -> Result<(), ChannelError> {
+    match (other, key) {
+        (Mode::Clear, None) | (Mode::Sealed, Some(_)) => Ok(()),
+        (Mode::Clear, Some(_)) => Err(ChannelError::NoKeyWanted),
+        (Mode::Sealed, None) => Err(ChannelError::KeyWanted),
+        (Mode::Refused, _) => Err(ChannelError::Malformed),
+    }
+}
+
 fn prepare(stream: &TcpStream) -> io::Result<()> {
+    let (idle, probes, interval) = KEEPALIVE;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, idle)?;
+    sockopt::set_tcp_keepcnt(stream, probes)?;
+    sockopt::set_tcp_keepintvl(stream, interval)?;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(GREETING_TIMEOUT))?;
     stream.set_read_timeout(Some(GREETING_TIMEOUT))
@@ -270,8 +323,9 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (client, node) = (client.map(ClusterKey::new), node.map(ClusterKey::new));
         std::thread::scope(|scope| {
-            let answered =
-                scope.spawn(|| Channel::answer(listener.accept().unwrap().0, node.as_ref(), false));
+            let answered = scope.spawn(|| {
+                Channel::answer(listener.accept().unwrap().0, node.as_ref(), false, None)
+            });
             (Channel::call(stream, client.as_ref(), TIMEOUT), answered.join().unwrap())
         })
     }
@@ -305,6 +359,18 @@ mod tests {
         assert!(matches!(error(Some([3; 32]), Some([4; 32])), (Key, Key)));
         assert!(matches!(error(None, Some([4; 32])), (KeyWanted, NoKeyWanted)));
         assert!(matches!(error(Some([4; 32]), None), (NoKeyWanted, KeyWanted)));
+    }
+
+    #[test]
+    fn who_only_repeats_what_it_hears_has_no_key() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut echo = listener.accept().unwrap().0;
+        std::thread::scope(|scope| {
+            scope.spawn(move || io::copy(&mut echo.try_clone().unwrap(), &mut echo));
+            let called = Channel::call(stream, Some(&ClusterKey::new([3; 32])), TIMEOUT);
+            assert!(matches!(called.err(), Some(ChannelError::Key)));
+        });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,10 +18,17 @@ use crate::coordinator::panic_message;
 use crate::deferred::Page;
 use crate::node::TableId;
 use crate::outcome::{Abort, Outcome};
+use crate::rows::Rows;
 use crate::transaction::KeyRange;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
+/// Calls of nodes that cannot be reached, after one could.
+const CALLS_MAX: u32 = 5;
+/// Connections that are kept without a transaction.
+const IDLE_MAX: usize = 32;
+/// Keys that are asked for at once.
+const KEYS_MAX: usize = 4_096;
 /// Longest first wait after a conflict; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_micros(50);
 /// Longest wait after a conflict.
@@ -49,6 +57,9 @@ pub enum ClientError {
     /// There is no such table, or not for clients.
     #[error("there is no table named {0} for clients; name it where the nodes are started")]
     NoSuchTable(String),
+    /// The nodes have other tables than when this client connected.
+    #[error("the nodes were started again with other tables; connect again")]
+    OtherTables,
     /// Connections broke, or nodes were busy, each time that the transaction was run.
     #[error("{0}; nothing was written; run it again")]
     Interrupted(String),
@@ -108,7 +119,7 @@ impl From<Vec<u8>> for Key {
 /// use gannet_engine::{Abort, Client, ClientOptions};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // A node that was started with `--clients 127.0.0.1:7433 --table stock:8`.
+/// // A node that was started with `--clients 127.0.0.1:7433 --tables stock:8`.
 /// let client = Client::connect(ClientOptions {
 ///     addresses: vec!["127.0.0.1:7433".parse()?],
 ///     key: None,
@@ -129,7 +140,8 @@ pub struct Client {
     options: ClientOptions,
     /// Connections without a transaction.
     idle: Mutex<Vec<Channel>>,
-    tables: Mutex<Vec<TableEntry>>,
+    /// What every node has told.
+    tables: Vec<TableEntry>,
     /// Which address the next connection tries first.
     next: AtomicUsize,
 }
@@ -141,25 +153,21 @@ impl Client {
     /// [`ClientError::NoAddress`]; [`ClientError::Unreachable`] if no node takes this client.
     pub fn connect(options: ClientOptions) -> Result<Self, ClientError> {
         let next = AtomicUsize::new(0);
-        let client = Self { options, idle: Mutex::default(), tables: Mutex::default(), next };
-        client.learn_tables()?;
+        let mut client = Self { options, idle: Mutex::default(), tables: Vec::new(), next };
+        let (channel, tables) = client.called()?;
+        client.tables = tables;
+        client.idle().push(channel);
         Ok(client)
     }
 
     /// A table that the nodes have for clients.
     ///
     /// # Errors
-    /// [`ClientError::NoSuchTable`], and those of [`Self::connect`].
+    /// [`ClientError::NoSuchTable`].
     pub fn table(&self, name: &str) -> Result<TableId, ClientError> {
-        let find = || {
-            let tables = self.tables();
-            tables.iter().find(|entry| entry.name == name).map(|entry| TableId(entry.number))
-        };
-        if let Some(table) = find() {
-            return Ok(table);
-        }
-        self.learn_tables()?;
-        find().ok_or_else(|| ClientError::NoSuchTable(name.to_owned()))
+        let entry = self.tables.iter().find(|entry| entry.name == name);
+        let entry = entry.ok_or_else(|| ClientError::NoSuchTable(name.to_owned()))?;
+        Ok(TableId(entry.number))
     }
 
     /// Runs `body` as a transaction and commits it; runs it again, after a random and growing wait, when it met a
@@ -175,9 +183,18 @@ impl Client {
         &self,
         mut body: impl FnMut(&mut RemoteTransaction<'_>) -> Result<T, E>,
     ) -> Result<Outcome<T, E>, ClientError> {
-        let mut attempt = 0;
+        let (mut attempt, mut calls) = (0, 0);
         loop {
-            let mut transaction = RemoteTransaction::begin(self)?;
+            let mut transaction = match RemoteTransaction::begin(self) {
+                Ok(transaction) => transaction,
+                // Another connection broke: this node may not have missed it yet, or may come back.
+                Err(ClientError::Unreachable(_)) if attempt > 0 && calls < CALLS_MAX => {
+                    calls += 1;
+                    std::thread::park_timeout(BACKOFF_MAX);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let result = catch_unwind(AssertUnwindSafe(|| body(&mut transaction)));
             let is_done = matches!(result, Ok(Ok(_)));
             let last = if is_done { Operation::Commit } else { Operation::GiveUp };
@@ -202,47 +219,45 @@ impl Client {
         }
     }
 
-    fn tables(&self) -> MutexGuard<'_, Vec<TableEntry>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn learn_tables(&self) -> Result<(), ClientError> {
-        let mut transaction = RemoteTransaction::begin(self)?;
-        match transaction.ask(Operation::Tables) {
-            Ok(Answer::Tables(tables)) => *self.tables() = tables,
-            Ok(_) => {}
-            Err(_) => {
-                let reason = transaction.interruption.take();
-                return Err(reason.map_or_else(unexpected, Interruption::into_error));
-            }
-        }
-        transaction.give_back();
-        Ok(())
-    }
-
     /// A connection that no transaction has.
     fn channel(&self) -> Result<Channel, ClientError> {
-        if let Some(channel) = self.idle().pop() {
-            return Ok(channel);
+        while let Some(channel) = { self.idle().pop() } {
+            // Its node may have ended it meanwhile.
+            if channel.is_quiet() {
+                return Ok(channel);
+            }
         }
+        let (channel, tables) = self.called()?;
+        // Nodes that were started again may have others under the same numbers.
+        if tables == self.tables { Ok(channel) } else { Err(ClientError::OtherTables) }
+    }
+
+    /// A new connection, and the tables that its node has.
+    fn called(&self) -> Result<(Channel, Vec<TableEntry>), ClientError> {
         let ClientOptions { addresses, key, timeout } = &self.options;
         if addresses.is_empty() {
             return Err(ClientError::NoAddress);
         }
+        let call = |address: &SocketAddr| {
+            let stream = TcpStream::connect_timeout(address, *timeout)?;
+            let mut channel = Channel::call(stream, key.as_ref(), *timeout)?;
+            let operation = Operation::Tables;
+            channel.say(&Request { begins: true, writes: Vec::new(), operation })?;
+            match channel.hear_any()? {
+                Answer::Tables(tables) => Ok((channel, tables)),
+                _ => Err(ChannelError::Malformed),
+            }
+        };
         // Relaxed: which is first does not matter.
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % addresses.len();
         let mut reasons = Vec::new();
-        for number in 0..addresses.len() {
-            let address = addresses[(first + number) % addresses.len()];
-            let called = TcpStream::connect_timeout(&address, *timeout)
-                .map_err(ChannelError::from)
-                .and_then(|stream| Channel::call(stream, key.as_ref(), *timeout));
-            match called {
-                Ok(channel) => return Ok(channel),
+        for address in addresses[first..].iter().chain(&addresses[..first]) {
+            match call(address) {
+                Ok(called) => return Ok(called),
                 Err(error) => reasons.push(format!("{address}: {error}")),
             }
         }
@@ -266,16 +281,6 @@ enum Interruption {
     Broken(String),
     /// It must not.
     Final(ClientError),
-}
-
-impl Interruption {
-    fn into_error(self) -> ClientError {
-        match self {
-            Self::Abort(abort) => ClientError::Interrupted(abort.to_string()),
-            Self::Broken(reason) => ClientError::Interrupted(reason),
-            Self::Final(error) => error,
-        }
-    }
 }
 
 /// A transaction at a node of a cluster: it reads now, and locks and writes when it commits.
@@ -331,7 +336,7 @@ impl<'c> RemoteTransaction<'c> {
         let mut values = Vec::with_capacity(keys.len());
         while let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty()) {
             let mut bytes = 0;
-            let fit = rest.iter().take_while(|key| {
+            let fit = rest.iter().take(KEYS_MAX).take_while(|key| {
                 bytes += key.len() + OVERHEAD_BYTES;
                 bytes <= MESSAGE_BYTES
             });
@@ -351,6 +356,8 @@ impl<'c> RemoteTransaction<'c> {
     ///
     /// # Errors
     /// As [`Self::get`]; [`Abort::NoSuchTable`] for a table without order.
+    ///
+    /// With a limit of 0 it finds nothing, and all of the range is left.
     pub fn scan(
         &mut self,
         table: TableId,
@@ -358,6 +365,18 @@ impl<'c> RemoteTransaction<'c> {
         direction: Direction,
         limit: usize,
     ) -> Result<Page, Abort> {
+        self.entry(table)?;
+        for bound in [&range.from, &range.to] {
+            if let Bound::Included(key) | Bound::Excluded(key) = bound
+                && key.len() > KEY_BYTES_MAX
+            {
+                let problem = "keys have 1 to 4096 bytes; shorten the bound";
+                return Err(Abort::Usage { table: table.0, key: 0, problem });
+            }
+        }
+        if limit == 0 {
+            return Ok(Page { rows: Rows::default(), rest: Some(range.clone()) });
+        }
         let operation = Operation::Scan {
             table: table.0,
             range: range.clone().into(),
@@ -412,10 +431,9 @@ impl<'c> RemoteTransaction<'c> {
         }
     }
 
-    fn entry(&self, table: TableId) -> Result<TableEntry, Abort> {
-        let tables = self.client.tables();
-        let entry = tables.iter().find(|entry| entry.number == table.0);
-        entry.cloned().ok_or(Abort::NoSuchTable { table: table.0 })
+    fn entry(&self, table: TableId) -> Result<&'c TableEntry, Abort> {
+        let entry = self.client.tables.iter().find(|entry| entry.number == table.0);
+        entry.ok_or(Abort::NoSuchTable { table: table.0 })
     }
 
     /// A key as bytes, if the table can have it.
@@ -464,7 +482,10 @@ impl<'c> RemoteTransaction<'c> {
                 }
                 return Err(abort);
             }
-            Answer::Busy => Interruption::Broken("the node is busy".to_owned()),
+            Answer::Busy => {
+                self.interruption = Some(Interruption::Broken("the node is busy".to_owned()));
+                return Err(Abort::Disconnected);
+            }
             Answer::Halted(reason) => Interruption::Final(ClientError::Halted(reason)),
             Answer::Unknown(reason) => Interruption::Final(ClientError::Unknown(reason)),
             Answer::Refused(reason) => Interruption::Final(ClientError::Refused(reason)),
@@ -484,6 +505,9 @@ impl<'c> RemoteTransaction<'c> {
 
     /// Commits or gives up.
     fn finish(mut self, last: Operation) -> Result<(), Interruption> {
+        if last == Operation::GiveUp {
+            self.writes.clear();
+        }
         if self.interruption.is_none() {
             match self.ask(last) {
                 Ok(Answer::Done) => {}
@@ -502,8 +526,9 @@ impl<'c> RemoteTransaction<'c> {
 
     /// Leaves the connection to the next transaction, unless it broke.
     fn give_back(self) {
-        if let Some(channel) = self.channel {
-            self.client.idle().push(channel);
+        let mut idle = self.client.idle();
+        if let Some(channel) = self.channel.filter(|_| idle.len() < IDLE_MAX) {
+            idle.push(channel);
         }
     }
 }

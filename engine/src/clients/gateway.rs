@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 use gannet_storage::RECORD_BYTES_MAX;
 
 use crate::accept::{Acceptor, PAUSE};
 use crate::clients::channel::{Channel, ChannelError};
-use crate::clients::message::{Answer, Operation, Request, TableEntry, Write, direction};
+use crate::clients::message::{
+    AbortCode, Answer, Operation, Request, TableEntry, Write, direction,
+};
 use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
 use crate::cluster::{Cluster, ClusterError};
 use crate::coordinator::Coordinator;
@@ -18,8 +22,14 @@ use crate::node::TableId;
 use crate::outcome::Abort;
 use crate::transaction::KeyRange;
 
-/// Keys that are read before their values are counted.
-const KEYS_AT_ONCE: usize = 64;
+/// Keys that are read before their values are counted: as many as might be large, and as are small.
+const KEYS_AT_ONCE: (usize, usize) = (8, 256);
+/// Bytes of values behind which the next ones are expected to be small.
+const SMALL_BYTES: usize = 64 << 10;
+/// Clients whose greeting has not ended; more are not let in.
+const GREETINGS_MAX: usize = 16;
+/// Longest wait for transactions that commit when nobody is served any more.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How clients reach a node.
 #[derive(Clone, Debug)]
@@ -32,6 +42,8 @@ pub struct GatewayOptions {
     pub is_trusted_network: bool,
     /// Connections at a time.
     pub connections_max: usize,
+    /// How long a connection may be silent; for ever if not given.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// Why clients cannot connect. Each message says what to do.
@@ -85,13 +97,14 @@ impl Gateway {
     /// # Errors
     /// [`GatewayError::Listen`] if the system has no thread for it.
     pub fn open(self, cluster: &Arc<Cluster>, tables: &[TableId]) -> Result<Clients, GatewayError> {
-        let GatewayOptions { listen: address, key, connections_max, .. } = self.options;
+        let address = self.options.listen;
         let sessions = Arc::new(Sessions {
             tables: tables.iter().map(|table| entry(cluster, *table)).collect(),
             cluster: Arc::downgrade(cluster),
-            key,
-            connections_max,
+            options: self.options,
+            greetings: AtomicUsize::new(0),
             open: Mutex::default(),
+            ended: Condvar::new(),
         });
         let (of_acceptor, mut number) = (Arc::clone(&sessions), 0);
         let acceptor = Acceptor::start("clients-listen", self.listener, move |stream| {
@@ -103,7 +116,8 @@ impl Gateway {
     }
 }
 
-/// The clients of a node, which are taken until this is dropped; their connections end with it.
+/// The clients of a node, which are taken until this is dropped. Their connections end with it, when what they have asked
+/// for has been answered.
 pub struct Clients {
     address: SocketAddr,
     acceptor: Option<Acceptor>,
@@ -121,10 +135,13 @@ impl Clients {
 impl Drop for Clients {
     fn drop(&mut self) {
         drop(self.acceptor.take());
-        for stream in self.sessions.open().values() {
+        let open = self.sessions.open();
+        for stream in open.values() {
             // It may have ended.
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = stream.shutdown(Shutdown::Read);
         }
+        let some_are_left = |open: &mut BTreeMap<u64, TcpStream>| !open.is_empty();
+        drop(self.sessions.ended.wait_timeout_while(open, END_TIMEOUT, some_are_left));
     }
 }
 
@@ -139,11 +156,14 @@ fn entry(cluster: &Cluster, table: TableId) -> TableEntry {
 /// Their connections, and what all of them share.
 struct Sessions {
     cluster: Weak<Cluster>,
-    key: Option<ClusterKey>,
-    connections_max: usize,
+    options: GatewayOptions,
     tables: Vec<TableEntry>,
-    /// By number of the connection.
+    /// Those that have not ended.
+    greetings: AtomicUsize,
+    /// By number of the connection: those who were greeted.
     open: Mutex<BTreeMap<u64, TcpStream>>,
+    /// One of these has ended.
+    ended: Condvar,
 }
 
 impl Sessions {
@@ -153,51 +173,94 @@ impl Sessions {
 
     /// Answers a client on a thread of its own.
     fn begin(self: Arc<Self>, number: u64, stream: TcpStream) {
-        let Ok(handle) = stream.try_clone() else { return };
-        let is_full = {
-            let mut open = self.open();
-            open.insert(number, handle);
-            open.len() > self.connections_max
-        };
+        // Relaxed: whoever comes at the moment of a change is let in, or comes again.
+        if self.greetings.load(Ordering::Relaxed) >= GREETINGS_MAX {
+            drop(stream);
+            std::thread::park_timeout(PAUSE);
+            return;
+        }
+        self.greetings.fetch_add(1, Ordering::Relaxed);
         let sessions = Arc::clone(&self);
         let body = move || {
             let from = stream.peer_addr().map_or_else(|e| e.to_string(), |from| from.to_string());
-            match sessions.serve(stream, is_full) {
-                Ok(()) => {}
-                Err(error) => tracing::warn!("the connection of client {from} ended: {error}"),
+            let greeted = sessions.greet(number, stream);
+            sessions.greetings.fetch_sub(1, Ordering::Relaxed);
+            let ended = greeted.and_then(|channel| {
+                let ended = sessions.serve(channel);
+                sessions.open().remove(&number);
+                sessions.ended.notify_all();
+                ended
+            });
+            if let Err(error) = ended {
+                tracing::warn!("the connection of client {from} ended: {error}");
             }
-            sessions.open().remove(&number);
         };
         let begun = std::thread::Builder::new().name(format!("client-{number}")).spawn(body);
         if let Err(error) = begun {
             tracing::error!("a client could not be answered: {error}");
-            self.open().remove(&number);
+            self.greetings.fetch_sub(1, Ordering::Relaxed);
             std::thread::park_timeout(PAUSE);
         }
     }
 
-    fn serve(&self, stream: TcpStream, is_full: bool) -> Result<(), ChannelError> {
-        let mut channel = Channel::answer(stream, self.key.as_ref(), is_full)?;
-        let mut deferred = Deferred::new();
+    /// A connection is counted when its client has shown the key.
+    fn greet(&self, number: u64, stream: TcpStream) -> Result<Channel, ChannelError> {
+        let GatewayOptions { key, connections_max, idle_timeout, .. } = &self.options;
+        let is_full = self.open().len() >= *connections_max;
+        let channel = Channel::answer(stream, key.as_ref(), is_full, *idle_timeout)?;
+        let handle = channel.stream().try_clone()?;
+        let mut open = self.open();
+        if open.len() >= *connections_max {
+            return Err(ChannelError::Full);
+        }
+        open.insert(number, handle);
+        Ok(channel)
+    }
+
+    fn serve(&self, mut channel: Channel) -> Result<(), ChannelError> {
+        let mut session = Session::default();
         loop {
             let request = match channel.hear_any() {
                 Ok(request) => request,
-                Err(ChannelError::Ended) => return Ok(()),
+                Err(ChannelError::Ended | ChannelError::TimedOut) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            channel.say(&self.answer(&mut deferred, request))?;
+            channel.say(&self.answer(&mut session, request))?;
         }
     }
 
     /// Has a request performed by some worker.
-    fn answer(&self, deferred: &mut Deferred, request: Request) -> Answer {
-        let mut transaction = std::mem::take(deferred);
+    fn answer(&self, session: &mut Session, request: Request) -> Answer {
+        let Session { mut transaction, doom } = std::mem::take(session);
         if request.begins {
             transaction = Deferred::new();
         }
-        if request.operation == Operation::Tables {
-            return Answer::Tables(self.tables.clone());
+        let ends = matches!(request.operation, Operation::Commit | Operation::GiveUp);
+        let answer = match (&request.operation, doom.filter(|_| !request.begins)) {
+            (Operation::Tables, _) => return Answer::Tables(self.tables.clone()),
+            // Some of what it was to write is missing.
+            (Operation::Commit, Some(doom)) => return doom,
+            (_, doom) => {
+                session.doom = doom;
+                self.perform(&mut transaction, request)
+            }
+        };
+        match answer {
+            Answer::Aborted(AbortCode::Locked | AbortCode::Changed) => {
+                // Nobody asks for the rest of it.
+                session.doom = Some(answer.clone());
+            }
+            _ if ends => {}
+            Answer::Aborted(_) | Answer::Refused(_) => {
+                session.transaction = transaction;
+                session.doom = Some(answer.clone());
+            }
+            _ => session.transaction = transaction,
         }
+        answer
+    }
+
+    fn perform(&self, transaction: &mut Deferred, request: Request) -> Answer {
         let named = request.writes.iter().map(|write| write.table).chain(request.operation.table());
         for table in named {
             if !self.tables.iter().any(|entry| entry.number == table) {
@@ -208,9 +271,12 @@ impl Sessions {
             return Answer::Halted("the cluster was closed".to_owned());
         };
         let is_commit = request.operation == Operation::Commit;
+        let mut taken = std::mem::take(transaction);
         let job = move |coordinator: &mut Coordinator<'_>| {
-            let answer = perform(&mut transaction, coordinator, request);
-            (transaction, answer.unwrap_or_else(Answer::from))
+            let answer = perform(&mut taken, coordinator, request);
+            // Before the client is told, nothing is locked any more.
+            coordinator.finish_job();
+            (taken, answer.unwrap_or_else(Answer::from))
         };
         let performed = match cluster.spawn_anywhere(job) {
             Ok(completion) => completion.wait(),
@@ -218,8 +284,8 @@ impl Sessions {
             Err(error) => return Answer::Halted(error.to_string()),
         };
         match performed {
-            Ok((transaction, answer)) => {
-                *deferred = transaction;
+            Ok((after, answer)) => {
+                *transaction = after;
                 answer
             }
             Err(lost) if is_commit => Answer::Unknown(cluster.loss(lost).to_string()),
@@ -228,23 +294,38 @@ impl Sessions {
     }
 }
 
+/// The transaction of a connection.
+#[derive(Default)]
+struct Session {
+    transaction: Deferred,
+    /// Why it cannot commit any more.
+    doom: Option<Answer>,
+}
+
 fn perform(
     transaction: &mut Deferred,
     coordinator: &mut Coordinator<'_>,
     Request { writes, operation, .. }: Request,
 ) -> Result<Answer, Abort> {
+    if operation == Operation::GiveUp {
+        transaction.give_up(coordinator)?;
+        return Ok(Answer::Done);
+    }
     write(transaction, coordinator, writes)?;
     Ok(match operation {
-        Operation::Tables | Operation::Write => Answer::Done,
+        Operation::Tables | Operation::Write | Operation::GiveUp => Answer::Done,
         Operation::Get { table, keys } => {
             let (mut values, mut bytes) = (Vec::new(), 0);
-            for keys in keys.chunks(KEYS_AT_ONCE) {
+            let (few, many) = KEYS_AT_ONCE;
+            let mut at_once = few;
+            while values.len() < keys.len() && bytes <= MESSAGE_BYTES {
+                let rest = &keys[values.len()..];
+                let keys = &rest[..at_once.min(rest.len())];
                 let found = transaction.get_many(coordinator, TableId(table), keys)?;
-                bytes += found.iter().flatten().map(Vec::len).sum::<usize>();
+                let of_values: usize = found.iter().flatten().map(Vec::len).sum();
+                at_once = if of_values > SMALL_BYTES { few } else { (2 * at_once).min(many) };
+                bytes += of_values + OVERHEAD_BYTES * found.len();
                 values.extend(found);
-                if bytes > MESSAGE_BYTES {
-                    break;
-                }
             }
             Answer::Values(cut(values, |value| value.as_ref().map_or(0, Vec::len)))
         }
@@ -262,10 +343,6 @@ fn perform(
         }
         Operation::Commit => {
             transaction.commit(coordinator)?;
-            Answer::Done
-        }
-        Operation::GiveUp => {
-            transaction.give_up(coordinator)?;
             Answer::Done
         }
     })
@@ -294,7 +371,7 @@ fn write(
         unread.entry(*table).or_default().push(key.clone());
     }
     for (table, keys) in unread {
-        for keys in keys.chunks(KEYS_AT_ONCE) {
+        for keys in keys.chunks(KEYS_AT_ONCE.0) {
             transaction.get_many(coordinator, TableId(table), keys)?;
         }
     }

@@ -10,8 +10,8 @@
 //!
 //! *Source*: `architecture.md`, "Transactions": lock mode *at commit*.
 //!
-//! *Invariants*: an outcome is told as unknown if the answer to a commit does not come, and then alone: whatever else
-//! breaks is run again on another connection.
+//! *Invariants*: an outcome is told as unknown if the answer to a commit does not come, and then alone. A transaction of
+//! which a write was refused does not commit. What breaks before the commit is run again on another connection.
 //!
 //! *Not here*: how such a transaction reads and commits, in `deferred`; members, who say other things to each other.
 

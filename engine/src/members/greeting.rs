@@ -8,12 +8,12 @@
 //! ```
 //! Whoever is refused ends with the reason; the called one goes on waiting for the right ones.
 
-use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
+use crate::accept::Patient;
 use crate::members::frame::{self, Frame, FrameError, Hello, Seal};
 
 /// Longest wait for the other's part of a greeting.
@@ -74,20 +74,6 @@ pub(super) enum Objection {
     TooLate(String),
     /// It will be called.
     WillCall,
-}
-
-/// A stream of a greeting: so many reads, each of which may take its time, and no more.
-struct Patient<'s> {
-    stream: &'s TcpStream,
-    reads_left: u32,
-}
-
-impl Read for Patient<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        let timed_out = || std::io::Error::other("the greeting takes too long");
-        self.reads_left = self.reads_left.checked_sub(1).ok_or_else(timed_out)?;
-        self.stream.read(bytes)
-    }
 }
 
 /// Calls the member `node` at an address.

@@ -94,6 +94,26 @@ impl Transaction<'_> {
         key.try_into().ok().map(u64::from_le_bytes)
     }
 
+    /// Locks rows of tables with fixed values and gives them their values; none to those that are deleted. Commit tells
+    /// if that is not possible, because they are not as they were read.
+    pub(crate) fn put_numbered(&mut self, rows: &[(RowId, Option<&[u8]>)]) {
+        if rows.is_empty() || self.execute().is_err() {
+            return;
+        }
+        for (row, value) in rows {
+            let put = match value {
+                Some(value) => self.put(*row, value),
+                None if self.rows[row.0 as usize].state == RowState::Granted => Ok(()),
+                None => Err(Abort::Changed),
+            };
+            match put {
+                Ok(()) => {}
+                Err(Abort::NotFound { .. } | Abort::Exists { .. }) => self.doom(Abort::Changed),
+                Err(abort) => self.doom(abort),
+            }
+        }
+    }
+
     fn add_row(
         &mut self,
         table: TableId,
