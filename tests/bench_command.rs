@@ -152,7 +152,7 @@ fn two_processes_echo_to_each_other() {
 #[test]
 fn verification_fails_in_processes_without_a_rule() {
     for (workload, mutant, check) in [
-        ("skew --pairs 20", "SkipValidation", "pairs"),
+        ("skew --pairs 20", "SkipValidation", "below zero"),
         ("smallbank --accounts 2000", "DropBackupUpdate", "replicas equal"),
     ] {
         let output = gannet(&format!("{workload} --processes --mutant {mutant} {SHORT}"));
