@@ -32,6 +32,8 @@ use rpc::RpcArguments;
 use symmetric::{Processes, ProcessesError};
 use wire::Server;
 
+/// Nodes of a cluster unless the command says how many.
+const NODES: usize = 3;
 /// Sessions in flight where they do not get in each other's way.
 const SESSIONS: usize = 16;
 
@@ -46,9 +48,9 @@ pub(crate) struct Arguments {
 /// Options of every workload.
 #[derive(Args)]
 struct Common {
-    /// Nodes of the cluster, all in this process.
-    #[arg(long, global = true, default_value_t = 3)]
-    nodes: usize,
+    /// Nodes of the cluster, all in this process [default: 3].
+    #[arg(long, global = true)]
+    nodes: Option<usize>,
     /// Copies of every row, at most one per node.
     #[arg(long, global = true, default_value_t = 3)]
     replicas: usize,
@@ -238,13 +240,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     }
     arguments.check_processes()?;
     if common.processes.starts() {
-        return Ok(common.processes.run(common.nodes, common.threads.unwrap_or(1))?);
+        return Ok(common.processes.run(common.nodes(), common.threads.unwrap_or(1))?);
     }
     // Each side of an echo reports its own; of other processes the first reports for all.
     let is_echo = matches!(arguments.workload, WorkloadArguments::Rpc(_));
     let reports = is_echo || common.processes.is_first();
     let output = reports.then(|| common.open_output()).transpose()?;
-    let nodes = if is_echo { 2 } else { common.processes.count().unwrap_or(common.nodes) };
+    let nodes =
+        if is_echo { 2 } else { common.processes.count().unwrap_or_else(|| common.nodes()) };
     let mut settings = common.settings(nodes)?;
     if !is_echo {
         settings.member = common.processes.membership()?;
@@ -294,7 +297,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
 impl Arguments {
     /// Processes run what is submitted inside of them.
     fn check_processes(&self) -> Result<(), CommandError> {
-        self.common.processes.check()?;
+        self.common.processes.check(self.common.nodes.is_some())?;
         let is_carried = matches!(self.workload, WorkloadArguments::Rpc(_))
             || self.common.processes.starts()
             || self.common.processes.is_member();
@@ -360,6 +363,10 @@ fn with_floor<W: Workload, F: gannet_benchmarks::FloorWorkload>(
 }
 
 impl Common {
+    fn nodes(&self) -> usize {
+        self.nodes.unwrap_or(NODES)
+    }
+
     fn settings(&self, nodes: usize) -> Result<Settings, BenchmarkError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let topology = if self.thread_per_node {

@@ -252,6 +252,12 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("tatp --duration 10", "such as 10s"),
         ("tatp --output /no/such/directory/report", "choose another --output"),
         ("tatp --surely-unknown", "unexpected argument"),
+        ("tatp --processes --transport verbs", "give --trusted-network"),
+        ("tatp --nodes 2 --node 0 --members 127.0.0.1:1", "leave --nodes out"),
+        (
+            "tatp --node 0 --members 127.0.0.1:1 --cluster-key key --trusted-network",
+            "one of --cluster-key and --trusted-network",
+        ),
         ("nothing", "unrecognized subcommand"),
     ] {
         let output = gannet(arguments);
@@ -266,7 +272,10 @@ fn bad_input_is_an_error_that_says_what_to_do() {
 #[test]
 fn a_build_without_verbs_says_so() {
     for (arguments, expected) in [
-        ("tatp --processes --transport verbs", "build it with `--features verbs`"),
+        (
+            "tatp --processes --transport verbs --trusted-network",
+            "build it with `--features verbs`",
+        ),
         ("rpc --transport verbs", "a build with the feature verbs"),
     ] {
         let output = gannet(arguments);

@@ -94,5 +94,9 @@ fn who_waited_in_vain_can_join_later() {
         let error = join(&hasty).err().unwrap();
         assert!(matches!(error, ClusterError::Join(JoinError::Missing { .. })), "{error}");
     }
-    on_each(&memberships, |_, cluster| assert!(cluster.halted().is_none()));
+    on_each(&memberships, |_, cluster| {
+        assert!(cluster.halted().is_none());
+        // Who is first to look does not end before the other has.
+        cluster.meet("the end", String::new()).unwrap();
+    });
 }

@@ -5,6 +5,8 @@
 //! | two transactions each count a range and insert into it | `ranges_that_are_counted_do_not_overflow` |
 //! | two transactions insert one key | `one_of_two_inserts_of_a_key_wins` |
 //! | a key comes and goes between two scans | `what_came_and_went_between_two_scans_is_noticed` |
+//!
+//! What writers would overtake for ever gets through with a guard: `what_a_scan_guards_is_locked_after_its_commit`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ordered {
@@ -13,8 +15,10 @@ mod ordered {
 }
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gannet::{Abort, Coordinator, Deferred, Direction};
+use gannet::{Abort, Coordinator, Deferred, Direction, Place, TableId};
 use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 use ordered::rows::{ALL, assert_sound, open, range, run, scan, set};
 use rand::{RngExt, SeedableRng};
@@ -144,6 +148,98 @@ fn what_was_read_before_the_last_row_is_checked() {
             assert_eq!(reader.commit(coordinator), Ok(()));
         }
     });
+    assert_sound(&cluster);
+}
+
+/// Sets keys, each in a transaction of its own.
+fn set_each(
+    coordinator: &mut Coordinator<'_>,
+    table: TableId,
+    keys: &[&str],
+    value: Option<&[u8]>,
+) -> Vec<Result<(), Abort>> {
+    let set_one = |key: &&str| {
+        let mut transaction = Deferred::new();
+        set(&mut transaction, coordinator, table, key.as_bytes(), value)?;
+        transaction.commit(coordinator)
+    };
+    keys.iter().map(set_one).collect()
+}
+
+/// Waits until another job has set the flag.
+fn wait_for(flag: &AtomicBool, coordinator: &mut Coordinator<'_>) {
+    while !flag.load(Ordering::SeqCst) {
+        coordinator.back_off(1);
+    }
+}
+
+#[test]
+fn what_a_scan_guards_is_locked_after_its_commit() {
+    let (cluster, table) = open(2);
+    let other = cluster.create_ordered_table("others", 100).unwrap();
+    run(&cluster, move |coordinator| set_each(coordinator, table, &["a", "c", "e"], Some(b"")));
+    let flags = Arc::new([const { AtomicBool::new(false) }; 2]);
+    let writers_flags = Arc::clone(&flags);
+    let reader = cluster.spawn(Place { node: 0, worker: 0 }, move |coordinator| {
+        let [is_scanned, is_refused] = &*flags;
+        let mut reader = Deferred::new().guarding();
+        let seen = |reader: &mut Deferred, coordinator: &mut Coordinator<'_>| {
+            scan(reader, coordinator, table, &range("b", "e"), Direction::Ascending).unwrap().len()
+        };
+        assert_eq!(seen(&mut reader, coordinator), 1);
+        is_scanned.store(true, Ordering::SeqCst);
+        wait_for(is_refused, coordinator);
+        assert_eq!(seen(&mut reader, coordinator), 1);
+        reader.commit(coordinator)
+    });
+    let writer = cluster.spawn(Place { node: 1, worker: 1 }, move |coordinator| {
+        let [is_scanned, is_refused] = &*writers_flags;
+        wait_for(is_scanned, coordinator);
+        // In another table nothing is kept from anybody.
+        assert_eq!(set_each(coordinator, other, &["a", "e"], Some(b"new")), [Ok(()), Ok(())]);
+        // A change, an insert, and a deletion.
+        let refused = Err(Abort::Guarded);
+        assert_eq!(set_each(coordinator, table, &["c", "d"], Some(b"new")), [refused, refused]);
+        assert_eq!(set_each(coordinator, table, &["c"], None), [refused]);
+        // What is not in the range shares its buckets.
+        assert_eq!(set_each(coordinator, table, &["x"], Some(b"new")), [refused]);
+        is_refused.store(true, Ordering::SeqCst);
+        // The one that is under way waits for the scan.
+        let mut result = refused;
+        while result == refused {
+            result = set_each(coordinator, table, &["d"], Some(b"new"))[0];
+        }
+        result
+    });
+    assert_eq!(reader.unwrap().wait(), Ok(Ok(())));
+    assert_eq!(writer.unwrap().wait(), Ok(Ok(())));
+    assert_sound(&cluster);
+}
+
+#[test]
+fn a_job_that_ends_guards_nothing() {
+    let (cluster, table) = open(1);
+    let set = move |coordinator: &mut Coordinator<'_>| {
+        set_each(coordinator, table, &["a", "b"], Some(b""))
+    };
+    for panics in [false, true] {
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            let mut reader = Deferred::new().guarding();
+            scan(&mut reader, coordinator, table, &ALL, Direction::Ascending).unwrap();
+            assert!(!panics, "a job that panics while it guards");
+        };
+        let ended = cluster.spawn(Place { node: 0, worker: 0 }, job).unwrap().wait();
+        assert_eq!(ended.is_err(), panics);
+        assert_eq!(run(&cluster, set), [Ok(()), Ok(())]);
+    }
+    // A transaction that guards and writes after all does not wait for itself.
+    let written = run(&cluster, move |coordinator| {
+        let mut transaction = Deferred::new().guarding();
+        scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending).unwrap();
+        transaction.delete(table, b"a".to_vec());
+        transaction.commit(coordinator)
+    });
+    assert_eq!(written, Ok(()));
     assert_sound(&cluster);
 }
 

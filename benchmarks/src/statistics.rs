@@ -52,7 +52,7 @@ impl Reason {
 impl From<Abort> for Reason {
     fn from(abort: Abort) -> Self {
         match abort {
-            Abort::Locked => Self::Locked,
+            Abort::Locked | Abort::Guarded => Self::Locked,
             Abort::Changed => Self::Changed,
             Abort::TableFull { .. } => Self::TableFull,
             Abort::Requested => Self::Application,

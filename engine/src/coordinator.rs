@@ -8,11 +8,15 @@ use std::rc::Rc;
 
 use gannet_rpc::{Clock, is_cancel};
 
+use crate::node::TableId;
 use crate::outcome::{Abort, Outcome};
 use crate::transaction::Transaction;
+use crate::transaction::guard::Guard;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
+/// The same while another transaction guards what it wants to change, which may take seconds.
+const GUARDED_ATTEMPTS_MAX: u32 = 20_000;
 /// Longest first wait after a conflict; it doubles with each further one.
 const BACKOFF_NS_MIN: u64 = 2_000;
 /// Longest wait after a conflict.
@@ -24,11 +28,13 @@ pub struct Coordinator<'s> {
     clock: Rc<dyn Clock>,
     /// State of the generator behind the backoff.
     random: u64,
+    /// What keeps others from changing tables that are read here.
+    guards: Vec<Guard>,
 }
 
 impl<'s> Coordinator<'s> {
     pub(crate) fn new(transaction: Transaction<'s>, clock: Rc<dyn Clock>, seed: u64) -> Self {
-        Self { transaction, clock, random: seed }
+        Self { transaction, clock, random: seed, guards: Vec::new() }
     }
 
     /// Starts a transaction; one that is still open is aborted.
@@ -69,7 +75,7 @@ impl<'s> Coordinator<'s> {
         &mut self,
         mut body: impl FnMut(&mut Transaction<'s>) -> Result<T, E>,
     ) -> Outcome<T, E> {
-        let mut attempt = 0;
+        let (mut conflicting, mut guarded) = (0, 0);
         loop {
             let transaction = self.begin();
             let conflict = match catch_unwind(AssertUnwindSafe(|| body(transaction))) {
@@ -88,11 +94,15 @@ impl<'s> Coordinator<'s> {
                     Err(abort) => abort,
                 },
             };
-            attempt += 1;
-            if attempt == ATTEMPTS_MAX || !conflict.is_conflict() {
+            let (attempts, attempts_max) = match conflict {
+                Abort::Guarded => (&mut guarded, GUARDED_ATTEMPTS_MAX),
+                _ => (&mut conflicting, ATTEMPTS_MAX),
+            };
+            *attempts += 1;
+            if *attempts == attempts_max || !conflict.is_conflict() {
                 return Outcome::Aborted(conflict);
             }
-            self.back_off(attempt);
+            self.back_off(*attempts);
         }
     }
 
@@ -130,9 +140,29 @@ impl<'s> Coordinator<'s> {
         self.transaction.sleep_until(until);
     }
 
-    /// Aborts what a job left open, and waits for the next job.
+    /// Keeps others from locking rows of an ordered table, until [`Self::release_guards`] or the end of the job.
+    ///
+    /// # Errors
+    /// [`Abort::NoSuchTable`] for a table without order.
+    pub(crate) fn guard(&mut self, table: TableId) -> Result<(), Abort> {
+        if self.guards.iter().all(|guard| guard.table != table) {
+            let guard = self.begin().set_guard(table)?;
+            self.guards.push(guard);
+        }
+        Ok(())
+    }
+
+    /// Lets others lock what was guarded; between transactions.
+    pub(crate) fn release_guards(&mut self) {
+        for guard in self.guards.drain(..) {
+            self.transaction.release_guard(&guard);
+        }
+    }
+
+    /// Ends what a job left open.
     pub(crate) fn finish_job(&mut self) {
         self.transaction.abort();
+        self.release_guards();
     }
 
     pub(crate) fn wait_for_job(&mut self) {

@@ -11,6 +11,7 @@
 //!
 //! *Source*: `architecture.md`, "Transactions": lock mode *at commit*; the commit is FaSST's, section 5.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -24,6 +25,8 @@ use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPag
 
 /// Attempts to read what others are changing, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
+/// Waits of a commit for a transaction that guards what it changes, before the conflict is reported: about 100 ms.
+const GUARD_WAITS_MAX: u32 = 200;
 
 /// Part of a scan's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +65,8 @@ pub struct Deferred {
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
     leaves: Vec<LeafObservation>,
+    /// Whether tables are guarded before they are scanned.
+    guards_scans: bool,
     /// Keys that were read and are not there.
     absent: BTreeSet<(TableId, Vec<u8>)>,
     writes: BTreeMap<TableId, BTreeMap<Vec<u8>, Write>>,
@@ -75,6 +80,17 @@ impl Deferred {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Keeps others from changing the tables that it scans, from the first scan to its commit: for a transaction that writes
+    /// nothing and has failed some times because others were faster. They wait, so it had better be short.
+    ///
+    /// It waits for nobody, and is validated like any other. After an attempt that ended in a conflict, what it guards is
+    /// still guarded, so that the next attempt meets nobody any more: run it again. The coordinator's next transaction that
+    /// does not guard, and the end of its job, give the tables back.
+    #[must_use]
+    pub fn guarding(self) -> Self {
+        Self { guards_scans: true, ..self }
     }
 
     /// The values of some keys, in their order, own changes included: one round trip, or none if this
@@ -141,6 +157,9 @@ impl Deferred {
         direction: Direction,
         limit: usize,
     ) -> Result<Page, Abort> {
+        if self.guards_scans {
+            coordinator.guard(table)?;
+        }
         let page = retried(coordinator, |coordinator| {
             coordinator.begin().scan(table, range, direction, limit)
         });
@@ -257,6 +276,20 @@ impl Deferred {
         self.write(table, key, None);
     }
 
+    /// Adds a key at commit, which fails with [`Abort::Changed`] if the key is there already: nobody needs to have read
+    /// that it is not. Returns whether that is done, rather than the key one that this transaction has written before.
+    pub fn insert(&mut self, table: TableId, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let Entry::Vacant(vacant) = self.writes.entry(table).or_default().entry(key) else {
+            return false;
+        };
+        self.written_bytes += vacant.key().len() + value.len();
+        if let Some(undo) = &mut self.undo {
+            undo.push(Undo { table, key: vacant.key().clone(), before: None });
+        }
+        vacant.insert(Write { existed: false, value: Some(value) });
+        true
+    }
+
     fn write(&mut self, table: TableId, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.written_bytes += key.len() + value.as_ref().map_or(0, Vec::len);
         let writes = self.writes.entry(table).or_default();
@@ -314,29 +347,52 @@ impl Deferred {
     /// # Errors
     /// Why nothing was written; [`Abort::is_conflict`] tells whether to run the transaction again.
     pub fn commit(&mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
-        let Self { mut observations, ends_in_latest, mut leaves, writes, .. } =
-            std::mem::take(self);
+        let mut taken = std::mem::take(self);
         // In order they go to their places without moving others.
-        leaves.sort_unstable_by_key(LeafObservation::place);
-        if writes.values().all(BTreeMap::is_empty) {
-            if ends_in_latest && leaves.is_empty() {
-                observations.pop();
+        taken.leaves.sort_unstable_by_key(LeafObservation::place);
+        if taken.writes.values().all(BTreeMap::is_empty) {
+            let guards = taken.guards_scans;
+            let result = taken.revalidate(coordinator);
+            if result.is_ok() || !guards {
+                coordinator.release_guards();
             }
-            if observations.is_empty() && leaves.is_empty() {
-                return Ok(());
-            }
-            observations.sort_unstable_by_key(|seen| (seen.table, seen.partition));
-            let transaction = coordinator.begin();
-            leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
-            return transaction.revalidate(&observations);
+            return result;
         }
-        observations.sort_unstable();
-        observations.dedup();
+        // Its own would keep it waiting, too.
+        coordinator.release_guards();
+        taken.observations.sort_unstable();
+        taken.observations.dedup();
+        let mut waits = 0;
+        loop {
+            match taken.write_all(coordinator) {
+                Err(Abort::Guarded) if waits < GUARD_WAITS_MAX => waits += 1,
+                result => return result,
+            }
+            coordinator.back_off(u32::MAX);
+        }
+    }
+
+    /// Ends a transaction that writes nothing.
+    fn revalidate(mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
+        if self.ends_in_latest && self.leaves.is_empty() {
+            self.observations.pop();
+        }
+        if self.observations.is_empty() && self.leaves.is_empty() {
+            return Ok(());
+        }
+        self.observations.sort_unstable_by_key(|seen| (seen.table, seen.partition));
         let transaction = coordinator.begin();
-        observations.into_iter().for_each(|seen| transaction.observe(seen));
-        leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
+        self.leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
+        transaction.revalidate(&self.observations)
+    }
+
+    /// Locks, validates and commits.
+    fn write_all(&self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
+        let transaction = coordinator.begin();
+        self.observations.iter().for_each(|seen| transaction.observe(*seen));
+        self.leaves.iter().for_each(|leaf| transaction.observe_leaf(*leaf));
         let writes =
-            writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));
+            self.writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));
         let mut numbered = Vec::new();
         for (table, (key, write)) in writes {
             let change = match (write.existed, &write.value) {

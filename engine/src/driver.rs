@@ -4,8 +4,9 @@
 //! crossing cores, and no thread waits for one that is not running. With a topology of a core per
 //! node each worker has a thread of its own.
 //!
-//! An idle thread polls for some microseconds and then sleeps until a packet or a job arrives. Clients outside often
-//! share the cores: a thread that polled for long would keep them from sending what it waits for.
+//! An idle thread polls for some microseconds and then sleeps until a packet or a job arrives; before that it goes on for a
+//! while if nobody else wants its core (`yielding.rs`). Clients outside often share the cores: a thread that polled for long
+//! would keep them from sending what it waits for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -23,8 +24,9 @@ use gannet_storage::{CommitLog, LogObserver};
 use crate::node::Node;
 use crate::statistics::Board;
 use crate::worker::{Job, Worker, WorkerParts};
+use crate::yielding::Yielding;
 
-/// Polls that find nothing before a thread sleeps.
+/// Polls that find nothing before a thread lets others have its core, or sleeps.
 const IDLE_POLLS_MAX: u32 = 50;
 /// Polls between two times that a thread writes its statistics; it also does before it sleeps.
 const POLLS_PER_REPORT: u32 = 4_096;
@@ -176,6 +178,7 @@ fn poll_until_closed<P: Port>(
     let mut polls = 0_u32;
     let mut idle_polls = 0;
     let mut counted_out = false;
+    let mut yielding = Yielding::default();
     loop {
         polls = polls.wrapping_add(1);
         if polls.is_multiple_of(POLLS_PER_REPORT) {
@@ -209,11 +212,13 @@ fn poll_until_closed<P: Port>(
             }
         }
         idle_polls += 1;
-        if idle_polls > IDLE_POLLS_MAX && !shared.busy_poll {
+        if shared.busy_poll || idle_polls <= IDLE_POLLS_MAX {
+            yielding = Yielding::default();
+            std::hint::spin_loop();
+        } else if !yielding.yields(now_ns) {
             report(workers);
             sleep::<P>(workers, parking, now_ns);
         }
-        std::hint::spin_loop();
     }
 }
 

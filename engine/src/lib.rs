@@ -32,13 +32,14 @@ pub mod simulation;
 mod statistics;
 mod transaction;
 mod worker;
+mod yielding;
 
 pub use clients::{
     Client, ClientError, ClientOptions, Clients, Gateway, GatewayError, GatewayOptions, Key,
     RemoteTransaction,
 };
 pub use cluster::{Cluster, ClusterError, ClusterOptions, Place, Topology};
-pub use completion::{Completion, Lost};
+pub use completion::{Completion, Lost, block_on};
 pub use configuration::Configuration;
 pub use coordinator::Coordinator;
 pub use deferred::{Deferred, Page, Savepoint};

@@ -11,6 +11,10 @@ pub enum Abort {
     /// Another transaction held a bucket that this one read or wanted to lock. Retry.
     #[error("a row is locked by another transaction; retry")]
     Locked,
+    /// A row that this one wanted to lock is in a table that a transaction guards, because it was overtaken too often. Retry,
+    /// after a while.
+    #[error("a transaction that reads keeps others from changing the table; retry")]
+    Guarded,
     /// A bucket that this transaction read has changed since. Retry.
     #[error("a row that was read has changed since; retry")]
     Changed,
@@ -91,7 +95,7 @@ impl Abort {
     #[must_use]
     pub fn is_conflict(self) -> bool {
         match self {
-            Self::Locked | Self::Changed => true,
+            Self::Locked | Self::Guarded | Self::Changed => true,
             Self::NotFound { .. }
             | Self::Exists { .. }
             | Self::TableFull { .. }

@@ -9,6 +9,7 @@
 //!                then for each bucket: u32 bucket | u64 version
 //! UNLOCK         u16 table | u16 partition | u32 bucket      | u64 key     | u64 owner | row key
 //! SCAN           u16 table | u16 partition | u32 rows        | u64 shape   | u64 owner | from | to
+//! GUARD, UNGUARD u16 table | u16 partition | u32 0           | u64 0       | u64 owner
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
 //! LOG_PART       u32 epoch | u16 node | u16 worker | u64 counter | u64 coroutine
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
@@ -36,6 +37,8 @@ pub(crate) const VALIDATE_LEAF: u16 = 8;
 pub(crate) const SCAN: u16 = 9;
 pub(crate) const LOG_PART: u16 = 10;
 pub(crate) const VALIDATE_MANY: u16 = 11;
+pub(crate) const GUARD: u16 = 12;
+pub(crate) const UNGUARD: u16 = 13;
 
 /// Modes of LOCK.
 pub(crate) const UPDATE: u16 = 1;
@@ -60,7 +63,7 @@ pub(crate) const PART_BYTES_MAX: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Status {
-    /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK: done, now or before. VALIDATE: unchanged, all of them.
+    /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK, GUARD, UNGUARD: done, now or before. VALIDATE: unchanged, all of them.
     Done = 1,
     /// READ: found, with version and value.
     Found = 2,
@@ -84,6 +87,8 @@ pub(crate) enum Status {
     Postponed = 11,
     /// SCAN: there may be more rows in the range behind those of the answer.
     More = 12,
+    /// LOCK: a transaction that reads guards the partition.
+    Guarded = 13,
 }
 
 impl Status {
@@ -101,6 +106,7 @@ impl Status {
             9 => Self::Gap,
             11 => Self::Postponed,
             12 => Self::More,
+            13 => Self::Guarded,
             _ => Self::Refused,
         }
     }
@@ -278,7 +284,7 @@ mod tests {
         encode_part(&part, &mut bytes);
         assert_eq!(decode_part(&bytes), Some(part));
         assert_eq!(decode_part(&bytes[..PART_HEADER_BYTES - 1]), None);
-        for status in 1..=12 {
+        for status in 1..=13 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }
     }

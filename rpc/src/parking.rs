@@ -23,7 +23,8 @@ use crate::ring::memory::SharedWord;
 
 const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
-/// Somebody is about to wake the thread; others do, too, as that process may end before.
+/// Somebody is about to wake the thread, whom others of the process leave it to. Those of other processes do it, too, as that
+/// process may end before.
 const WAKING: u32 = 2;
 
 /// What a thread and its wakers share.
@@ -49,6 +50,10 @@ impl Word {
             #[cfg(not(loom))]
             Self::Mapped(word) => word,
         }
+    }
+
+    fn is_of_several_processes(&self) -> bool {
+        !matches!(self, Self::Own(_))
     }
 
     fn flags(&self) -> futex::Flags {
@@ -176,9 +181,11 @@ impl Shared {
                 // Relaxed: whoever wakes up looks at everything. The word changes, so that a thread
                 // that is about to block does not.
                 let word = self.word.get();
-                let _ =
+                let first =
                     word.compare_exchange(SLEEPING, WAKING, Ordering::Relaxed, Ordering::Relaxed);
-                let _ = futex::wake(word, self.word.flags(), 1);
+                if first.is_ok() || self.word.is_of_several_processes() {
+                    let _ = futex::wake(word, self.word.flags(), 1);
+                }
             }
         }
     }

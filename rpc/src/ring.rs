@@ -262,11 +262,13 @@ impl ConsumerSet {
     }
 
     /// Rings from which nothing is taken any more.
+    #[cfg(not(loom))]
     pub(crate) fn broken(&self) -> usize {
         self.consumers.iter().filter(|consumer| consumer.is_broken).count()
     }
 
     /// Whether a packet waits.
+    #[cfg(not(loom))]
     pub(crate) fn has_packets(&self) -> bool {
         // Acquire: as in take().
         let waits = |consumer: &Consumer| {

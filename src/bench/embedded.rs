@@ -29,6 +29,10 @@ fn failure(error: SqlError) -> SqlFailure {
 impl SqlConnector for Embedded {
     type Connection = EmbeddedConnection;
 
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, BenchmarkError> {
+        Ok(gannet_engine::block_on(future))
+    }
+
     fn connect(&self) -> impl Future<Output = Result<EmbeddedConnection, SqlFailure>> {
         let session = self.database.session("benchmark");
         std::future::ready(Ok(EmbeddedConnection { session, statements: Vec::new() }))

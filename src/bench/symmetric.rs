@@ -30,7 +30,7 @@ pub(super) struct Processes {
     #[arg(long, global = true, value_delimiter = ',', requires = "transport")]
     rdma_device: Vec<String>,
     /// Leave packets unencrypted, as on a network that only the cluster uses.
-    #[arg(long, global = true, conflicts_with = "cluster_key")]
+    #[arg(long, global = true)]
     trusted_network: bool,
     /// Be this node, from 0, and run the same command for each of the others, here or on other hosts.
     #[arg(long, global = true, requires = "members")]
@@ -62,11 +62,24 @@ pub(crate) enum ProcessesError {
         "give --cluster-key, a file of 64 hexadecimal digits, or --trusted-network if nobody else is on the network"
     )]
     NoKey,
+    #[error("give one of --cluster-key and --trusted-network")]
+    KeyAndTrust,
+    #[error(
+        "packets over RDMA are neither encrypted nor authenticated: give --trusted-network if only trusted hosts are on \
+         its network; a --cluster-key beside it authenticates what nodes say by TCP"
+    )]
+    OpenRdma,
+    #[error("the nodes are those of --members: leave --nodes out")]
+    Nodes,
 }
 
 impl Processes {
-    /// Options that would have no effect are refused.
-    pub(super) fn check(&self) -> Result<(), ProcessesError> {
+    /// Options that would have no effect are refused; `has_nodes`: whether a number of nodes is given.
+    pub(super) fn check(&self, has_nodes: bool) -> Result<(), ProcessesError> {
+        // A process that another has started has that one's options, too.
+        if has_nodes && !self.members.is_empty() && !self.processes {
+            return Err(ProcessesError::Nodes);
+        }
         if !self.rdma_device.is_empty() && self.transport != Some(TransportName::Verbs) {
             return Err(ProcessesError::Rdma);
         }
@@ -106,19 +119,28 @@ impl Processes {
     /// This process's place among them.
     pub(super) fn membership(&self) -> Result<Option<Membership>, ProcessesError> {
         let Some(node) = self.node else { return Ok(None) };
-        if self.cluster_key.is_none() && !self.trusted_network {
-            return Err(ProcessesError::NoKey);
-        }
         Ok(Some(Membership {
             node,
             transport: self.transport.map_or_else(Transport::default, Transport::from),
             addresses: self.members.clone(),
-            key: self.cluster_key.as_deref().map(ClusterKey::read).transpose()?,
+            key: self.key()?,
             cluster: "benchmark".to_owned(),
             mtu: None,
             rdma: self.rdma_port(node),
             join_timeout: JOIN_TIMEOUT,
         }))
+    }
+
+    /// What the nodes' talk, and packets over UDP, are sealed with.
+    fn key(&self) -> Result<Option<ClusterKey>, ProcessesError> {
+        let is_verbs = self.transport == Some(TransportName::Verbs);
+        match &self.cluster_key {
+            _ if is_verbs && !self.trusted_network => Err(ProcessesError::OpenRdma),
+            Some(_) if self.trusted_network && !is_verbs => Err(ProcessesError::KeyAndTrust),
+            Some(path) => Ok(Some(ClusterKey::read(path)?)),
+            None if self.trusted_network => Ok(None),
+            None => Err(ProcessesError::NoKey),
+        }
     }
 
     /// The RDMA devices that nodes take in turn.

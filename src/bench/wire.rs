@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use futures_util::SinkExt;
+use gannet_benchmarks::BenchmarkError;
 use gannet_benchmarks::sql::{SqlConnection, SqlConnector, SqlFailure, SqlRows, SqlValue, Target};
 use gannet_frontend::ServerAddress;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
@@ -54,6 +55,11 @@ fn failure(error: &tokio_postgres::Error) -> SqlFailure {
 
 impl SqlConnector for Server {
     type Connection = WireConnection;
+
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, BenchmarkError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        Ok(runtime.map_err(BenchmarkError::Runtime)?.block_on(future))
+    }
 
     async fn connect(&self) -> Result<WireConnection, SqlFailure> {
         let (client, connection) =

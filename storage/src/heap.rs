@@ -17,6 +17,7 @@ use std::cell::Cell;
 
 use crate::arena::{Arena, Quota};
 use crate::bucket::{Bucket, Slot};
+use crate::guard::Guards;
 use crate::lock::{Lock, LockMode};
 use crate::ordered_index::{LeafChange, LeafVersion, OrderedIndex};
 use crate::owner::Owner;
@@ -68,8 +69,8 @@ impl<'a> RowKey<'a> {
 /// What a heap table has beside its buckets on one node.
 pub(crate) struct Heap {
     slab: Slab,
-    /// By partition: the index of those that this node holds, in an ordered table.
-    indexes: Box<[Option<OrderedIndex>]>,
+    /// By partition: what those that this node holds have in an ordered table.
+    ordered: Box<[Option<(OrderedIndex, Guards)>]>,
 }
 
 /// A row in its block.
@@ -156,12 +157,18 @@ fn padded_words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl Heap {
-    pub(crate) fn new(indexes: impl Iterator<Item = Option<OrderedIndex>>) -> Self {
-        Self { slab: Slab::new(), indexes: indexes.collect() }
+    /// `is_ordered`: by partition, whether its keys are in order.
+    pub(crate) fn new(is_ordered: impl Iterator<Item = bool>) -> Self {
+        let ordered = |is_ordered: bool| is_ordered.then(|| (OrderedIndex::new(), Guards::new()));
+        Self { slab: Slab::new(), ordered: is_ordered.map(ordered).collect() }
     }
 
     pub(crate) fn index(&self, partition: u16) -> Option<&OrderedIndex> {
-        self.indexes.get(usize::from(partition))?.as_ref()
+        self.ordered.get(usize::from(partition))?.as_ref().map(|(index, _)| index)
+    }
+
+    pub(crate) fn guards(&self, partition: u16) -> Option<&Guards> {
+        self.ordered.get(usize::from(partition))?.as_ref().map(|(_, guards)| guards)
     }
 
     fn find<'a>(

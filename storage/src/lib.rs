@@ -19,6 +19,7 @@ mod bucket_update;
 mod commit_log;
 mod commit_record;
 mod error;
+mod guard;
 mod heap;
 mod iterate;
 mod load;

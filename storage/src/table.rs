@@ -9,7 +9,6 @@ use crate::bucket::{
 use crate::error::StorageError;
 use crate::heap::Heap;
 use crate::location::{Location, Partitioning};
-use crate::ordered_index::OrderedIndex;
 
 /// Largest value of a fixed table, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
@@ -196,8 +195,8 @@ impl Table {
                 limit,
             }
         })?;
-        let index = |&held: &bool| (held && layout.is_ordered).then(OrderedIndex::new);
-        let heap = layout.is_heap.then(|| Heap::new(held.iter().map(index)));
+        let is_ordered = held.iter().map(|held| *held && layout.is_ordered);
+        let heap = layout.is_heap.then(|| Heap::new(is_ordered));
         let mut next = first;
         let partitions = held
             .iter()

@@ -13,6 +13,7 @@ mod jdbc;
 mod limits;
 mod malformed;
 mod nodes;
+mod overtaken;
 mod process;
 mod security;
 mod simple;

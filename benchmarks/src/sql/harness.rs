@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::runtime::Runtime;
 
 use super::{SqlConnection, SqlConnector, SqlFailure, SqlWorkload, Target};
 use crate::check::Check;
@@ -61,10 +60,10 @@ pub fn run_sql<W: SqlWorkload, C: SqlConnector>(
     let load = load(workload, connector)?;
     let (statistics, seconds, failure) = measure(workload, connector, settings, &progress)?;
     progress.say("verifying".to_owned());
-    let mut checks = runtime()?.block_on(async {
+    let mut checks = connector.block_on(async {
         let mut connection = connector.connect().await?;
         workload.verify(&mut connection, &statistics.whole).await
-    })?;
+    })??;
     checks.extend(connector.verify());
     if let Some(failure) = failure {
         checks.push(Check::new("no statement fails", false, failure.to_string()));
@@ -113,16 +112,9 @@ fn all_settings(
     all
 }
 
-/// A runtime for the connections of one thread.
-fn runtime() -> Result<Runtime, BenchmarkError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchmarkError::Runtime)
-}
-
 /// Calls `client` for every client, on as many threads as there are for them, and gives what `end` gives on each thread.
 fn on_threads<T: Send, F: Future<Output = Result<(), SqlFailure>>>(
+    connector: &impl SqlConnector,
     settings: &SqlSettings,
     client: impl Fn(usize, usize) -> F + Sync,
     end: impl Fn() -> T + Sync,
@@ -133,14 +125,14 @@ fn on_threads<T: Send, F: Future<Output = Result<(), SqlFailure>>>(
             .map(|thread| {
                 let own = (thread..settings.clients).step_by(settings.client_threads);
                 scope.spawn(move || {
-                    runtime()?.block_on(async {
+                    connector.block_on(async {
                         let mut clients: FuturesUnordered<_> =
                             own.map(|number| client(thread, number)).collect();
                         while let Some(result) = clients.next().await {
                             result?;
                         }
                         Ok(end())
-                    })
+                    })?
                 })
             })
             .collect();
@@ -157,7 +149,7 @@ fn load<W: SqlWorkload, C: SqlConnector>(
     connector: &C,
 ) -> Result<Load, BenchmarkError> {
     let start = now();
-    let rows = runtime()?.block_on(async {
+    let rows = connector.block_on(async {
         let mut connection = connector.connect().await?;
         for statement in workload.schema() {
             connection.run(&statement).await?;
@@ -165,7 +157,7 @@ fn load<W: SqlWorkload, C: SqlConnector>(
         let rows = workload.load(&mut connection).await?;
         connection.run("ANALYZE").await?;
         Ok::<_, SqlFailure>(rows)
-    })?;
+    })??;
     Ok(Load {
         seconds: start.elapsed().as_secs_f64(),
         rows,
@@ -199,7 +191,7 @@ fn measure<W: SqlWorkload, C: SqlConnector>(
                 }
                 Ok(())
             };
-            on_threads(settings, run, statistics::take)
+            on_threads(connector, settings, run, statistics::take)
         });
         if let Limit::Duration(duration) = settings.limit {
             wait(settings.warmup, "warming up", control, progress);

@@ -22,7 +22,7 @@ pub use single::{Operation, SingleStatements, copy_data};
 
 use crate::check::Check;
 use crate::statistics::Totals;
-use crate::workload::{Profile, Ran, Random, Result as Outcome};
+use crate::workload::{BenchmarkError, Profile, Ran, Random, Result as Outcome};
 
 /// A parameter of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +110,12 @@ pub trait SqlConnection {
 pub trait SqlConnector: Sync {
     /// Its connections.
     type Connection: SqlConnection;
+
+    /// Runs on this thread what its connections do.
+    ///
+    /// # Errors
+    /// [`BenchmarkError::Runtime`] if the thread cannot wait for them.
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, BenchmarkError>;
 
     /// Opens a connection at the isolation level SERIALIZABLE.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, SqlFailure>>;

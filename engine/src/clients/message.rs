@@ -127,7 +127,7 @@ pub(super) enum AbortCode {
 impl AbortCode {
     fn of(abort: Abort) -> Option<Self> {
         Some(match abort {
-            Abort::Locked => Self::Locked,
+            Abort::Locked | Abort::Guarded => Self::Locked,
             Abort::Changed => Self::Changed,
             Abort::TableFull { table } => Self::TableFull { table },
             Abort::TooLarge { bytes, max } => {

@@ -297,7 +297,13 @@ impl Members {
         let mut state = self.shared.lock();
         state.arrived.entry(point).or_default().insert(own, (what.clone(), said));
         loop {
-            if state.arrived.get(&point).is_some_and(|all| all.len() == self.incarnations.len()) {
+            let all = state.arrived.entry(point).or_default();
+            // Whoever does something else may have ended already because of it: that is why, and not that it has gone.
+            if let Some((node, (other, _))) = all.iter().find(|(_, (other, _))| *other != what) {
+                let (node, other) = (*node, other.clone());
+                return Err(JoinError::Different { own: what, node, other });
+            }
+            if all.len() == self.incarnations.len() {
                 break;
             }
             if let Some(reason) = &state.halted {
@@ -316,10 +322,6 @@ impl Members {
             }
         }
         let all = state.arrived.remove(&point).unwrap_or_default();
-        if let Some((node, (other, _))) = all.iter().find(|(_, (other, _))| *other != what) {
-            let (node, other) = (*node, other.clone());
-            return Err(JoinError::Different { own: what, node, other });
-        }
         Ok(all.into_values().map(|(_, said)| said).collect())
     }
 

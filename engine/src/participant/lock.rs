@@ -51,6 +51,9 @@ impl Participant {
         };
         let change = (mode, request.bucket as usize);
         let (table, key) = (self.table(prepared.table), Self::row_key(prepared, payload));
+        if table.guard_count(table.locate(key.hash()).partition) > 0 {
+            return response.push(Status::Guarded as u16);
+        }
         let (lock, leaf) = table.lock_row(prepared.place, key, prepared.owner, change);
         let (status, version) = match lock {
             Lock::Granted { version } => (Status::Granted, version),

@@ -4,6 +4,7 @@
 //! partition or bucket that is not here is refused and counted, never trusted.
 
 mod backup;
+mod guard;
 mod lock;
 mod log;
 mod primary;
@@ -188,6 +189,8 @@ pub(crate) enum Action {
     Unlock,
     Scan,
     ValidateLeaf,
+    Guard,
+    Unguard,
     Refuse,
 }
 
@@ -251,6 +254,12 @@ impl Handler for Participant {
             (request::VALIDATE_LEAF, _) if rest.is_empty() => {
                 self.partition_target(Action::ValidateLeaf, &request)
             }
+            (request::GUARD, _) if rest.is_empty() => {
+                self.partition_target(Action::Guard, &request)
+            }
+            (request::UNGUARD, _) if rest.is_empty() => {
+                self.partition_target(Action::Unguard, &request)
+            }
             _ => Prepared::REFUSED,
         }
     }
@@ -271,6 +280,8 @@ impl Handler for Participant {
             | Action::LogPart
             | Action::Scan
             | Action::ValidateLeaf
+            | Action::Guard
+            | Action::Unguard
             | Action::Refuse => {}
         }
     }
@@ -291,6 +302,8 @@ impl Handler for Participant {
             Action::Unlock => self.unlock(&prepared, payload, response),
             Action::Scan => self.scan(payload, response),
             Action::ValidateLeaf => self.validate_leaf(payload, response),
+            Action::Guard => self.guard(payload, response),
+            Action::Unguard => self.unguard(payload, response),
             Action::Refuse => self.refuse(response),
         }
     }

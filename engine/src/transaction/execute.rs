@@ -87,6 +87,7 @@ impl Transaction<'_> {
                     continue;
                 }
                 Status::Locked
+                | Status::Guarded
                 | Status::Full
                 | Status::Refused
                 | Status::Done
@@ -94,7 +95,12 @@ impl Transaction<'_> {
                 | Status::Changed
                 | Status::Gap => {
                     failed = failed.or(Some((status, row.table)));
-                    RowState::Failed
+                    // What was granted before it was asked for again is still held, and has to be released.
+                    if row.state == RowState::Granted {
+                        RowState::Granted
+                    } else {
+                        RowState::Failed
+                    }
                 }
             };
             let Some((version, value)) = answer.payload.split_first_chunk::<VERSION_BYTES>() else {
@@ -117,6 +123,7 @@ impl Transaction<'_> {
                 Status::Full => Abort::TableFull { table },
                 Status::Refused => Abort::NoSuchTable { table },
                 Status::Changed => Abort::Changed,
+                Status::Guarded => Abort::Guarded,
                 _ => Abort::Locked,
             });
         }

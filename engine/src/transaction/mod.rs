@@ -17,6 +17,7 @@ mod abort;
 mod backup;
 mod buckets;
 mod execute;
+pub(crate) mod guard;
 mod heap;
 mod here;
 mod log;

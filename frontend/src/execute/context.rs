@@ -44,6 +44,8 @@ pub(crate) struct Context<'c, 's> {
     pub(crate) parameters: &'c [Value],
     /// The run of the statement, counted from 1.
     pub(crate) attempt: u32,
+    /// Whether the statement commits by itself, and is run again if that fails.
+    pub(crate) commits: bool,
     pub(crate) round_trips: u64,
     memory_bytes: usize,
     outer: Row,
@@ -76,6 +78,7 @@ impl<'c, 's> Context<'c, 's> {
             resources,
             parameters,
             attempt: 1,
+            commits: false,
             round_trips: 0,
             memory_bytes: 0,
             outer: Vec::new(),
@@ -155,6 +158,21 @@ impl<'c, 's> Context<'c, 's> {
 
     /// Sets a key that was read.
     pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
+        Self::check_sizes(&key, &value)?;
+        self.transaction.deferred.put(self.resources.database.table, key, value);
+        self.check_written()
+    }
+
+    /// Adds a key that was not read; whether the transaction has not written it before. Commit finds out whether others
+    /// have, and the statement is run again.
+    pub(crate) fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<bool, Failure> {
+        Self::check_sizes(&key, &value)?;
+        let is_new = self.transaction.deferred.insert(self.resources.database.table, key, value);
+        self.check_written()?;
+        Ok(is_new)
+    }
+
+    fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Failure> {
         for (what, bytes, max) in [
             ("primary key or index entry", key.len(), KEY_BYTES_MAX),
             ("row", value.len(), HEAP_VALUE_BYTES_MAX),
@@ -164,8 +182,7 @@ impl<'c, 's> Context<'c, 's> {
                 return Err(SqlError::new("54000", message).into());
             }
         }
-        self.transaction.deferred.put(self.resources.database.table, key, value);
-        self.check_written()
+        Ok(())
     }
 
     /// Removes a key that was read.

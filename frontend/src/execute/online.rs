@@ -54,7 +54,7 @@ pub(crate) fn run(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<Output, Failure> {
-    let begin = || Transaction::new(Arc::clone(catalog));
+    let begin = |_| Transaction::new(Arc::clone(catalog));
     let (output, build) = alone(coordinator, resources, &[], begin, |context| {
         let declared = declare(definition, context);
         context.checked(declared)
@@ -77,7 +77,7 @@ fn with_newest(
     change: impl Fn(&mut Context<'_, '_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     loop {
-        let begin = || Transaction::new(resources.database.catalog());
+        let begin = |_| Transaction::new(resources.database.catalog());
         match alone(coordinator, resources, &[], begin, &change) {
             Err(Failure::StaleCatalog) => resources.database.reload(coordinator)?,
             result => return result,
@@ -99,7 +99,7 @@ fn fill(
     let table = catalog.table_numbered(id).ok_or_else(changed_meanwhile)?;
     let mut rest = Some(whole(table));
     while let Some(range) = rest {
-        let begin = || Transaction::part_of(Arc::clone(&catalog));
+        let begin = |_| Transaction::part_of(Arc::clone(&catalog));
         rest = alone(coordinator, resources, &[], begin, |context| {
             fill_page(build, table, &range, context)
         })?;

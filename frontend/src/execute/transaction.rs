@@ -17,6 +17,8 @@ use crate::value::Value;
 
 /// Runs of a transaction before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
+/// Runs of a query that others may overtake; then they wait for it.
+pub(crate) const OVERTAKEN_MAX: u32 = 3;
 /// Keys that are removed at a time.
 const CLEARED_KEYS: usize = 1_000;
 
@@ -71,6 +73,11 @@ impl Transaction {
     /// Empties a storage once this transaction has committed.
     pub(crate) fn drop_storage(&mut self, storage: u32) {
         self.dropped.insert(Stored { storage, index: None });
+    }
+
+    /// One that writes nothing, and keeps others from writing while it scans; see [`Deferred::guarding`].
+    pub(crate) fn guarding(self) -> Self {
+        Self { deferred: self.deferred.guarding(), ..self }
     }
 
     /// One that writes part of what another transaction has created, which depends on that catalog already.
@@ -177,7 +184,7 @@ impl Drop for Filled {
     }
 }
 
-/// Runs work as a transaction of its own until it commits; [`Failure::StaleCatalog`] if the catalog has changed.
+/// Runs work as a transaction of its own, which `begin` makes for each attempt, until it commits; [`Failure::StaleCatalog`] if the catalog has changed.
 ///
 /// # Errors
 /// Those of the last run.
@@ -185,13 +192,13 @@ pub(crate) fn alone<T>(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
     parameters: &[Value],
-    begin: impl Fn() -> Transaction,
+    begin: impl Fn(u32) -> Transaction,
     work: impl Fn(&mut Context<'_, '_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     retried(coordinator, |coordinator, attempt| {
-        let mut transaction = begin();
+        let mut transaction = begin(attempt);
         let mut context = Context::new(coordinator, &mut transaction, resources, parameters);
-        context.attempt = attempt;
+        (context.attempt, context.commits) = (attempt, true);
         match work(&mut context) {
             Ok(output) => {
                 transaction.commit(coordinator, resources)?;

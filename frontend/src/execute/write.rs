@@ -1,9 +1,12 @@
 //! INSERT, UPDATE and DELETE: rows and their index entries, with every constraint checked.
 //!
 //! All keys that a batch of rows touches are read in one round trip before they are written, as the engine wants
-//! it; what they have tells of duplicates.
+//! it; what they have tells of duplicates. Rows that are inserted by a statement of its own are not read: its commit
+//! fails if one of their keys is there, and the next attempt reads them and says which.
 
 use std::collections::BTreeSet;
+
+use gannet_engine::Abort;
 
 use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
@@ -60,8 +63,13 @@ pub(crate) fn insert_rows(
         context.check_cancel()?;
         let rows: Result<Vec<Row>, Failure> =
             chunk.iter().map(|row| context.values(&insert.values, row)).collect();
-        let rows = rows?;
-        let written = insert_batch(insert, rows, &mut touched, context)?;
+        let entries = entries_of(insert, rows?, context)?;
+        let is_first = context.commits && context.attempt == 1;
+        let written = if is_first && insert.repeats && source.len() <= BATCH_ROWS {
+            insert_unread(entries, context)?
+        } else {
+            insert_batch(insert, entries, &mut touched, context)?
+        };
         count += written.len() as u64;
         if let (Some(returned), Some(expressions)) = (&mut returned, &insert.returning) {
             for row in written {
@@ -72,12 +80,12 @@ pub(crate) fn insert_rows(
     Ok((count, returned))
 }
 
-fn insert_batch(
+/// Rows that may be there, with their keys.
+fn entries_of(
     insert: &Insert,
     rows: Vec<Row>,
-    touched: &mut BTreeSet<Vec<u8>>,
     context: &mut Context<'_, '_>,
-) -> Result<Vec<Row>, Failure> {
+) -> Result<Vec<Entry>, Failure> {
     let table = &*insert.rules.table;
     let mut entries = Vec::with_capacity(rows.len());
     for row in rows {
@@ -92,6 +100,32 @@ fn insert_batch(
         let primary = table.primary_bytes(&row, hidden);
         entries.push(Entry::new(table, row, primary));
     }
+    Ok(entries)
+}
+
+/// Inserts rows without looking whether their keys are there: if they are, this fails as if somebody had been faster, here or
+/// when it commits.
+fn insert_unread(entries: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<Vec<Row>, Failure> {
+    context.check_version()?;
+    let mut written = Vec::with_capacity(entries.len());
+    for entry in entries {
+        for (key, value) in entry.keys {
+            if !context.insert(key, value)? {
+                return Err(Abort::Changed.into());
+            }
+        }
+        written.push(entry.row);
+    }
+    Ok(written)
+}
+
+fn insert_batch(
+    insert: &Insert,
+    entries: Vec<Entry>,
+    touched: &mut BTreeSet<Vec<u8>>,
+    context: &mut Context<'_, '_>,
+) -> Result<Vec<Row>, Failure> {
+    let table = &*insert.rules.table;
     let keys = entries.iter().flat_map(|entry| entry.keys.iter().map(|(key, _)| key.clone()));
     let there = context.get_many(keys.collect())?;
     // What this batch has put since.
@@ -106,7 +140,9 @@ fn insert_batch(
         match (taken, &insert.conflict) {
             (None, _) => {
                 written.push(entry.row);
-                touched.insert(entry.primary);
+                if insert.conflict.is_some() {
+                    touched.insert(entry.primary);
+                }
                 for (key, value) in entry.keys {
                     put.insert(key.clone());
                     context.put(key, value)?;

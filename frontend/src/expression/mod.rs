@@ -323,11 +323,18 @@ impl Expression {
     /// Whether it has the same value on every row of one statement.
     pub(crate) fn is_fixed(&self) -> bool {
         !self.any(&|part| {
-            matches!(
-                part,
-                Self::Column(_) | Self::Aggregate(_) | Self::NextValue(_) | Self::Subquery(_)
-            ) || matches!(part, Self::Call(function, _, _) if function.is_volatile())
+            part.changes()
+                || matches!(part, Self::Column(_) | Self::Aggregate(_) | Self::Subquery(_))
         })
+    }
+
+    /// Whether it may have another value each time, by itself and whatever its parts are.
+    pub(crate) fn changes(&self) -> bool {
+        match self {
+            Self::NextValue(_) => true,
+            Self::Call(function, _, _) => function.is_volatile(),
+            _ => false,
+        }
     }
 
     /// Whether it has the same value in every statement.

@@ -72,6 +72,17 @@ pub(crate) enum PlanKind {
     Explain { plan: Box<Plan>, analyze: bool },
 }
 
+impl PlanKind {
+    /// Whether it changes nothing but, at most, counters.
+    pub(crate) fn only_reads(&self) -> bool {
+        match self {
+            Self::Query(_) => true,
+            Self::Explain { plan, .. } => plan.kind.only_reads(),
+            Self::Insert(_) | Self::Update(_) | Self::Delete(_) | Self::Define(_) => false,
+        }
+    }
+}
+
 /// A subquery of an expression.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Subquery {

@@ -38,6 +38,9 @@ pub(crate) struct Insert {
     pub(crate) values: Vec<Expression>,
     pub(crate) conflict: Option<OnConflict>,
     pub(crate) returning: Option<Vec<Expression>>,
+    /// Whether another attempt inserts the same rows, and nothing but its keys can be wrong with them: then nobody has to
+    /// know, before it commits, that the keys are free.
+    pub(crate) repeats: bool,
 }
 
 /// ON CONFLICT.
@@ -211,7 +214,11 @@ impl Binder {
         };
         let (returning, columns) = self.returned(insert.returning.as_deref(), &table, &alias)?;
         let rules = self.rules(&table)?;
-        Ok((Insert { rules, source, values, conflict, returning }, columns))
+        let changes = |expression: &Expression| expression.any(&Expression::changes);
+        let is_given = matches!(&source, Node::Values(rows) if !rows.iter().flatten().any(changes));
+        let is_plain = conflict.is_none() && returning.is_none();
+        let repeats = is_given && is_plain && !values.iter().any(changes);
+        Ok((Insert { rules, source, values, conflict, returning, repeats }, columns))
     }
 
     /// The rows to insert, and for each target column its value on them.

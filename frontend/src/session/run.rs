@@ -7,7 +7,7 @@ use gannet_engine::{ClusterError, Coordinator};
 use crate::catalog::Catalog;
 use crate::error::{Failure, SqlError};
 use crate::execute::copy::BATCH_ROWS;
-use crate::execute::transaction::{alone, given_up};
+use crate::execute::transaction::{OVERTAKEN_MAX, alone, given_up};
 use crate::execute::{self, Context, Output, Resources, Row, Transaction, online};
 use crate::expression::function::Facts;
 use crate::parser;
@@ -183,7 +183,11 @@ impl Session {
                         online::run(definition, &plan.catalog, coordinator, &resources)
                     }
                     _ => {
-                        let begin = || Transaction::new(Arc::clone(&plan.catalog));
+                        let begin = |attempt| {
+                            let transaction = Transaction::new(Arc::clone(&plan.catalog));
+                            let is_overtaken = attempt > OVERTAKEN_MAX && plan.kind.only_reads();
+                            if is_overtaken { transaction.guarding() } else { transaction }
+                        };
                         alone(coordinator, &resources, &parameters, begin, |context| {
                             execute::run(&plan, context)
                         })
@@ -331,9 +335,10 @@ impl Session {
         };
         let insert = move |context: &mut Context<'_, '_>| {
             let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy().into()) };
-            // Where others insert too, fewer at a time get through.
+            // Where others insert too, fewer at a time get through. The second attempt tells duplicates.
             let rows = &batch[first..];
-            let rows = &rows[..(rows.len() >> (context.attempt - 1).min(6)).max(1)];
+            let fewer = context.attempt.saturating_sub(2).min(6);
+            let rows = &rows[..(rows.len() >> fewer).max(1)];
             let inserted = execute::insert_rows(insert, rows, context);
             context.checked(inserted).map(|_| rows.len())
         };
@@ -342,7 +347,7 @@ impl Session {
         }
         let catalog = Arc::clone(&resources.facts.catalog);
         let job = move |coordinator: &mut Coordinator<'_>| {
-            let begin = || match fills {
+            let begin = |_| match fills {
                 true => Transaction::part_of(Arc::clone(&catalog)),
                 false => Transaction::new(Arc::clone(&catalog)),
             };

@@ -20,8 +20,10 @@
 #![allow(unsafe_code, reason = "the fence around packet memory; see the facts above")]
 
 /// Room of a ring besides its bytes.
+#[cfg(not(loom))]
 pub(crate) const CONTROL_BYTES: usize = 2 * LINE_BYTES;
 /// Words that different threads write are this far apart.
+#[cfg(not(loom))]
 pub(crate) const LINE_BYTES: usize = 128;
 
 #[cfg(loom)]
