@@ -121,5 +121,5 @@ pub use gannet_engine::{
     Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue, Loader, LockMode,
     LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome, Page, Place,
     RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics, StorageError, TableId,
-    Topology, Transaction, Transport,
+    Topology, Transaction, Transport, block_on,
 };

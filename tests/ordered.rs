@@ -18,7 +18,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gannet::{Abort, Coordinator, Deferred, Direction, Place, TableId};
+use gannet::{
+    Abort, Change, Cluster, ClusterOptions, Coordinator, Deferred, Direction, Outcome, Place,
+    TableId,
+};
 use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 use ordered::rows::{ALL, assert_sound, open, range, run, scan, set};
 use rand::{RngExt, SeedableRng};
@@ -217,6 +220,57 @@ fn what_a_scan_guards_is_locked_after_its_commit() {
 }
 
 #[test]
+fn a_lock_that_is_asked_for_again_and_refused_is_given_back() {
+    let options = ClusterOptions {
+        nodes: 1,
+        replicas: 1,
+        threads: 2,
+        memory_limit_bytes: Some(64 << 20),
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::open(options).unwrap();
+    let table = cluster.create_ordered_table("rows", 100).unwrap();
+    // Three such values do not fit one answer, so that what follows the third is asked for again.
+    let large = [b"a", b"b", b"c"];
+    run(&cluster, move |coordinator| {
+        for key in large.iter().chain([&b"k"]) {
+            let mut transaction = Deferred::new();
+            set(&mut transaction, coordinator, table, *key, Some(&vec![1; 600 << 10])).unwrap();
+            transaction.commit(coordinator).unwrap();
+        }
+    });
+    let is_over = Arc::new(AtomicBool::new(false));
+    let guards_end = Arc::clone(&is_over);
+    let guards = cluster.spawn(Place { node: 0, worker: 1 }, move |coordinator| {
+        let mut count = 0;
+        while !guards_end.load(Ordering::SeqCst) {
+            let mut reader = Deferred::new().guarding();
+            // Whether the row is locked just now does not matter.
+            let _ = reader.scan(coordinator, table, &range("k", "l"), Direction::Ascending, 1);
+            count += u32::from(reader.commit(coordinator).is_ok());
+            coordinator.back_off(4);
+        }
+        count
+    });
+    let lost = run(&cluster, move |coordinator| {
+        let mut write = || {
+            coordinator.run(|transaction| {
+                large.iter().for_each(|key| {
+                    transaction.add_row_to_read_set(table, *key);
+                });
+                transaction.add_row_to_write_set(table, b"k", Change::Update(b"new"));
+                transaction.execute()
+            })
+        };
+        (0..300).map(|_| write()).find(|outcome| *outcome != Outcome::Committed(()))
+    });
+    is_over.store(true, Ordering::SeqCst);
+    assert!(guards.unwrap().wait().unwrap() > 0);
+    assert_eq!(lost, None);
+    assert_sound(&cluster);
+}
+
+#[test]
 fn a_job_that_ends_guards_nothing() {
     let (cluster, table) = open(1);
     let set = move |coordinator: &mut Coordinator<'_>| {
@@ -318,8 +372,7 @@ fn bad_requests_say_what_is_wrong() {
     let number = cluster.run(move |tx| tx.get(table, 1).map(|_| ()));
     assert!(matches!(
         number.unwrap(),
-        gannet::Outcome::Aborted(Abort::Usage { .. })
-            | gannet::Outcome::Failed(Abort::Usage { .. })
+        Outcome::Aborted(Abort::Usage { .. }) | Outcome::Failed(Abort::Usage { .. })
     ));
     assert_sound(&cluster);
 }

@@ -184,7 +184,8 @@ impl Drop for Filled {
     }
 }
 
-/// Runs work as a transaction of its own, which `begin` makes for each attempt, until it commits; [`Failure::StaleCatalog`] if the catalog has changed.
+/// Runs work as a transaction of its own, which `begin` makes for each attempt, until it commits; [`Failure::StaleCatalog`] if
+/// the catalog has changed.
 ///
 /// # Errors
 /// Those of the last run.

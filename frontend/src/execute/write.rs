@@ -1,7 +1,7 @@
 //! INSERT, UPDATE and DELETE: rows and their index entries, with every constraint checked.
 //!
 //! All keys that a batch of rows touches are read in one round trip before they are written, as the engine wants
-//! it; what they have tells of duplicates. Rows that are inserted by a statement of its own are not read: its commit
+//! it; what they have tells of duplicates. Given rows that a statement inserts by itself are not read: its commit
 //! fails if one of their keys is there, and the next attempt reads them and says which.
 
 use std::collections::BTreeSet;

@@ -386,8 +386,7 @@ fn copy(
     let columns: Vec<Column> = targets.iter().map(column).collect();
     let rules = binder.rules(&table)?;
     let source = Node::Values(Vec::new());
-    let repeats = !values.iter().any(|value| value.any(&Expression::changes));
-    let insert = Insert { rules, source, values, conflict: None, returning: None, repeats };
+    let insert = Insert::new(rules, source, values, None, None);
     let inner = Binder::new(Arc::clone(&binder.catalog), "", Vec::new());
     let insert = Arc::new(finished(inner, PlanKind::Insert(insert), Vec::new())?);
     Ok(Command::CopyIn { insert, columns, options })

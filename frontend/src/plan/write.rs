@@ -43,6 +43,22 @@ pub(crate) struct Insert {
     pub(crate) repeats: bool,
 }
 
+impl Insert {
+    pub(super) fn new(
+        rules: RowRules,
+        source: Node,
+        values: Vec<Expression>,
+        conflict: Option<OnConflict>,
+        returning: Option<Vec<Expression>>,
+    ) -> Self {
+        let changes = |expression: &Expression| expression.any(&Expression::changes);
+        let is_given = matches!(&source, Node::Values(rows) if !rows.iter().flatten().any(changes));
+        let is_plain = conflict.is_none() && returning.is_none();
+        let repeats = is_given && is_plain && !values.iter().any(changes);
+        Self { rules, source, values, conflict, returning, repeats }
+    }
+}
+
 /// ON CONFLICT.
 #[derive(Debug)]
 pub(crate) struct OnConflict {
@@ -214,11 +230,7 @@ impl Binder {
         };
         let (returning, columns) = self.returned(insert.returning.as_deref(), &table, &alias)?;
         let rules = self.rules(&table)?;
-        let changes = |expression: &Expression| expression.any(&Expression::changes);
-        let is_given = matches!(&source, Node::Values(rows) if !rows.iter().flatten().any(changes));
-        let is_plain = conflict.is_none() && returning.is_none();
-        let repeats = is_given && is_plain && !values.iter().any(changes);
-        Ok((Insert { rules, source, values, conflict, returning, repeats }, columns))
+        Ok((Insert::new(rules, source, values, conflict, returning), columns))
     }
 
     /// The rows to insert, and for each target column its value on them.
