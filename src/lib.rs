@@ -118,8 +118,8 @@
 pub use gannet_engine::{
     Abort, Change, Client, ClientError, ClientOptions, Clients, Cluster, ClusterError, ClusterKey,
     ClusterKeyError, ClusterOptions, Completion, Configuration, Coordinator, Deferred, Direction,
-    Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue, Loader, LockMode,
-    LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome, Page, Place,
-    RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics, StorageError, TableId,
-    Topology, Transaction, Transport, block_on,
+    Driver, Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue, Loader,
+    LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome,
+    Page, Place, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics, StorageError,
+    TableId, ThreadHost, Topology, Transaction, Transport, block_on,
 };

@@ -14,7 +14,8 @@ use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, Tabl
 use crate::completion::{Completion, completion};
 use crate::configuration::Configuration;
 use crate::coordinator::Coordinator;
-use crate::driver::{Port, Seat, Shared, drive};
+use crate::driver::{Port, Seat, Shared, ThreadPlace, drive};
+use crate::hosted::{self, ThreadHost};
 use crate::loader::Loader;
 use crate::members::{JoinError, Members};
 use crate::node::{Node, TableId};
@@ -64,6 +65,9 @@ pub struct ClusterOptions {
     pub busy_poll: bool,
     /// Which OS thread drives which worker.
     pub topology: Topology,
+    /// Who runs other tasks on these threads; jobs that those spawn run on the workers of their thread. For a cluster that is
+    /// all in this process: [`Cluster::join`] has its threads to itself.
+    pub host: Option<Arc<dyn ThreadHost>>,
     /// Seed of the random waits after conflicts.
     pub seed: u64,
     /// Sees every commit record that is stored on any node.
@@ -82,6 +86,7 @@ impl Default for ClusterOptions {
             queued_jobs_max: 1024,
             busy_poll: false,
             topology: Topology::ThreadPerWorkerNumber,
+            host: None,
             seed: 1,
             log_observer: None,
         }
@@ -251,7 +256,8 @@ impl Cluster {
             Topology::ThreadPerWorker => node * workers + worker,
         };
         let count = thread_of(nodes - 1, workers - 1) + 1;
-        let parkings: Vec<_> = (0..count).map(|_| Parking::new()).collect();
+        let new_parking = if self.options.host.is_some() { Parking::of_task } else { Parking::new };
+        let parkings: Vec<_> = (0..count).map(|_| new_parking()).collect();
         self.wakers = (0..nodes * workers)
             .map(|place| parkings[thread_of(place / workers, place % workers)].waker())
             .collect();
@@ -265,7 +271,8 @@ impl Cluster {
             seats[thread_of(node, worker)].push((self.seat(node, worker), transport));
         }
         let first_core = (count <= cores()).then_some(0);
-        self.start(seats.into_iter().zip(parkings).collect(), first_core)
+        let host = self.options.host.clone();
+        self.start(seats.into_iter().zip(parkings).collect(), first_core, host)
     }
 
     /// Starts a thread for each list of seats, each on a core of its own from the first one on, if there is one.
@@ -273,15 +280,17 @@ impl Cluster {
         &mut self,
         threads: Vec<(Vec<(Seat, P)>, Parking)>,
         first_core: Option<usize>,
+        host: Option<Arc<dyn ThreadHost>>,
     ) -> Result<(), ClusterError> {
         let count = threads.len();
         self.shared.busy_threads.store(count, Ordering::Release);
-        for (index, (seats, parking)) in threads.into_iter().enumerate() {
+        for (number, (seats, parking)) in threads.into_iter().enumerate() {
             let shared = Arc::clone(&self.shared);
-            let core = first_core.map(|first| first + index);
+            let core = first_core.map(|first| first + number);
+            let place = ThreadPlace { number, core, host: host.clone() };
             let thread = std::thread::Builder::new()
-                .name(format!("gannet-{index}"))
-                .spawn(move || drive(seats, &parking, core, &shared))
+                .name(format!("gannet-{number}"))
+                .spawn(move || drive(seats, parking, &place, &shared))
                 .map_err(|error| {
                     // Those that run wait for no others.
                     self.shared.busy_threads.store(0, Ordering::Release);
@@ -297,6 +306,7 @@ impl Cluster {
         let place = (node - self.first_node) * self.options.threads + worker;
         let narrow = |value: usize| u16::try_from(value).expect("checked when the cluster opened");
         Seat {
+            place,
             node: Arc::clone(&self.nodes[node - self.first_node]),
             identity: Identity {
                 cluster_id: self.configuration.cluster_id,
@@ -464,7 +474,8 @@ impl Cluster {
             .map_err(|_| self.refusal())
     }
 
-    /// Runs `job` on a coroutine of some worker. Returns at once.
+    /// Runs `job` on a coroutine of some worker. Returns at once; but a task on one of the cluster's own threads, which it
+    /// shares with a [`ThreadHost`], has the workers of that thread begin the job before.
     ///
     /// # Errors
     /// [`ClusterError::Busy`] if every queue is full.
@@ -476,10 +487,20 @@ impl Cluster {
         let mut job: Job = Box::new(move |coordinator: &mut Coordinator<'_>| {
             completer.complete(job(coordinator));
         });
-        for _ in 0..self.jobs.len() {
-            // Relaxed: which worker is first does not matter.
-            let place = self.next_place.fetch_add(1, Ordering::Relaxed) % self.jobs.len();
-            match self.enqueue(place, job) {
+        // Relaxed: which worker is first does not matter.
+        let first = self.next_place.fetch_add(1, Ordering::Relaxed);
+        if let Some(here) = hosted::here(&self.shared) {
+            let places = here.places();
+            match self.put(places[first % places.len()], job) {
+                Ok(()) => {
+                    here.help(&|| completion.is_complete());
+                    return Ok(completion);
+                }
+                Err(refused) => job = refused,
+            }
+        }
+        for index in 0..self.jobs.len() {
+            match self.enqueue(first.wrapping_add(index) % self.jobs.len(), job) {
                 Ok(()) => return Ok(completion),
                 Err(refused) => job = refused,
             }
@@ -488,15 +509,21 @@ impl Cluster {
     }
 
     fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
+        self.put(place, job)?;
+        // A simulated cluster has no threads to wake.
+        if let Some(waker) = self.wakers.get(place) {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Puts a job where a worker finds it.
+    fn put(&self, place: usize, job: Job) -> Result<(), Job> {
         let halted = || self.shared.halted.load(Ordering::Relaxed);
         if halted() {
             return Err(job);
         }
         self.jobs[place].push(job)?;
-        // A simulated cluster has no threads to wake.
-        if let Some(waker) = self.wakers.get(place) {
-            waker.wake();
-        }
         // Where a cluster halts at this moment, its threads may have emptied the queues before this job came: either
         // they see it, or this sees that they have ended.
         fence(Ordering::SeqCst);
@@ -543,7 +570,7 @@ impl Cluster {
     }
 
     fn end_threads(&mut self) {
-        // Release: pairs with the Acquire in drive(): jobs accepted before are seen.
+        // Release: pairs with the Acquire in Crew::step(): jobs accepted before are seen.
         self.shared.closing.store(true, Ordering::Release);
         for waker in &self.wakers {
             waker.wake();

@@ -127,6 +127,11 @@ impl<T> Drop for Completer<T> {
 }
 
 impl<T> Completion<T> {
+    /// Whether there is a result.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.shared.lock().completed
+    }
+
     /// Blocks until the result is there.
     ///
     /// # Errors

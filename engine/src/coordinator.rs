@@ -21,6 +21,8 @@ const GUARDED_ATTEMPTS_MAX: u32 = 20_000;
 const BACKOFF_NS_MIN: u64 = 2_000;
 /// Longest wait after a conflict.
 const BACKOFF_NS_MAX: u64 = 1_000_000;
+/// How long a job has its worker to itself, if it asks.
+const TURN_NS_MAX: u64 = 1_000_000;
 
 /// Starts the transactions of one coroutine, one after the other.
 pub struct Coordinator<'s> {
@@ -30,11 +32,13 @@ pub struct Coordinator<'s> {
     random: u64,
     /// What keeps others from changing tables that are read here.
     guards: Vec<Guard>,
+    /// Since when the job has not given way, as far as it has asked.
+    turn_since_ns: Option<u64>,
 }
 
 impl<'s> Coordinator<'s> {
     pub(crate) fn new(transaction: Transaction<'s>, clock: Rc<dyn Clock>, seed: u64) -> Self {
-        Self { transaction, clock, random: seed, guards: Vec::new() }
+        Self { transaction, clock, random: seed, guards: Vec::new(), turn_since_ns: None }
     }
 
     /// Starts a transaction; one that is still open is aborted.
@@ -140,6 +144,18 @@ impl<'s> Coordinator<'s> {
         self.transaction.sleep_until(until);
     }
 
+    /// Lets the worker's other coroutines go on, and its participant answer, if the job has not done so for a millisecond.
+    ///
+    /// For jobs that compute for long, between transactions or in one; they call it often.
+    pub fn give_way(&mut self) {
+        let now = self.now_ns();
+        let since = *self.turn_since_ns.get_or_insert(now);
+        if now.saturating_sub(since) >= TURN_NS_MAX {
+            self.transaction.sleep_until(now);
+            self.turn_since_ns = None;
+        }
+    }
+
     /// Keeps others from locking rows of an ordered table, until [`Self::release_guards`] or the end of the job.
     ///
     /// # Errors
@@ -163,6 +179,7 @@ impl<'s> Coordinator<'s> {
     pub(crate) fn finish_job(&mut self) {
         self.transaction.abort();
         self.release_guards();
+        self.turn_since_ns = None;
     }
 
     pub(crate) fn wait_for_job(&mut self) {

@@ -101,7 +101,7 @@ impl Cluster {
             self.wakers.push(parking.waker());
             threads.push((vec![(self.seat(node, worker), port)], parking));
         }
-        self.start(threads, first_core)
+        self.start(threads, first_core, None)
     }
 
     /// Waits until every process of the cluster has come to the same point, where all do `what`; what each has said

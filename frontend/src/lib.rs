@@ -29,7 +29,9 @@ mod value;
 pub use array::Element;
 pub use database::Database;
 pub use error::SqlError;
-pub use server::{Server, ServerError, ServerOptions, TlsError, Users, UsersError, add_user};
+pub use server::{
+    Server, ServerError, ServerOptions, ServerThreads, TlsError, Users, UsersError, add_user,
+};
 pub use server_address::{AddressError, ServerAddress, SslMode};
 pub use session::{
     CancelHandle, Column, CopyFormat, CopyOptions, PreparedStatement, Session, StatementResult,

@@ -6,12 +6,14 @@
 //!
 //! Where packets come through sockets the thread blocks in poll(2), on them and on an eventfd that its
 //! wakers write to; a socket stays readable until its packets were taken, so that none is missed.
+//! Where the thread is an asynchronous runtime's, a task of that sleeps in its stead.
 //! Elsewhere it blocks on a futex, which costs less, and may lie where other processes wake it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -30,8 +32,23 @@ const WAKING: u32 = 2;
 /// What a thread and its wakers share.
 struct Shared {
     word: Word,
-    /// What is rung where the thread blocks on sockets; elsewhere the word is.
-    event: Option<EventFd>,
+    bell: Bell,
+}
+
+/// What is rung when the word says that the thread sleeps.
+enum Bell {
+    /// The word, as a futex.
+    Word,
+    /// Where the thread blocks on sockets.
+    Event(EventFd),
+    /// Of a runtime: the task that sleeps, if it ever has. Nothing panics while the lock is held.
+    Task(Mutex<Option<task::Waker>>),
+}
+
+impl Bell {
+    fn lock(task: &Mutex<Option<task::Waker>>) -> MutexGuard<'_, Option<task::Waker>> {
+        task.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Says whether the thread sleeps.
@@ -81,8 +98,18 @@ impl Parking {
     /// A place for one thread to sleep, whose packets come from threads that wake it.
     #[must_use]
     pub fn new() -> Self {
+        Self::with(Vec::new(), Bell::Word)
+    }
+
+    /// A place for a task to sleep, in a runtime that other tasks share the thread with.
+    #[must_use]
+    pub fn of_task() -> Self {
+        Self::with(Vec::new(), Bell::Task(Mutex::new(None)))
+    }
+
+    fn with(sockets: Vec<OwnedFd>, bell: Bell) -> Self {
         let word = Word::Own(AtomicU32::new(AWAKE));
-        Self { sockets: Vec::new(), shared: Arc::new(Shared { word, event: None }) }
+        Self { sockets, shared: Arc::new(Shared { word, bell }) }
     }
 
     /// A place for one thread to sleep, whose packets also come through `sockets`.
@@ -93,9 +120,7 @@ impl Parking {
         let duplicate = |socket: &_| AsFd::as_fd(socket).try_clone_to_owned();
         let sockets = sockets.iter().map(duplicate).collect::<io::Result<_>>()?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let event = Some(EventFd::from_flags(flags)?);
-        let word = Word::Own(AtomicU32::new(AWAKE));
-        Ok(Self { sockets, shared: Arc::new(Shared { word, event }) })
+        Ok(Self::with(sockets, Bell::Event(EventFd::from_flags(flags)?)))
     }
 
     /// A place for one thread to sleep, whose packets come from threads of other processes.
@@ -111,26 +136,56 @@ impl Parking {
     }
 
     /// Sleeps until woken, until a socket has a packet, or for `timeout`, unless `has_work` finds
-    /// something to do.
+    /// something to do. In a place for a task it only returns at once.
     pub fn sleep(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
-        let word = self.shared.word.get();
-        // Relaxed: ordered by the fence, which pairs with the one in wake().
-        word.store(SLEEPING, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if !has_work() {
+        if self.announce(has_work) {
             self.block(timeout);
         }
-        word.store(AWAKE, Ordering::Relaxed);
+        self.rise();
+    }
+
+    /// Whether the task that is polled, whose waker this is, sleeps from now on, until it is woken or calls [`Self::rise`];
+    /// no, if `has_work` finds something to do. Only in a place for a task.
+    pub fn sleeps(&self, waker: &task::Waker, has_work: impl FnOnce() -> bool) -> bool {
+        let Bell::Task(task) = &self.shared.bell else { return false };
+        let mut task = Bell::lock(task);
+        match &mut *task {
+            Some(known) => known.clone_from(waker),
+            unknown => *unknown = Some(waker.clone()),
+        }
+        drop(task);
+        let sleeps = self.announce(has_work);
+        if !sleeps {
+            self.rise();
+        }
+        sleeps
+    }
+
+    /// Ends the sleep of a task.
+    pub fn rise(&self) {
+        self.shared.word.get().store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// From now on wakers ring; whether there is nothing to do.
+    fn announce(&self, has_work: impl FnOnce() -> bool) -> bool {
+        // Relaxed: ordered by the fence, which pairs with the one in wake().
+        self.shared.word.get().store(SLEEPING, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        !has_work()
     }
 
     fn block(&self, timeout: Duration) {
         // An interruption is a wake-up for nothing.
-        let Some(event) = &self.shared.event else {
-            let word = &self.shared.word;
-            let timeout = timeout.try_into().ok();
-            // Returns at once if the word has changed since it was set.
-            let _ = futex::wait(word.get(), word.flags(), SLEEPING, timeout.as_ref());
-            return;
+        let event = match &self.shared.bell {
+            Bell::Event(event) => event,
+            Bell::Task(_) => return,
+            Bell::Word => {
+                let word = &self.shared.word;
+                let timeout = timeout.try_into().ok();
+                // Returns at once if the word has changed since it was set.
+                let _ = futex::wait(word.get(), word.flags(), SLEEPING, timeout.as_ref());
+                return;
+            }
         };
         let watch = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
         let sockets = self.sockets.iter().map(AsFd::as_fd);
@@ -152,7 +207,7 @@ impl Waker {
     /// Wakes a thread of another process.
     #[cfg(not(loom))]
     pub(crate) fn at(word: SharedWord) -> Self {
-        Self { shared: Arc::new(Shared { word: Word::Mapped(word), event: None }) }
+        Self { shared: Arc::new(Shared { word: Word::Mapped(word), bell: Bell::Word }) }
     }
 
     /// Wakes the thread if it sleeps. The caller has already put the work where the thread looks.
@@ -174,19 +229,23 @@ impl Waker {
 impl Shared {
     #[cold]
     fn ring(&self) {
-        match &self.event {
+        if let Bell::Event(event) = &self.bell {
             // It fails only where 2^64 - 2 events were not taken back.
-            Some(event) => drop(event.write(1)),
-            None => {
-                // Relaxed: whoever wakes up looks at everything. The word changes, so that a thread
-                // that is about to block does not.
-                let word = self.word.get();
-                let first =
-                    word.compare_exchange(SLEEPING, WAKING, Ordering::Relaxed, Ordering::Relaxed);
-                if first.is_ok() || self.word.is_of_several_processes() {
-                    let _ = futex::wake(word, self.word.flags(), 1);
-                }
+            let _ = event.write(1);
+            return;
+        }
+        // Relaxed: whoever wakes up looks at everything. The word changes, so that a thread that is about to block does not.
+        let word = self.word.get();
+        let first = word.compare_exchange(SLEEPING, WAKING, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err() && !self.word.is_of_several_processes() {
+            return;
+        }
+        match &self.bell {
+            Bell::Task(task) => {
+                let waker = Bell::lock(task).clone();
+                waker.into_iter().for_each(task::Waker::wake);
             }
+            _ => drop(futex::wake(word, self.word.flags(), 1)),
         }
     }
 }

@@ -11,8 +11,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use gannet_engine::{Cluster, ClusterError, Gateway, GatewayError};
-use gannet_frontend::{Database, Server, ServerError, ServerOptions, SqlError, Users, UsersError};
+use gannet_engine::{Cluster, ClusterError, ClusterOptions, Gateway, GatewayError, ThreadHost};
+use gannet_frontend::{
+    Database, Server, ServerError, ServerOptions, ServerThreads, SqlError, Users, UsersError,
+};
 use tracing::level_filters::LevelFilter;
 
 use settings::{Settings, SettingsError};
@@ -108,10 +110,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     let metrics = metrics.transpose()?;
     let server = Server::bind(options)?;
     let gateway = settings.gateway()?.map(Gateway::bind).transpose()?;
-    let cluster = Arc::new(match settings.cluster()? {
-        (cluster, None) => Cluster::open(cluster)?,
-        (cluster, Some(membership)) => Cluster::join(cluster, &membership)?,
-    });
+    let (cluster, threads) = match settings.cluster()? {
+        (cluster, None) => {
+            let threads =
+                Arc::new(ServerThreads::new(cluster.threads).map_err(CommandError::Thread)?);
+            let host: Arc<dyn ThreadHost> = Arc::clone(&threads) as _;
+            (Cluster::open(ClusterOptions { host: Some(host), ..cluster })?, Some(threads))
+        }
+        (cluster, Some(membership)) => (Cluster::join(cluster, &membership)?, None),
+    };
+    let cluster = Arc::new(cluster);
     if let Some(listener) = metrics {
         metrics::serve(listener, Arc::downgrade(&cluster)).map_err(CommandError::Thread)?;
     }
@@ -120,7 +128,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     // Whoever has been given other tables finds itself elsewhere.
     cluster.meet("serving", String::new())?;
     let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;
-    server.serve(database, |address| {
+    server.serve(database, threads, |address| {
         println!("listening on {address}");
         if let Some(clients) = &clients {
             println!("programs connect to {}", clients.address());

@@ -19,10 +19,16 @@ fn prepare_long(server: &Server) {
     server.query(&format!("CREATE TABLE n (i INTEGER PRIMARY KEY); {insert}"));
 }
 
+/// Also where the request comes to the thread that is busy with the statement.
 #[tokio::test]
 async fn a_cancel_request_ends_the_statement_alone() {
-    let server = Server::start(&[]);
-    prepare_long(&server);
+    for threads in ["1", "2"] {
+        cancel_a_statement(&Server::start(&["--threads", threads])).await;
+    }
+}
+
+async fn cancel_a_statement(server: &Server) {
+    prepare_long(server);
     let client = server.client().await;
     let cancel = client.cancel_token();
     let mut statement = std::pin::pin!(client.batch_execute(LONG));
@@ -39,9 +45,29 @@ async fn a_cancel_request_ends_the_statement_alone() {
     assert_eq!(client.query_one("SELECT 1", &[]).await.unwrap().get::<_, i32>(0), 1);
 }
 
+#[tokio::test]
+async fn clients_are_served_while_another_ones_statement_keeps_their_thread_busy() {
+    let server = Server::start(&["--threads", "1"]);
+    prepare_long(&server);
+    let (busy, other) = (server.client().await, server.client().await);
+    let mut statement = std::pin::pin!(busy.batch_execute(LONG));
+    let queries = async {
+        for number in 0..10 {
+            other.execute("UPDATE n SET i = i WHERE i = $1", &[&number]).await.unwrap();
+        }
+        let late = server.client().await;
+        late.execute("SELECT 1", &[]).await.unwrap();
+    };
+    tokio::select! {
+        biased;
+        result = &mut statement => panic!("the statement ended: {result:?}"),
+        () = queries => {}
+    }
+}
+
 #[test]
 fn a_statement_that_takes_too_long_is_cancelled() {
-    let server = Server::start(&["--statement-timeout", "500ms"]);
+    let server = Server::start(&["--statement-timeout", "500ms", "--threads", "1"]);
     prepare_long(&server);
     let error = server.failure(LONG);
     assert!(error.contains("57014") && error.contains("statement timeout"), "{error}");

@@ -202,8 +202,10 @@ impl<'c, 's> Context<'c, 's> {
         Err(SqlError::new("54000", message).with_hint(hint).into())
     }
 
-    /// Ends the statement if its session asks for that.
-    pub(crate) fn check_cancel(&self) -> Result<(), Failure> {
+    /// Ends the statement if its session asks for that, and lets others have the thread for a moment if it runs long. To be
+    /// called again and again.
+    pub(crate) fn check_cancel(&mut self) -> Result<(), Failure> {
+        self.coordinator.give_way();
         // Relaxed: the flag carries nothing but itself.
         if self.resources.cancel.load(Ordering::Relaxed) {
             return Err(SqlError::new("57014", "canceling statement due to user request").into());

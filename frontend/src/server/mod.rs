@@ -22,6 +22,7 @@ mod replies;
 mod settings;
 mod startup;
 mod stream;
+mod threads;
 mod users;
 mod wire_types;
 
@@ -33,12 +34,14 @@ use std::time::Duration;
 
 use pgwire::tokio::TlsAcceptor;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::database::Database;
 use cancellation::Cancellation;
 pub use stream::TlsError;
+pub use threads::ServerThreads;
 pub use users::{Users, UsersError, add_user};
 
 /// Connections in their startup, or refused, beyond those with a session.
@@ -49,8 +52,6 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// For statements that were cancelled, before their connections are dropped.
 const CANCELLED_TIMEOUT: Duration = Duration::from_secs(2);
-/// OS threads of the server; the engine's are others.
-const THREADS_MAX: usize = 4;
 
 /// How a server is started.
 #[derive(Clone, Debug)]
@@ -170,32 +171,29 @@ impl Server {
         Ok(Self { listener, options, tls })
     }
 
-    /// Serves a database until the process is told to stop by SIGTERM or SIGINT. `listening` is called with
-    /// the address once clients are served.
+    /// Serves a database until the process is told to stop by SIGTERM or SIGINT, on `threads` if they are given, which then
+    /// host its cluster. `listening` is called with the address once clients are served.
     ///
     /// # Errors
     /// [`ServerError`] if the server could not start.
     pub fn serve(
         self,
         database: Arc<Database>,
+        threads: Option<Arc<ServerThreads>>,
         listening: impl FnOnce(SocketAddr),
     ) -> Result<(), ServerError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(cores.min(THREADS_MAX))
-            .thread_name("gannet-serve")
-            .enable_all()
-            .build()
-            .map_err(ServerError::Runtime)?;
+        let runtime = threads::runtime(threads.is_some()).map_err(ServerError::Runtime)?;
         let Self { listener, options, tls } = self;
         let sessions = Arc::new(Semaphore::new(options.connections_max));
         let cancellation = Arc::default();
         let shared = Arc::new(Shared { database, options, tls, cancellation, sessions });
+        let own = runtime.handle();
+        let next_thread = || threads.as_deref().map_or(own, ServerThreads::next);
         let served = runtime.block_on(async {
             let stop = stop_signal().map_err(ServerError::Runtime)?;
             let listener = TcpListener::from_std(listener).map_err(ServerError::Runtime)?;
             listening(listener.local_addr().map_err(ServerError::Runtime)?);
-            accept_until(stop, listener, shared).await;
+            accept_until(stop, listener, shared, next_thread).await;
             Ok(())
         });
         // Whatever still runs was given its time.
@@ -205,7 +203,12 @@ impl Server {
 }
 
 /// Accepts clients until `stop`, then lets them end.
-async fn accept_until(stop: impl Future<Output = ()>, listener: TcpListener, shared: Arc<Shared>) {
+async fn accept_until<'t>(
+    stop: impl Future<Output = ()>,
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    next_thread: impl Fn() -> &'t Handle,
+) {
     let (stopping, stopped) = watch::channel(false);
     let sockets_max = shared.options.connections_max.saturating_add(STARTUPS_MAX);
     let sockets = Arc::new(Semaphore::new(sockets_max.min(Semaphore::MAX_PERMITS)));
@@ -226,10 +229,14 @@ async fn accept_until(stop: impl Future<Output = ()>, listener: TcpListener, sha
             }
         };
         let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
-        connections.spawn(async move {
-            startup::attend(socket, shared, stopped).await;
+        let attend = async move {
+            // Fails only where the system has no more descriptors.
+            if let Ok(socket) = TcpStream::from_std(socket) {
+                startup::attend(socket, shared, stopped).await;
+            }
             drop(permit);
-        });
+        };
+        connections.spawn_on(attend, next_thread());
     }
     drop(listener);
     stopping.send_replace(true);
@@ -247,11 +254,12 @@ async fn accept_until(stop: impl Future<Output = ()>, listener: TcpListener, sha
 async fn accept(
     listener: &TcpListener,
     sockets: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> std::io::Result<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
     let permit =
         Arc::clone(sockets).acquire_owned().await.map_err(|_| std::io::Error::other("closed"))?;
     let (socket, _) = listener.accept().await?;
     // Fails only if the client is gone already, which the first read tells as well.
     let _ = socket.set_nodelay(true);
-    Ok((socket, permit))
+    // It is another thread's from here on.
+    Ok((socket.into_std()?, permit))
 }

@@ -1,0 +1,168 @@
+//! The workers of one OS thread, and a step of all of them.
+//!
+//! *Invariant*: they stay on the thread that they were made on, as what their coroutines run may.
+//!
+//! *Not here*: what the thread does while there is nothing to do, in `driver` and `hosted`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task;
+use std::thread;
+use std::time::Duration;
+
+use gannet_rpc::{Clock, MonotonicClock, Parking, Waker};
+
+use crate::driver::{Port, Seat, Shared};
+use crate::statistics::Board;
+use crate::worker::Worker;
+
+/// Steps between two times that a thread writes its statistics; it also does before it sleeps.
+const STEPS_PER_REPORT: u32 = 4_096;
+/// Longest sleep: a thread looks at everything at least this often.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// How often a thread without jobs looks whether the others of a cluster that closes have none either, nanoseconds.
+const CLOSING_LOOK_NS: u64 = 1_000_000;
+
+/// What a step has come to.
+pub(crate) enum Step {
+    Progressed,
+    /// There was nothing to do.
+    Idle,
+    Ended(End),
+}
+
+/// Why a thread stops.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    Closed,
+    Halted,
+}
+
+/// The workers of one thread.
+pub(crate) struct Crew<P: Port> {
+    workers: Vec<Worker<P::Sender, P::Receiver>>,
+    boards: Vec<Arc<Board>>,
+    clock: Rc<dyn Clock>,
+    parking: Parking,
+    shared: Arc<Shared>,
+    steps: u32,
+    /// When the last step began.
+    now_ns: u64,
+    counted_out: bool,
+}
+
+impl<P: Port> Crew<P> {
+    pub(crate) fn new(seats: Vec<(Seat, P)>, parking: Parking, shared: Arc<Shared>) -> Self {
+        let clock: Rc<dyn Clock> = Rc::new(MonotonicClock::new());
+        let boards = seats.iter().map(|(seat, _)| Arc::clone(&seat.board)).collect();
+        let build = |(seat, port): (Seat, P)| {
+            let (sender, receiver) = port.split();
+            seat.build(Rc::clone(&clock), sender, receiver)
+        };
+        let workers = seats.into_iter().map(build).collect();
+        Self { workers, boards, clock, parking, shared, steps: 0, now_ns: 0, counted_out: false }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        self.parking.waker()
+    }
+
+    /// When the last step began, in nanoseconds.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Whether no job runs or waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.workers.iter().all(Worker::is_idle)
+    }
+
+    /// Polls every worker once.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Step {
+        self.steps = self.steps.wrapping_add(1);
+        if self.steps.is_multiple_of(STEPS_PER_REPORT) {
+            self.report();
+            // Relaxed: it is looked at again.
+            if self.shared.halted.load(Ordering::Relaxed) {
+                return Step::Ended(End::Halted);
+            }
+        }
+        self.now_ns = self.clock.now_ns();
+        let mut progressed = false;
+        for worker in &mut self.workers {
+            progressed |= worker.poll(self.now_ns);
+        }
+        if progressed { Step::Progressed } else { self.without_progress() }
+    }
+
+    fn without_progress(&mut self) -> Step {
+        // Acquire: pairs with the Release where it is set.
+        if self.shared.halted.load(Ordering::Acquire) {
+            return Step::Ended(End::Halted);
+        }
+        // Acquire: pairs with the Release in Cluster::close().
+        if self.shared.closing.load(Ordering::Acquire) && self.is_idle() {
+            if !self.counted_out {
+                self.counted_out = true;
+                self.shared.count_out();
+            }
+            if self.shared.busy_threads.load(Ordering::Acquire) == 0 {
+                return Step::Ended(End::Closed);
+            }
+        }
+        Step::Idle
+    }
+
+    fn report(&self) {
+        let statistics = self.workers.iter().map(Worker::statistics);
+        self.boards.iter().zip(statistics).for_each(|(board, of_worker)| board.write(&of_worker));
+    }
+
+    /// Sleeps until there is something to do.
+    pub(crate) fn sleep(&self) {
+        self.report();
+        let wait = self.deadline().map_or(SLEEP_MAX, |deadline| deadline.min(SLEEP_MAX));
+        self.parking.sleep(wait, || self.has_work());
+    }
+
+    /// As [`Self::sleep`], for a task with this waker: whether it sleeps from now on.
+    pub(crate) fn sleeps(&self, waker: &task::Waker) -> bool {
+        self.report();
+        self.parking.sleeps(waker, || self.has_work())
+    }
+
+    /// Ends the sleep of a task.
+    pub(crate) fn rise(&self) {
+        self.parking.rise();
+    }
+
+    /// How long after the last step there is something to do without a packet or a job.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        // Nobody wakes those that wait for others to finish their jobs.
+        let look = self.counted_out.then(|| self.now_ns + CLOSING_LOOK_NS);
+        let deadlines = self.workers.iter().filter_map(Worker::next_deadline_ns);
+        let deadline = deadlines.chain(look).min()?;
+        Some(Duration::from_nanos(deadline.saturating_sub(self.now_ns).max(1)))
+    }
+
+    fn has_work(&self) -> bool {
+        self.workers.iter().any(|worker| P::has_packets(worker.receiver()) || worker.has_jobs())
+    }
+
+    /// Ends the workers; a result without an end is that of a bug, which was printed.
+    pub(crate) fn end(mut self, result: thread::Result<End>) {
+        match result {
+            Ok(End::Closed) => self.workers.iter_mut().for_each(Worker::close),
+            // What the coroutines ran is dropped with them: whoever waits hears that it is lost.
+            Ok(End::Halted) => {}
+            // The same, and so are jobs that wait. The other threads wait for this one no longer.
+            Err(_) => self.shared.busy_threads.store(0, Ordering::Release),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Clusters on threads that somebody else runs tasks on.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::pin::{Pin, pin};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use gannet::{
+    Abort, Cluster, ClusterError, ClusterOptions, Completion, Driver, Outcome, TableId, ThreadHost,
+};
+use gannet_benchmarks::check_replicas;
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// A runtime of one thread as small as can be: its tasks run to their end.
+struct Host {
+    tasks: Mutex<Receiver<Task>>,
+    thread: Sender<Thread>,
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl ThreadHost for Host {
+    fn run(&self, number: usize, mut driver: Pin<&mut dyn Driver>) {
+        assert_eq!(number, 0);
+        self.thread.send(thread::current()).unwrap();
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let tasks = self.tasks.lock().unwrap();
+        while driver.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            let mut any = false;
+            while let Ok(task) = tasks.try_recv() {
+                task();
+                any = true;
+            }
+            match driver.deadline() {
+                _ if any => {}
+                Some(wait) => thread::park_timeout(wait),
+                None => thread::park(),
+            }
+        }
+    }
+}
+
+/// A cluster on one hosted thread, and what runs tasks there.
+struct Hosted {
+    cluster: Arc<Cluster>,
+    table: TableId,
+    tasks: Sender<Task>,
+    thread: Thread,
+}
+
+impl Hosted {
+    fn open() -> Self {
+        let (tasks, receiver) = channel();
+        let (sender, thread) = channel();
+        let host = Arc::new(Host { tasks: Mutex::new(receiver), thread: sender });
+        let options = ClusterOptions {
+            threads: 1,
+            memory_limit_bytes: Some(16 << 20),
+            host: Some(host),
+            ..ClusterOptions::default()
+        };
+        let cluster = Arc::new(Cluster::open(options).unwrap());
+        let table = cluster.create_table("t", 8, 1000).unwrap();
+        Self { cluster, table, tasks, thread: thread.recv().unwrap() }
+    }
+
+    /// What a task on the cluster's thread gives.
+    fn task<T: Send + 'static>(&self, work: impl FnOnce(&Cluster) -> T + Send + 'static) -> T {
+        let (sender, result) = channel();
+        let cluster = Arc::clone(&self.cluster);
+        let task = move || {
+            let result = work(&cluster);
+            // The test has the last handle when it closes the cluster: a thread cannot wait for its own end.
+            drop(cluster);
+            sender.send(result).unwrap();
+        };
+        self.tasks.send(Box::new(task)).unwrap();
+        self.thread.unpark();
+        result.recv().unwrap()
+    }
+
+    fn close(self) {
+        for check in check_replicas(&self.cluster) {
+            assert!(check.passed, "{}: {}", check.name, check.detail);
+        }
+        Arc::into_inner(self.cluster).unwrap().close();
+    }
+}
+
+/// The result of a job that is there already.
+fn now<T>(completion: Completion<T>) -> Option<T> {
+    match pin!(completion).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result.unwrap()),
+        Poll::Pending => None,
+    }
+}
+
+fn put(
+    cluster: &Cluster,
+    table: TableId,
+    key: u64,
+) -> Result<Completion<Outcome<(), Abort>>, ClusterError> {
+    cluster.submit(move |tx| tx.insert(table, key, &key.to_le_bytes()))
+}
+
+#[test]
+fn a_task_has_its_jobs_done_on_its_own_thread_at_once() {
+    let hosted = Hosted::open();
+    let table = hosted.table;
+    let (outcomes, threads) = hosted.task(move |cluster| {
+        let outcomes: Vec<_> = (0..100).map(|key| now(put(cluster, table, key).unwrap())).collect();
+        let job = cluster.spawn_anywhere(|_| thread::current().id()).unwrap();
+        (outcomes, (now(job), thread::current().id()))
+    });
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Some(Outcome::Committed(())))));
+    assert_eq!(threads.0, Some(threads.1));
+    hosted.close();
+}
+
+#[test]
+fn other_threads_have_their_jobs_done_while_it_sleeps_and_while_it_works() {
+    let hosted = Hosted::open();
+    let table = hosted.table;
+    thread::scope(|scope| {
+        for first in [0, 1_000] {
+            let cluster = &hosted.cluster;
+            scope.spawn(move || {
+                for key in first..first + 500 {
+                    let outcome = put(cluster, table, key).unwrap().wait().unwrap();
+                    assert!(matches!(outcome, Outcome::Committed(())));
+                }
+            });
+        }
+        for key in 2_000..2_100 {
+            hosted.task(move |cluster| assert!(now(put(cluster, table, key).unwrap()).is_some()));
+        }
+    });
+    hosted.close();
+}
+
+#[test]
+fn a_job_that_waits_is_finished_by_the_driver() {
+    let hosted = Hosted::open();
+    let spawned = hosted.task(|cluster| {
+        let mut job = Box::pin(
+            cluster
+                .spawn_anywhere(|coordinator| {
+                    let until = coordinator.now_ns() + 20_000_000;
+                    while coordinator.now_ns() < until {
+                        coordinator.back_off(16);
+                    }
+                    7
+                })
+                .unwrap(),
+        );
+        let at_once = job.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(at_once.is_pending(), "a job that waits keeps nobody waiting");
+        job
+    });
+    assert_eq!(Pin::into_inner(spawned).wait().unwrap(), 7);
+    hosted.close();
+}
+
+#[test]
+fn a_job_that_computes_for_long_gives_way() {
+    let hosted = Hosted::open();
+    let (sender, stop) = channel::<()>();
+    let stop = Mutex::new(stop);
+    let long = hosted.task(move |cluster| {
+        cluster
+            .spawn_anywhere(move |coordinator| {
+                let mut rounds = 0_u64;
+                while stop.lock().unwrap().try_recv().is_err() {
+                    coordinator.give_way();
+                    rounds += 1;
+                }
+                rounds
+            })
+            .unwrap()
+    });
+    // Tasks and jobs go on beside it, or this would wait for ever.
+    let table = hosted.table;
+    let outcome = hosted.task(move |cluster| put(cluster, table, 1).unwrap()).wait().unwrap();
+    assert!(matches!(outcome, Outcome::Committed(())));
+    sender.send(()).unwrap();
+    assert!(long.wait().unwrap() > 0);
+    hosted.close();
+}
+
+#[test]
+fn jobs_of_jobs_and_panics_leave_the_thread_at_work() {
+    let hosted = Hosted::open();
+    let table = hosted.table;
+    let cluster = Arc::clone(&hosted.cluster);
+    let inner = hosted.task(move |outer| {
+        let job = outer.spawn_anywhere(move |_| put(&cluster, table, 5).unwrap());
+        now(job.unwrap()).expect("it only spawns")
+    });
+    assert!(matches!(inner.wait().unwrap(), Outcome::Committed(())));
+    let lost =
+        hosted.task(|cluster| cluster.spawn_anywhere(|_| -> u8 { panic!("on purpose") }).unwrap());
+    assert!(lost.wait().is_err());
+    assert!(hosted.task(move |cluster| now(put(cluster, table, 6).unwrap())).is_some());
+    hosted.close();
+}
+
+#[test]
+fn a_cluster_that_closes_finishes_jobs_first() {
+    let hosted = Hosted::open();
+    let waiting: Vec<_> = (0..20)
+        .map(|number| {
+            let job = hosted.cluster.spawn_anywhere(move |coordinator| {
+                coordinator.back_off(16);
+                number
+            });
+            job.unwrap()
+        })
+        .collect();
+    hosted.close();
+    for (number, job) in waiting.into_iter().enumerate() {
+        assert_eq!(job.wait().unwrap(), number);
+    }
+}
