@@ -40,7 +40,7 @@ impl ThreadHost for Host {
                 task();
                 any = true;
             }
-            match driver.deadline() {
+            match driver.sleep_max() {
                 _ if any => {}
                 Some(wait) => thread::park_timeout(wait),
                 None => thread::park(),
@@ -215,18 +215,23 @@ fn jobs_of_jobs_and_panics_leave_the_thread_at_work() {
 
 #[test]
 fn a_cluster_that_closes_finishes_jobs_first() {
-    let hosted = Hosted::open();
-    let waiting: Vec<_> = (0..20)
-        .map(|number| {
-            let job = hosted.cluster.spawn_anywhere(move |coordinator| {
-                coordinator.back_off(16);
-                number
-            });
-            job.unwrap()
-        })
-        .collect();
-    hosted.close();
-    for (number, job) in waiting.into_iter().enumerate() {
-        assert_eq!(job.wait().unwrap(), number);
+    for round in 0..20 {
+        let hosted = Hosted::open();
+        let waiting: Vec<_> = (0..20)
+            .map(|number| {
+                let job = hosted.cluster.spawn_anywhere(move |coordinator| {
+                    let until = coordinator.now_ns() + round * 1_000_000;
+                    while coordinator.now_ns() < until {
+                        coordinator.back_off(16);
+                    }
+                    number
+                });
+                job.unwrap()
+            })
+            .collect();
+        Arc::into_inner(hosted.cluster).unwrap().close();
+        for (number, job) in waiting.into_iter().enumerate() {
+            assert_eq!(now(job), Some(number));
+        }
     }
 }

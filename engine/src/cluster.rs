@@ -275,7 +275,7 @@ impl Cluster {
         self.start(seats.into_iter().zip(parkings).collect(), first_core, host)
     }
 
-    /// Starts a thread for each list of seats, each on a core of its own from the first one on, if there is one.
+    /// Starts a thread for each list of seats, each on a core of its own from the first one on, if there is one and no host.
     pub(crate) fn start<P: Port>(
         &mut self,
         threads: Vec<(Vec<(Seat, P)>, Parking)>,
@@ -487,11 +487,8 @@ impl Cluster {
         let mut job: Job = Box::new(move |coordinator: &mut Coordinator<'_>| {
             completer.complete(job(coordinator));
         });
-        // Relaxed: which worker is first does not matter.
-        let first = self.next_place.fetch_add(1, Ordering::Relaxed);
         if let Some(here) = hosted::here(&self.shared) {
-            let places = here.places();
-            match self.put(places[first % places.len()], job) {
+            match self.put(here.next_place(), job) {
                 Ok(()) => {
                     here.help(&|| completion.is_complete());
                     return Ok(completion);
@@ -499,8 +496,10 @@ impl Cluster {
                 Err(refused) => job = refused,
             }
         }
-        for index in 0..self.jobs.len() {
-            match self.enqueue(first.wrapping_add(index) % self.jobs.len(), job) {
+        for _ in 0..self.jobs.len() {
+            // Relaxed: which worker is first does not matter.
+            let place = self.next_place.fetch_add(1, Ordering::Relaxed) % self.jobs.len();
+            match self.enqueue(place, job) {
                 Ok(()) => return Ok(completion),
                 Err(refused) => job = refused,
             }
@@ -570,7 +569,7 @@ impl Cluster {
     }
 
     fn end_threads(&mut self) {
-        // Release: pairs with the Acquire in Crew::step(): jobs accepted before are seen.
+        // Release: pairs with the Acquire in Crew::without_progress(): jobs accepted before are seen.
         self.shared.closing.store(true, Ordering::Release);
         for waker in &self.wakers {
             waker.wake();

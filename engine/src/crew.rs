@@ -77,6 +77,11 @@ impl<P: Port> Crew<P> {
         self.now_ns
     }
 
+    /// The time, in nanoseconds.
+    pub(crate) fn time_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
     /// Whether no job runs or waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.workers.iter().all(Worker::is_idle)
@@ -106,7 +111,7 @@ impl<P: Port> Crew<P> {
         if self.shared.halted.load(Ordering::Acquire) {
             return Step::Ended(End::Halted);
         }
-        // Acquire: pairs with the Release in Cluster::close().
+        // Acquire: pairs with the Release in Cluster::end_threads().
         if self.shared.closing.load(Ordering::Acquire) && self.is_idle() {
             if !self.counted_out {
                 self.counted_out = true;
@@ -127,8 +132,7 @@ impl<P: Port> Crew<P> {
     /// Sleeps until there is something to do.
     pub(crate) fn sleep(&self) {
         self.report();
-        let wait = self.deadline().map_or(SLEEP_MAX, |deadline| deadline.min(SLEEP_MAX));
-        self.parking.sleep(wait, || self.has_work());
+        self.parking.sleep(self.sleep_max(), || self.has_work());
     }
 
     /// As [`Self::sleep`], for a task with this waker: whether it sleeps from now on.
@@ -142,13 +146,15 @@ impl<P: Port> Crew<P> {
         self.parking.rise();
     }
 
-    /// How long after the last step there is something to do without a packet or a job.
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    /// How long it may sleep after the last step: until there is something to do without a packet or a job, and no longer
+    /// than it may not look.
+    pub(crate) fn sleep_max(&self) -> Duration {
         // Nobody wakes those that wait for others to finish their jobs.
         let look = self.counted_out.then(|| self.now_ns + CLOSING_LOOK_NS);
         let deadlines = self.workers.iter().filter_map(Worker::next_deadline_ns);
-        let deadline = deadlines.chain(look).min()?;
-        Some(Duration::from_nanos(deadline.saturating_sub(self.now_ns).max(1)))
+        let deadline = deadlines.chain(look).min();
+        let wait = deadline.map(|deadline| deadline.saturating_sub(self.now_ns).max(1));
+        wait.map_or(SLEEP_MAX, |wait| Duration::from_nanos(wait).min(SLEEP_MAX))
     }
 
     fn has_work(&self) -> bool {

@@ -119,7 +119,7 @@ impl Port for gannet_rpc::VerbsPort {
 pub(crate) struct ThreadPlace {
     /// The thread's number, from 0.
     pub(crate) number: usize,
-    /// The core that it stays on.
+    /// The core that it stays on, unless it is shared: clients then run on the same cores.
     pub(crate) core: Option<usize>,
     /// Who has the thread wait, if it is shared.
     pub(crate) host: Option<Arc<dyn ThreadHost>>,

@@ -30,6 +30,9 @@ const STEPS_PER_TURN: u32 = 64;
 const TURN_NS_MAX: u64 = 500_000;
 
 /// Runs tasks of its own on the threads that drive a cluster's workers.
+///
+/// Its tasks must not block on what the cluster does, as nobody else would do it, nor drop the last handle of the cluster, which
+/// waits for its threads.
 pub trait ThreadHost: Send + Sync {
     /// Runs `driver` to its end, on the calling thread, which is that with this number from 0.
     fn run(&self, thread: usize, driver: Pin<&mut dyn Driver>);
@@ -37,8 +40,8 @@ pub trait ThreadHost: Send + Sync {
 
 /// What drives the workers of a thread: a task that ends when the cluster has closed or halted.
 pub trait Driver: Future<Output = ()> {
-    /// When it is to be polled though nobody has woken it: so long after it was pending. More than zero.
-    fn deadline(&self) -> Option<Duration>;
+    /// How long after it was pending it is to be polled at the latest, though nobody has woken it; none if it has woken itself.
+    fn sleep_max(&self) -> Option<Duration>;
 }
 
 thread_local! {
@@ -50,8 +53,8 @@ thread_local! {
 pub(crate) trait Help {
     /// Whether they are workers of the cluster that this belongs to.
     fn are_of(&self, shared: &Arc<Shared>) -> bool;
-    /// Their numbers among the workers of the process; there is one at least.
-    fn places(&self) -> &[usize];
+    /// The number, among the workers of the process, of one of them: each in turn.
+    fn next_place(&self) -> usize;
     /// Has them work until `is_done`, or until there is nothing to do at once.
     fn help(&self, is_done: &dyn Fn() -> bool);
 }
@@ -71,43 +74,43 @@ pub(crate) fn run<P: Port>(
 ) {
     let hosted = Rc::new(Hosted {
         places,
+        next: Cell::new(0),
         waker: crew.waker(),
         shared: Arc::clone(crew.shared()),
-        deadline: Cell::new(None),
+        sleep_max: Cell::new(None),
         crew: RefCell::new(Some(crew)),
     });
     HERE.set(Some(Rc::clone(&hosted) as Rc<dyn Help>));
-    host.run(thread, pin!(HostedDriver(Rc::clone(&hosted))));
+    let driver = HostedDriver(Rc::clone(&hosted));
+    // What it says in a panic was printed.
+    let _ = catch_unwind(AssertUnwindSafe(|| host.run(thread, pin!(driver))));
     HERE.set(None);
-    // Only a host that has given up leaves one.
-    if let Some(crew) = hosted.crew.take() {
-        crew.end(Err(Box::new("the host has ended")));
-    }
+    // Only a host that has given up leaves workers.
+    hosted.end(Err(Box::new("the host has ended")));
 }
 
 struct Hosted<P: Port> {
     /// None when it has ended.
     crew: RefCell<Option<Crew<P>>>,
+    /// The numbers of its workers, at least one.
     places: Vec<usize>,
+    /// Whose turn it is among them.
+    next: Cell<usize>,
     waker: Waker,
     shared: Arc<Shared>,
-    deadline: Cell<Option<Duration>>,
+    sleep_max: Cell<Option<Duration>>,
 }
 
 impl<P: Port> Hosted<P> {
     /// Steps until one does not progress, `is_done`, or it is time for other tasks.
     fn turn(crew: &mut Crew<P>, is_done: impl Fn() -> bool) -> thread::Result<Step> {
         catch_unwind(AssertUnwindSafe(|| {
-            let mut began_ns = None;
+            let end_ns = crew.time_ns() + TURN_NS_MAX;
             for _ in 0..STEPS_PER_TURN {
                 match crew.step() {
-                    Step::Progressed if is_done() => break,
+                    Step::Progressed if is_done() || crew.time_ns() >= end_ns => break,
                     Step::Progressed => {}
                     step => return step,
-                }
-                let began_ns = *began_ns.get_or_insert(crew.now_ns());
-                if crew.now_ns() - began_ns >= TURN_NS_MAX {
-                    break;
                 }
             }
             Step::Progressed
@@ -126,8 +129,10 @@ impl<P: Port> Help for Hosted<P> {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    fn places(&self) -> &[usize] {
-        &self.places
+    fn next_place(&self) -> usize {
+        let next = self.next.get();
+        self.next.set(next.wrapping_add(1));
+        self.places[next % self.places.len()]
     }
 
     fn help(&self, is_done: &dyn Fn() -> bool) {
@@ -140,8 +145,8 @@ impl<P: Port> Help for Hosted<P> {
             Ok(_) => self.waker.wake(),
             Err(panic) => {
                 drop(crew);
-                self.end(Err(panic));
                 self.waker.wake();
+                self.end(Err(panic));
             }
         }
     }
@@ -160,11 +165,11 @@ impl<P: Port> Future for HostedDriver<P> {
         working.rise();
         match Hosted::turn(working, || false) {
             Ok(Step::Idle) if !hosted.shared.busy_poll && working.sleeps(context.waker()) => {
-                hosted.deadline.set(working.deadline());
+                hosted.sleep_max.set(Some(working.sleep_max()));
                 Poll::Pending
             }
             Ok(Step::Idle | Step::Progressed) => {
-                hosted.deadline.set(None);
+                hosted.sleep_max.set(None);
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -183,7 +188,7 @@ impl<P: Port> Future for HostedDriver<P> {
 }
 
 impl<P: Port> Driver for HostedDriver<P> {
-    fn deadline(&self) -> Option<Duration> {
-        self.0.deadline.get()
+    fn sleep_max(&self) -> Option<Duration> {
+        self.0.sleep_max.get()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gannet_storage::{Arena, StorageError, Table, TableLayout};
+use gannet_storage::{Arena, Place, StorageError, Table, TableLayout};
 
 use crate::configuration::Configuration;
 
@@ -53,6 +53,12 @@ impl Node {
             gaps: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         })
+    }
+
+    /// Asks for the header of a bucket here, or for nothing that matters if the place is none.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, place: Place) {
+        self.arena.prefetch_header(place);
     }
 
     /// The node's number.

@@ -1,7 +1,7 @@
 //! A worker's endpoint: sends its coroutines' batches, runs requests of others, collects responses.
 //!
 //! ```text
-//! receive():  poll ─ prefetch pass ─ second prefetch pass ─ run handlers ─ one doorbell
+//! receive():  poll ─ parse and prefetch ─ second prefetch pass ─ run handlers ─ one doorbell
 //! submit():   header per destination ─ queue          requests to the own node: a direct call
 //! ```
 //! Requests to the worker's own node take no packet: the handler reads them in the batch and writes
@@ -33,6 +33,8 @@ use crate::session::{Admission, Session};
 use crate::transport::{PacketReceiver, PacketSender, Refused};
 use crate::window::Window;
 
+/// Requests that are prefetched together.
+const PREFETCHED_TOGETHER: usize = 6;
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
 /// When a request was sent that waits for credits, for the first time or after it seemed lost.
@@ -43,8 +45,11 @@ pub trait Handler {
     /// A request that was parsed, and where it leads.
     type Prepared: Copy;
 
-    /// Parses a request and asks for the memory that it will touch first.
+    /// Parses a request.
     fn prepare(&self, kind: u16, payload: &[u8]) -> Self::Prepared;
+
+    /// Asks for the memory that it will touch first.
+    fn prefetch(&self, prepared: &Self::Prepared);
 
     /// Asks for what it will touch next, once that has arrived.
     fn prefetch_next(&self, prepared: &Self::Prepared);
@@ -252,14 +257,17 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         self.counters.packets += packets as u64;
         incoming.clear();
+        let mut prefetched = Prefetched(0);
         for &coroutine in &self.local_running {
             let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
             let lane = batch.lane(self.identity.node);
             let messages = &lane.request.as_slice()[HEADER_BYTES..];
             let prepared = prepare(handler, messages, lane.requests, incoming);
             debug_assert!(prepared, "a batch is well-formed");
+            prefetched.follow(handler, incoming);
         }
         for index in 0..packets {
+            prefetched.follow(handler, incoming);
             let Some((source, contents)) = self.check(index) else { continue };
             match (contents.kind, contents.fragments) {
                 (Kind::Request, 1) => {
@@ -283,6 +291,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 (Kind::ContinueResponse, _) => self.continue_response(source, &contents),
             }
         }
+        prefetched.rest(handler, incoming);
         for request in incoming.iter() {
             handler.prefetch_next(&request.prepared);
         }
@@ -579,6 +588,30 @@ impl Request {
         }
         gather::queue_lane(sender, scratch, (peer, self.destination), contents, lane);
         now_ns + peer.round_trip.timeout_ns(lane.attempts)
+    }
+}
+
+/// How many requests of the batch have been prefetched.
+///
+/// Some at a time: each may miss the TLB, and those close together then wait together for their pages; and the first arrive
+/// while the next are parsed.
+struct Prefetched(usize);
+
+impl Prefetched {
+    /// Prefetches those that were prepared since, if they are enough.
+    #[inline(always)]
+    fn follow<H: Handler>(&mut self, handler: &H, incoming: &[Incoming<H::Prepared>]) {
+        if incoming.len() - self.0 >= PREFETCHED_TOGETHER {
+            self.rest(handler, incoming);
+        }
+    }
+
+    #[inline(always)]
+    fn rest<H: Handler>(&mut self, handler: &H, incoming: &[Incoming<H::Prepared>]) {
+        for request in &incoming[self.0..] {
+            handler.prefetch(&request.prepared);
+        }
+        self.0 = incoming.len();
     }
 }
 

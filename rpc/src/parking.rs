@@ -41,7 +41,7 @@ enum Bell {
     Word,
     /// Where the thread blocks on sockets.
     Event(EventFd),
-    /// Of a runtime: the task that sleeps, if it ever has. Nothing panics while the lock is held.
+    /// Of a runtime: what wakes the task that sleeps, if it ever has. Nothing panics while the lock is held.
     Task(Mutex<Option<task::Waker>>),
 }
 

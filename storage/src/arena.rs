@@ -14,6 +14,7 @@
 
 use crate::error::StorageError;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::table::Place;
 
 /// Bytes in the unit of allocation: one cache line.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -91,6 +92,12 @@ impl Arena {
                 next.checked_add(words).filter(|&after| after <= end)
             })
             .ok()
+    }
+
+    /// Asks the processor to fetch the header of the bucket at `place`.
+    #[inline(always)]
+    pub fn prefetch_header(&self, place: Place) {
+        self.prefetch(place.first_word());
     }
 
     /// Asks the processor to fetch the cache line of `word`.

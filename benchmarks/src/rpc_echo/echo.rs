@@ -41,6 +41,8 @@ impl Handler for Echo {
         kind
     }
 
+    fn prefetch(&self, _kind: &u16) {}
+
     fn prefetch_next(&self, _kind: &u16) {}
 
     #[inline]

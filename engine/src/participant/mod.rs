@@ -56,7 +56,6 @@ impl Participant {
         }
         let location = table.locate(request.key);
         let Some(place) = table.place_of(location) else { return Prepared::REFUSED };
-        table.prefetch(place);
         if self.node.configuration().primary(location.partition) != self.node.id() {
             return Prepared::REFUSED;
         }
@@ -128,10 +127,6 @@ impl Participant {
         }
         if !items.is_at_end() {
             return None;
-        }
-        if action == Action::Backup {
-            // At the primary header and slots were touched when the bucket was locked.
-            table.prefetch(place);
         }
         Some(Prepared { action, table: unit.table, place, key: 0, owner: unit.owner })
     }
@@ -262,6 +257,12 @@ impl Handler for Participant {
             }
             _ => Prepared::REFUSED,
         }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, prepared: &Prepared) {
+        // Whatever is asked for, without a branch: what was touched before is near, and so is a place that is none.
+        self.node.prefetch(prepared.place);
     }
 
     #[inline]

@@ -220,6 +220,8 @@ impl Connection {
     /// `Statement` for a text that is not UTF-8, whose message ends where it should; `Fatal` for
     /// anything else that is no message.
     pub(super) async fn next_message(&mut self) -> Result<ClientMessage, Interruption> {
+        // Statements may be done without a wait, and a client may send many at once: others have their turn in between.
+        tokio::task::consume_budget().await;
         loop {
             match message::take_message(&mut self.stream.input) {
                 Ok(Some(message)) => return Ok(message),

@@ -77,6 +77,8 @@ impl Connection {
         }
         let mut done = Ok(());
         for (offset, statement) in &statements {
+            // Other connections have their turn.
+            tokio::task::consume_budget().await;
             done = self.run_simple(statement).await.map_err(|error| shift(error, *offset));
             if done.is_err() {
                 break;

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use gannet_engine::{Driver, ThreadHost};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::time::Instant;
 
 /// What is waited for no longer than this is polled for: the runtime's timers are exact to a millisecond.
 const POLLED_MAX: Duration = Duration::from_micros(100);
@@ -43,7 +42,7 @@ pub(super) fn runtime(accepts_only: bool) -> io::Result<Runtime> {
 }
 
 impl ServerThreads {
-    /// What `count` threads need.
+    /// What a cluster's threads need, which are `count`.
     ///
     /// # Errors
     /// If the system has no more descriptors for this process.
@@ -67,21 +66,19 @@ impl ServerThreads {
 
 impl ThreadHost for ServerThreads {
     fn run(&self, thread: usize, mut driver: Pin<&mut dyn Driver>) {
-        let runtime = self.runtimes.get(thread).and_then(|runtime| {
-            // Nothing panics while it is held.
-            runtime.lock().unwrap_or_else(PoisonError::into_inner).take()
-        });
-        let Some(runtime) = runtime else { return };
+        // Nothing panics while it is held.
+        let runtime = self.runtimes[thread].lock().unwrap_or_else(PoisonError::into_inner).take();
+        let runtime = runtime.expect("there is a runtime for each thread, which runs once");
         runtime.block_on(async {
             let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
             poll_fn(|context| {
                 if driver.as_mut().poll(context).is_ready() {
                     return Poll::Ready(());
                 }
-                match driver.deadline() {
+                match driver.sleep_max() {
                     None => return Poll::Pending,
                     Some(wait) if wait > POLLED_MAX => {
-                        sleep.as_mut().reset(Instant::now() + wait);
+                        sleep.set(tokio::time::sleep(wait));
                         if sleep.as_mut().poll(context).is_pending() {
                             return Poll::Pending;
                         }

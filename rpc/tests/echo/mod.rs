@@ -16,6 +16,8 @@ impl Handler for Echo {
 
     fn prepare(&self, _: u16, _: &[u8]) {}
 
+    fn prefetch(&self, (): &()) {}
+
     fn prefetch_next(&self, (): &()) {}
 
     fn handle(&mut self, (): (), payload: &[u8], response: &mut ResponseWriter<'_>) {
