@@ -288,10 +288,10 @@ fn what_cannot_be_asked_for_is_refused() {
     // Garbage ends its own connection, and nothing else.
     for garbage in [&b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..], &[255; 100], b"gannet\x01\x00"] {
         let mut stream = TcpStream::connect(&address).unwrap();
-        stream.write_all(garbage).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = Vec::new();
-        // It may be cut off.
+        // It may be cut off at any of these.
+        let _ = stream.write_all(garbage);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() <= 24);
     }
