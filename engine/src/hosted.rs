@@ -163,27 +163,22 @@ impl<P: Port> Future for HostedDriver<P> {
         let mut crew = hosted.crew.borrow_mut();
         let Some(working) = crew.as_mut() else { return Poll::Ready(()) };
         working.rise();
-        match Hosted::turn(working, || false) {
+        let result = match Hosted::turn(working, || false) {
             Ok(Step::Idle) if !hosted.shared.busy_poll && working.sleeps(context.waker()) => {
                 hosted.sleep_max.set(Some(working.sleep_max()));
-                Poll::Pending
+                return Poll::Pending;
             }
             Ok(Step::Idle | Step::Progressed) => {
                 hosted.sleep_max.set(None);
                 context.waker().wake_by_ref();
-                Poll::Pending
+                return Poll::Pending;
             }
-            Ok(Step::Ended(end)) => {
-                drop(crew);
-                hosted.end(Ok(end));
-                Poll::Ready(())
-            }
-            Err(panic) => {
-                drop(crew);
-                hosted.end(Err(panic));
-                Poll::Ready(())
-            }
-        }
+            Ok(Step::Ended(end)) => Ok(end),
+            Err(panic) => Err(panic),
+        };
+        drop(crew);
+        hosted.end(result);
+        Poll::Ready(())
     }
 }
 

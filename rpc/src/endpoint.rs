@@ -15,12 +15,14 @@
 //! *Not here*: STALE answers.
 
 mod gather;
+mod prefetched;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::buffer::Buffer;
 use crate::counters::Counters;
+use crate::endpoint::prefetched::Prefetched;
 use crate::fragments::{packets_of, queue_message, queue_window};
 use crate::identity::Identity;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
@@ -33,8 +35,6 @@ use crate::session::{Admission, Session};
 use crate::transport::{PacketReceiver, PacketSender, Refused};
 use crate::window::Window;
 
-/// Requests that are prefetched together.
-const PREFETCHED_TOGETHER: usize = 6;
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
 /// When a request was sent that waits for credits, for the first time or after it seemed lost.
@@ -257,7 +257,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         self.counters.packets += packets as u64;
         incoming.clear();
-        let mut prefetched = Prefetched(0);
+        let mut prefetched = Prefetched::default();
         for &coroutine in &self.local_running {
             let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
             let lane = batch.lane(self.identity.node);
@@ -588,30 +588,6 @@ impl Request {
         }
         gather::queue_lane(sender, scratch, (peer, self.destination), contents, lane);
         now_ns + peer.round_trip.timeout_ns(lane.attempts)
-    }
-}
-
-/// How many requests of the batch have been prefetched.
-///
-/// Some at a time: each may miss the TLB, and those close together then wait together for their pages; and the first arrive
-/// while the next are parsed.
-struct Prefetched(usize);
-
-impl Prefetched {
-    /// Prefetches those that were prepared since, if they are enough.
-    #[inline(always)]
-    fn follow<H: Handler>(&mut self, handler: &H, incoming: &[Incoming<H::Prepared>]) {
-        if incoming.len() - self.0 >= PREFETCHED_TOGETHER {
-            self.rest(handler, incoming);
-        }
-    }
-
-    #[inline(always)]
-    fn rest<H: Handler>(&mut self, handler: &H, incoming: &[Incoming<H::Prepared>]) {
-        for request in &incoming[self.0..] {
-            handler.prefetch(&request.prepared);
-        }
-        self.0 = incoming.len();
     }
 }
 

@@ -57,7 +57,7 @@ impl Table {
     /// Asks for the header of a bucket; first of two stages (HERD section 4.1.1).
     #[inline]
     pub fn prefetch(&self, place: Place) {
-        self.prefetch_word(place.first_word());
+        self.arena.prefetch_header(place);
     }
 
     /// Asks for the slot of the key that `place` was made for, once the header has arrived.

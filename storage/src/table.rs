@@ -162,7 +162,7 @@ pub struct Table {
     name: String,
     layout: TableLayout,
     partitioning: Partitioning,
-    arena: Arc<Arena>,
+    pub(crate) arena: Arc<Arena>,
     /// First word of each partition's main buckets, if this node holds it.
     partitions: Box<[Option<usize>]>,
     /// What only a heap table has.
@@ -270,11 +270,6 @@ impl Table {
     #[inline(always)]
     pub(crate) fn bucket(&self, place: Place) -> Bucket<'_> {
         Bucket::new(&self.arena, &self.layout, place.first_word())
-    }
-
-    #[inline(always)]
-    pub(crate) fn prefetch_word(&self, word: usize) {
-        self.arena.prefetch(word);
     }
 }
 
