@@ -2,9 +2,10 @@
 //! cluster behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gannet::{Abort, Cluster, ClusterError, ClusterOptions, LockMode, Outcome, Place, TableId};
 use gannet_benchmarks::check_replicas;
@@ -354,6 +355,45 @@ fn two_clusters_in_one_process_do_not_meet() {
     assert_eq!((read(&first, table, 0), read(&second, table, 0)), (Some(9), Some(0)));
     first.close();
     assert_eq!(read(&second, table, 0), Some(0));
+}
+
+#[test]
+fn a_job_runs_at_the_node_that_it_asks_for_while_there_is_room() {
+    let options = ClusterOptions { coroutines: 1, queued_jobs_max: 1, ..ClusterOptions::default() };
+    let cluster = Cluster::open(options).unwrap();
+    let nodes: BTreeSet<u16> = (0..100_u32)
+        .map(|number| {
+            let home = cluster.configuration().primary_of_row(&number.to_le_bytes());
+            let node = cluster.spawn_near(home, |coordinator| coordinator.node()).unwrap().wait();
+            assert_eq!(node, Ok(home));
+            home
+        })
+        .collect();
+    assert_eq!(nodes, BTreeSet::from([0, 1, 2]));
+    assert!(cluster.spawn_near(7, |coordinator| coordinator.node()).unwrap().wait().unwrap() < 3);
+    // Each worker has room for one that runs and one that waits.
+    let go_on = Arc::new(AtomicBool::new(false));
+    let jobs: Vec<_> = (0..=2 * cluster.options().threads)
+        .map(|_| {
+            loop {
+                let go_on = Arc::clone(&go_on);
+                let job = cluster.spawn_near(0, move |coordinator| {
+                    while !go_on.load(Ordering::SeqCst) {
+                        coordinator.back_off(1);
+                    }
+                    coordinator.node()
+                });
+                match job {
+                    Ok(job) => break job,
+                    Err(error) => assert!(matches!(error, ClusterError::Busy)),
+                }
+            }
+        })
+        .collect();
+    go_on.store(true, Ordering::SeqCst);
+    let nodes: BTreeSet<u16> = jobs.into_iter().map(|job| job.wait().unwrap()).collect();
+    assert!(nodes.contains(&0) && nodes.len() > 1, "{nodes:?}");
+    cluster.close();
 }
 
 #[test]

@@ -26,8 +26,11 @@ fn an_error_of_an_old_definition_is_not_reported() {
     let (mut definer, mut writer) = (parties[0].session("definer"), parties[1].session("writer"));
     run(&mut definer, "CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL)").unwrap();
     let insert = block_on(writer.prepare("INSERT INTO t VALUES ($1, NULL)", &[])).unwrap();
-    let error = block_on(writer.execute_prepared(&insert, vec![Value::Integer(1)])).unwrap_err();
-    assert_eq!(error.code, "23502");
+    // Afterwards it has been at every node.
+    for _ in 0..6 {
+        let result = block_on(writer.execute_prepared(&insert, vec![Value::Integer(1)]));
+        assert_eq!(result.unwrap_err().code, "23502");
+    }
     run(&mut definer, "ALTER TABLE t ALTER COLUMN v DROP NOT NULL").unwrap();
     let result = block_on(writer.execute_prepared(&insert, vec![Value::Integer(1)])).unwrap();
     assert!(matches!(result, StatementResult::Done { tag, .. } if tag == "INSERT 0 1"));

@@ -138,6 +138,18 @@ fn a_task_has_its_jobs_done_on_its_own_thread_mostly_at_once() {
 }
 
 #[test]
+fn a_task_has_its_jobs_done_at_the_node_that_it_asks_for() {
+    let hosted = Hosted::open();
+    for node in [2, 0, 1] {
+        let job = hosted.task(move |cluster| {
+            cluster.spawn_near(node, |at| (at.node(), thread::current().id())).unwrap()
+        });
+        assert_eq!(job.wait(), Ok((node, hosted.thread.id())));
+    }
+    hosted.close();
+}
+
+#[test]
 fn other_threads_have_their_jobs_done_while_it_sleeps_and_while_it_works() {
     let hosted = Hosted::open();
     let table = hosted.table;

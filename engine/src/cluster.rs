@@ -1,27 +1,24 @@
-//! A cluster: the nodes that are in this process, their threads, and the door for other threads' work.
+//! A cluster: the nodes that are in this process, and their threads.
 //!
-//! *Not here*: how a process becomes a node of a cluster of processes, in `join`; membership changes.
+//! *Not here*: the door for other threads' work, in `spawn`; how a process becomes a node of a cluster of processes, in `join`;
+//! membership changes.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Identity, MemoryFabric, Parking, Waker};
 use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, TableLayout};
 
-use crate::completion::{Completion, completion};
 use crate::configuration::Configuration;
-use crate::coordinator::Coordinator;
 use crate::driver::{Port, Seat, Shared, ThreadPlace, drive};
-use crate::hosted::{self, ThreadHost};
+use crate::hosted::ThreadHost;
 use crate::loader::Loader;
 use crate::members::{JoinError, Members};
 use crate::node::{Node, TableId};
-use crate::outcome::{Abort, Outcome};
 use crate::statistics::{Board, NodeState, NodeStatus, Reporter};
-use crate::transaction::Transaction;
 use crate::worker::Job;
 
 /// Number that the packets of a cluster in one process carry.
@@ -165,14 +162,14 @@ pub struct Place {
 
 /// A cluster: all of its nodes, or the one that this process is. Closes when dropped, after the jobs that were accepted.
 pub struct Cluster {
-    options: ClusterOptions,
+    pub(crate) options: ClusterOptions,
     configuration: Arc<Configuration>,
     /// Those of this process.
     nodes: Vec<Arc<Node>>,
     /// Number of the first of them.
-    first_node: usize,
+    pub(crate) first_node: usize,
     /// By node of this process, then worker.
-    jobs: Vec<Arc<ArrayQueue<Job>>>,
+    pub(crate) jobs: Vec<Arc<ArrayQueue<Job>>>,
     /// In the same order.
     boards: Vec<Arc<Board>>,
     pub(crate) wakers: Vec<Waker>,
@@ -180,8 +177,8 @@ pub struct Cluster {
     pub(crate) shared: Arc<Shared>,
     /// The other processes, if there are any.
     pub(crate) members: Option<Members>,
-    /// Where the next job without a place goes.
-    next_place: AtomicUsize,
+    /// Whose turn it is to get a job that may go to several workers.
+    pub(crate) next_place: AtomicUsize,
     creating_table: std::sync::Mutex<()>,
 }
 
@@ -450,117 +447,6 @@ impl Cluster {
     /// A loader for the first rows, before any transaction runs.
     pub fn loader(&self) -> Loader<'_> {
         Loader::new(self)
-    }
-
-    /// Runs `job` on a coroutine of the worker at `place`.
-    ///
-    /// # Errors
-    /// [`ClusterError::Busy`] if its queue is full, [`ClusterError::NoSuchPlace`].
-    pub fn spawn<T: Send + 'static>(
-        &self,
-        place: Place,
-        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
-    ) -> Result<Completion<T>, ClusterError> {
-        let Place { node, worker } = place;
-        if self.node(node).is_none() || worker >= self.options.threads {
-            return Err(ClusterError::NoSuchPlace { node, worker });
-        }
-        let (completer, completion) = completion();
-        let job = Box::new(move |coordinator: &mut Coordinator<'_>| {
-            completer.complete(job(coordinator));
-        });
-        self.enqueue((node - self.first_node) * self.options.threads + worker, job)
-            .map(|()| completion)
-            .map_err(|_| self.refusal())
-    }
-
-    /// Runs `job` on a coroutine of some worker. Returns at once; but a task on one of the cluster's own threads, which it
-    /// shares with a [`ThreadHost`], has the workers of that thread begin the job before.
-    ///
-    /// # Errors
-    /// [`ClusterError::Busy`] if every queue is full.
-    pub fn spawn_anywhere<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
-    ) -> Result<Completion<T>, ClusterError> {
-        let (completer, completion) = completion();
-        let mut job: Job = Box::new(move |coordinator: &mut Coordinator<'_>| {
-            completer.complete(job(coordinator));
-        });
-        if let Some(here) = hosted::here(&self.shared) {
-            match self.put(here.next_place(), job) {
-                Ok(()) => {
-                    here.help(&|| completion.is_complete());
-                    return Ok(completion);
-                }
-                Err(refused) => job = refused,
-            }
-        }
-        for _ in 0..self.jobs.len() {
-            // Relaxed: which worker is first does not matter.
-            let place = self.next_place.fetch_add(1, Ordering::Relaxed) % self.jobs.len();
-            match self.enqueue(place, job) {
-                Ok(()) => return Ok(completion),
-                Err(refused) => job = refused,
-            }
-        }
-        Err(self.refusal())
-    }
-
-    fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
-        self.put(place, job)?;
-        // A simulated cluster has no threads to wake.
-        if let Some(waker) = self.wakers.get(place) {
-            waker.wake();
-        }
-        Ok(())
-    }
-
-    /// Puts a job where a worker finds it.
-    fn put(&self, place: usize, job: Job) -> Result<(), Job> {
-        let halted = || self.shared.halted.load(Ordering::Relaxed);
-        if halted() {
-            return Err(job);
-        }
-        self.jobs[place].push(job)?;
-        // Where a cluster halts at this moment, its threads may have emptied the queues before this job came: either
-        // they see it, or this sees that they have ended.
-        fence(Ordering::SeqCst);
-        if halted() {
-            while self.jobs[place].pop().is_some() {}
-        }
-        Ok(())
-    }
-
-    /// Runs `body` as a transaction on some worker, and again after conflicts; see
-    /// [`Coordinator::run`]. Returns at once.
-    ///
-    /// # Errors
-    /// [`ClusterError::Busy`] if every queue is full.
-    pub fn submit<T, E>(
-        &self,
-        body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
-    ) -> Result<Completion<Outcome<T, E>>, ClusterError>
-    where
-        T: Send + 'static,
-        E: From<Abort> + Send + 'static,
-    {
-        self.spawn_anywhere(move |coordinator| coordinator.run(body))
-    }
-
-    /// As [`Self::submit`], and waits for the outcome.
-    ///
-    /// # Errors
-    /// [`ClusterError::Busy`] if every queue is full.
-    pub fn run<T, E>(
-        &self,
-        body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
-    ) -> Result<Outcome<T, E>, ClusterError>
-    where
-        T: Send + 'static,
-        E: From<Abort> + Send + 'static,
-    {
-        self.submit(body)?.wait().map_err(|lost| self.loss(lost))
     }
 
     /// Finishes the accepted jobs and ends the threads.

@@ -71,6 +71,12 @@ impl Configuration {
         self.primaries[usize::from(partition)]
     }
 
+    /// The primary of the row with that key in heap tables.
+    #[must_use]
+    pub fn primary_of_row(&self, key: &[u8]) -> u16 {
+        self.primary(self.partitioning.partition(RowKey::new(key).hash()))
+    }
+
     /// The other nodes that hold `partition`.
     #[inline]
     #[must_use]

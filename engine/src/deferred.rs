@@ -37,6 +37,10 @@ pub struct Page {
     pub rest: Option<KeyRange>,
 }
 
+/// A row as a transaction has seen it. It has not changed as long as its bucket has the same version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen(Observation);
+
 /// Changes up to a moment, to go back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint(usize);
@@ -145,6 +149,19 @@ impl Deferred {
         Ok(found)
     }
 
+    /// What the last read has seen of its last row.
+    #[must_use]
+    pub fn last_seen(&self) -> Option<Seen> {
+        self.observations.last().copied().map(Seen)
+    }
+
+    /// Relies on a row's being as another transaction has seen it, without reading it: if it is not, commit fails with
+    /// [`Abort::Changed`].
+    pub fn assume(&mut self, seen: Seen) {
+        self.observations.push(seen.0);
+        self.ends_in_latest = false;
+    }
+
     /// The first `limit` rows of a range, or fewer if they are large: one round trip.
     ///
     /// # Errors
@@ -200,6 +217,12 @@ impl Deferred {
     pub fn depends_on(&self, table: TableId) -> bool {
         self.observations.iter().any(|seen| seen.table == table.0)
             || self.leaves.iter().any(|leaf| leaf.table == table.0)
+    }
+
+    /// The first of the keys of a table that it writes.
+    #[must_use]
+    pub fn first_written(&self, table: TableId) -> Option<&[u8]> {
+        self.writes.get(&table)?.keys().next().map(Vec::as_slice)
     }
 
     /// Whether it writes keys that start with `prefix`, or has read that one of them is not there.

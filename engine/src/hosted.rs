@@ -11,6 +11,7 @@
 //! *Not here*: any runtime; it is given as a [`ThreadHost`].
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -53,8 +54,8 @@ thread_local! {
 pub(crate) trait Help {
     /// Whether they are workers of the cluster that this belongs to.
     fn are_of(&self, shared: &Arc<Shared>) -> bool;
-    /// The number, among the workers of the process, of one of them: each in turn.
-    fn next_place(&self) -> usize;
+    /// The number, among the workers of the process, of one of them, in this range if there is one: each in turn.
+    fn next_place(&self, wanted: &Range<usize>) -> usize;
     /// Has them work until `is_done`, or until there is nothing to do at once.
     fn help(&self, is_done: &dyn Fn() -> bool);
 }
@@ -129,10 +130,12 @@ impl<P: Port> Help for Hosted<P> {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    fn next_place(&self) -> usize {
+    fn next_place(&self, wanted: &Range<usize>) -> usize {
         let next = self.next.get();
         self.next.set(next.wrapping_add(1));
-        self.places[next % self.places.len()]
+        let (before, from_next) = self.places.split_at(next % self.places.len());
+        let mut in_turn = from_next.iter().chain(before).copied();
+        in_turn.find(|place| wanted.contains(place)).unwrap_or(from_next[0])
     }
 
     fn help(&self, is_done: &dyn Fn() -> bool) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gannet_engine::{Cluster, Coordinator, TableId};
@@ -45,6 +46,8 @@ pub struct Database {
     pub(crate) versions: VersionKeys,
     pub(crate) parser: Parser,
     catalog: Mutex<Arc<Catalog>>,
+    /// The version of that one.
+    version: AtomicU64,
     plans: Mutex<Plans>,
     counters: Mutex<BTreeMap<u32, Range<i64>>>,
 }
@@ -86,6 +89,7 @@ impl Database {
             cluster,
             parser: Parser::start()?,
             catalog: Mutex::new(Arc::new(Catalog::empty())),
+            version: AtomicU64::new(Catalog::empty().version),
             plans: Mutex::default(),
             counters: Mutex::default(),
         }))
@@ -102,10 +106,17 @@ impl Database {
         Arc::clone(&lock(&self.catalog))
     }
 
+    /// The version of [`Self::catalog`].
+    pub(crate) fn version(&self) -> u64 {
+        // Relaxed: what is planned with an older one finds out.
+        self.version.load(Ordering::Relaxed)
+    }
+
     /// Tells of a version that has committed.
     pub(crate) fn publish(&self, catalog: Arc<Catalog>) {
         let mut newest = lock(&self.catalog);
         if catalog.version > newest.version {
+            self.version.store(catalog.version, Ordering::Relaxed);
             *newest = if catalog.private {
                 let mut shared = Catalog::clone(&catalog);
                 shared.private = false;

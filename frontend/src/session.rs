@@ -16,7 +16,7 @@ use chrono::NaiveDateTime;
 use crate::database::Database;
 use crate::error::SqlError;
 use crate::execute::copy::Reader;
-use crate::execute::{Row, Transaction};
+use crate::execute::{Resources, Row, Transaction};
 use crate::parser;
 use crate::plan::statement::Prepared;
 use crate::plan::{Plan, PlanKind};
@@ -144,6 +144,8 @@ pub struct Session {
     status: TransactionStatus,
     /// None without a transaction, and after it was lost.
     transaction: Option<Transaction>,
+    /// What the last statement has given back.
+    resources: Option<Box<Resources>>,
     /// When it began.
     began: NaiveDateTime,
     /// The statements of PREPARE.
@@ -169,6 +171,7 @@ impl Session {
             settings: Arc::new(settings::defaults(user)),
             status: TransactionStatus::Idle,
             transaction: None,
+            resources: None,
             began: crate::clock::now(),
             statements: BTreeMap::new(),
             copy: None,
@@ -181,7 +184,7 @@ impl Session {
     ///
     /// # Errors
     /// SQLSTATE 42601 for what cannot be split into words.
-    pub async fn split(&self, sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
+    pub fn split(&self, sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
         parser::split(sql)
     }
 
@@ -266,13 +269,7 @@ impl Session {
         let parameters: Result<Vec<Value>, SqlError> =
             typed.map(|(value, data_type)| in_type(value, *data_type)).collect();
         let parameters = parameters?;
-        let catalog = self.catalog();
-        let is_current = match prepared {
-            Prepared::Plan(plan) => {
-                plan.catalog.version == catalog.version && !catalog.private && !plan.catalog.private
-            }
-            Prepared::Command(_) => false,
-        };
+        let is_current = matches!(prepared, Prepared::Plan(plan) if self.is_current(plan));
         if is_current && self.status != TransactionStatus::Failed {
             let prepared = prepared.clone();
             return self.run(prepared, &statement.sql, &statement.types, parameters).await;

@@ -8,7 +8,7 @@
 //! sql              10 storage (4 bytes) index (4 bytes) key     index 0: the row; others: see `descriptor::Index`
 //! ```
 //!
-//! Every transaction reads one copy of the version, the nearest, which costs no message. A change of the catalog
+//! Every transaction depends on one copy of the version, the nearest, which costs no message. A change of the catalog
 //! writes all of them, so that of two changes at a time one meets a conflict, and a statement that was planned with an
 //! older version runs again with the new one, wherever it runs.
 //! Names are unique because a change sees the whole catalog. Objects have numbers of a counter that no rollback
@@ -22,7 +22,7 @@ pub(crate) use descriptor::{
     AsSerial, Check, Column, Counter, Default, Index, PRIMARY_INDEX, PrimaryKey, Table,
 };
 
-pub(crate) use version::VersionKeys;
+pub(crate) use version::{SeenVersions, VersionKeys};
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -2,8 +2,10 @@
 //!
 //! *Invariants*: all copies are written by one transaction, and are equal.
 
-use gannet_engine::Configuration;
+use std::cell::RefCell;
+
 use gannet_engine::mutant::{Mutant, active};
+use gannet_engine::{Configuration, Seen};
 
 const VERSION: u8 = 0x01;
 
@@ -40,5 +42,30 @@ impl VersionKeys {
     /// The copy that transactions at a node read: without a message, if the node is primary of a partition.
     pub(crate) fn near(&self, node: u16) -> &Vec<u8> {
         &self.all[self.near[usize::from(node)]]
+    }
+}
+
+/// What a session has last seen of the copies: it reads each when a statement first runs near it, and later ones rely on it.
+#[derive(Default)]
+pub(crate) struct SeenVersions {
+    /// By node: a version, and its copy near the node.
+    near: RefCell<Vec<Option<(u64, Seen)>>>,
+}
+
+impl SeenVersions {
+    /// The copy near a node, if it had this version.
+    pub(crate) fn get(&self, node: u16, version: u64) -> Option<Seen> {
+        let (seen_version, seen) = self.near.borrow().get(usize::from(node)).copied()??;
+        (seen_version == version).then_some(seen)
+    }
+
+    /// The copy near a node has this version.
+    pub(crate) fn set(&self, node: u16, version: u64, seen: Seen) {
+        let mut near = self.near.borrow_mut();
+        let node = usize::from(node);
+        if near.len() <= node {
+            near.resize(node + 1, None);
+        }
+        near[node] = Some((version, seen));
     }
 }

@@ -182,7 +182,8 @@ fn put_new(
     puts: Vec<(Vec<u8>, Vec<u8>)>,
     same_is_left: bool,
 ) -> Result<Option<usize>, Failure> {
-    let there = context.get_many(puts.iter().map(|(key, _)| key.clone()).collect())?;
+    let keys: Vec<Vec<u8>> = puts.iter().map(|(key, _)| key.clone()).collect();
+    let there = context.get_many(&keys)?;
     let mut put = BTreeSet::new();
     for (number, ((key, value), there)) in puts.into_iter().zip(there).enumerate() {
         if same_is_left && there.as_ref() == Some(&value) {

@@ -30,7 +30,7 @@ pub(super) enum Build {
 impl Changes {
     pub(super) fn new(builds_later: bool, context: &mut Context<'_, '_>) -> Result<Self, Failure> {
         context.check_version()?;
-        let catalog = Catalog::clone(&context.transaction.catalog);
+        let catalog = context.catalog().clone();
         let (changed, notices) = (Vec::new(), Vec::new());
         Ok(Self { catalog, changed, notices, builds_later, build: None })
     }
@@ -43,7 +43,7 @@ impl Changes {
             let place = (database.catalog_table, &database.versions);
             let deferred = &mut context.transaction.deferred;
             catalog.write(context.coordinator, deferred, place, &changed)?;
-            context.transaction.catalog = Arc::new(catalog);
+            context.transaction.catalog = Some(Arc::new(catalog));
         }
         Ok(notices)
     }

@@ -9,7 +9,7 @@ use gannet_engine::{
     Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page,
 };
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, SeenVersions};
 use crate::database::Database;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
@@ -28,11 +28,13 @@ const WRITTEN_BYTES_MAX: usize = 64 << 20;
 /// Results of subqueries that are kept for the next row.
 const MEMO_MAX: usize = 64;
 
-/// What a statement has from its session.
-#[derive(Clone)]
+/// What a statement has from its session, and gives back.
 pub(crate) struct Resources {
     pub(crate) database: Arc<Database>,
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) facts: Facts,
+    pub(crate) seen_versions: SeenVersions,
+    /// Of the statement: `$1` is the first.
+    pub(crate) parameters: Vec<Value>,
     pub(crate) cancel: Arc<AtomicBool>,
 }
 
@@ -41,7 +43,6 @@ pub(crate) struct Context<'c, 's> {
     pub(crate) coordinator: &'c mut Coordinator<'s>,
     pub(crate) transaction: &'c mut Transaction,
     pub(crate) resources: &'c Resources,
-    pub(crate) parameters: &'c [Value],
     /// The run of the statement, counted from 1.
     pub(crate) attempt: u32,
     /// Whether the statement commits by itself, and is run again if that fails.
@@ -70,13 +71,11 @@ impl<'c, 's> Context<'c, 's> {
         coordinator: &'c mut Coordinator<'s>,
         transaction: &'c mut Transaction,
         resources: &'c Resources,
-        parameters: &'c [Value],
     ) -> Self {
         Self {
             coordinator,
             transaction,
             resources,
-            parameters,
             attempt: 1,
             commits: false,
             round_trips: 0,
@@ -87,43 +86,55 @@ impl<'c, 's> Context<'c, 's> {
     }
 
     /// The values of keys of one table, in one round trip.
-    pub(crate) fn get_many(
-        &mut self,
-        mut keys: Vec<Vec<u8>>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    pub(crate) fn get_many(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
         let fits = |key: &Vec<u8>| key.len() <= KEY_BYTES_MAX;
         if !keys.iter().all(fits) {
             // What cannot be a key is nowhere.
-            let fitting: Vec<bool> = keys.iter().map(fits).collect();
-            keys.retain(fits);
-            let mut found = self.get_many(keys)?.into_iter();
-            let value = |fits| if fits { found.next().flatten() } else { None };
-            return Ok(fitting.into_iter().map(value).collect());
+            let fitting: Vec<Vec<u8>> = keys.iter().filter(|key| fits(key)).cloned().collect();
+            let mut found = self.get_many(&fitting)?.into_iter();
+            let value = |key| if fits(key) { found.next().flatten() } else { None };
+            return Ok(keys.iter().map(value).collect());
         }
         self.check_version()?;
         self.round_trips += 1;
         let table = self.resources.database.table;
         let unshared = keys.first().is_some_and(|key| self.transaction.is_unshared(key));
         let Self { coordinator, transaction, .. } = self;
-        let mut read = |deferred: &mut Deferred| deferred.get_many(coordinator, table, &keys);
+        let mut read = |deferred: &mut Deferred| deferred.get_many(coordinator, table, keys);
         let deferred = &mut transaction.deferred;
         Ok(if unshared { deferred.unshared(read)? } else { read(deferred)? })
     }
 
-    /// Reads the catalog's version unless the transaction has.
+    /// Makes the transaction depend on the catalog's version, if it does not.
     pub(crate) fn check_version(&mut self) -> Result<(), Failure> {
         if self.transaction.version_read {
             return Ok(());
         }
-        let Database { catalog_table, versions, .. } = &*self.resources.database;
-        let key = std::slice::from_ref(versions.near(self.coordinator.node()));
-        let found = self.transaction.deferred.get_many(self.coordinator, *catalog_table, key)?;
-        let version = Catalog::version_from_bytes(found[0].as_deref())?;
-        if version != self.transaction.catalog.version {
-            return Err(Failure::StaleCatalog);
+        let Resources { database, seen_versions, .. } = self.resources;
+        let (node, version) = (self.coordinator.node(), self.catalog().version);
+        let seen = seen_versions.get(node, version);
+        // If it is another one by now, the first run ends with a conflict, and the second one reads it.
+        if let Some(seen) = seen.filter(|_| self.commits && self.attempt == 1) {
+            self.transaction.deferred.assume(seen);
+        } else {
+            let key = std::slice::from_ref(database.versions.near(node));
+            let deferred = &mut self.transaction.deferred;
+            let found = deferred.get_many(self.coordinator, database.catalog_table, key)?;
+            if Catalog::version_from_bytes(found[0].as_deref())? != version {
+                return Err(Failure::StaleCatalog);
+            }
+            deferred
+                .last_seen()
+                .into_iter()
+                .for_each(|seen| seen_versions.set(node, version, seen));
         }
         self.transaction.version_read = true;
         Ok(())
+    }
+
+    /// The catalog that the transaction sees.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        self.transaction.catalog.as_ref().unwrap_or(&self.resources.facts.catalog)
     }
 
     /// What a plan gave; its error may be the old catalog's if nothing has been read.
@@ -364,7 +375,8 @@ fn key_of(value: &Value) -> Vec<u8> {
 
 impl Environment for Context<'_, '_> {
     fn parameter(&self, number: usize) -> Result<Value, SqlError> {
-        self.parameters
+        self.resources
+            .parameters
             .get(number)
             .cloned()
             .ok_or_else(|| SqlError::new("42P02", format!("there is no parameter ${}", number + 1)))

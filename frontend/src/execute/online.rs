@@ -54,8 +54,8 @@ pub(crate) fn run(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<Output, Failure> {
-    let begin = |_| Transaction::new(Arc::clone(catalog));
-    let (output, build) = alone(coordinator, resources, &[], begin, |context| {
+    let begin = |_| Transaction::seeing(Arc::clone(catalog));
+    let (output, build) = alone(coordinator, resources, begin, |context| {
         let declared = declare(definition, context);
         context.checked(declared)
     })?;
@@ -77,8 +77,8 @@ fn with_newest(
     change: impl Fn(&mut Context<'_, '_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     loop {
-        let begin = |_| Transaction::new(resources.database.catalog());
-        match alone(coordinator, resources, &[], begin, &change) {
+        let begin = |_| Transaction::seeing(resources.database.catalog());
+        match alone(coordinator, resources, begin, &change) {
             Err(Failure::StaleCatalog) => resources.database.reload(coordinator)?,
             result => return result,
         };
@@ -100,7 +100,7 @@ fn fill(
     let mut rest = Some(whole(table));
     while let Some(range) = rest {
         let begin = |_| Transaction::part_of(Arc::clone(&catalog));
-        rest = alone(coordinator, resources, &[], begin, |context| {
+        rest = alone(coordinator, resources, begin, |context| {
             fill_page(build, table, &range, context)
         })?;
     }

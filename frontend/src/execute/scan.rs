@@ -70,7 +70,7 @@ impl Operator for ScanRows<'_> {
                 State::Range(rest) => self.page(&rest, NEXT_PAGE_ROWS, context)?,
                 State::New => match &self.scan.access {
                     Access::Points { index, columns } => {
-                        let prefix = index_start(self.scan, *index);
+                        let prefix = index.prefix(&self.scan.table);
                         let mut keys = point_keys(columns, prefix, &[], context)?;
                         let mut seen = BTreeSet::new();
                         if keys.len() > 1 {
@@ -112,7 +112,7 @@ pub(super) fn points(
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Vec<Row>>, Failure> {
     let Access::Points { index, columns } = &scan.access else { return Ok(Vec::new()) };
-    let prefix = index_start(scan, *index);
+    let prefix = index.prefix(&scan.table);
     // Each key is read once, however many rows ask for it.
     let mut numbers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut wanted = Vec::with_capacity(left.len());
@@ -136,14 +136,6 @@ pub(super) fn points(
     Ok(wanted.into_iter().map(of_row).collect())
 }
 
-/// What the keys of an index start with.
-fn index_start(scan: &Scan, index: IndexChoice) -> Vec<u8> {
-    match index {
-        IndexChoice::Primary => scan.table.prefix(PRIMARY_INDEX),
-        IndexChoice::Secondary(number) => scan.table.prefix(scan.table.indexes[number].id),
-    }
-}
-
 /// The rows that keys of an index lead to, if they pass the filter.
 fn rows_at(
     scan: &Scan,
@@ -153,14 +145,14 @@ fn rows_at(
 ) -> Result<Vec<Option<Row>>, Failure> {
     match index {
         IndexChoice::Primary => {
-            let primary: Vec<PrimaryBytes> =
-                keys.iter().map(|key| primary_of_row(scan, key)).collect();
-            let found = context.get_many(keys)?;
-            let with_row = |(primary, row): (PrimaryBytes, Option<Vec<u8>>)| Some((primary, row?));
-            decoded(scan, primary.into_iter().zip(found).map(with_row), context)
+            let found = context.get_many(&keys)?;
+            let with_key = |(key, row): (&Vec<u8>, Option<Vec<u8>>)| {
+                row.map(|row| (primary_of_row(scan, key), row))
+            };
+            decoded(scan, keys.iter().zip(found).map(with_key), context)
         }
         IndexChoice::Secondary(_) => {
-            let primary = context.get_many(keys)?;
+            let primary = context.get_many(&keys)?;
             by_primary(scan, primary, context)
         }
     }
@@ -180,13 +172,14 @@ fn point_keys(
 ) -> Result<Vec<Vec<u8>>, Failure> {
     let mut keys = vec![prefix];
     for list in columns {
-        let values = context.values(list, row)?;
-        if let ([value], [key]) = (&values[..], &mut keys[..])
-            && !value.is_null()
-        {
-            key::push(key, value);
+        if let ([expression], [key]) = (&list[..], &mut keys[..]) {
+            match context.value(expression, row)? {
+                Value::Null => keys.clear(),
+                value => key::push(key, &value),
+            }
             continue;
         }
+        let values = context.values(list, row)?;
         let mut longer = Vec::with_capacity(keys.len() * values.len());
         for start in &keys {
             for value in values.iter().filter(|value| !value.is_null()) {
@@ -207,7 +200,7 @@ pub(super) fn key_range(
     row: &[Value],
     context: &mut Context<'_, '_>,
 ) -> Result<Option<KeyRange>, Failure> {
-    let mut prefix = index_start(scan, range.index);
+    let mut prefix = range.index.prefix(&scan.table);
     for expression in &range.prefix {
         let value = context.value(expression, row)?;
         if value.is_null() {
@@ -281,7 +274,7 @@ fn by_primary(
     let keys: Vec<Vec<u8>> =
         primary.iter().flatten().map(|primary| scan.table.row_key(primary)).collect();
     let mut found: VecDeque<Option<Vec<u8>>> =
-        if keys.is_empty() { VecDeque::new() } else { context.get_many(keys)?.into() };
+        if keys.is_empty() { VecDeque::new() } else { context.get_many(&keys)?.into() };
     let with_row = |primary: Option<PrimaryBytes>| {
         let primary = primary?;
         Some((primary, found.pop_front()??))

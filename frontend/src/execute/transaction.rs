@@ -13,7 +13,6 @@ use crate::catalog::{Catalog, Table, index_prefix, storage_of, storage_prefix};
 use crate::database::Database;
 use crate::error::{Failure, SqlError};
 use crate::execute::{Context, Resources};
-use crate::value::Value;
 
 /// Runs of a transaction before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
@@ -32,8 +31,8 @@ pub(crate) struct Stored {
 /// A transaction of a session; moves into the job of each statement and back.
 pub(crate) struct Transaction {
     pub(crate) deferred: Deferred,
-    /// The catalog that it sees.
-    pub(crate) catalog: Arc<Catalog>,
+    /// The catalog that it sees; none if that of its statement.
+    pub(crate) catalog: Option<Arc<Catalog>>,
     /// Whether the version of the catalog has been read.
     pub(crate) version_read: bool,
     /// Whether its catalog is another transaction's, which publishes it.
@@ -51,16 +50,16 @@ pub(crate) struct Transaction {
 pub(crate) struct NamedSavepoint {
     name: String,
     savepoint: Savepoint,
-    catalog: Arc<Catalog>,
+    catalog: Option<Arc<Catalog>>,
     dropped: BTreeSet<Stored>,
 }
 
 impl Transaction {
-    /// One that has read nothing.
-    pub(crate) fn new(catalog: Arc<Catalog>) -> Self {
+    /// One that has read nothing, for a statement of its own.
+    pub(crate) fn new() -> Self {
         Self {
             deferred: Deferred::new(),
-            catalog,
+            catalog: None,
             version_read: false,
             is_part: false,
             created: BTreeSet::new(),
@@ -68,6 +67,11 @@ impl Transaction {
             dropped: BTreeSet::new(),
             savepoints: Vec::new(),
         }
+    }
+
+    /// One that sees this catalog, whatever statements run in it.
+    pub(crate) fn seeing(catalog: Arc<Catalog>) -> Self {
+        Self { catalog: Some(catalog), ..Self::new() }
     }
 
     /// Empties a storage once this transaction has committed.
@@ -82,7 +86,7 @@ impl Transaction {
 
     /// One that writes part of what another transaction has created, which depends on that catalog already.
     pub(crate) fn part_of(catalog: Arc<Catalog>) -> Self {
-        Self { version_read: true, is_part: true, ..Self::new(catalog) }
+        Self { version_read: true, is_part: true, ..Self::seeing(catalog) }
     }
 
     /// Whether nobody else can reach the row or index entry with this key.
@@ -105,7 +109,7 @@ impl Transaction {
         self.savepoints.push(NamedSavepoint {
             name,
             savepoint: self.deferred.savepoint(),
-            catalog: Arc::clone(&self.catalog),
+            catalog: self.catalog.clone(),
             dropped: self.dropped.clone(),
         });
     }
@@ -123,7 +127,7 @@ impl Transaction {
         self.savepoints.truncate(number + 1);
         let savepoint = &self.savepoints[number];
         self.deferred.rollback_to(savepoint.savepoint);
-        self.catalog = Arc::clone(&savepoint.catalog);
+        self.catalog.clone_from(&savepoint.catalog);
         self.dropped.clone_from(&savepoint.dropped);
         Ok(())
     }
@@ -143,8 +147,11 @@ impl Transaction {
     ) -> Result<(), Abort> {
         self.deferred.commit(coordinator)?;
         self.filled.keep();
-        if self.catalog.private && !self.is_part {
-            resources.database.publish(Arc::clone(&self.catalog));
+        if let Some(catalog) = self.catalog
+            && catalog.private
+            && !self.is_part
+        {
+            resources.database.publish(catalog);
         }
         for stored in self.dropped {
             // What is left takes memory and nothing else.
@@ -192,13 +199,12 @@ impl Drop for Filled {
 pub(crate) fn alone<T>(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
-    parameters: &[Value],
     begin: impl Fn(u32) -> Transaction,
     work: impl Fn(&mut Context<'_, '_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     retried(coordinator, |coordinator, attempt| {
         let mut transaction = begin(attempt);
-        let mut context = Context::new(coordinator, &mut transaction, resources, parameters);
+        let mut context = Context::new(coordinator, &mut transaction, resources);
         (context.attempt, context.commits) = (attempt, true);
         match work(&mut context) {
             Ok(output) => {

@@ -127,7 +127,7 @@ fn insert_batch(
 ) -> Result<Vec<Row>, Failure> {
     let table = &*insert.rules.table;
     let keys = entries.iter().flat_map(|entry| entry.keys.iter().map(|(key, _)| key.clone()));
-    let there = context.get_many(keys.collect())?;
+    let there = context.get_many(&keys.collect::<Vec<_>>())?;
     // What this batch has put since.
     let mut put: BTreeSet<Vec<u8>> = BTreeSet::new();
     let mut written = Vec::with_capacity(entries.len());
@@ -184,7 +184,7 @@ fn update_conflicting(
     let primary = if number == 0 {
         entry.primary.clone()
     } else {
-        let found = context.get_many(vec![entry.keys[number].0.clone()])?;
+        let found = context.get_many(std::slice::from_ref(&entry.keys[number].0))?;
         found.into_iter().next().flatten().ok_or_else(vanished)?
     };
     if touched.contains(&primary) {
@@ -193,7 +193,7 @@ fn update_conflicting(
             .with_hint("Ensure that no rows proposed for insertion within the same command have duplicate constrained values.")
             .into());
     }
-    let found = context.get_many(vec![table.row_key(&primary)])?;
+    let found = context.get_many(&[table.row_key(&primary)])?;
     let bytes = found.into_iter().next().flatten().ok_or_else(vanished)?;
     let old = decode(&bytes, &Wanted::All, &table.missing_values()?)?;
     let both = [old.as_slice(), &entry.row].concat();
@@ -295,7 +295,7 @@ fn replace_rows(
             }
         }
         if !keys.is_empty() {
-            context.get_many(keys)?;
+            context.get_many(&keys)?;
         }
         for key in deletes {
             context.delete(key)?;
@@ -317,7 +317,7 @@ fn put_checked(
     for chunk in puts.chunks(BATCH_ROWS) {
         let fresh: Vec<Vec<u8>> =
             chunk.iter().filter(|put| put.3.is_some()).map(|put| put.0.clone()).collect();
-        let there = if fresh.is_empty() { Vec::new() } else { context.get_many(fresh)? };
+        let there = if fresh.is_empty() { Vec::new() } else { context.get_many(&fresh)? };
         let mut there = there.into_iter();
         for (key, value, number, row) in chunk {
             if let Some(row) = row {
@@ -354,7 +354,7 @@ pub(super) fn delete(
         let keys = entries.iter().flat_map(|entry| entry.keys[1..].iter().map(|k| k.0.clone()));
         let keys: Vec<Vec<u8>> = keys.collect();
         if !keys.is_empty() {
-            context.get_many(keys)?;
+            context.get_many(&keys)?;
         }
         for (key, _) in entries.into_iter().flat_map(|entry| entry.keys) {
             context.delete(key)?;

@@ -21,7 +21,6 @@ use crate::value::{DataType, Value};
 const TEXT_BYTES_MAX: usize = 64 << 20;
 
 /// What functions know beside their arguments.
-#[derive(Clone)]
 pub(crate) struct Facts {
     /// When the transaction began.
     pub(crate) now: NaiveDateTime,

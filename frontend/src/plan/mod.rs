@@ -5,6 +5,7 @@
 //! select, from, join     SELECT, joins          access   point, multi-point, range or full
 //! query                  set operations         write    INSERT, UPDATE, DELETE
 //! define                 CREATE, ALTER, DROP    explain  a plan as text
+//! home                   where to run it
 //! ```
 //!
 //! Planning runs on the parser's thread, whose stack is large. What it gives is executed on a coroutine's
@@ -18,6 +19,7 @@ mod check;
 pub(crate) mod define;
 pub(crate) mod explain;
 mod from;
+mod home;
 mod join;
 mod operator;
 mod query;
@@ -33,7 +35,7 @@ use std::sync::Arc;
 
 use crate::array::Element;
 use crate::catalog::system::Relation;
-use crate::catalog::{Catalog, Table};
+use crate::catalog::{Catalog, PRIMARY_INDEX, Table};
 use crate::encoding::row::Wanted;
 use crate::error::SqlError;
 use crate::expression::Expression;
@@ -41,6 +43,7 @@ use crate::expression::aggregate::Aggregate;
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
+use home::Home;
 pub(crate) use write::{Delete, Insert, OnConflict, RowRules, Update};
 
 /// Levels of recursion that executing a plan may take: operators, expressions, subqueries.
@@ -59,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) parameters: Vec<DataType>,
     /// What it was planned with.
     pub(crate) catalog: Arc<Catalog>,
+    /// Where it had better run; None if anywhere.
+    pub(crate) home: Option<Home>,
 }
 
 /// What a statement does.
@@ -248,6 +253,14 @@ impl IndexChoice {
             Self::Primary => table.primary_columns(),
             Self::Secondary(number) => &table.indexes[number].columns,
         }
+    }
+
+    /// What its keys start with.
+    pub(crate) fn prefix(self, table: &Table) -> Vec<u8> {
+        table.prefix(match self {
+            Self::Primary => PRIMARY_INDEX,
+            Self::Secondary(number) => table.indexes[number].id,
+        })
     }
 
     /// Its name.

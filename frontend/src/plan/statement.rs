@@ -13,6 +13,7 @@ use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::parser::{Maintenance, Parsed};
 use crate::plan::bind::{Binder, name_of, names_of};
+use crate::plan::home::Home;
 use crate::plan::scope::Scope;
 use crate::plan::{Insert, Node, Plan, PlanKind, types};
 use crate::session::{Column, CopyFormat, CopyOptions};
@@ -105,10 +106,11 @@ fn finished(binder: Binder, kind: PlanKind, columns: Vec<Column>) -> Result<Plan
         PlanKind::Define(_) | PlanKind::Explain { .. } => (Vec::new(), 0),
     };
     super::check_depth(depth)?;
-    nodes.into_iter().try_for_each(Node::check_depth)?;
+    nodes.iter().try_for_each(|node| node.check_depth())?;
+    let home = nodes.first().and_then(|node| Home::of(node));
     let parameters =
         binder.parameters.into_iter().map(|known| known.unwrap_or(DataType::Text)).collect();
-    Ok(Plan { kind, columns: columns.into(), parameters, catalog: binder.catalog })
+    Ok(Plan { home, kind, columns: columns.into(), parameters, catalog: binder.catalog })
 }
 
 fn plan_kind(

@@ -62,7 +62,7 @@ impl Connection {
         if !text.trim_end_matches([';', ' ', '\n']).contains(';') {
             return self.run_simple(text).await;
         }
-        let statements = self.session.split(text).await?;
+        let statements = self.session.split(text)?;
         if statements.is_empty() {
             self.stream.replies.empty_query();
             return Ok(());

@@ -167,7 +167,7 @@ impl Session {
         if self.status != TransactionStatus::Idle {
             return warned("BEGIN", "there is already a transaction in progress");
         }
-        self.transaction = Some(Transaction::new(self.database.catalog()));
+        self.transaction = Some(Transaction::seeing(self.database.catalog()));
         self.status = TransactionStatus::InTransaction;
         done("BEGIN")
     }
@@ -238,7 +238,7 @@ impl Session {
         let Command::CopyOut { query, options } = command else { return Err(aborted()) };
         let mut query = Arc::clone(query);
         let output = loop {
-            if let Some(output) = self.run_plan(&query, &Arc::default()).await? {
+            if let Some(output) = self.run_plan(&query, Vec::new()).await? {
                 break output;
             }
             self.reload().await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gannet_engine::{ClusterError, Coordinator};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, SeenVersions};
 use crate::error::{Failure, SqlError};
 use crate::execute::copy::BATCH_ROWS;
 use crate::execute::transaction::{OVERTAKEN_MAX, alone, given_up};
@@ -23,9 +23,18 @@ impl Session {
     /// The catalog that the next statement is planned with.
     pub(super) fn catalog(&self) -> Arc<Catalog> {
         match &self.transaction {
-            Some(transaction) => Arc::clone(&transaction.catalog),
-            None => self.database.catalog(),
+            Some(Transaction { catalog: Some(catalog), .. }) => Arc::clone(catalog),
+            _ => self.database.catalog(),
         }
+    }
+
+    /// Whether a plan was made with that catalog, which others know.
+    pub(super) fn is_current(&self, plan: &Plan) -> bool {
+        let (version, private) = match &self.transaction {
+            Some(Transaction { catalog: Some(catalog), .. }) => (catalog.version, catalog.private),
+            _ => (self.database.version(), false),
+        };
+        plan.catalog.version == version && !private && !plan.catalog.private
     }
 
     /// Plans a statement; None if it is empty.
@@ -81,18 +90,20 @@ impl Session {
 
     /// Reads the catalog if there is a newer one; tells whether there is.
     pub(super) async fn reload(&mut self) -> Result<bool, SqlError> {
-        let resources = self.resources(&self.catalog());
+        let catalog = self.catalog();
+        let resources = self.resources(&catalog);
         let transaction = self.transaction.take();
-        let job = move |coordinator: &mut Coordinator<'_>| match transaction {
+        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| match transaction
+        {
             None => (None, resources.database.reload(coordinator)),
             Some(mut transaction) => {
                 let database = &resources.database;
                 let place = (database.catalog_table, &database.versions);
                 let result = Catalog::load(coordinator, &mut transaction.deferred, place);
                 let result = result.map(|catalog| {
-                    let is_newer = catalog.version != transaction.catalog.version;
+                    let is_newer = catalog.version != resources.facts.catalog.version;
                     if is_newer {
-                        transaction.catalog = Arc::new(catalog);
+                        transaction.catalog = Some(Arc::new(catalog));
                     }
                     transaction.version_read = true;
                     is_newer
@@ -100,41 +111,70 @@ impl Session {
                 (Some(transaction), result)
             }
         };
-        let (transaction, result) = self.spawn(job).await?;
+        let (transaction, result) = self.spawn(None, resources, job).await?;
         self.transaction = transaction;
         result.map_err(error_of)
     }
 
-    /// Runs a job on a coroutine.
+    /// Runs a job on a coroutine, of the node that is the primary of a key if there is one.
     async fn spawn<T: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+        &mut self,
+        home: Option<&[u8]>,
+        resources: Box<Resources>,
+        job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<T, SqlError> {
         let cluster = &self.database.cluster;
-        let completion = cluster.spawn_anywhere(job).map_err(|error| match &error {
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            let output = job(coordinator, &resources);
+            (resources, output)
+        };
+        let spawned = match home {
+            Some(key) => cluster.spawn_near(cluster.configuration().primary_of_row(key), job),
+            None => cluster.spawn_anywhere(job),
+        };
+        let completion = spawned.map_err(|error| match &error {
             ClusterError::Busy => SqlError::new("53000", error.to_string()),
             _ => SqlError::new("57P03", error.to_string()),
         })?;
-        completion.await.map_err(|lost| match cluster.halted() {
+        let done = completion.await.map_err(|lost| match cluster.halted() {
             Some(reason) => SqlError::new("08007", reason)
                 .with_hint("whether what was under way has committed is unknown"),
             None => SqlError::new("XX000", lost.to_string()),
-        })
+        });
+        let (resources, output) = done?;
+        self.resources = Some(resources);
+        Ok(output)
     }
 
-    fn resources(&self, catalog: &Arc<Catalog>) -> Resources {
-        let facts = Facts {
-            now: self.began,
-            user: Arc::clone(&self.user),
-            catalog: Arc::clone(catalog),
-            cluster: Arc::clone(&self.database.cluster),
-            settings: Arc::clone(&self.settings),
+    /// What a statement is to have. That of the last one is used again: to count its parts for each statement costs more than
+    /// many a statement does, as the counters are on another core.
+    fn resources(&mut self, catalog: &Arc<Catalog>) -> Box<Resources> {
+        let Some(mut resources) = self.resources.take() else {
+            let facts = Facts {
+                now: self.began,
+                user: Arc::clone(&self.user),
+                catalog: Arc::clone(catalog),
+                cluster: Arc::clone(&self.database.cluster),
+                settings: Arc::clone(&self.settings),
+            };
+            let (database, cancel) = (Arc::clone(&self.database), Arc::clone(&self.cancel.0));
+            return Box::new(Resources {
+                database,
+                facts,
+                seen_versions: SeenVersions::default(),
+                parameters: Vec::new(),
+                cancel,
+            });
         };
-        Resources {
-            database: Arc::clone(&self.database),
-            facts: Arc::new(facts),
-            cancel: Arc::clone(&self.cancel.0),
+        let facts = &mut resources.facts;
+        facts.now = self.began;
+        if !Arc::ptr_eq(&facts.catalog, catalog) {
+            facts.catalog = Arc::clone(catalog);
         }
+        if !Arc::ptr_eq(&facts.settings, &self.settings) {
+            facts.settings = Arc::clone(&self.settings);
+        }
+        resources
     }
 
     /// Runs what was planned; plans it again while the catalog changes.
@@ -143,76 +183,72 @@ impl Session {
         mut prepared: Prepared,
         sql: &str,
         types: &[Option<DataType>],
-        parameters: Vec<Value>,
+        mut parameters: Vec<Value>,
     ) -> Result<StatementResult, SqlError> {
-        let parameters = Arc::new(parameters);
         for _ in 0..CATALOGS_MAX {
-            let plan = match &prepared {
+            let plan = match prepared {
                 Prepared::Command(command) => {
-                    let command = Arc::clone(command);
                     return Box::pin(self.command(&command, sql)).await;
                 }
-                Prepared::Plan(plan) => Arc::clone(plan),
+                Prepared::Plan(plan) => plan,
             };
             if self.status == TransactionStatus::Failed {
                 return Err(aborted());
             }
-            match self.run_plan(&plan, &parameters).await? {
-                Some(output) => return Ok(result_of(&plan, output)),
-                None => {
-                    self.reload().await?;
-                    prepared = self.plan(sql, types).await?.ok_or_else(catalog_changes)?;
-                }
+            let output = self.run_plan(&plan, parameters).await?;
+            let back = self.resources.as_mut().map(|resources| &mut resources.parameters);
+            parameters = back.map(std::mem::take).unwrap_or_default();
+            if let Some(output) = output {
+                return Ok(result_of(&plan, output));
             }
+            self.reload().await?;
+            prepared = self.plan(sql, types).await?.ok_or_else(catalog_changes)?;
         }
         Err(catalog_changes())
     }
 
-    /// Runs a plan; None if the catalog has changed.
+    /// Runs a plan, and leaves the parameters in the resources; None if the catalog has changed.
     pub(super) async fn run_plan(
         &mut self,
         plan: &Arc<Plan>,
-        parameters: &Arc<Vec<Value>>,
+        parameters: Vec<Value>,
     ) -> Result<Option<Output>, SqlError> {
-        let resources = self.resources(&plan.catalog);
-        let (plan, parameters) = (Arc::clone(plan), Arc::clone(parameters));
+        let home = plan.home.as_ref().and_then(|home| home.key(&parameters));
+        let mut resources = self.resources(&plan.catalog);
+        resources.parameters = parameters;
+        let plan = Arc::clone(plan);
         if self.status == TransactionStatus::Idle {
-            let job = move |coordinator: &mut Coordinator<'_>| {
+            let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
                 current(match &plan.kind {
                     PlanKind::Define(definition) if online::applies_to(definition) => {
-                        online::run(definition, &plan.catalog, coordinator, &resources)
+                        online::run(definition, &plan.catalog, coordinator, resources)
                     }
                     _ => {
                         let begin = |attempt| {
-                            let transaction = Transaction::new(Arc::clone(&plan.catalog));
                             let is_overtaken = attempt > OVERTAKEN_MAX && plan.kind.only_reads();
+                            let transaction = Transaction::new();
                             if is_overtaken { transaction.guarding() } else { transaction }
                         };
-                        alone(coordinator, &resources, &parameters, begin, |context| {
-                            execute::run(&plan, context)
-                        })
+                        alone(coordinator, resources, begin, |context| execute::run(&plan, context))
                     }
                 })
             };
-            return self.spawn(job).await?;
+            return self.spawn(home.as_deref(), resources, job).await?;
         }
-        self.run_inside(move |context| execute::run(&plan, context), resources, parameters).await
+        let work = move |context: &mut Context<'_, '_>| execute::run(&plan, context);
+        self.run_inside(home.as_deref(), resources, work).await
     }
 
     /// Runs part of the session's transaction; None if the catalog has changed.
     async fn run_inside<T: Send + 'static>(
         &mut self,
+        home: Option<&[u8]>,
+        resources: Box<Resources>,
         work: impl FnOnce(&mut Context<'_, '_>) -> Result<T, Failure> + Send + 'static,
-        resources: Resources,
-        parameters: Arc<Vec<Value>>,
     ) -> Result<Option<T>, SqlError> {
         let Some(mut transaction) = self.transaction.take() else { return Err(aborted()) };
-        let job = move |coordinator: &mut Coordinator<'_>| {
-            let result = {
-                let mut context =
-                    Context::new(coordinator, &mut transaction, &resources, &parameters);
-                work(&mut context)
-            };
+        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
+            let result = work(&mut Context::new(coordinator, &mut transaction, resources));
             match result {
                 Ok(output) => (Some(transaction), Ok(Some(output))),
                 Err(Failure::StaleCatalog) => (Some(transaction), Ok(None)),
@@ -225,7 +261,7 @@ impl Session {
                 }
             }
         };
-        let (transaction, result) = self.spawn(job).await?;
+        let (transaction, result) = self.spawn(home, resources, job).await?;
         self.transaction = transaction;
         result
     }
@@ -233,11 +269,14 @@ impl Session {
     /// Commits the session's transaction.
     pub(super) async fn commit(&mut self) -> Result<(), SqlError> {
         self.status = TransactionStatus::Idle;
+        let catalog = self.catalog();
         let Some(transaction) = self.transaction.take() else { return Err(aborted()) };
-        let resources = self.resources(&transaction.catalog);
-        let job =
-            move |coordinator: &mut Coordinator<'_>| transaction.commit(coordinator, &resources);
-        self.spawn(job).await?.map_err(SqlError::from)
+        let resources = self.resources(&catalog);
+        let home = transaction.deferred.first_written(self.database.table).map(<[u8]>::to_vec);
+        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
+            transaction.commit(coordinator, resources)
+        };
+        self.spawn(home.as_deref(), resources, job).await?.map_err(SqlError::from)
     }
 
     /// Gives the session's transaction up, of which nothing is anywhere else.
@@ -343,17 +382,16 @@ impl Session {
             context.checked(inserted).map(|_| rows.len())
         };
         if self.transaction.is_some() && !fills {
-            return self.run_inside(insert, resources, Arc::default()).await;
+            return self.run_inside(None, resources, insert).await;
         }
-        let catalog = Arc::clone(&resources.facts.catalog);
-        let job = move |coordinator: &mut Coordinator<'_>| {
+        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
             let begin = |_| match fills {
-                true => Transaction::part_of(Arc::clone(&catalog)),
-                false => Transaction::new(Arc::clone(&catalog)),
+                true => Transaction::part_of(Arc::clone(&resources.facts.catalog)),
+                false => Transaction::new(),
             };
-            current(alone(coordinator, &resources, &[], begin, insert))
+            current(alone(coordinator, resources, begin, insert))
         };
-        self.spawn(job).await?
+        self.spawn(None, resources, job).await?
     }
 }
 

@@ -1,0 +1,171 @@
+//! The door for other threads' work: jobs for the workers of a cluster.
+//!
+//! *Invariant*: a job that was accepted runs, unless the cluster halts.
+//!
+//! *Not here*: what a thread that drives workers does for a job of its own tasks, in `hosted`.
+
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::cluster::{Cluster, ClusterError, Place};
+use crate::completion::{Completion, completion};
+use crate::coordinator::Coordinator;
+use crate::hosted;
+use crate::outcome::{Abort, Outcome};
+use crate::transaction::Transaction;
+use crate::worker::Job;
+
+impl Cluster {
+    /// Runs `job` on a coroutine of the worker at `place`.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if its queue is full, [`ClusterError::NoSuchPlace`].
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        place: Place,
+        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+    ) -> Result<Completion<T>, ClusterError> {
+        let Place { node, worker } = place;
+        if self.node(node).is_none() || worker >= self.options.threads {
+            return Err(ClusterError::NoSuchPlace { node, worker });
+        }
+        let (job, completion) = with_completion(job);
+        self.enqueue(self.places_of(node).start + worker, job)
+            .map(|()| completion)
+            .map_err(|_| self.refusal())
+    }
+
+    /// Runs `job` on a coroutine of some worker. Returns at once; but a task on one of the cluster's own threads, which it
+    /// shares with a [`ThreadHost`](crate::ThreadHost), has the workers of that thread begin the job before.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if every queue is full.
+    pub fn spawn_anywhere<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+    ) -> Result<Completion<T>, ClusterError> {
+        self.spawn_within(0..self.jobs.len(), job)
+    }
+
+    /// As [`Self::spawn_anywhere`], on a worker of `node` if it is in this process and has room: there a transaction reads and
+    /// locks rows without a message whose primary it is, which [`Configuration`](crate::Configuration) tells.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if every queue is full.
+    pub fn spawn_near<T: Send + 'static>(
+        &self,
+        node: u16,
+        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+    ) -> Result<Completion<T>, ClusterError> {
+        let node = usize::from(node);
+        let is_here = self.node(node).is_some();
+        self.spawn_within(if is_here { self.places_of(node) } else { 0..self.jobs.len() }, job)
+    }
+
+    /// Where the jobs of a node's workers are, which must be in this process.
+    fn places_of(&self, node: usize) -> Range<usize> {
+        let workers = self.options.threads;
+        let first = (node - self.first_node) * workers;
+        first..first + workers
+    }
+
+    /// Runs a job at one of some places if there is room, and anywhere otherwise.
+    fn spawn_within<T: Send + 'static>(
+        &self,
+        wanted: Range<usize>,
+        job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+    ) -> Result<Completion<T>, ClusterError> {
+        let (mut job, completion) = with_completion(job);
+        if let Some(here) = hosted::here(&self.shared) {
+            match self.put(here.next_place(&wanted), job) {
+                Ok(()) => {
+                    here.help(&|| completion.is_complete());
+                    return Ok(completion);
+                }
+                Err(refused) => job = refused,
+            }
+        }
+        // Relaxed: whose turn it is does not matter.
+        let turn = self.next_place.fetch_add(1, Ordering::Relaxed);
+        let in_turn = |turn: usize| wanted.start + turn % wanted.len();
+        // Of two the one that has less to do: the thread of the other may have lost its core, perhaps to this one.
+        let (mut first, second) = (in_turn(turn), in_turn(turn.wrapping_add(1)));
+        if self.jobs[second].len() < self.jobs[first].len() {
+            first = second;
+        }
+        for place in (first..wanted.end).chain(wanted.start..first).chain(0..self.jobs.len()) {
+            match self.enqueue(place, job) {
+                Ok(()) => return Ok(completion),
+                Err(refused) => job = refused,
+            }
+        }
+        Err(self.refusal())
+    }
+
+    fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
+        self.put(place, job)?;
+        // A simulated cluster has no threads to wake.
+        if let Some(waker) = self.wakers.get(place) {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Puts a job where a worker finds it.
+    fn put(&self, place: usize, job: Job) -> Result<(), Job> {
+        let halted = || self.shared.halted.load(Ordering::Relaxed);
+        if halted() {
+            return Err(job);
+        }
+        self.jobs[place].push(job)?;
+        // Where a cluster halts at this moment, its threads may have emptied the queues before this job came: either
+        // they see it, or this sees that they have ended.
+        fence(Ordering::SeqCst);
+        if halted() {
+            while self.jobs[place].pop().is_some() {}
+        }
+        Ok(())
+    }
+
+    /// Runs `body` as a transaction on some worker, and again after conflicts; see
+    /// [`Coordinator::run`]. Returns at once.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if every queue is full.
+    pub fn submit<T, E>(
+        &self,
+        body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<Completion<Outcome<T, E>>, ClusterError>
+    where
+        T: Send + 'static,
+        E: From<Abort> + Send + 'static,
+    {
+        self.spawn_anywhere(move |coordinator| coordinator.run(body))
+    }
+
+    /// As [`Self::submit`], and waits for the outcome.
+    ///
+    /// # Errors
+    /// [`ClusterError::Busy`] if every queue is full.
+    pub fn run<T, E>(
+        &self,
+        body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<Outcome<T, E>, ClusterError>
+    where
+        T: Send + 'static,
+        E: From<Abort> + Send + 'static,
+    {
+        self.submit(body)?.wait().map_err(|lost| self.loss(lost))
+    }
+}
+
+/// A job that completes what is waited for.
+fn with_completion<T: Send + 'static>(
+    job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
+) -> (Job, Completion<T>) {
+    let (completer, completion) = completion();
+    let job = Box::new(move |coordinator: &mut Coordinator<'_>| {
+        completer.complete(job(coordinator));
+    });
+    (job, completion)
+}
