@@ -97,6 +97,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     #[must_use]
     pub fn new(parts: WorkerParts<S, R>) -> Self {
         let WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed } = parts;
+        let log = Rc::new(RefCell::new(log));
         let slots = (0..coroutines)
             .map(|coroutine| {
                 let control = Rc::new(Control {
@@ -108,13 +109,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                 });
                 let (node, batch) = (Arc::clone(&node), endpoint.batch(coroutine));
                 let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
+                let log = Rc::clone(&log);
                 let epoch = node.configuration().epoch;
                 let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
                     let round = Round::new(batch, control_inside, suspend);
-                    let transaction = Transaction::new(node, round, id);
+                    let transaction = Transaction::new(node, log, round, id);
                     run_jobs(&control, Coordinator::new(transaction, clock, seed));
                 };
                 Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }
@@ -181,7 +183,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     }
 
     /// The records that this worker keeps as log replica.
-    pub(crate) fn log_records(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn log_records(&self) -> Vec<Vec<u8>> {
         self.participant.log_records()
     }
 

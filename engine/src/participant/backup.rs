@@ -2,8 +2,9 @@
 
 use gannet_rpc::ResponseWriter;
 use gannet_storage::mutant::{Mutant, active};
-use gannet_storage::{Applied, BucketUpdate};
+use gannet_storage::{Applied, BucketUpdate, Place, Table};
 
+use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::request::Status;
 
@@ -15,19 +16,29 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let unit = BucketUpdate::parse_checked(payload);
-        if active(Mutant::DropBackupUpdate)
-            && self.node.configuration().backups(unit.partition).first() == Some(&self.node.id())
-        {
-            return response.push(Status::Done as u16);
+        let (table, unit) = (self.table(prepared.table), BucketUpdate::parse_checked(payload));
+        response.push(backed_up(&self.node, table, prepared.place, &unit) as u16);
+    }
+}
+
+/// The answer to a unit of the bucket at `place`, which is applied at the backup that `node` is.
+#[inline]
+pub(crate) fn backed_up(
+    node: &Node,
+    table: &Table,
+    place: Place,
+    unit: &BucketUpdate<'_>,
+) -> Status {
+    if active(Mutant::DropBackupUpdate)
+        && node.configuration().backups(unit.partition).first() == Some(&node.id())
+    {
+        return Status::Done;
+    }
+    match table.apply_at_backup(place, unit) {
+        Applied::Applied | Applied::Duplicate => Status::Done,
+        Applied::Gap => {
+            node.count_gap();
+            Status::Gap
         }
-        let status = match self.table(prepared.table).apply_at_backup(prepared.place, &unit) {
-            Applied::Applied | Applied::Duplicate => Status::Done,
-            Applied::Gap => {
-                self.node.count_gap();
-                Status::Gap
-            }
-        };
-        response.push(status as u16);
     }
 }

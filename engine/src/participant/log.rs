@@ -6,17 +6,17 @@ use crate::participant::Participant;
 use crate::request::{self, Status};
 
 impl Participant {
-    pub(super) fn log(&mut self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        match self.log.store(payload) {
+    pub(super) fn log(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
+        match self.log.borrow_mut().store(payload) {
             // A duplicate is acknowledged again: the record is there.
             Ok(_) => response.push(Status::Done as u16),
             Err(_) => self.refuse(response),
         }
     }
 
-    pub(super) fn log_part(&mut self, payload: &[u8], response: &mut ResponseWriter<'_>) {
+    pub(super) fn log_part(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
         let Some(part) = request::decode_part(payload) else { return self.refuse(response) };
-        match self.log.store_part(&part) {
+        match self.log.borrow_mut().store_part(&part) {
             Ok(_) => response.push(Status::Done as u16),
             Err(_) => self.refuse(response),
         }

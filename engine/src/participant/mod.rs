@@ -13,8 +13,11 @@ mod scan;
 mod unlock;
 mod validate;
 
+pub(crate) use backup::backed_up;
 pub(crate) use validate::validated;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
@@ -30,7 +33,8 @@ use crate::scan_page::PageWriter;
 /// One worker's participant: the node's tables, and the worker's own log slots.
 pub(crate) struct Participant {
     node: Arc<Node>,
-    log: CommitLog,
+    /// Shared with the worker's own coroutines.
+    log: Rc<RefCell<CommitLog>>,
     /// The value of a heap table's row, on its way to a response.
     value: Vec<u8>,
     /// The page of a scan, on its way to a response.
@@ -38,13 +42,13 @@ pub(crate) struct Participant {
 }
 
 impl Participant {
-    pub(crate) fn new(node: Arc<Node>, log: CommitLog) -> Self {
+    pub(crate) fn new(node: Arc<Node>, log: Rc<RefCell<CommitLog>>) -> Self {
         Self { node, log, value: Vec::new(), page: PageWriter::default() }
     }
 
     /// The records in the log slots.
-    pub(crate) fn log_records(&self) -> impl Iterator<Item = &[u8]> {
-        self.log.records()
+    pub(crate) fn log_records(&self) -> Vec<Vec<u8>> {
+        self.log.borrow().records().map(<[u8]>::to_vec).collect()
     }
 
     /// What a request about a key is about, if this node is the key's primary.

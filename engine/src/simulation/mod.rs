@@ -171,7 +171,7 @@ impl Simulation {
     #[must_use]
     pub fn log_records(&self) -> Vec<Vec<u8>> {
         let workers = self.nodes.iter().flat_map(|node| &node.workers);
-        workers.flat_map(|(worker, _)| worker.log_records().map(<[u8]>::to_vec)).collect()
+        workers.flat_map(|(worker, _)| worker.log_records()).collect()
     }
 
     /// Whether no job runs or waits.

@@ -4,7 +4,7 @@
 //! on every copy: the primary stays locked until its backups have this one.
 
 use crate::request;
-use crate::transaction::Transaction;
+use crate::transaction::{Transaction, here};
 
 impl Transaction<'_> {
     /// Applies the transaction at the backups.
@@ -26,6 +26,10 @@ impl Transaction<'_> {
             let copies = configuration.copies(rows[group.row as usize].partition);
             let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
             for &target in targets {
+                if target == node.id() {
+                    round.answered(here::applied(node, kind, unit));
+                    continue;
+                }
                 round
                     .request(target, kind, unit)
                     .expect("a unit is smaller than the record logged");

@@ -1,19 +1,32 @@
-//! What a transaction does at its own node without a request: reads of rows, and the validation of buckets.
+//! What a transaction does at its own node without a request: it reads rows, validates buckets, stores its record and applies
+//! its units.
 //!
 //! *Invariants*: what is asked here is asked after all answers of the round before, and answered before any
 //! request of the next is sent. A row that another transaction holds is asked for like any other.
 
-use gannet_storage::{Owner, Read, RowKey, Table};
+use gannet_storage::{BucketUpdate, Owner, Read, RowKey, Table};
 
-use crate::node::TableId;
+use crate::node::{Node, TableId};
 use crate::participant;
-use crate::request::Status;
+use crate::request::{self, Status};
 use crate::transaction::{Observation, Transaction};
 
 /// A row that was read: its value if it is there, and its bucket's version.
 pub(crate) type RowRead = (Option<Vec<u8>>, Observation);
 
 impl Transaction<'_> {
+    /// Asks for the headers of the buckets that this node is a backup of and this transaction changes.
+    #[inline]
+    pub(super) fn prefetch_backups(&self) {
+        for group in self.groups.iter().filter(|group| group.locked) {
+            let row = &self.rows[group.row as usize];
+            let table = self.node.table(row.table);
+            if let Some(place) = table.and_then(|t| t.bucket_place(row.partition, row.bucket)) {
+                self.node.prefetch(place);
+            }
+        }
+    }
+
     /// Reads a row of a heap table, if its primary is this node and nobody holds it.
     pub(crate) fn read_here(&self, table: TableId, key: &[u8]) -> Option<RowRead> {
         let heap = self.node.table(table.0).filter(|table| table.layout().is_heap)?;
@@ -42,4 +55,19 @@ pub(super) fn validated(
     owner: Owner,
 ) -> Status {
     table.map_or(Status::Refused, |table| participant::validated(table, partition, buckets, owner))
+}
+
+/// The answer to BACKUP or PRIMARY for a unit that a transaction of this node has written.
+#[inline]
+pub(super) fn applied(node: &Node, kind: u16, unit: &[u8]) -> Status {
+    let unit = BucketUpdate::parse_checked(unit);
+    let table = node.table(unit.table).expect("rows were added to tables that exist");
+    let place = table.bucket_place(unit.partition, unit.bucket);
+    let place = place.expect("a node has the partitions that it holds");
+    if kind == request::PRIMARY {
+        // It holds the lock, and nobody else has applied the unit.
+        let _ = table.apply_at_primary(place, &unit);
+        return Status::Done;
+    }
+    participant::backed_up(node, table, place, &unit)
 }

@@ -26,11 +26,13 @@ pub(crate) mod round;
 mod scan;
 mod validate;
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gannet_storage::mutant::{Mutant, active};
-use gannet_storage::{LockMode, Owner, TransactionId};
+use gannet_storage::{CommitLog, LockMode, Owner, TransactionId};
 
 use crate::node::{Node, TableId};
 use crate::outcome::Abort;
@@ -99,6 +101,8 @@ enum Stage {
 /// A transaction in a coroutine; [`crate::Coordinator::begin`] starts one.
 pub struct Transaction<'s> {
     node: Arc<Node>,
+    /// Of its worker.
+    log: Rc<RefCell<CommitLog>>,
     round: Round<'s>,
     id: TransactionId,
     owner: Owner,
@@ -122,9 +126,15 @@ pub struct Transaction<'s> {
 }
 
 impl<'s> Transaction<'s> {
-    pub(crate) fn new(node: Arc<Node>, round: Round<'s>, id: TransactionId) -> Self {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        log: Rc<RefCell<CommitLog>>,
+        round: Round<'s>,
+        id: TransactionId,
+    ) -> Self {
         Self {
             node,
+            log,
             round,
             id,
             owner: Owner::from(id),
