@@ -149,14 +149,23 @@ impl Deferred {
         Ok(found)
     }
 
-    /// What the last read has seen of its last row.
-    #[must_use]
-    pub fn last_seen(&self) -> Option<Seen> {
-        self.observations.last().copied().map(Seen)
+    /// The value of a key, and what others may assume of it: nothing if this transaction has written it.
+    ///
+    /// # Errors
+    /// As [`Self::get_many`].
+    pub fn get_seen(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        table: TableId,
+        key: &Vec<u8>,
+    ) -> Result<(Option<Vec<u8>>, Option<Seen>), Abort> {
+        let before = self.observations.len();
+        let value = self.get_many(coordinator, table, std::slice::from_ref(key))?.pop().flatten();
+        Ok((value, self.observations.get(before).copied().map(Seen)))
     }
 
-    /// Relies on a row's being as another transaction has seen it, without reading it: if it is not, commit fails with
-    /// [`Abort::Changed`].
+    /// Relies on a row's being as another transaction has seen it, without reading it: if it is not, commit fails with a
+    /// conflict.
     pub fn assume(&mut self, seen: Seen) {
         self.observations.push(seen.0);
         self.ends_in_latest = false;
@@ -373,7 +382,8 @@ impl Deferred {
         let mut taken = std::mem::take(self);
         // In order they go to their places without moving others.
         taken.leaves.sort_unstable_by_key(LeafObservation::place);
-        if taken.writes.values().all(BTreeMap::is_empty) {
+        let changes = |write: &Write| write.existed || write.value.is_some();
+        if !taken.writes.values().flat_map(BTreeMap::values).any(changes) {
             let guards = taken.guards_scans;
             let result = taken.revalidate(coordinator);
             if result.is_ok() || !guards {

@@ -48,7 +48,8 @@ impl Cluster {
     }
 
     /// As [`Self::spawn_anywhere`], on a worker of `node` if it is in this process and has room: there a transaction reads and
-    /// locks rows without a message whose primary it is, which [`Configuration`](crate::Configuration) tells.
+    /// locks rows without a message whose primary it is, which [`Configuration`](crate::Configuration) tells. A task on one of
+    /// the cluster's own threads stays on that, even if it drives no worker of the node.
     ///
     /// # Errors
     /// [`ClusterError::Busy`] if every queue is full.
@@ -93,7 +94,8 @@ impl Cluster {
         if self.jobs[second].len() < self.jobs[first].len() {
             first = second;
         }
-        for place in (first..wanted.end).chain(wanted.start..first).chain(0..self.jobs.len()) {
+        let others = (0..wanted.start).chain(wanted.end..self.jobs.len());
+        for place in (first..wanted.end).chain(wanted.start..first).chain(others) {
             match self.enqueue(place, job) {
                 Ok(()) => return Ok(completion),
                 Err(refused) => job = refused,

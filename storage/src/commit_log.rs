@@ -3,7 +3,7 @@
 //! A slot holds the last record of its coroutine. The next record may replace it only once all
 //! primaries acknowledged the last one (rule C8), so the log truncates itself without messages and
 //! its memory is bounded by nodes x coroutines x the largest record. Worker i receives records from
-//! worker i of other nodes alone, so a worker's slots are its own and need no synchronisation.
+//! worker i of each node alone, so a worker's slots are its own and need no synchronisation.
 //!
 //! A record larger than a message arrives in parts, one after the other. It is in the log once it is
 //! there as a whole, and acknowledged then alone; the last record stays until it is replaced by it.

@@ -32,25 +32,33 @@ pub(crate) fn row(session: &mut Session, sql: &str) -> Result<Vec<Value>, SqlErr
     }
 }
 
-/// Definitions by one party, each followed by a query of another one at some node: how many of the queries ran on
-/// an outdated definition, or not at all.
+/// Definitions by one party, each followed by queries of another one: how many of the queries ran on an outdated definition, or
+/// not at all.
 pub(crate) fn outdated() -> usize {
     let parties = parties(2);
     let (mut definer, mut reader) = (parties[0].session("definer"), parties[1].session("reader"));
     for sql in ["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"] {
         run(&mut definer, sql).unwrap();
     }
+    // The first goes to the nodes in turn, the others to where their row is: there the reader has seen the catalog's version.
+    let queries = [
+        "SELECT * FROM t",
+        "SELECT * FROM t WHERE id = 1",
+        "UPDATE t SET id = 1 WHERE id = 1 RETURNING *",
+    ];
     let mut outdated = 0;
     let mut width = 1;
     for number in 0..DEFINITIONS {
         let definition = format!("ALTER TABLE t ADD COLUMN c{number} INT DEFAULT {number}");
         width += usize::from(run(&mut definer, &definition).is_ok());
-        // Statements go to the nodes in turn: this moves the query to another one each time.
+        // This moves the query to another node each time.
         for _ in 0..number % 3 {
             let _ = run(&mut definer, "SELECT 1");
         }
-        let found = row(&mut reader, "SELECT * FROM t");
-        outdated += usize::from(found.map_or(0, |row| row.len()) != width);
+        for query in [queries[number / 3 % 3], queries[1], queries[2]] {
+            let found = row(&mut reader, query);
+            outdated += usize::from(found.map_or(0, |row| row.len()) != width);
+        }
     }
     outdated
 }

@@ -1,32 +1,34 @@
-//! Commit backup: send each unit to the backups of its partition, and wait for all of them.
+//! Commit backup: apply each unit at the backups of its partition, and wait for all of them.
 //!
 //! *Source*: FaSST section 5, step 4. The wait (rule C5) keeps a bucket's updates in the same order
 //! on every copy: the primary stays locked until its backups have this one.
 
-use crate::request;
+use crate::request::{self, PART_BYTES_MAX};
 use crate::transaction::{Transaction, here};
 
 impl Transaction<'_> {
     /// Applies the transaction at the backups.
     pub(super) fn commit_backups(&mut self) {
-        self.send_units(request::BACKUP);
+        self.apply_units(request::BACKUP);
     }
 
-    /// Sends every unit of the record to its partition's backups or primary, and waits.
+    /// Applies every unit of the record at its partition's backups or primary, and waits. Those of a large transaction are sent
+    /// to the own node, too, so that it holds up no other.
     ///
     /// An answer other than `Done` is a copy that missed an earlier update. It is counted at that
     /// copy's node, and the comparison of replicas reports it; the transaction is decided.
     #[inline(always)]
-    pub(super) fn send_units(&mut self, kind: u16) {
+    pub(super) fn apply_units(&mut self, kind: u16) {
         let Self { node, rows, groups, record, round, .. } = self;
         let configuration = node.configuration();
+        let is_large = record.len() > PART_BYTES_MAX;
         round.begin();
         for group in groups.iter().filter(|group| group.locked) {
             let unit = &record[group.unit.0 as usize..group.unit.1 as usize];
             let copies = configuration.copies(rows[group.row as usize].partition);
             let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
             for &target in targets {
-                if target == node.id() {
+                if target == node.id() && !is_large {
                     round.answered(here::applied(node, kind, unit));
                     continue;
                 }

@@ -1,5 +1,5 @@
-//! What a transaction does at its own node without a request: it reads rows, validates buckets, stores its record and applies
-//! its units.
+//! What a transaction does at its own node without a request: it reads rows, validates buckets, and, unless it is large, stores
+//! its record and applies its units.
 //!
 //! *Invariants*: what is asked here is asked after all answers of the round before, and answered before any
 //! request of the next is sent. A row that another transaction holds is asked for like any other.
@@ -11,15 +11,19 @@ use crate::participant;
 use crate::request::{self, Status};
 use crate::transaction::{Observation, Transaction};
 
+/// Buckets that are prefetched: more would be gone again when they are needed.
+const PREFETCHED_MAX: usize = 16;
+
 /// A row that was read: its value if it is there, and its bucket's version.
 pub(crate) type RowRead = (Option<Vec<u8>>, Observation);
 
 impl Transaction<'_> {
-    /// Asks for the headers of the buckets that this node is a backup of and this transaction changes.
+    /// Asks for the headers of the first buckets that this transaction changes and this node may be a backup of.
     #[inline]
     pub(super) fn prefetch_backups(&self) {
-        for group in self.groups.iter().filter(|group| group.locked) {
-            let row = &self.rows[group.row as usize];
+        let changed = self.groups.iter().filter(|group| group.locked);
+        let rows = changed.map(|group| &self.rows[group.row as usize]);
+        for row in rows.filter(|row| row.primary != self.node.id()).take(PREFETCHED_MAX) {
             let table = self.node.table(row.table);
             if let Some(place) = table.and_then(|t| t.bucket_place(row.partition, row.bucket)) {
                 self.node.prefetch(place);

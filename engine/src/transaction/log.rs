@@ -80,7 +80,7 @@ impl Transaction<'_> {
         if self.record.len() > PART_BYTES_MAX {
             return self.log_in_parts();
         }
-        // While the others answer.
+        // They arrive while the others answer.
         self.prefetch_backups();
         let Self { node, record, round, id, log, .. } = self;
         round.begin();

@@ -1,4 +1,4 @@
-//! Commit primary: send each unit to its primary, which applies it and releases the lock.
+//! Commit primary: apply each unit at its primary, which releases the lock.
 //!
 //! *Source*: FaSST section 5, step 5. The transaction is reported committed when all have answered,
 //! so that a client that reads its own write does not meet its own lock (rule C6).
@@ -9,6 +9,6 @@ use crate::transaction::Transaction;
 impl Transaction<'_> {
     /// Applies the transaction at the primaries.
     pub(super) fn commit_primaries(&mut self) {
-        self.send_units(request::PRIMARY);
+        self.apply_units(request::PRIMARY);
     }
 }

@@ -45,7 +45,7 @@ impl VersionKeys {
     }
 }
 
-/// What a session has last seen of the copies: it reads each when a statement first runs near it, and later ones rely on it.
+/// What a session has last seen of the copies: what a short statement may rely on instead of reading one.
 #[derive(Default)]
 pub(crate) struct SeenVersions {
     /// By node: a version, and its copy near the node.

@@ -95,7 +95,7 @@ impl<'c, 's> Context<'c, 's> {
             let value = |key| if fits(key) { found.next().flatten() } else { None };
             return Ok(keys.iter().map(value).collect());
         }
-        self.check_version()?;
+        self.rely_on_version()?;
         self.round_trips += 1;
         let table = self.resources.database.table;
         let unshared = keys.first().is_some_and(|key| self.transaction.is_unshared(key));
@@ -105,31 +105,38 @@ impl<'c, 's> Context<'c, 's> {
         Ok(if unshared { deferred.unshared(read)? } else { read(deferred)? })
     }
 
-    /// Makes the transaction depend on the catalog's version, if it does not.
+    /// Reads the catalog's version unless the transaction depends on it.
     pub(crate) fn check_version(&mut self) -> Result<(), Failure> {
-        if self.transaction.version_read {
+        if self.transaction.depends_on_version {
             return Ok(());
         }
         let Resources { database, seen_versions, .. } = self.resources;
         let (node, version) = (self.coordinator.node(), self.catalog().version);
-        let seen = seen_versions.get(node, version);
-        // If it is another one by now, the first run ends with a conflict, and the second one reads it.
-        if let Some(seen) = seen.filter(|_| self.commits && self.attempt == 1) {
-            self.transaction.deferred.assume(seen);
-        } else {
-            let key = std::slice::from_ref(database.versions.near(node));
-            let deferred = &mut self.transaction.deferred;
-            let found = deferred.get_many(self.coordinator, database.catalog_table, key)?;
-            if Catalog::version_from_bytes(found[0].as_deref())? != version {
-                return Err(Failure::StaleCatalog);
-            }
-            deferred
-                .last_seen()
-                .into_iter()
-                .for_each(|seen| seen_versions.set(node, version, seen));
+        let key = database.versions.near(node);
+        let deferred = &mut self.transaction.deferred;
+        let (found, seen) = deferred.get_seen(self.coordinator, database.catalog_table, key)?;
+        if Catalog::version_from_bytes(found.as_deref())? != version {
+            return Err(Failure::StaleCatalog);
         }
-        self.transaction.version_read = true;
+        if let Some(seen) = seen {
+            seen_versions.set(node, version, seen);
+        }
+        self.transaction.depends_on_version = true;
         Ok(())
+    }
+
+    /// As [`Self::check_version`], for a statement that takes little time: its first run relies on the version's being as the
+    /// session has last seen it near this node. If it is another one by now, that run ends with a conflict, and the next reads it.
+    fn rely_on_version(&mut self) -> Result<(), Failure> {
+        if !self.transaction.depends_on_version && self.commits && self.attempt == 1 {
+            let version = self.catalog().version;
+            let seen = self.resources.seen_versions.get(self.coordinator.node(), version);
+            if let Some(seen) = seen {
+                self.transaction.deferred.assume(seen);
+                self.transaction.depends_on_version = true;
+            }
+        }
+        self.check_version()
     }
 
     /// The catalog that the transaction sees.
@@ -137,7 +144,7 @@ impl<'c, 's> Context<'c, 's> {
         self.transaction.catalog.as_ref().unwrap_or(&self.resources.facts.catalog)
     }
 
-    /// What a plan gave; its error may be the old catalog's if nothing has been read.
+    /// What a plan gave; its error may be an old catalog's.
     pub(crate) fn checked<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(Failure::Error(_)) = result {
             self.check_version()?;

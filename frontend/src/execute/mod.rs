@@ -8,8 +8,8 @@
 //! copy                                 COPY
 //! ```
 //!
-//! *Invariants*: nothing here blocks. The first read of a transaction also reads the catalog's version, and a
-//! plan of another version ends with [`Failure::StaleCatalog`].
+//! *Invariants*: nothing here blocks. With its first read a transaction comes to depend on the catalog's version: it reads it,
+//! and ends with [`Failure::StaleCatalog`] if its plan is of another one, or relies on it and ends with a conflict.
 
 mod aggregate;
 mod alter;

@@ -33,8 +33,8 @@ pub(crate) struct Transaction {
     pub(crate) deferred: Deferred,
     /// The catalog that it sees; none if that of its statement.
     pub(crate) catalog: Option<Arc<Catalog>>,
-    /// Whether the version of the catalog has been read.
-    pub(crate) version_read: bool,
+    /// Whether its commit depends on the version of the catalog.
+    pub(crate) depends_on_version: bool,
     /// Whether its catalog is another transaction's, which publishes it.
     is_part: bool,
     /// Storages that it has created, of which nobody else knows yet.
@@ -60,7 +60,7 @@ impl Transaction {
         Self {
             deferred: Deferred::new(),
             catalog: None,
-            version_read: false,
+            depends_on_version: false,
             is_part: false,
             created: BTreeSet::new(),
             filled: Filled::default(),
@@ -86,7 +86,7 @@ impl Transaction {
 
     /// One that writes part of what another transaction has created, which depends on that catalog already.
     pub(crate) fn part_of(catalog: Arc<Catalog>) -> Self {
-        Self { version_read: true, is_part: true, ..Self::seeing(catalog) }
+        Self { depends_on_version: true, is_part: true, ..Self::seeing(catalog) }
     }
 
     /// Whether nobody else can reach the row or index entry with this key.

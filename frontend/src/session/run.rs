@@ -105,7 +105,7 @@ impl Session {
                     if is_newer {
                         transaction.catalog = Some(Arc::new(catalog));
                     }
-                    transaction.version_read = true;
+                    transaction.depends_on_version = true;
                     is_newer
                 });
                 (Some(transaction), result)
@@ -195,10 +195,10 @@ impl Session {
             if self.status == TransactionStatus::Failed {
                 return Err(aborted());
             }
-            let output = self.run_plan(&plan, parameters).await?;
+            let output = self.run_plan(&plan, parameters).await;
             let back = self.resources.as_mut().map(|resources| &mut resources.parameters);
             parameters = back.map(std::mem::take).unwrap_or_default();
-            if let Some(output) = output {
+            if let Some(output) = output? {
                 return Ok(result_of(&plan, output));
             }
             self.reload().await?;
