@@ -71,10 +71,17 @@ impl Configuration {
         self.primaries[usize::from(partition)]
     }
 
+    /// The primary of the row with that key in tables with fixed values.
+    #[inline]
+    #[must_use]
+    pub fn primary_of_key(&self, key: u64) -> u16 {
+        self.primary(self.partitioning.partition(key))
+    }
+
     /// The primary of the row with that key in heap tables.
     #[must_use]
     pub fn primary_of_row(&self, key: &[u8]) -> u16 {
-        self.primary(self.partitioning.partition(RowKey::new(key).hash()))
+        self.primary_of_key(RowKey::new(key).hash())
     }
 
     /// The other nodes that hold `partition`.

@@ -411,8 +411,7 @@ impl<'s> Transaction<'s> {
 
     /// The primary of `key`.
     pub(crate) fn primary(&self, key: u64) -> u16 {
-        let configuration = self.node.configuration();
-        configuration.primary(configuration.partitioning.partition(key))
+        self.node.configuration().primary_of_key(key)
     }
 
     /// The conflict that doomed the transaction.

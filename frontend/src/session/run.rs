@@ -146,8 +146,8 @@ impl Session {
         Ok(output)
     }
 
-    /// What a statement is to have. That of the last one is used again: to count its parts for each statement costs more than
-    /// many a statement does, as the counters are on another core.
+    /// What a statement is to have. That of the last one is used again, with what the session has seen of the catalog's version,
+    /// and without counting its parts anew, whose counters other cores change, too.
     fn resources(&mut self, catalog: &Arc<Catalog>) -> Box<Resources> {
         let Some(mut resources) = self.resources.take() else {
             let facts = Facts {
