@@ -26,6 +26,54 @@ use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 use ordered::rows::{ALL, assert_sound, open, range, run, scan, set};
 use rand::{RngExt, SeedableRng};
 
+/// What another transaction has seen holds for one that assumes it only as long as nobody changes it.
+#[test]
+fn what_is_assumed_is_validated_whatever_else_a_transaction_does() {
+    let (cluster, table) = open(1);
+    run(&cluster, move |coordinator| {
+        let assumed = b"assumed".to_vec();
+        let write = |coordinator: &mut Coordinator<'_>, value: u8| {
+            let mut transaction = Deferred::new();
+            set(&mut transaction, coordinator, table, b"assumed", Some(&[value])).unwrap();
+            transaction.commit(coordinator).unwrap();
+        };
+        type Rest = fn(&mut Deferred, &mut Coordinator<'_>, TableId);
+        let rests: [Rest; 4] = [
+            |_, _, _| {},
+            |transaction, coordinator, table| {
+                transaction.get_many(coordinator, table, &[b"read".to_vec()]).unwrap();
+            },
+            |transaction, _, table| {
+                transaction.insert(table, b"taken back".to_vec(), b"1".to_vec());
+                transaction.delete(table, b"taken back".to_vec());
+            },
+            |transaction, coordinator, table| {
+                set(transaction, coordinator, table, b"written", Some(b"1")).unwrap();
+            },
+        ];
+        for rest in rests {
+            write(coordinator, 1);
+            let mut transaction = Deferred::new();
+            let (value, seen) = transaction.get_seen(coordinator, table, &assumed).unwrap();
+            assert_eq!(value, Some(vec![1]));
+            for is_changed in [false, true] {
+                if is_changed {
+                    write(coordinator, 2);
+                }
+                let mut later = Deferred::new();
+                later.assume(seen.unwrap());
+                rest(&mut later, coordinator, table);
+                assert_eq!(later.commit(coordinator).is_err_and(|e| e.is_conflict()), is_changed);
+            }
+        }
+        let mut own = Deferred::new();
+        set(&mut own, coordinator, table, b"assumed", Some(&[3])).unwrap();
+        let (value, seen) = own.get_seen(coordinator, table, &assumed).unwrap();
+        assert_eq!((value, seen), (Some(vec![3]), None));
+    });
+    assert_sound(&cluster);
+}
+
 #[test]
 fn a_table_is_an_ordered_map() {
     let (cluster, table) = open(1);
