@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Output};
 
 fn gannet(arguments: &str) -> Output {
@@ -126,7 +126,11 @@ fn two_processes_echo_to_each_other() {
     let ports = (10_000 + random..).step_by(2);
     let is_free = |port: &u64| {
         let address = |port: u64| format!("127.0.0.1:{port}");
-        [*port, port + 1].iter().all(|port| UdpSocket::bind(address(*port)).is_ok())
+        let is_free = |port| {
+            let address = address(port);
+            UdpSocket::bind(&address).is_ok() && TcpListener::bind(address).is_ok()
+        };
+        [*port, port + 1].into_iter().all(is_free)
     };
     for (transport, port) in ["udp", "udp --key", "memory"].iter().zip(ports.filter(is_free)) {
         let addresses = format!("127.0.0.1:{port},127.0.0.1:{}", port + 1);

@@ -175,26 +175,27 @@ pub(super) fn memory_here(across: &Across) -> Result<Vec<Seats<MemoryPort>>, Ben
     let rings = SharedRings::create(across.node, count, MTU_BYTES, RING_BYTES_APART)?;
     let handle = rings.handle();
     let failed = |source| BenchmarkError::Meeting { place: across.addresses[0], source };
-    let other = exchange(across, &handle).map_err(failed)?;
+    let mut meeting = BufReader::new(meet(across).map_err(failed)?);
+    let other = exchange(&mut meeting, &handle).map_err(failed)?;
     let handles = if across.node == 0 { [handle, other] } else { [other, handle] };
     // Both have mapped the other's memory before either goes on, and may end.
     let mut connected = rings.connect(&handles)?;
-    exchange(across, "connected").map_err(failed)?;
+    exchange(&mut meeting, "connected").map_err(failed)?;
     let (_, port) = connected.remove(0);
     Ok(here(across, port))
 }
 
-/// Says a line to the other process, and hears one.
-fn exchange(across: &Across, line: &str) -> std::io::Result<String> {
+/// The connection to the other process, once it has come.
+fn meet(across: &Across) -> std::io::Result<TcpStream> {
     let place = across.addresses[0];
     let listener = if across.node == 0 { Some(TcpListener::bind(place)?) } else { None };
     listener.as_ref().map_or(Ok(()), |listener| listener.set_nonblocking(true))?;
-    let meet = || match &listener {
+    let call = || match &listener {
         Some(listener) => listener.accept().map(|(stream, _)| stream),
         None => TcpStream::connect(place),
     };
     // The other may not have come yet.
-    let mut stream = std::iter::repeat_with(meet)
+    let stream = std::iter::repeat_with(call)
         .inspect(|met| {
             if met.is_err() {
                 std::thread::park_timeout(PATIENCE);
@@ -204,9 +205,14 @@ fn exchange(across: &Across, line: &str) -> std::io::Result<String> {
         .find_map(Result::ok)
         .ok_or_else(|| std::io::Error::other("the other process has not come"))?;
     stream.set_nonblocking(false)?;
-    writeln!(stream, "{line}")?;
+    Ok(stream)
+}
+
+/// Says a line to the other process, and hears one.
+fn exchange(meeting: &mut BufReader<TcpStream>, line: &str) -> std::io::Result<String> {
+    writeln!(meeting.get_mut(), "{line}")?;
     let mut heard = String::new();
-    if BufReader::new(stream).read_line(&mut heard)? == 0 {
+    if meeting.read_line(&mut heard)? == 0 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
     Ok(heard.trim_end().to_owned())
