@@ -175,10 +175,11 @@ impl<'s> Coordinator<'s> {
         }
     }
 
-    /// Ends what a job left open.
+    /// Ends what a job left open; nothing is locked any more then. To do it twice is to do it once.
     pub(crate) fn finish_job(&mut self) {
         self.transaction.abort();
         self.release_guards();
+        self.transaction.settle();
         self.turn_since_ns = None;
     }
 

@@ -5,7 +5,10 @@
 //! *Not here*: what a thread that drives workers does for a job of its own tasks, in `hosted`.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{Ordering, fence};
+
+use gannet_rpc::is_cancel;
 
 use crate::cluster::{Cluster, ClusterError, Place};
 use crate::completion::{Completion, completion};
@@ -167,7 +170,17 @@ fn with_completion<T: Send + 'static>(
 ) -> (Job, Completion<T>) {
     let (completer, completion) = completion();
     let job = Box::new(move |coordinator: &mut Coordinator<'_>| {
-        completer.complete(job(coordinator));
+        let result = match catch_unwind(AssertUnwindSafe(|| job(coordinator))) {
+            // A simulated crash unwinds the coroutine, which then sends nothing.
+            Err(panic) if is_cancel(&*panic) => resume_unwind(panic),
+            result => result,
+        };
+        // Who is told meets no lock of the job.
+        coordinator.finish_job();
+        if let Ok(result) = result {
+            completer.complete(result);
+        }
+        // Otherwise the panic was printed, and the completion is dropped and says so.
     });
     (job, completion)
 }

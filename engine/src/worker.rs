@@ -11,14 +11,11 @@
 //! *Source*: FaSST section 4.1 (the master coroutine's loop).
 
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{
-    Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender, is_cancel,
-};
+use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
 use gannet_storage::{CommitLog, TransactionId};
 
 use crate::coordinator::Coordinator;
@@ -255,17 +252,7 @@ fn run_jobs(control: &Control, mut coordinator: Coordinator<'_>) {
     loop {
         let job = control.job.borrow_mut().take();
         match job {
-            Some(job) => {
-                let result = catch_unwind(AssertUnwindSafe(|| job(&mut coordinator)));
-                if let Err(panic) = result {
-                    // A simulated crash unwinds the coroutine, which then sends nothing.
-                    if is_cancel(&*panic) {
-                        resume_unwind(panic);
-                    }
-                    // The panic was printed; the job's completion was dropped and says so.
-                }
-                coordinator.finish_job();
-            }
+            Some(job) => job(&mut coordinator),
             None if control.closing.get() => return,
             None => coordinator.wait_for_job(),
         }

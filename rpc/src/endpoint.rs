@@ -184,14 +184,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     /// # Panics
     /// If the batch is empty: the coroutine would never be resumed.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "nodes are fewer than 2^16")]
     pub fn submit(&mut self, coroutine: u16, now_ns: u64) {
         let Self { identity, sender, batches, local, peers, scratch, next_due_ns, .. } = self;
         let mut batch = batches[usize::from(coroutine)].borrow_mut();
         let batch = &mut *batch;
-        assert!(!batch.is_empty(), "a coroutine suspends on a batch with requests");
-        batch.sequence += 1;
-        batch.unanswered = batch.destinations.len() as u16;
+        batch.send();
         for index in 0..batch.destinations.len() {
             let destination = batch.destinations[index];
             if destination == identity.node {
@@ -509,10 +506,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.sender.ring_doorbell();
     }
 
-    /// Requests that are unanswered or held, and credits that are out: none when nothing runs.
+    /// Requests that are unanswered, held or carried, and credits that are out: none when nothing runs.
     #[must_use]
     pub fn open_requests(&self) -> usize {
-        let unanswered = self.batches.iter().map(|batch| usize::from(batch.borrow().unanswered));
+        let of_batch =
+            |batch: &RequestBatch| usize::from(batch.unanswered) + usize::from(batch.carries());
+        let unanswered = self.batches.iter().map(|batch| of_batch(&batch.borrow()));
         let credits = self.peers.iter().map(Peer::open);
         unanswered.chain(credits).sum::<usize>() + self.ready.len()
     }

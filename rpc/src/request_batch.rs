@@ -6,6 +6,9 @@
 //! ```
 //! A worker allocates a batch per coroutine once; its buffers grow to what the workload needs.
 //!
+//! *Carried* requests are those whose answers are all the same to the coroutine: they wait for its next requests and leave
+//! before them, in the same messages.
+//!
 //! *Source*: FaSST section 4.2.
 
 use crate::buffer::Buffer;
@@ -31,6 +34,9 @@ pub(crate) struct Lane {
     /// Room for the packet header, then the requests.
     pub(crate) request: Buffer,
     pub(crate) requests: u16,
+    /// How many of the requests, the first, are carried, and their bytes, with the room for the packet header.
+    carried_requests: u16,
+    carried_bytes: usize,
     /// Upper bound on the bytes of the responses.
     response_bytes: usize,
     pub(crate) response: Buffer,
@@ -55,6 +61,8 @@ pub struct RequestBatch {
     pub(crate) destinations: Vec<u16>,
     pub(crate) sequence: u64,
     pub(crate) unanswered: u16,
+    /// Whether there are carried requests that have not been sent.
+    carries: bool,
 }
 
 impl Lane {
@@ -74,23 +82,73 @@ impl RequestBatch {
             destinations: Vec::with_capacity(nodes),
             sequence: 0,
             unanswered: 0,
+            carries: false,
         }
     }
 
-    /// Forgets the requests and responses of the last batch.
+    /// Forgets the requests and responses of the last batch, but for carried requests that have not been sent.
     #[inline]
     pub fn clear(&mut self) {
         debug_assert_eq!(self.unanswered, 0, "a batch is answered before the next one");
+        if self.carries {
+            self.clear_but_carried();
+        } else {
+            self.clear_all();
+        }
+    }
+
+    #[inline(always)]
+    fn clear_all(&mut self) {
         for &destination in &self.destinations {
             let lane = &mut self.lanes[usize::from(destination)];
             lane.request.clear();
             lane.requests = 0;
+            (lane.carried_requests, lane.carried_bytes) = (0, 0);
             lane.response_bytes = 0;
             lane.response.clear();
             lane.cursor = 0;
             lane.answered = false;
         }
         self.destinations.clear();
+    }
+
+    fn clear_but_carried(&mut self) {
+        let Self { lanes, destinations, .. } = self;
+        destinations.retain(|&destination| {
+            let lane = &mut lanes[usize::from(destination)];
+            lane.request.truncate(lane.carried_bytes);
+            lane.requests = lane.carried_requests;
+            lane.response_bytes = usize::from(lane.carried_requests) * message_bytes(0);
+            lane.requests > 0
+        });
+    }
+
+    /// Lets the requests that were added, whose responses have no payload, wait for the next that are: they are sent together,
+    /// these first, and nobody takes their responses.
+    #[inline]
+    pub fn carry(&mut self) {
+        for &destination in &self.destinations {
+            let lane = &mut self.lanes[usize::from(destination)];
+            (lane.carried_requests, lane.carried_bytes) = (lane.requests, lane.request.len());
+        }
+        self.carries = !self.destinations.is_empty();
+    }
+
+    /// Whether there are carried requests that have not been sent.
+    #[inline(always)]
+    #[must_use]
+    pub fn carries(&self) -> bool {
+        self.carries
+    }
+
+    /// Gives the batch its number, on its way out.
+    #[inline(always)]
+    pub(crate) fn send(&mut self) {
+        assert!(!self.is_empty(), "a coroutine suspends on a batch with requests");
+        self.sequence += 1;
+        self.unanswered =
+            u16::try_from(self.destinations.len()).expect("nodes are fewer than 2^16");
+        self.carries = false;
     }
 
     /// Whether there is nothing to send.
@@ -134,18 +192,25 @@ impl RequestBatch {
         Ok(())
     }
 
-    /// The next response of `destination`, in the order of the requests to it.
+    /// The next response of `destination`, in the order of the requests to it, but for those that were carried.
     ///
     /// # Panics
     /// If there are no more: the endpoint checked that every request is answered.
     #[inline]
     pub fn next_response(&mut self, destination: u16) -> Message<'_> {
         let lane = &mut self.lanes[usize::from(destination)];
-        let message = Messages::new(&lane.response.as_slice()[lane.cursor..], 1)
-            .next()
-            .expect("the endpoint checked that there is a response to each request");
-        lane.cursor += message_bytes(message.payload.len());
-        message
+        let skipped = if lane.cursor == 0 { lane.carried_requests } else { 0 };
+        let mut messages = Messages::new(&lane.response.as_slice()[lane.cursor..], skipped + 1);
+        let mut next = || {
+            let problem = "the endpoint checked that there is a response to each request";
+            let message = messages.next().expect(problem);
+            lane.cursor += message_bytes(message.payload.len());
+            message
+        };
+        for _ in 0..skipped {
+            next();
+        }
+        next()
     }
 
     /// The status of the first response that has not `status`, by destination and in the order of
@@ -156,6 +221,7 @@ impl RequestBatch {
         self.destinations.iter().find_map(|&destination| {
             let lane = &self.lanes[usize::from(destination)];
             Messages::new(lane.response.as_slice(), lane.requests)
+                .skip(usize::from(lane.carried_requests))
                 .map(|response| response.kind)
                 .find(|&found| found != status)
         })
@@ -189,5 +255,47 @@ mod tests {
         assert!(batch.is_empty());
         assert_eq!(batch.push(1, 7, &too_much[8..], 0), Ok(()));
         assert_eq!(batch.push(1, 7, &[0; 8], 0), refused(MESSAGE_BYTES_MAX + 16, max));
+    }
+
+    #[test]
+    fn what_is_carried_leaves_with_what_is_added_next() {
+        let mut batch = RequestBatch::new(3);
+        let requests = |batch: &mut RequestBatch, destination| {
+            let lane = batch.lane(destination);
+            let messages = &lane.request.as_slice()[HEADER_BYTES..];
+            let kinds = Messages::new(messages, lane.requests).map(|message| message.kind);
+            kinds.collect::<Vec<_>>()
+        };
+        for (destination, kind) in [(1, 10), (1, 11), (2, 12)] {
+            batch.push(destination, kind, &[7; 20], 0).unwrap();
+        }
+        batch.carry();
+        // What gave up before it was sent takes nothing with it.
+        for given_up in 0..2 {
+            batch.clear();
+            assert!(batch.carries() && batch.destinations == [1, 2], "{given_up}");
+            batch.push(0, 20, &[], 8).unwrap();
+            batch.push(1, 21, &[7; 20], 8).unwrap();
+        }
+        assert_eq!(requests(&mut batch, 0), [20]);
+        assert_eq!(requests(&mut batch, 1), [10, 11, 21]);
+        assert_eq!(requests(&mut batch, 2), [12]);
+        batch.send();
+        assert!(!batch.carries());
+        for (destination, statuses) in [(0, &[1][..]), (1, &[9, 9, 1]), (2, &[9])] {
+            let lane = batch.lane(destination);
+            for &status in statuses {
+                append(&mut lane.response, 3, |out| (status, out.len()));
+            }
+        }
+        batch.unanswered = 0;
+        assert_eq!(batch.first_other_than(1), None, "of what is carried nobody asks");
+        assert_eq!([0, 1].map(|destination| batch.next_response(destination).kind), [1, 1]);
+        batch.clear();
+        assert!(batch.is_empty());
+        batch.push(1, 30, &[], 0).unwrap();
+        batch.send();
+        append(&mut batch.lane(1).response, 0, |_| (3, 0));
+        assert_eq!(batch.next_response(1).kind, 3);
     }
 }

@@ -274,8 +274,6 @@ impl Sessions {
         let mut taken = std::mem::take(transaction);
         let job = move |coordinator: &mut Coordinator<'_>| {
             let answer = perform(&mut taken, coordinator, request);
-            // Before the client is told, nothing is locked any more.
-            coordinator.finish_job();
             (taken, answer.unwrap_or_else(Answer::from))
         };
         let performed = match cluster.spawn_anywhere(job) {

@@ -9,16 +9,17 @@ use crate::transaction::{Transaction, here};
 impl Transaction<'_> {
     /// Applies the transaction at the backups.
     pub(super) fn commit_backups(&mut self) {
-        self.apply_units(request::BACKUP);
+        self.ask_for_units(request::BACKUP);
+        let _ = self.round.end();
     }
 
-    /// Applies every unit of the record at its partition's backups or primary, and waits. Those of a large transaction are sent
-    /// to the own node, too, so that it holds up no other.
+    /// Asks that every unit of the record is applied at its partition's backups or primary. Those of a large transaction are
+    /// sent to the own node, too, so that it holds up no other.
     ///
     /// An answer other than `Done` is a copy that missed an earlier update. It is counted at that
     /// copy's node, and the comparison of replicas reports it; the transaction is decided.
     #[inline(always)]
-    pub(super) fn apply_units(&mut self, kind: u16) {
+    pub(super) fn ask_for_units(&mut self, kind: u16) {
         let Self { node, rows, groups, record, round, .. } = self;
         let configuration = node.configuration();
         let is_large = record.len() > PART_BYTES_MAX;
@@ -37,6 +38,5 @@ impl Transaction<'_> {
                     .expect("a unit is smaller than the record logged");
             }
         }
-        let _ = round.end();
     }
 }

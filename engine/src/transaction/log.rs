@@ -77,6 +77,7 @@ impl Transaction<'_> {
     /// # Errors
     /// Never after [`Self::write_record`] succeeded: the record fits.
     pub(super) fn log(&mut self) -> Result<(), Abort> {
+        self.round.assert_settled();
         if self.record.len() > PART_BYTES_MAX {
             return self.log_in_parts();
         }

@@ -322,7 +322,11 @@ impl<'s> Transaction<'s> {
         self.put(row, value)
     }
 
-    /// Commits: afterwards the changes are on every copy and visible, or nothing was changed.
+    /// Commits: afterwards the changes are decided and on every backup, or nothing was changed.
+    ///
+    /// The primaries apply them before anything that this coroutine asks for next, and before its job's end is told. Until then
+    /// nobody else sees what was there before: they meet the locks, of which a job that goes on for long without a transaction
+    /// should therefore let go, by giving way.
     ///
     /// A read-only transaction of one bucket skips validation (FaSST section 5).
     ///
@@ -366,8 +370,8 @@ impl<'s> Transaction<'s> {
         self.replicate()
     }
 
-    /// From here on the transaction cannot abort (rule C3): each phase waits until it is
-    /// acknowledged everywhere (C4, C5), and then the coroutine may log again (C6, C8).
+    /// From here on the transaction cannot abort (rule C3). Each phase waits until it is acknowledged everywhere (C4, C5), but for
+    /// the last, for which the coroutine waits before it logs again (C6, C8).
     #[inline(always)]
     fn replicate(&mut self) -> Result<(), Abort> {
         if active(Mutant::UpdateBeforeLog) {
@@ -379,6 +383,7 @@ impl<'s> Transaction<'s> {
         }
         if active(Mutant::PrimaryBeforeBackup) {
             self.commit_primaries();
+            self.settle();
             self.commit_backups();
         } else {
             self.commit_backups();
@@ -431,7 +436,14 @@ impl<'s> Transaction<'s> {
 
     /// Waits until the clock shows `until_ns`.
     pub(crate) fn sleep_until(&mut self, until_ns: u64) {
+        self.settle();
         self.round.wait_for(Want::Time(until_ns));
+    }
+
+    /// Waits until the primaries have applied what was committed.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.round.settle();
     }
 
     /// Waits for the next job of the coroutine.

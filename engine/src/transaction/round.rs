@@ -44,6 +44,9 @@ impl<'s> Round<'s> {
     /// Hands control to the worker until it can give what is wanted.
     #[inline(always)]
     pub(super) fn wait_for(&self, want: Want) {
+        if want != Want::Responses {
+            self.assert_settled();
+        }
         self.control.want.set(want);
         self.suspend.suspend();
     }
@@ -53,6 +56,29 @@ impl<'s> Round<'s> {
     pub(super) fn begin(&mut self) {
         self.refusal = None;
         self.batch().clear();
+    }
+
+    /// Ends a phase whose answers are all the same to the coroutine without waiting for them: its requests leave with the
+    /// coroutine's next ones, at the latest when it [settles](Self::settle).
+    #[inline(always)]
+    pub(super) fn carry(&mut self) {
+        self.batch().carry();
+    }
+
+    /// Sends what is carried, and waits until it is answered.
+    #[inline(always)]
+    pub(super) fn settle(&mut self) {
+        if self.batch().carries() {
+            // Not with what gave up before it was sent.
+            self.begin();
+            self.wait_for_answers();
+        }
+    }
+
+    /// The coroutine neither logs nor sleeps before what is carried is answered.
+    #[inline(always)]
+    pub(super) fn assert_settled(&self) {
+        debug_assert!(!self.batch().carries(), "requests wait to be sent");
     }
 
     /// Adds a request; sends what there is first if the message to its destination is full.

@@ -208,7 +208,9 @@ impl Transaction<'_> {
             if let Err(too_large) =
                 batch.push(configuration.primary(detail), request::SCAN, message, 0)
             {
-                return if partition > first { Ok(partition) } else { Err(too_large.into()) };
+                // What is carried goes first, alone.
+                let fits_alone = partition > first || batch.carries();
+                return if fits_alone { Ok(partition) } else { Err(too_large.into()) };
             }
         }
         Ok(configuration.partitioning.count())
