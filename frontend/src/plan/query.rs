@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use sqlparser::ast::{
-    self, Expr, LimitClause, OrderByExpr, OrderByKind, Query, SetExpr, SetOperator, SetQuantifier,
-    TableAlias,
+    self, Expr, LimitClause, NonBlock, OrderByExpr, OrderByKind, Query, SetExpr, SetOperator,
+    SetQuantifier, TableAlias,
 };
 
 use crate::error::SqlError;
@@ -95,6 +95,10 @@ impl Binder {
     fn query_with(&mut self, query: &Query) -> Result<Planned, SqlError> {
         if !query.pipe_operators.is_empty() || query.for_clause.is_some() {
             return Err(SqlError::unsupported(format_args!("the query {query}")));
+        }
+        if query.locks.iter().any(|lock| lock.nonblock == Some(NonBlock::SkipLocked)) {
+            // Other clauses may be taken without a lock that is held; this one asks for other rows.
+            return Err(SqlError::unsupported("SKIP LOCKED"));
         }
         if let Some(with) = &query.with {
             if with.recursive {
