@@ -2,7 +2,8 @@
 //! its record and applies its units.
 //!
 //! *Invariants*: what is asked here is asked after all answers of the round before, and answered before any
-//! request of the next is sent. Requests that are carried are never to this node, where small units are applied at once. A row that another transaction holds is asked for like any other.
+//! request of the next is sent. Requests that are carried are never to this node, where small units are applied
+//! at once. A row that another transaction holds is asked for like any other.
 
 use gannet_storage::{BucketUpdate, Owner, Read, RowKey, Table};
 
