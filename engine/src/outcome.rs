@@ -119,7 +119,8 @@ impl From<TooLarge> for Abort {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a transaction may have aborted"]
 pub enum Outcome<T, E> {
-    /// Its changes are on every copy, and this is what it returned.
+    /// It is committed, and this is what it returned. Outside of its job its changes are on every copy; `Transaction::commit`
+    /// says where they are inside.
     Committed(T),
     /// It could not commit; nothing was written. After [`Abort::is_conflict`] it was retried as often
     /// as the bound allows and may be tried again; the other reasons will stand.
