@@ -38,6 +38,13 @@ impl Buffer {
         &mut self.bytes[start..start + count]
     }
 
+    /// If it is empty, the next [`Self::claim`] begins behind `count` bytes of unspecified contents, for which it makes room, too.
+    #[inline(always)]
+    pub(crate) fn begin_at(&mut self, count: usize) {
+        debug_assert!(self.used == 0 || self.used >= count, "the room is there or not");
+        self.used = self.used.max(count);
+    }
+
     /// Drops what lies behind the first `count` bytes.
     #[inline(always)]
     pub(crate) fn truncate(&mut self, count: usize) {

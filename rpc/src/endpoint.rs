@@ -32,6 +32,7 @@ use crate::peer::Peer;
 use crate::request_batch::{Lane, RequestBatch};
 use crate::round_trip::RoundTrip;
 use crate::session::{Admission, Session};
+use crate::statuses::Statuses;
 use crate::transport::{PacketReceiver, PacketSender, Refused};
 use crate::window::Window;
 
@@ -189,8 +190,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let mut batch = batches[usize::from(coroutine)].borrow_mut();
         let batch = &mut *batch;
         batch.send();
-        for index in 0..batch.destinations.len() {
-            let destination = batch.destinations[index];
+        for index in 0..batch.destinations().len() {
+            let destination = batch.destinations()[index];
             if destination == identity.node {
                 local.push(coroutine);
                 continue;
@@ -317,6 +318,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             }
             self.counters.requests += u64::from(lane.requests);
             lane.answered = true;
+            // What it says is seen where it matters; few ask this node.
+            batch.statuses = Statuses::UNKNOWN;
             batch.unanswered -= 1;
             if batch.unanswered == 0 {
                 self.ready.push(coroutine);
@@ -400,10 +403,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             return;
         }
         let messages = &self.receiver.packet(index)[HEADER_BYTES..];
-        if !Messages::are_well_formed(messages, contents.messages) {
+        let Some(statuses) = Statuses::of(messages, lane.requests, lane.carried_requests) else {
             self.counters.malformed += 1;
             return;
-        }
+        };
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
         let peer = &mut self.peers[usize::from(source)];
@@ -416,6 +419,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             peer.sample(now_ns.saturating_sub(lane.sent_at_ns));
         }
         let is_held = peer.give_back(lane.packets);
+        batch.statuses = batch.statuses.and(statuses);
         batch.unanswered -= 1;
         if batch.unanswered == 0 {
             self.ready.push(contents.coroutine);
@@ -479,8 +483,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 continue;
             }
             let sequence = batch.sequence;
-            for index in 0..batch.destinations.len() {
-                let destination = batch.destinations[index];
+            for index in 0..batch.destinations().len() {
+                let destination = batch.destinations()[index];
                 let lane = batch.lane(destination);
                 let is_under_way = !lane.answered && lane.sent_at_ns != NOT_SENT;
                 if destination == identity.node || !is_under_way {

@@ -31,6 +31,7 @@ mod request_batch;
 mod ring;
 mod round_trip;
 mod session;
+mod statuses;
 mod transport;
 #[cfg(not(loom))]
 mod udp;

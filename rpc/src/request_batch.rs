@@ -15,6 +15,7 @@ use crate::buffer::Buffer;
 use crate::fragments::{Assembly, BATCH_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::message::{Message, Messages, append, message_bytes};
 use crate::packet::HEADER_BYTES;
+use crate::statuses::Statuses;
 
 /// Requests for one destination exceed the largest message, or their responses would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,13 +36,13 @@ pub(crate) struct Lane {
     pub(crate) request: Buffer,
     pub(crate) requests: u16,
     /// How many of the requests, the first, are carried, and their bytes, with the room for the packet header.
-    carried_requests: u16,
+    pub(crate) carried_requests: u16,
     carried_bytes: usize,
     /// Upper bound on the bytes of the responses.
     response_bytes: usize,
     pub(crate) response: Buffer,
     pub(crate) answered: bool,
-    /// Where the next response starts.
+    /// Where the next response starts: behind those to what was carried, which have no payload.
     cursor: usize,
     /// Packets of the request under way: what it takes of the destination's credits.
     pub(crate) packets: usize,
@@ -57,10 +58,14 @@ pub(crate) struct Lane {
 /// Requests of one coroutine that are sent together; see the module's picture.
 pub struct RequestBatch {
     lanes: Vec<Lane>,
-    /// Destinations with requests.
-    pub(crate) destinations: Vec<u16>,
+    /// Destinations with requests, the first `used` ones; there is room for one more than there are nodes, so that it is written
+    /// without asking whether it is another one.
+    destinations: Box<[u16]>,
+    used: usize,
     pub(crate) sequence: u64,
     pub(crate) unanswered: u16,
+    /// Of the responses that have arrived.
+    pub(crate) statuses: Statuses,
     /// Whether there are carried requests that have not been sent.
     carries: bool,
 }
@@ -79,9 +84,11 @@ impl RequestBatch {
     pub fn new(nodes: usize) -> Self {
         Self {
             lanes: (0..nodes).map(|_| Lane::default()).collect(),
-            destinations: Vec::with_capacity(nodes),
+            destinations: vec![0; nodes + 1].into(),
+            used: 0,
             sequence: 0,
             unanswered: 0,
+            statuses: Statuses::NONE,
             carries: false,
         }
     }
@@ -99,7 +106,7 @@ impl RequestBatch {
 
     #[inline(always)]
     fn clear_all(&mut self) {
-        for &destination in &self.destinations {
+        for &destination in &self.destinations[..self.used] {
             let lane = &mut self.lanes[usize::from(destination)];
             lane.request.clear();
             lane.requests = 0;
@@ -109,29 +116,36 @@ impl RequestBatch {
             lane.cursor = 0;
             lane.answered = false;
         }
-        self.destinations.clear();
+        self.used = 0;
     }
 
     fn clear_but_carried(&mut self) {
-        let Self { lanes, destinations, .. } = self;
-        destinations.retain(|&destination| {
-            let lane = &mut lanes[usize::from(destination)];
+        let mut kept = 0;
+        for index in 0..self.used {
+            let destination = self.destinations[index];
+            let lane = self.lane(destination);
             lane.request.truncate(lane.carried_bytes);
             lane.requests = lane.carried_requests;
             lane.response_bytes = usize::from(lane.carried_requests) * message_bytes(0);
-            lane.requests > 0
-        });
+            if lane.requests > 0 {
+                self.destinations[kept] = destination;
+                kept += 1;
+            }
+        }
+        self.used = kept;
     }
 
     /// Lets the requests that were added, whose responses have no payload, wait for the next that are: they are sent together,
-    /// these first, and nobody takes their responses.
+    /// these first, and nobody takes their responses. One with a payload is malformed.
     #[inline]
     pub fn carry(&mut self) {
-        for &destination in &self.destinations {
+        for &destination in &self.destinations[..self.used] {
             let lane = &mut self.lanes[usize::from(destination)];
             (lane.carried_requests, lane.carried_bytes) = (lane.requests, lane.request.len());
+            lane.cursor = usize::from(lane.requests) * message_bytes(0);
+            debug_assert_eq!(lane.response_bytes, lane.cursor, "no response has a payload");
         }
-        self.carries = !self.destinations.is_empty();
+        self.carries = !self.is_empty();
     }
 
     /// Whether there are carried requests that have not been sent.
@@ -146,15 +160,21 @@ impl RequestBatch {
     pub(crate) fn send(&mut self) {
         assert!(!self.is_empty(), "a coroutine suspends on a batch with requests");
         self.sequence += 1;
-        self.unanswered =
-            u16::try_from(self.destinations.len()).expect("nodes are fewer than 2^16");
+        self.unanswered = u16::try_from(self.used).expect("nodes are fewer than 2^16");
+        self.statuses = Statuses::NONE;
         self.carries = false;
     }
 
     /// Whether there is nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.destinations.is_empty()
+        self.used == 0
+    }
+
+    /// Destinations with requests.
+    #[inline(always)]
+    pub(crate) fn destinations(&self) -> &[u16] {
+        &self.destinations[..self.used]
     }
 
     /// Adds a request of `kind` to `destination`, whose response takes at most `response_bytes`.
@@ -179,10 +199,10 @@ impl RequestBatch {
         if bytes > max || lane.requests == u16::MAX {
             return Err(TooLarge { bytes, max });
         }
-        if lane.requests == 0 {
-            self.destinations.push(destination);
-            lane.request.claim(HEADER_BYTES);
-        }
+        // No branch: which destinations are new, nobody can predict.
+        self.destinations[self.used] = destination;
+        self.used += usize::from(lane.requests == 0);
+        lane.request.begin_at(HEADER_BYTES);
         append(&mut lane.request, payload.len(), |out| {
             out.copy_from_slice(payload);
             (kind, payload.len())
@@ -199,18 +219,10 @@ impl RequestBatch {
     #[inline]
     pub fn next_response(&mut self, destination: u16) -> Message<'_> {
         let lane = &mut self.lanes[usize::from(destination)];
-        let skipped = if lane.cursor == 0 { lane.carried_requests } else { 0 };
-        let mut messages = Messages::new(&lane.response.as_slice()[lane.cursor..], skipped + 1);
-        let mut next = || {
-            let problem = "the endpoint checked that there is a response to each request";
-            let message = messages.next().expect(problem);
-            lane.cursor += message_bytes(message.payload.len());
-            message
-        };
-        for _ in 0..skipped {
-            next();
-        }
-        next()
+        let message = Messages::new(&lane.response.as_slice()[lane.cursor..], 1).next();
+        let message = message.expect("the endpoint checked that each request has a response");
+        lane.cursor += message_bytes(message.payload.len());
+        message
     }
 
     /// The status of the first response that has not `status`, by destination and in the order of
@@ -218,7 +230,10 @@ impl RequestBatch {
     #[inline]
     #[must_use]
     pub fn first_other_than(&self, status: u16) -> Option<u16> {
-        self.destinations.iter().find_map(|&destination| {
+        if self.statuses.are_all(status) {
+            return None;
+        }
+        self.destinations().iter().find_map(|&destination| {
             let lane = &self.lanes[usize::from(destination)];
             Messages::new(lane.response.as_slice(), lane.requests)
                 .skip(usize::from(lane.carried_requests))
@@ -250,7 +265,7 @@ mod tests {
         assert_eq!(batch.push(1, 7, &[0; 8], 24), refused(max + 8, max));
         assert_eq!(batch.push(1, 7, &[0; 8], 16), Ok(()));
         assert_eq!(batch.push(0, 7, &[0; 8], 24), Ok(()));
-        assert_eq!(batch.destinations, [1, 0]);
+        assert_eq!(batch.destinations(), [1, 0]);
         batch.clear();
         assert!(batch.is_empty());
         assert_eq!(batch.push(1, 7, &too_much[8..], 0), Ok(()));
@@ -273,7 +288,7 @@ mod tests {
         // What gave up before it was sent takes nothing with it.
         for given_up in 0..2 {
             batch.clear();
-            assert!(batch.carries() && batch.destinations == [1, 2], "{given_up}");
+            assert!(batch.carries() && batch.destinations() == [1, 2], "{given_up}");
             batch.push(0, 20, &[], 8).unwrap();
             batch.push(1, 21, &[7; 20], 8).unwrap();
         }
@@ -285,7 +300,7 @@ mod tests {
         for (destination, statuses) in [(0, &[1][..]), (1, &[9, 9, 1]), (2, &[9])] {
             let lane = batch.lane(destination);
             for &status in statuses {
-                append(&mut lane.response, 3, |out| (status, out.len()));
+                append(&mut lane.response, 0, |_| (status, 0));
             }
         }
         batch.unanswered = 0;

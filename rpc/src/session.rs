@@ -14,8 +14,9 @@ use crate::buffer::Buffer;
 use crate::fragments::Assembly;
 use crate::mutant::{Mutant, active};
 
-/// The last message of one session.
+/// The last message of one session, in a cache line.
 #[derive(Default)]
+#[repr(align(64))]
 pub(crate) struct Session {
     sequence: u64,
     /// Room for a packet header, then the responses.
@@ -23,6 +24,8 @@ pub(crate) struct Session {
     /// The message that is being put together, once there was one in fragments.
     pub(crate) assembly: Option<Box<Assembly>>,
 }
+
+const _: () = assert!(size_of::<Session>() == 64, "a session is a cache line");
 
 /// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

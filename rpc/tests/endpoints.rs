@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use echo::Echo;
 use gannet_rpc::{
-    Contents, Counters, Endpoint, HEADER_BYTES, Identity, Incoming, Kind, MemoryFabric,
-    PacketHeader, PacketReceiver, PacketSender, Parking, Route,
+    Contents, Counters, Endpoint, HEADER_BYTES, Handler, Identity, Incoming, Kind, MemoryFabric,
+    PacketHeader, PacketReceiver, PacketSender, Parking, ResponseWriter, Route,
 };
 
 const MTU_BYTES: usize = 1_500;
@@ -103,13 +103,17 @@ impl PacketReceiver for Receiver {
 }
 
 fn identity(node: u16) -> Identity {
+    identity_of(node, 2)
+}
+
+fn identity_of(node: u16, nodes: usize) -> Identity {
     Identity {
         cluster_id: 1,
         epoch: 1,
         node,
         worker: 0,
         coroutines: COROUTINES,
-        incarnations: vec![1; 2],
+        incarnations: vec![1; nodes],
     }
 }
 
@@ -272,6 +276,75 @@ fn a_message_larger_than_its_ring_arrives_without_loss() {
     let mut batch = batch.borrow_mut();
     assert!(batch.next_response(1).payload.iter().eq(vec![2; size].iter()));
     println!("a MiB through a ring of 64 KiB took {now_ms} ms of virtual time");
+}
+
+/// Answers with the status that the payload begins with, and as many bytes.
+struct Says;
+
+impl Handler for Says {
+    type Prepared = ();
+
+    fn prepare(&self, _: u16, _: &[u8]) {}
+
+    fn prefetch(&self, (): &()) {}
+
+    fn prefetch_next(&self, (): &()) {}
+
+    fn handle(&mut self, (): (), payload: &[u8], response: &mut ResponseWriter<'_>) {
+        response.push_with(payload.len() - 1, |out| (payload[0].into(), out.len()));
+    }
+}
+
+/// What is found among the answers of three nodes, the own one included, to node 0, of which `first` answers before the other
+/// remote one, `refuser` says 7, and all others 1; each has `bytes` bytes of payload.
+fn refusal(refuser: Option<u16>, first: u16, bytes: usize, carries: bool) -> Option<u16> {
+    let mut fabric = MemoryFabric::new(3, 1, MTU_BYTES, 64 << 10);
+    let waker = Parking::new().waker();
+    let wakers = [waker.clone(), waker.clone(), waker.clone()];
+    let mut endpoints = [0_u16, 1, 2].map(|node| {
+        let (sender, receiver) = fabric.take(usize::from(node), 0, &waker, &wakers);
+        Endpoint::new(identity_of(node, 3), sender, receiver)
+    });
+    let batch = endpoints[0].batch(0);
+    if carries {
+        // What these say, nobody asks.
+        (1..3).for_each(|node| batch.borrow_mut().push(node, 0, &[6], 0).unwrap());
+        batch.borrow_mut().carry();
+    }
+    for node in 0..3 {
+        let status = if refuser == Some(node) { 7 } else { 1 };
+        let payload = vec![status; 1 + bytes];
+        batch.borrow_mut().push(node, 0, &payload, bytes).unwrap();
+        batch.borrow_mut().push(node, 0, &vec![1; 1 + bytes], bytes).unwrap();
+    }
+    endpoints[0].submit(0, 0);
+    endpoints[0].ring_doorbell();
+    let mut incoming = Vec::new();
+    for node in [first, 3 - first] {
+        for _ in 0..100 {
+            endpoints[usize::from(node)].receive(&mut Says, &mut incoming, 0);
+            endpoints[0].receive(&mut Says, &mut incoming, 0);
+        }
+    }
+    assert_eq!(endpoints[0].take_ready(), Some(0));
+    batch.borrow().first_other_than(1)
+}
+
+#[test]
+fn no_refusal_is_lost_whoever_refuses_and_answers_first() {
+    for first in [1, 2] {
+        for bytes in [0, 5 * MTU_BYTES] {
+            for carries in [false, true] {
+                let refusals =
+                    [None, Some(0), Some(1), Some(2)].map(|r| refusal(r, first, bytes, carries));
+                assert_eq!(
+                    refusals,
+                    [None, Some(7), Some(7), Some(7)],
+                    "{first} {bytes} {carries}"
+                );
+            }
+        }
+    }
 }
 
 /// A well-formed packet with one empty request, changed by `change`.

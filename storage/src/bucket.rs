@@ -149,6 +149,12 @@ impl<'a> Bucket<'a> {
         Self { arena, layout, words: arena.words(first_word, layout.main_words) }
     }
 
+    /// As [`Self::new`], where only the header is asked for; of no bucket it is zeros.
+    #[inline(always)]
+    pub(crate) fn header(arena: &'a Arena, layout: &'a TableLayout, first_word: usize) -> Self {
+        Self { arena, layout, words: arena.words(first_word, HEADER_WORDS) }
+    }
+
     /// The lock word.
     #[inline(always)]
     pub(crate) fn owner(&self) -> Owner {
@@ -377,10 +383,8 @@ impl<'a> Bucket<'a> {
             let index = (matches.trailing_zeros() / 8) as usize;
             let slot = first_word + HEADER_WORDS + index * self.layout.slot_words;
             self.arena.prefetch(slot);
-            let last = slot + self.layout.slot_words.min(2 * LINE_WORDS) - 1;
-            if last / LINE_WORDS != slot / LINE_WORDS {
-                self.arena.prefetch(last);
-            }
+            // Often the same line, which costs less than to look.
+            self.arena.prefetch(slot + self.layout.slot_words.min(2 * LINE_WORDS) - 1);
         } else {
             let next = next_of(self.words[SEQUENCE].load(Ordering::Relaxed));
             if next != 0 {

@@ -60,9 +60,11 @@ impl Table {
         self.arena.prefetch_header(place);
     }
 
-    /// Asks for the slot of the key that `place` was made for, once the header has arrived.
+    /// Asks for the slot of the key that `place` was made for, once the header has arrived; for [`Place::NOWHERE`] for nothing
+    /// that matters.
     #[inline]
     pub fn prefetch_slot(&self, place: Place) {
-        self.bucket(place).prefetch_slot(place.first_word(), place.tag());
+        let bucket = Bucket::header(&self.arena, self.layout(), place.first_word());
+        bucket.prefetch_slot(place.first_word(), place.tag());
     }
 }

@@ -17,6 +17,7 @@ pub(crate) use backup::backed_up;
 pub(crate) use validate::validated;
 
 use std::cell::RefCell;
+use std::hint::select_unpredictable;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -53,40 +54,64 @@ impl Participant {
 
     /// What a request about a key is about, if this node is the key's primary.
     #[inline(always)]
-    fn key_target(&self, action: Action, request: &KeyRequest, row_key: &[u8]) -> Prepared {
-        let Some(table) = self.node.table(request.table) else { return Prepared::REFUSED };
+    fn key_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+        let (request, row_key) = KeyRequest::decode(payload)?;
+        let table = self.node.table(request.table)?;
         if !is_key_of(table, request.key, row_key) {
-            return Prepared::REFUSED;
+            return None;
         }
         let location = table.locate(request.key);
-        let Some(place) = table.place_of(location) else { return Prepared::REFUSED };
-        if self.node.configuration().primary(location.partition) != self.node.id() {
-            return Prepared::REFUSED;
-        }
-        Prepared { action, table: request.table, place, key: request.key, owner: request.owner }
+        let place = table.place_of(location)?;
+        self.is_primary_of(location.partition).then(|| Prepared::new(action, &request, place))
     }
 
-    /// What a request about a bucket is about, if this node is the bucket's primary.
+    /// What a LOCK is about.
     #[inline(always)]
-    fn bucket_target(&self, action: Action, request: &KeyRequest) -> Prepared {
-        let table = self.node.table(request.table);
-        self.target(action, request, table, request.bucket)
+    fn lock_target(&self, payload: &[u8]) -> Option<Prepared> {
+        let (request, _) = KeyRequest::decode(payload)?;
+        let action = match request.detail {
+            request::UPDATE => Action::LockForUpdate,
+            request::INSERT => Action::LockForInsert,
+            request::DELETE => Action::LockForDelete,
+            _ => return None,
+        };
+        self.key_target(action, payload)
+    }
+
+    /// What a request about a bucket that has nothing behind its fixed part is about, if this node is the bucket's primary.
+    #[inline(always)]
+    fn bucket_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+        let (request, []) = KeyRequest::decode(payload)? else { return None };
+        self.target(action, &request, self.node.table(request.table)?, request.bucket)
     }
 
     /// What an UNLOCK is about: a bucket, and in a heap table the key that was locked there.
     #[inline(always)]
-    fn unlock_target(&self, request: &KeyRequest, row_key: &[u8]) -> Prepared {
-        let table = self.node.table(request.table);
-        match table.filter(|table| is_key_of(table, request.key, row_key)) {
-            Some(_) => self.bucket_target(Action::Unlock, request),
-            None => Prepared::REFUSED,
+    fn unlock_target(&self, payload: &[u8]) -> Option<Prepared> {
+        let (request, row_key) = KeyRequest::decode(payload)?;
+        let table = self.node.table(request.table)?;
+        if !is_key_of(table, request.key, row_key) {
+            return None;
         }
+        self.target(Action::Unlock, &request, table, request.bucket)
+    }
+
+    /// What a request about a partition is about, if this node is its primary.
+    fn partition_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+        let (request, _) = KeyRequest::decode(payload)?;
+        self.target(action, &request, self.node.table(request.table)?, 0)
     }
 
     /// What a request about the order of a partition is about, if this node is its primary.
-    fn partition_target(&self, action: Action, request: &KeyRequest) -> Prepared {
-        let table = self.node.table(request.table).filter(|table| table.is_ordered());
-        self.target(action, request, table, 0)
+    fn order_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+        let prepared = self.partition_target(action, payload)?;
+        self.table(prepared.table).is_ordered().then_some(prepared)
+    }
+
+    /// As [`Self::order_target`], for a request that has nothing behind its fixed part.
+    fn bare_order_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+        let (_, []) = KeyRequest::decode(payload)? else { return None };
+        self.order_target(action, payload)
     }
 
     #[inline(always)]
@@ -94,17 +119,16 @@ impl Participant {
         &self,
         action: Action,
         request: &KeyRequest,
-        table: Option<&Table>,
+        table: &Table,
         bucket: u32,
-    ) -> Prepared {
-        let place = table.and_then(|table| table.bucket_place(request.detail, bucket));
-        match place {
-            Some(place) if self.node.configuration().primary(request.detail) == self.node.id() => {
-                let (key, owner) = (request.key, request.owner);
-                Prepared { action, table: request.table, place, key, owner }
-            }
-            _ => Prepared::REFUSED,
-        }
+    ) -> Option<Prepared> {
+        let place = table.bucket_place(request.detail, bucket)?;
+        self.is_primary_of(request.detail).then(|| Prepared::new(action, request, place))
+    }
+
+    #[inline(always)]
+    fn is_primary_of(&self, partition: u16) -> bool {
+        self.node.configuration().primary(partition) == self.node.id()
     }
 
     /// What a unit is about, if it fits its table and this node holds the bucket.
@@ -193,6 +217,20 @@ pub(crate) enum Action {
     Refuse,
 }
 
+impl Action {
+    /// Those about a row that has probably not been touched for a while.
+    const OF_ROWS: u32 = {
+        let lock =
+            Self::LockForUpdate.bit() | Self::LockForInsert.bit() | Self::LockForDelete.bit();
+        Self::Read.bit() | lock | Self::Backup.bit()
+    };
+
+    #[inline(always)]
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
 /// A request that was parsed, and found to be about something that is here.
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared {
@@ -213,6 +251,12 @@ impl Prepared {
         owner: Owner::FREE,
     };
 
+    #[inline(always)]
+    fn new(action: Action, request: &KeyRequest, place: Place) -> Self {
+        let KeyRequest { table, key, owner, .. } = *request;
+        Self { action, table, place, key, owner }
+    }
+
     const fn log(action: Action) -> Self {
         Self { action, ..Self::REFUSED }
     }
@@ -223,44 +267,23 @@ impl Handler for Participant {
 
     #[inline]
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
-        match kind {
-            request::LOG => return Prepared::log(Action::Log),
-            request::LOG_PART => return Prepared::log(Action::LogPart),
-            request::BACKUP => {
-                return self.unit_target(Action::Backup, payload).unwrap_or(Prepared::REFUSED);
-            }
-            request::PRIMARY => {
-                return self.unit_target(Action::Primary, payload).unwrap_or(Prepared::REFUSED);
-            }
-            _ => {}
-        }
-        let Some((request, rest)) = KeyRequest::decode(payload) else { return Prepared::REFUSED };
-        let key_target = |action| self.key_target(action, &request, rest);
-        match (kind, request.detail) {
-            (request::READ, _) => key_target(Action::Read),
-            (request::LOCK, request::UPDATE) => key_target(Action::LockForUpdate),
-            (request::LOCK, request::INSERT) => key_target(Action::LockForInsert),
-            (request::LOCK, request::DELETE) => key_target(Action::LockForDelete),
-            (request::VALIDATE, _) if rest.is_empty() => {
-                self.bucket_target(Action::Validate, &request)
-            }
-            (request::VALIDATE_MANY, _) => {
-                let table = self.node.table(request.table);
-                self.target(Action::ValidateMany, &request, table, 0)
-            }
-            (request::UNLOCK, _) => self.unlock_target(&request, rest),
-            (request::SCAN, _) => self.partition_target(Action::Scan, &request),
-            (request::VALIDATE_LEAF, _) if rest.is_empty() => {
-                self.partition_target(Action::ValidateLeaf, &request)
-            }
-            (request::GUARD, _) if rest.is_empty() => {
-                self.partition_target(Action::Guard, &request)
-            }
-            (request::UNGUARD, _) if rest.is_empty() => {
-                self.partition_target(Action::Unguard, &request)
-            }
-            _ => Prepared::REFUSED,
-        }
+        let prepared = match kind {
+            request::READ => self.key_target(Action::Read, payload),
+            request::LOCK => self.lock_target(payload),
+            request::VALIDATE => self.bucket_target(Action::Validate, payload),
+            request::VALIDATE_MANY => self.partition_target(Action::ValidateMany, payload),
+            request::LOG => Some(Prepared::log(Action::Log)),
+            request::LOG_PART => Some(Prepared::log(Action::LogPart)),
+            request::BACKUP => self.unit_target(Action::Backup, payload),
+            request::PRIMARY => self.unit_target(Action::Primary, payload),
+            request::UNLOCK => self.unlock_target(payload),
+            request::SCAN => self.order_target(Action::Scan, payload),
+            request::VALIDATE_LEAF => self.bare_order_target(Action::ValidateLeaf, payload),
+            request::GUARD => self.bare_order_target(Action::Guard, payload),
+            request::UNGUARD => self.bare_order_target(Action::Unguard, payload),
+            _ => None,
+        };
+        prepared.unwrap_or(Prepared::REFUSED)
     }
 
     #[inline(always)]
@@ -271,23 +294,11 @@ impl Handler for Participant {
 
     #[inline]
     fn prefetch_next(&self, prepared: &Prepared) {
-        match prepared.action {
-            Action::Read
-            | Action::LockForUpdate
-            | Action::LockForInsert
-            | Action::LockForDelete
-            | Action::Backup => self.table(prepared.table).prefetch_slot(prepared.place),
-            Action::Validate
-            | Action::ValidateMany
-            | Action::Primary
-            | Action::Unlock
-            | Action::Log
-            | Action::LogPart
-            | Action::Scan
-            | Action::ValidateLeaf
-            | Action::Guard
-            | Action::Unguard
-            | Action::Refuse => {}
+        // No branch either: what comes next, nobody can predict.
+        let is_of_row = Action::OF_ROWS & prepared.action.bit() != 0;
+        let place = select_unpredictable(is_of_row, prepared.place, Place::NOWHERE);
+        if let Some(table) = self.node.table(prepared.table) {
+            table.prefetch_slot(place);
         }
     }
 

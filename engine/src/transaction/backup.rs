@@ -20,11 +20,11 @@ impl Transaction<'_> {
     /// copy's node, and the comparison of replicas reports it; the transaction is decided.
     #[inline(always)]
     pub(super) fn ask_for_units(&mut self, kind: u16) {
-        let Self { node, rows, groups, record, round, .. } = self;
+        let Self { node, rows, held, record, round, .. } = self;
         let configuration = node.configuration();
         let is_large = record.len() > PART_BYTES_MAX;
         round.begin();
-        for group in groups.iter().filter(|group| group.locked) {
+        for group in held.iter() {
             let unit = &record[group.unit.0 as usize..group.unit.1 as usize];
             let copies = configuration.copies(rows[group.row as usize].partition);
             let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };

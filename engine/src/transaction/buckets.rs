@@ -3,6 +3,7 @@
 //! Rule C2: all observations of one bucket by one transaction must agree, whether they were reads or
 //! locks, and in whatever round of execute they were made.
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use gannet_storage::mutant::{Mutant, active};
@@ -13,12 +14,10 @@ use crate::transaction::{Row, RowState, Transaction};
 /// The rows of one bucket: a range of `Transaction::order`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketGroup {
-    start: u32,
-    end: u32,
+    start: usize,
+    end: usize,
     /// One of its rows; all have the same bucket and version.
     pub(super) row: u32,
-    /// Whether this transaction holds the bucket.
-    pub(super) locked: bool,
     /// The bucket's bytes in the commit record: its unit.
     pub(super) unit: (u32, u32),
 }
@@ -26,7 +25,7 @@ pub(super) struct BucketGroup {
 impl BucketGroup {
     /// The group's part of `order`.
     pub(super) fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
+        self.start..self.end
     }
 }
 
@@ -44,32 +43,33 @@ impl Row {
 }
 
 impl Transaction<'_> {
-    /// Sorts the rows that were answered into groups of one bucket each.
+    /// Sorts the rows that were answered into groups of one bucket each: those of the buckets that this transaction holds, and of
+    /// those that it has only read.
     ///
     /// # Errors
     /// [`Abort::Changed`] if two observations of a bucket differ, [`Abort::Usage`] for a key that is
     /// in the write set twice.
     pub(super) fn group_buckets(&mut self) -> Result<(), Abort> {
-        let Self { rows, order, groups, .. } = self;
+        let Self { rows, order, held, read, .. } = self;
         order.clear();
-        groups.clear();
+        held.clear();
+        read.clear();
         let observed = rows.iter().zip(0..).filter(|(row, _)| row.is_observed());
         order.extend(observed.map(|(row, index)| (row.address(), index)));
         if order.len() > 1 {
             order.sort_unstable();
         }
-        for (&(address, row), end) in order.iter().zip(1..) {
-            let locked = rows[row as usize].state == RowState::Granted;
-            match groups.last_mut() {
-                Some(group)
-                    if order[group.start as usize].0 == address && !active(Mutant::SplitUnits) =>
-                {
-                    group.end = end;
-                    group.locked |= locked;
-                    check_row(rows, &order[group.range()])?;
-                }
-                _ => groups.push(BucketGroup { start: end - 1, end, row, locked, unit: (0, 0) }),
-            }
+        let same = |a: &(u64, u32), b: &(u64, u32)| a.0 == b.0 && !active(Mutant::SplitUnits);
+        let mut start = 0;
+        for bucket in order.chunk_by(same) {
+            (2..=bucket.len()).try_for_each(|end| check_row(rows, &bucket[..end]))?;
+            let end = start + bucket.len();
+            // Without a branch: which rows are locked, nobody can predict.
+            let holds = |row: u32| rows[row as usize].state == RowState::Granted;
+            let is_held = bucket.iter().fold(false, |is_held, &(_, row)| is_held | holds(row));
+            let groups = select_unpredictable(is_held, &mut *held, &mut *read);
+            groups.push(BucketGroup { start, end, row: bucket[0].1, unit: (0, 0) });
+            start = end;
         }
         Ok(())
     }

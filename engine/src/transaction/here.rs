@@ -22,8 +22,7 @@ impl Transaction<'_> {
     /// Asks for the headers of the first buckets that this transaction changes and this node may be a backup of.
     #[inline]
     pub(super) fn prefetch_backups(&self) {
-        let changed = self.groups.iter().filter(|group| group.locked);
-        let rows = changed.map(|group| &self.rows[group.row as usize]);
+        let rows = self.held.iter().map(|group| &self.rows[group.row as usize]);
         for row in rows.filter(|row| row.primary != self.node.id()).take(PREFETCHED_MAX) {
             let table = self.node.table(row.table);
             if let Some(place) = table.and_then(|t| t.bucket_place(row.partition, row.bucket)) {

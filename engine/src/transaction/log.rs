@@ -19,15 +19,12 @@ impl Transaction<'_> {
     /// [`Abort::TooLarge`] if the record is too large, or a unit does not fit a message; nothing has
     /// been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
-        let Self { node, rows, order, groups, values, record, id, owner, .. } = self;
+        let Self { node, rows, order, held, values, record, id, owner, .. } = self;
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
-        let partitions = groups
-            .iter()
-            .filter(|group| group.locked)
-            .map(|group| rows[group.row as usize].partition);
+        let partitions = held.iter().map(|group| rows[group.row as usize].partition);
         let mut writer = CommitRecordWriter::begin(record, *id, partitions);
         let mut units = 0;
-        for group in groups.iter_mut().filter(|group| group.locked) {
+        for group in held.iter_mut() {
             let first = &rows[group.row as usize];
             let table = node.table(first.table).expect("rows were added to tables that exist");
             let address = (first.table, first.partition, first.bucket, table.layout().version);

@@ -119,7 +119,9 @@ pub struct Transaction<'s> {
     values_used: usize,
     /// Buckets and rows in the order of the buckets; see `buckets.rs`.
     order: Vec<(u64, u32)>,
-    groups: Vec<BucketGroup>,
+    /// The groups of buckets that this transaction holds, and of those that it has only read.
+    held: Vec<BucketGroup>,
+    read: Vec<BucketGroup>,
     record: Vec<u8>,
     /// A request, while it is put together.
     message: Vec<u8>,
@@ -145,7 +147,8 @@ impl<'s> Transaction<'s> {
             values: Vec::new(),
             values_used: 0,
             order: Vec::new(),
-            groups: Vec::new(),
+            held: Vec::new(),
+            read: Vec::new(),
             record: Vec::new(),
             message: Vec::new(),
         }
@@ -154,8 +157,8 @@ impl<'s> Transaction<'s> {
     /// Starts the next transaction of the coroutine; one that was left open is aborted first.
     pub(crate) fn restart(&mut self) {
         self.abort();
-        let is_committed = self.stage == Stage::Committed && self.rows.iter().any(Row::changes);
-        if active(Mutant::TellBeforeLog) && is_committed {
+        let is_committed = || self.stage == Stage::Committed && self.rows.iter().any(Row::changes);
+        if active(Mutant::TellBeforeLog) && is_committed() {
             self.replicate().expect("the record fits a message");
         }
         self.id.counter += 1;
@@ -174,7 +177,7 @@ impl<'s> Transaction<'s> {
     #[cold]
     fn give_memory_back(&mut self) {
         (self.rows, self.leaves) = (Vec::new(), Vec::new());
-        (self.order, self.groups) = (Vec::new(), Vec::new());
+        (self.order, self.held, self.read) = (Vec::new(), Vec::new(), Vec::new());
         (self.values, self.record, self.message) = (Vec::new(), Vec::new(), Vec::new());
     }
 
@@ -359,6 +362,9 @@ impl<'s> Transaction<'s> {
         }
         self.group_buckets()?;
         self.validate()?;
+        if self.held.is_empty() {
+            return Ok(());
+        }
         if !self.rows.iter().any(Row::changes) {
             self.release_locks();
             return Ok(());

@@ -16,15 +16,15 @@ impl Transaction<'_> {
     /// [`Abort::Changed`] or [`Abort::Locked`].
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
-        let is_snapshot = self.groups.len() <= 1 && self.leaves.is_empty();
+        let is_snapshot = self.held.len() + self.read.len() <= 1 && self.leaves.is_empty();
         let skip = active(Mutant::SkipValidation) || active(Mutant::ValidateBeforeLock);
         if is_snapshot || skip { Ok(()) } else { self.validate_groups() }
     }
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
-        let Self { node, rows, groups, round, owner, .. } = self;
+        let Self { node, rows, read, round, owner, .. } = self;
         round.begin();
-        for group in groups.iter().filter(|group| !group.locked) {
+        for group in read.iter() {
             let row = &rows[group.row as usize];
             if row.primary == node.id() {
                 let bucket = std::iter::once((row.bucket, row.version));

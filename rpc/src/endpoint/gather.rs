@@ -3,11 +3,11 @@
 use crate::buffer::Buffer;
 use crate::endpoint::{Arrived, Endpoint, Handler, Incoming, MessageAt, NOT_SENT, prepare};
 use crate::fragments::{Gathered, ends_window, queue_window};
-use crate::message::Messages;
 use crate::packet::{Contents, HEADER_BYTES, Kind, seal};
 use crate::peer::Peer;
 use crate::request_batch::Lane;
 use crate::session::Admission;
+use crate::statuses::Statuses;
 use crate::transport::{PacketReceiver, PacketSender};
 
 impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
@@ -84,15 +84,15 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         match gathered {
             Gathered::Complete => {
                 let messages = assembly.messages();
-                let well_formed = Messages::are_well_formed(messages, contents.messages);
-                if well_formed {
+                let statuses = Statuses::of(messages, lane.requests, lane.carried_requests);
+                if statuses.is_some() {
                     lane.response.claim(messages.len()).copy_from_slice(messages);
                 }
                 assembly.take();
-                if !well_formed {
+                let Some(statuses) = statuses else {
                     counters.malformed += 1;
                     return;
-                }
+                };
                 lane.answered = true;
                 let peer = &mut peers[usize::from(source)];
                 if lane.attempts > 0 {
@@ -102,6 +102,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     peer.find(contents.coroutine, lane.packets);
                 }
                 let is_held = peer.give_back(lane.packets);
+                batch.statuses = batch.statuses.and(statuses);
                 batch.unanswered -= 1;
                 if batch.unanswered == 0 {
                     ready.push(contents.coroutine);
