@@ -318,7 +318,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             }
             self.counters.requests += u64::from(lane.requests);
             lane.answered = true;
-            // What it says is seen where it matters; few ask this node.
+            // Not looked at: of the rounds whose answers are statuses alone, few ask the own node.
             batch.statuses = Statuses::UNKNOWN;
             batch.unanswered -= 1;
             if batch.unanswered == 0 {

@@ -23,7 +23,6 @@ impl Transaction<'_> {
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
         let partitions = held.iter().map(|group| rows[group.row as usize].partition);
         let mut writer = CommitRecordWriter::begin(record, *id, partitions);
-        let mut units = 0;
         for group in held.iter_mut() {
             let first = &rows[group.row as usize];
             let table = node.table(first.table).expect("rows were added to tables that exist");
@@ -53,9 +52,8 @@ impl Transaction<'_> {
             check_size(bounds[1], RECORD_BYTES_MAX)?;
             let bounds = bounds.map(|at| u32::try_from(at).unwrap_or(u32::MAX));
             group.unit = (bounds[0], bounds[1]);
-            units += 1;
         }
-        writer.finish(units);
+        writer.finish(u32::try_from(held.len()).expect("a record of 64 MiB has fewer units"));
         Ok(())
     }
 
