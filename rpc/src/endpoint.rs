@@ -27,7 +27,7 @@ use crate::fragments::{packets_of, queue_message, queue_window};
 use crate::identity::Identity;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::mutant::{Mutant, active};
-use crate::packet::{Contents, HEADER_BYTES, Kind, RouteWords, is_intact, seal};
+use crate::packet::{ContentsWords, HEADER_BYTES, Kind, RouteWords, is_intact, seal};
 use crate::peer::Peer;
 use crate::request_batch::{Lane, RequestBatch};
 use crate::round_trip::RoundTrip;
@@ -77,7 +77,7 @@ pub struct Incoming<P> {
 struct Arrived {
     at: MessageAt,
     source: u16,
-    contents: Contents,
+    contents: ContentsWords,
 }
 
 /// Where the requests of a message lie.
@@ -267,26 +267,18 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         for index in 0..packets {
             prefetched.follow(handler, incoming);
             let Some((source, contents)) = self.check(index) else { continue };
-            match (contents.kind, contents.fragments) {
-                (Kind::Request, 1) => {
-                    let messages = &self.receiver.packet(index)[HEADER_BYTES..];
-                    if prepare(handler, messages, contents.messages, incoming) {
-                        self.arrived.push(Arrived {
-                            at: MessageAt::Packet(index),
-                            source,
-                            contents,
-                        });
-                    } else {
-                        self.counters.malformed += 1;
-                    }
+            let messages = &self.receiver.packet(index)[HEADER_BYTES..];
+            let is_whole = contents.is_one_packet(messages.len());
+            if is_whole && contents.is(Kind::Response) {
+                self.take_response(index, source, contents, now_ns);
+            } else if is_whole && contents.is(Kind::Request) {
+                if prepare(handler, messages, contents.messages(), incoming) {
+                    self.arrived.push(Arrived { at: MessageAt::Packet(index), source, contents });
+                } else {
+                    self.counters.malformed += 1;
                 }
-                (Kind::Response, 1) => self.take_response(index, source, &contents, now_ns),
-                (Kind::Request, _) => {
-                    self.gather_request(index, source, contents, handler, incoming)
-                }
-                (Kind::Response, _) => self.gather_response(index, source, &contents, now_ns),
-                (Kind::ContinueRequest, _) => self.continue_request(source, &contents, now_ns),
-                (Kind::ContinueResponse, _) => self.continue_response(source, &contents),
+            } else {
+                self.take_part(index, (source, contents), handler, incoming, now_ns);
             }
         }
         prefetched.rest(handler, incoming);
@@ -336,7 +328,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     {
         let mut arrived = std::mem::take(&mut self.arrived);
         for packet in arrived.drain(..) {
-            let requests = incoming.take(usize::from(packet.contents.messages));
+            let requests = incoming.take(usize::from(packet.contents.messages()));
             self.run_requests(handler, &packet, requests);
         }
         self.arrived = arrived;
@@ -354,7 +346,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     {
         let Self { identity, sender, receiver, sessions, counters, peers, scratch, .. } = self;
         let Arrived { at, source, contents } = *arrived;
-        let session = &mut sessions[identity.session(source, contents.coroutine)];
+        let session = &mut sessions[identity.session(source, contents.coroutine())];
         match session.admit(contents.sequence) {
             Admission::Run => {
                 let Session { response: packet, assembly, .. } = session;
@@ -368,14 +360,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 for request in requests {
                     handler.handle(request.prepared, request.payload(messages), &mut response);
                 }
-                counters.requests += u64::from(contents.messages);
+                counters.requests += u64::from(contents.messages());
                 let messages = response.messages();
                 let packet = packet.as_mut_slice();
-                let message_bytes = (packet.len() - HEADER_BYTES) as u32;
+                let contents = contents.response(messages, (packet.len() - HEADER_BYTES) as u32);
                 peers[usize::from(source)].route.write(packet);
-                let (kind, fragment, fragments) = (Kind::Response, 0, 1);
-                let contents =
-                    Contents { kind, messages, message_bytes, fragment, fragments, ..contents };
                 queue_message(sender, scratch, source, packet, contents);
             }
             Admission::Resend => {
@@ -394,11 +383,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     #[inline(always)]
-    fn take_response(&mut self, index: usize, source: u16, contents: &Contents, now_ns: u64) {
-        let mut batch = self.batches[usize::from(contents.coroutine)].borrow_mut();
+    fn take_response(&mut self, index: usize, source: u16, contents: ContentsWords, now_ns: u64) {
+        let mut batch = self.batches[usize::from(contents.coroutine())].borrow_mut();
         let sequence = batch.sequence;
         let lane = batch.lane(source);
-        if contents.sequence != sequence || !lane.awaits(contents.messages) {
+        if contents.sequence != sequence || !lane.awaits(contents.messages()) {
             self.counters.late_responses += 1;
             return;
         }
@@ -411,10 +400,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         lane.answered = true;
         let peer = &mut self.peers[usize::from(source)];
         if lane.attempts > 0 {
-            peer.learn(contents.again);
+            peer.learn(contents.is_again());
         }
         if lane.sent_at_ns == NOT_SENT {
-            peer.find(contents.coroutine, lane.packets);
+            peer.find(contents.coroutine(), lane.packets);
         } else if RoundTrip::times(sequence) && lane.attempts == 0 {
             peer.sample(now_ns.saturating_sub(lane.sent_at_ns));
         }
@@ -422,7 +411,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         batch.statuses = batch.statuses.and(statuses);
         batch.unanswered -= 1;
         if batch.unanswered == 0 {
-            self.ready.push(contents.coroutine);
+            self.ready.push(contents.coroutine());
         }
         drop(batch);
         if is_held {
@@ -433,31 +422,30 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     /// Sender and contents of packet `index`, if it is meant for this endpoint and its header is
     /// as it must be.
     #[inline(always)]
-    fn check(&mut self, index: usize) -> Option<(u16, Contents)> {
+    fn check(&mut self, index: usize) -> Option<(u16, ContentsWords)> {
         let Self { identity, sender, receiver, counters, peers, .. } = self;
         let packet = receiver.packet(index);
         if sender.wants_checksum() && !is_intact(packet) && !active(Mutant::SkipChecksum) {
             counters.corrupt += 1;
             return None;
         }
-        let (Some(route), Some(contents)) = (RouteWords::parse(packet), Contents::parse(packet))
+        let (Some(route), Some(contents)) =
+            (RouteWords::parse(packet), ContentsWords::parse(packet))
         else {
             counters.malformed += 1;
             return None;
         };
         let source = route.source();
         if peers.get(usize::from(source)).is_none_or(|peer| peer.expected != route)
-            || contents.worker != identity.worker
+            || contents.worker() != identity.worker
             || source == identity.node
         {
             identity.count_stranger(packet, counters);
             return None;
         }
         // Of a message in fragments its assembly checks the sizes.
-        let well_formed = contents.coroutine < identity.coroutines
-            && contents.fragment < contents.fragments
-            && (contents.fragments > 1
-                || contents.message_bytes as usize == packet.len() - HEADER_BYTES);
+        let well_formed = contents.coroutine() < identity.coroutines
+            && (contents.is_one_packet(packet.len() - HEADER_BYTES) || contents.is_fragment());
         if !well_formed {
             counters.malformed += 1;
             return None;
@@ -538,18 +526,10 @@ struct Request {
 impl Request {
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "a message is shorter than 4 GiB")]
-    fn contents(&self, lane: &Lane) -> Contents {
-        Contents {
-            worker: self.worker,
-            coroutine: self.coroutine,
-            kind: Kind::Request,
-            again: false,
-            messages: lane.requests,
-            sequence: self.sequence,
-            fragment: 0,
-            fragments: 1,
-            message_bytes: (lane.request.len() - HEADER_BYTES) as u32,
-        }
+    fn contents(&self, lane: &Lane) -> ContentsWords {
+        let batch = (self.worker, self.coroutine, self.sequence);
+        let message_bytes = (lane.request.len() - HEADER_BYTES) as u32;
+        ContentsWords::request(batch, lane.requests, message_bytes)
     }
 
     /// Queues the requests of `lane`; when they are to be sent again.
@@ -583,13 +563,13 @@ impl Request {
         now_ns: u64,
     ) -> u64 {
         lane.sent_at_ns = now_ns;
-        let contents = Contents { again: true, ..self.contents(lane) };
+        let contents = self.contents(lane).again();
         let packet = lane.request.as_mut_slice();
         contents.write(packet);
         if sender.wants_checksum() {
             seal(packet);
         }
-        gather::queue_lane(sender, scratch, (peer, self.destination), contents, lane);
+        gather::queue_lane(sender, scratch, (peer, self.destination), contents.into(), lane);
         now_ns + peer.round_trip.timeout_ns(lane.attempts)
     }
 }

@@ -15,7 +15,7 @@
 //! [`MESSAGE_BYTES_MAX`]; a message that was put together stays as it is until it was taken.
 
 use crate::buffer::Buffer;
-use crate::packet::{Contents, HEADER_BYTES, seal};
+use crate::packet::{Contents, ContentsWords, HEADER_BYTES, seal};
 use crate::transport::PacketSender;
 
 /// Largest message, in bytes: several values of a MiB, if one request has them all.
@@ -40,7 +40,7 @@ pub(crate) fn queue_message<S: PacketSender>(
     scratch: &mut Buffer,
     destination: u16,
     packet: &mut [u8],
-    contents: Contents,
+    contents: ContentsWords,
 ) {
     contents.write(packet);
     if packet.len() <= sender.mtu() {

@@ -167,64 +167,189 @@ impl RouteWords {
     }
 }
 
-impl Contents {
+/// Contents as they lie in a header: to be looked at, and given back in a response, without being taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContentsWords {
+    batch: u64,
+    /// Number of the batch within the session.
+    pub(crate) sequence: u64,
+    extent: u64,
+}
+
+/// Where the fields of `ContentsWords::batch` begin, and what they are worth there.
+const COROUTINE_BIT: u32 = 16;
+const KIND_BIT: u32 = 32;
+const AGAIN_BIT: u32 = 40;
+const MESSAGES_BIT: u32 = 48;
+const KIND_MASK: u64 = 0xff << KIND_BIT;
+const MESSAGES_MASK: u64 = 0xffff << MESSAGES_BIT;
+
+/// The extent of a message in one packet, fragment 0 of 1.
+#[inline(always)]
+fn extent_of_one(message_bytes: u32) -> u64 {
+    1 << 16 | u64::from(message_bytes) << 32
+}
+
+impl ContentsWords {
+    /// Those of requests in one packet, which have not been sent before.
+    #[inline(always)]
+    pub(crate) fn request(
+        (worker, coroutine, sequence): (u16, u16, u64),
+        messages: u16,
+        message_bytes: u32,
+    ) -> Self {
+        let session = u64::from(worker) | u64::from(coroutine) << COROUTINE_BIT;
+        let kind = (Kind::Request as u64) << KIND_BIT;
+        let batch = session | kind | u64::from(messages) << MESSAGES_BIT;
+        Self { batch, sequence, extent: extent_of_one(message_bytes) }
+    }
+
+    /// Those of the response to requests that have these.
+    #[inline(always)]
+    pub(crate) fn response(self, messages: u16, message_bytes: u32) -> Self {
+        let kind = (Kind::Response as u64) << KIND_BIT;
+        let others = self.batch & !(KIND_MASK | MESSAGES_MASK);
+        let batch = others | kind | u64::from(messages) << MESSAGES_BIT;
+        Self { batch, extent: extent_of_one(message_bytes), ..self }
+    }
+
     /// Writes the contents' part of a packet's header.
     ///
     /// # Panics
     /// If `packet` is shorter than a header.
     #[inline(always)]
-    pub fn write(&self, packet: &mut [u8]) {
+    pub(crate) fn write(&self, packet: &mut [u8]) {
         let header: &mut [u8; HEADER_BYTES] =
             packet.first_chunk_mut().expect("a packet has room for its header");
-        let words = [
-            u64::from(self.worker)
-                | u64::from(self.coroutine) << 16
-                | (self.kind as u64) << 32
-                | u64::from(self.again) << 40
-                | u64::from(self.messages) << 48,
-            self.sequence,
-            u64::from(self.fragment)
-                | u64::from(self.fragments) << 16
-                | u64::from(self.message_bytes) << 32,
-        ];
         let behind_route = header[ROUTE_BYTES..].as_chunks_mut::<8>().0;
-        for (bytes, word) in behind_route.iter_mut().zip(words) {
+        for (bytes, word) in behind_route.iter_mut().zip([self.batch, self.sequence, self.extent]) {
             *bytes = word.to_le_bytes();
         }
     }
 
     /// Reads the contents' part; `None` if the packet is too short or of no known kind.
     #[inline(always)]
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "each field is shifted to the low bits")]
-    pub fn parse(packet: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let header: &[u8; HEADER_BYTES] = packet.first_chunk()?;
         let words = header.as_chunks::<8>().0;
         let word = |index: usize| u64::from_le_bytes(words[index]);
-        let (batch, tail) = (word(3), word(5));
-        let kind = match (batch >> 32) as u8 {
-            1 => Kind::Request,
-            2 => Kind::Response,
-            3 => Kind::ContinueRequest,
-            4 => Kind::ContinueResponse,
-            _ => return None,
-        };
-        let again = match (batch >> 40) as u8 {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        Some(Self {
-            worker: batch as u16,
-            coroutine: (batch >> 16) as u16,
-            kind,
-            again,
-            messages: (batch >> 48) as u16,
-            sequence: word(4),
-            fragment: tail as u16,
-            fragments: (tail >> 16) as u16,
-            message_bytes: (tail >> 32) as u32,
-        })
+        let contents = Self { batch: word(3), sequence: word(4), extent: word(5) };
+        let kinds = Kind::Request as u8..=Kind::ContinueResponse as u8;
+        let is_known =
+            kinds.contains(&contents.kind_byte()) && contents.batch >> AGAIN_BIT & 0xff <= 1;
+        is_known.then_some(contents)
+    }
+
+    /// Whether this is a message of `message_bytes` in one packet.
+    #[inline(always)]
+    pub(crate) fn is_one_packet(&self, message_bytes: usize) -> bool {
+        u32::try_from(message_bytes).is_ok_and(|bytes| self.extent == extent_of_one(bytes))
+    }
+
+    /// Whether this is a fragment of several, whatever their size.
+    #[inline(always)]
+    pub(crate) fn is_fragment(&self) -> bool {
+        let Contents { fragment, fragments, .. } = Contents::from(*self);
+        fragments > 1 && fragment < fragments
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the field is shifted to the low bits")]
+    fn kind_byte(&self) -> u8 {
+        (self.batch >> KIND_BIT) as u8
+    }
+
+    /// Whether it is of this kind.
+    #[inline(always)]
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        self.kind_byte() == kind as u8
+    }
+
+    /// Worker at both ends.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the field is in the low bits")]
+    pub(crate) fn worker(&self) -> u16 {
+        self.batch as u16
+    }
+
+    /// Coroutine whose batch this is.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the field is shifted to the low bits")]
+    pub(crate) fn coroutine(&self) -> u16 {
+        (self.batch >> COROUTINE_BIT) as u16
+    }
+
+    /// Messages in the packet.
+    #[inline(always)]
+    pub(crate) fn messages(&self) -> u16 {
+        (self.batch >> MESSAGES_BIT) as u16
+    }
+
+    /// Whether the request was sent before.
+    #[inline(always)]
+    pub(crate) fn is_again(&self) -> bool {
+        self.batch >> AGAIN_BIT & 1 == 1
+    }
+
+    /// The same, of a request that was sent before.
+    pub(crate) fn again(self) -> Self {
+        Self { batch: self.batch | 1 << AGAIN_BIT, ..self }
+    }
+}
+
+impl From<Contents> for ContentsWords {
+    fn from(contents: Contents) -> Self {
+        let Contents { worker, coroutine, kind, again, messages, sequence, .. } = contents;
+        let Contents { fragment, fragments, message_bytes, .. } = contents;
+        Self {
+            batch: u64::from(worker)
+                | u64::from(coroutine) << COROUTINE_BIT
+                | (kind as u64) << KIND_BIT
+                | u64::from(again) << AGAIN_BIT
+                | u64::from(messages) << MESSAGES_BIT,
+            sequence,
+            extent: u64::from(fragment)
+                | u64::from(fragments) << 16
+                | u64::from(message_bytes) << 32,
+        }
+    }
+}
+
+impl From<ContentsWords> for Contents {
+    #[expect(clippy::cast_possible_truncation, reason = "each field is shifted to the low bits")]
+    fn from(words: ContentsWords) -> Self {
+        Self {
+            worker: words.worker(),
+            coroutine: words.coroutine(),
+            kind: match words.kind_byte() {
+                1 => Kind::Request,
+                2 => Kind::Response,
+                3 => Kind::ContinueRequest,
+                _ => Kind::ContinueResponse,
+            },
+            again: words.is_again(),
+            messages: words.messages(),
+            sequence: words.sequence,
+            fragment: words.extent as u16,
+            fragments: (words.extent >> 16) as u16,
+            message_bytes: (words.extent >> 32) as u32,
+        }
+    }
+}
+
+impl Contents {
+    /// Writes the contents' part of a packet's header.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than a header.
+    pub fn write(&self, packet: &mut [u8]) {
+        ContentsWords::from(*self).write(packet);
+    }
+
+    /// Reads the contents' part; `None` if the packet is too short or of no known kind.
+    #[must_use]
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        ContentsWords::parse(packet).map(Self::from)
     }
 }
 

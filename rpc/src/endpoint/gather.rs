@@ -3,7 +3,7 @@
 use crate::buffer::Buffer;
 use crate::endpoint::{Arrived, Endpoint, Handler, Incoming, MessageAt, NOT_SENT, prepare};
 use crate::fragments::{Gathered, ends_window, queue_window};
-use crate::packet::{Contents, HEADER_BYTES, Kind, seal};
+use crate::packet::{Contents, ContentsWords, HEADER_BYTES, Kind, seal};
 use crate::peer::Peer;
 use crate::request_batch::Lane;
 use crate::session::Admission;
@@ -11,19 +11,38 @@ use crate::statuses::Statuses;
 use crate::transport::{PacketReceiver, PacketSender};
 
 impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
-    /// Adds a fragment of requests to its session's assembly; prepares them when they are complete.
+    /// Takes a packet that holds no whole message.
     #[cold]
-    pub(super) fn gather_request<H: Handler>(
+    pub(super) fn take_part<H: Handler>(
+        &mut self,
+        index: usize,
+        (source, words): (u16, ContentsWords),
+        handler: &H,
+        incoming: &mut Vec<Incoming<H::Prepared>>,
+        now_ns: u64,
+    ) {
+        let contents = Contents::from(words);
+        match contents.kind {
+            Kind::Request => self.gather_request(index, source, words, handler, incoming),
+            Kind::Response => self.gather_response(index, source, &contents, now_ns),
+            Kind::ContinueRequest => self.continue_request(source, &contents, now_ns),
+            Kind::ContinueResponse => self.continue_response(source, &contents),
+        }
+    }
+
+    /// Adds a fragment of requests to its session's assembly; prepares them when they are complete.
+    fn gather_request<H: Handler>(
         &mut self,
         index: usize,
         source: u16,
-        contents: Contents,
+        words: ContentsWords,
         handler: &H,
         incoming: &mut Vec<Incoming<H::Prepared>>,
     ) {
         let Self {
             identity, sender, receiver, sessions, counters, scratch, arrived, peers, ..
         } = self;
+        let contents = Contents::from(words);
         let session = &mut sessions[identity.session(source, contents.coroutine)];
         match session.known(contents.sequence) {
             Admission::Run => {}
@@ -42,7 +61,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         match assembly.add(&contents, part, sender.mtu() - HEADER_BYTES) {
             Gathered::Complete => {
                 if prepare(handler, assembly.messages(), contents.messages, incoming) {
-                    arrived.push(Arrived { at: MessageAt::Assembly, source, contents });
+                    let at = MessageAt::Assembly;
+                    arrived.push(Arrived { at, source, contents: words });
                 } else {
                     counters.malformed += 1;
                     assembly.take();
@@ -62,14 +82,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     /// Adds a fragment of responses to their lane's assembly.
-    #[cold]
-    pub(super) fn gather_response(
-        &mut self,
-        index: usize,
-        source: u16,
-        contents: &Contents,
-        now_ns: u64,
-    ) {
+    fn gather_response(&mut self, index: usize, source: u16, contents: &Contents, now_ns: u64) {
         let Self { sender, receiver, batches, counters, ready, peers, scratch, .. } = self;
         let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
@@ -135,8 +148,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     /// A node has all fragments of the requests before this one: sends the next window.
-    #[cold]
-    pub(super) fn continue_request(&mut self, source: u16, contents: &Contents, now_ns: u64) {
+    fn continue_request(&mut self, source: u16, contents: &Contents, now_ns: u64) {
         let Self { sender, batches, counters, peers, scratch, .. } = self;
         let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
@@ -156,8 +168,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     /// A node has all fragments of the responses before this one: sends the next window.
-    #[cold]
-    pub(super) fn continue_response(&mut self, source: u16, contents: &Contents) {
+    fn continue_response(&mut self, source: u16, contents: &Contents) {
         let Self { identity, sender, sessions, counters, scratch, .. } = self;
         let session = &sessions[identity.session(source, contents.coroutine)];
         if session.known(contents.sequence) != Admission::Resend {
