@@ -1,8 +1,9 @@
 //! A worker: one endpoint, its participant, and c coroutines, advanced by `poll`.
 //!
 //! ```text
-//! poll(now):  receive packets, prefetch, run requests, one doorbell
-//!             resume every coroutine whose batch is answered, or whose time has come
+//! poll(now):  ask for the rows of this node that coroutines look at when they go on
+//!             receive packets, prefetch, run requests, one doorbell
+//!             resume every coroutine whose turn it is, whose batch is answered, or whose time has come
 //!             give submitted jobs to idle coroutines
 //!             one doorbell for all batches; retransmit what was lost
 //! ```
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
-use gannet_storage::{CommitLog, TransactionId};
+use gannet_storage::{CommitLog, Place, TransactionId};
 
 use crate::coordinator::Coordinator;
 use crate::node::Node;
@@ -36,6 +37,8 @@ pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
 pub(crate) enum Want {
     /// The answers to its batch, which is to be sent.
     Responses,
+    /// The next step: what it has asked for, at this node, arrives in the meantime.
+    Turn,
     /// The clock to show this time in nanoseconds.
     Time(u64),
     /// A job.
@@ -51,6 +54,9 @@ pub(crate) struct Control {
     pub(crate) committed: Cell<u64>,
     pub(crate) aborted: Cell<u64>,
 }
+
+/// Rows of this node that coroutines of the worker look at when they go on, with the numbers of their tables.
+pub(crate) type Ahead = RefCell<Vec<(u16, Place)>>;
 
 struct Slot {
     coroutine: Coroutine,
@@ -84,6 +90,10 @@ pub struct Worker<S, R> {
     slots: Vec<Slot>,
     jobs: Arc<ArrayQueue<Job>>,
     idle: Vec<u16>,
+    /// Coroutines that go on with the next step, and with this one.
+    next_turn: Vec<u16>,
+    this_turn: Vec<u16>,
+    ahead: Rc<Ahead>,
     sleeping: Vec<(u64, u16)>,
     /// Scratch space of the endpoint's passes.
     incoming: Vec<Incoming<Prepared>>,
@@ -95,6 +105,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     pub fn new(parts: WorkerParts<S, R>) -> Self {
         let WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed } = parts;
         let log = Rc::new(RefCell::new(log));
+        let ahead = Rc::new(Ahead::default());
         let slots = (0..coroutines)
             .map(|coroutine| {
                 let control = Rc::new(Control {
@@ -106,14 +117,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                 });
                 let (node, batch) = (Arc::clone(&node), endpoint.batch(coroutine));
                 let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
-                let log = Rc::clone(&log);
+                let (log, ahead) = (Rc::clone(&log), Rc::clone(&ahead));
                 let epoch = node.configuration().epoch;
                 let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
                     let round = Round::new(batch, control_inside, suspend);
-                    let transaction = Transaction::new(node, log, round, id);
+                    let transaction = Transaction::new(node, (log, ahead), round, id);
                     run_jobs(&control, Coordinator::new(transaction, clock, seed));
                 };
                 Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }
@@ -125,6 +136,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             slots,
             jobs,
             idle: (0..coroutines).rev().collect(),
+            next_turn: Vec::with_capacity(usize::from(coroutines)),
+            this_turn: Vec::with_capacity(usize::from(coroutines)),
+            ahead,
             sleeping: Vec::with_capacity(usize::from(coroutines)),
             incoming: Vec::with_capacity(REQUESTS_EXPECTED),
         }
@@ -133,8 +147,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// One step; returns whether there was anything to do.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
+        self.participant.prefetch_rows(&mut self.ahead.borrow_mut());
+        std::mem::swap(&mut self.next_turn, &mut self.this_turn);
         let mut progressed =
             self.endpoint.receive(&mut self.participant, &mut self.incoming, now_ns);
+        while let Some(coroutine) = self.this_turn.pop() {
+            self.resume(coroutine, now_ns);
+            progressed = true;
+        }
         while let Some(coroutine) = self.endpoint.take_ready() {
             self.resume(coroutine, now_ns);
         }
@@ -213,6 +233,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         slot.coroutine.resume();
         match slot.control.want.get() {
             Want::Responses => self.endpoint.submit(coroutine, now_ns),
+            Want::Turn => self.next_turn.push(coroutine),
             Want::Time(until) => self.sleeping.push((until, coroutine)),
             Want::Job => self.idle.push(coroutine),
         }

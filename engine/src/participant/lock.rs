@@ -23,16 +23,12 @@ impl Participant {
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let lock = table.lock(place, key, owner, mode, value);
-            let (status, version, bytes) = match lock {
-                Lock::Granted { version } if mode == LockMode::Insert => {
-                    (Status::Granted, version, VERSION_BYTES)
-                }
-                Lock::Granted { version } => (Status::Granted, version, capacity),
-                Lock::Absent { version } => (Status::Absent, version, VERSION_BYTES),
-                Lock::Exists { version } => (Status::Exists, version, capacity),
-                Lock::Locked => return (Status::Locked as u16, 0),
-                Lock::Full => return (Status::Full as u16, 0),
+            let (status, version) = lock_status(table.lock(place, key, owner, mode, value));
+            let bytes = match status {
+                Status::Granted if mode == LockMode::Insert => VERSION_BYTES,
+                Status::Granted | Status::Exists => capacity,
+                Status::Absent => VERSION_BYTES,
+                _ => return (status as u16, 0),
             };
             version_out.copy_from_slice(&version.to_le_bytes());
             (status as u16, bytes)
@@ -55,13 +51,7 @@ impl Participant {
             return response.push(Status::Guarded as u16);
         }
         let (lock, leaf) = table.lock_row(prepared.place, key, prepared.owner, change);
-        let (status, version) = match lock {
-            Lock::Granted { version } => (Status::Granted, version),
-            Lock::Absent { version } => (Status::Absent, version),
-            Lock::Exists { version } => (Status::Exists, version),
-            Lock::Locked => (Status::Locked, 0),
-            Lock::Full => (Status::Full, 0),
-        };
+        let (status, version) = lock_status(lock);
         response.push_with(VERSION_BYTES + LEAF_CHANGE_BYTES, |out| {
             let (version_out, leaf_out) = out.split_at_mut(VERSION_BYTES);
             version_out.copy_from_slice(&version.to_le_bytes());
@@ -69,5 +59,17 @@ impl Participant {
             leaf_out.copy_from_slice(&encode_leaf_change(leaf));
             (status as u16, VERSION_BYTES + LEAF_CHANGE_BYTES)
         });
+    }
+}
+
+/// The answer to a LOCK, and the bucket's version if it has one.
+#[inline(always)]
+pub(crate) fn lock_status(lock: Lock) -> (Status, u64) {
+    match lock {
+        Lock::Granted { version } => (Status::Granted, version),
+        Lock::Absent { version } => (Status::Absent, version),
+        Lock::Exists { version } => (Status::Exists, version),
+        Lock::Locked => (Status::Locked, 0),
+        Lock::Full => (Status::Full, 0),
     }
 }

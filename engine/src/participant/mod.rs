@@ -14,6 +14,8 @@ mod unlock;
 mod validate;
 
 pub(crate) use backup::backed_up;
+pub(crate) use lock::lock_status;
+pub(crate) use read::read_status;
 pub(crate) use validate::validated;
 
 use std::cell::RefCell;
@@ -45,6 +47,14 @@ pub(crate) struct Participant {
 impl Participant {
     pub(crate) fn new(node: Arc<Node>, log: Rc<RefCell<CommitLog>>) -> Self {
         Self { node, log, value: Vec::new(), page: PageWriter::default() }
+    }
+
+    /// Asks for the slots of rows whose headers were asked for before.
+    #[inline]
+    pub(crate) fn prefetch_rows(&self, rows: &mut Vec<(u16, Place)>) {
+        for (table, place) in rows.drain(..) {
+            self.table(table).prefetch_slot(place);
+        }
     }
 
     /// The records in the log slots.

@@ -22,11 +22,11 @@ impl Participant {
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let read = table.read(place, key, owner, value);
-            let (status, version, bytes) = match read {
-                Read::Found { version } => (Status::Found, version, capacity),
-                Read::Absent { version } => (Status::Absent, version, VERSION_BYTES),
-                Read::Locked => return (Status::Locked as u16, 0),
+            let (status, version) = read_status(table.read(place, key, owner, value));
+            let bytes = match status {
+                Status::Found => capacity,
+                Status::Absent => VERSION_BYTES,
+                _ => return (status as u16, 0),
             };
             version_out.copy_from_slice(&version.to_le_bytes());
             (status as u16, bytes)
@@ -41,11 +41,7 @@ impl Participant {
         value.clear();
         let (table, key) = (self.table(prepared.table), Self::row_key(prepared, payload));
         let read = table.read_row(prepared.place, key, prepared.owner, &mut value);
-        let (status, version) = match read {
-            Read::Found { version } => (Status::Found, version),
-            Read::Absent { version } => (Status::Absent, version),
-            Read::Locked => (Status::Locked, 0),
-        };
+        let (status, version) = read_status(read);
         let bytes = VERSION_BYTES + value.len();
         response.push_with(bytes, |out| {
             let (version_out, value_out) = out.split_at_mut(VERSION_BYTES);
@@ -54,5 +50,15 @@ impl Participant {
             (status as u16, bytes)
         });
         self.value = value;
+    }
+}
+
+/// The answer to a READ, and the bucket's version if it has one.
+#[inline(always)]
+pub(crate) fn read_status(read: Read) -> (Status, u64) {
+    match read {
+        Read::Found { version } => (Status::Found, version),
+        Read::Absent { version } => (Status::Absent, version),
+        Read::Locked => (Status::Locked, 0),
     }
 }

@@ -1,7 +1,8 @@
 //! From rows to buckets: versions and locks belong to buckets, so all later phases work on them.
 //!
 //! Rule C2: all observations of one bucket by one transaction must agree, whether they were reads or
-//! locks, and in whatever round of execute they were made.
+//! locks, and in whatever round of execute they were made. Where nothing is to be locked, each is validated by itself: of
+//! two that do not agree one is not valid any more.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -23,6 +24,10 @@ pub(super) struct BucketGroup {
 }
 
 impl BucketGroup {
+    fn new(Range { start, end }: Range<usize>, row: u32) -> Self {
+        Self { start, end, row, unit: (0, 0) }
+    }
+
     /// The group's part of `order`.
     pub(super) fn range(self) -> Range<usize> {
         self.start..self.end
@@ -55,6 +60,10 @@ impl Transaction<'_> {
         held.clear();
         read.clear();
         let observed = rows.iter().zip(0..).filter(|(row, _)| row.is_observed());
+        if rows.iter().all(|row| row.mode.is_none()) {
+            read.extend(observed.map(|(_, row)| BucketGroup::new(0..0, row)));
+            return Ok(());
+        }
         order.extend(observed.map(|(row, index)| (row.address(), index)));
         if order.len() > 1 {
             order.sort_unstable();
@@ -68,7 +77,7 @@ impl Transaction<'_> {
             let holds = |row: u32| rows[row as usize].state == RowState::Granted;
             let is_held = bucket.iter().fold(false, |is_held, &(_, row)| is_held | holds(row));
             let groups = select_unpredictable(is_held, &mut *held, &mut *read);
-            groups.push(BucketGroup { start, end, row: bucket[0].1, unit: (0, 0) });
+            groups.push(BucketGroup::new(start..end, bucket[0].1));
             start = end;
         }
         Ok(())

@@ -6,7 +6,7 @@ use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
 use crate::request::{self, KeyRequest, Status, VERSION_BYTES, lock_mode_to_wire};
-use crate::transaction::{RowState, Stage, Transaction, heap};
+use crate::transaction::{RowState, Stage, Transaction, heap, here};
 use crate::worker::Want;
 
 impl Transaction<'_> {
@@ -24,7 +24,8 @@ impl Transaction<'_> {
         }
         while self.executed < self.rows.len() && self.stage == Stage::Open {
             let end = self.send_rows();
-            self.round.wait_for(Want::Responses);
+            let is_here = self.round.batch().is_empty();
+            self.round.wait_for(if is_here { Want::Turn } else { Want::Responses });
             self.take_answers(end);
         }
         match self.stage {
@@ -39,10 +40,14 @@ impl Transaction<'_> {
 
     /// Fills a batch with as many rows as fit and returns the first that did not.
     fn send_rows(&mut self) -> usize {
-        let Self { rows, values, round, message, executed, owner, .. } = self;
+        let Self { node, rows, values, round, message, executed, owner, ahead, .. } = self;
         let mut batch = round.batch();
         batch.clear();
         for (index, row) in rows.iter().enumerate().skip(*executed) {
+            if row.is_here(node) {
+                here::look_ahead(node, row, ahead);
+                continue;
+            }
             let (kind, detail) = match row.mode {
                 None => (request::READ, 0),
                 Some(mode) => (request::LOCK, lock_mode_to_wire(mode)),
@@ -73,13 +78,21 @@ impl Transaction<'_> {
     /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must. Rows from
     /// the first that was postponed on are asked for again: what was locked is then locked already.
     fn take_answers(&mut self, end: usize) {
-        let Self { rows, values, values_used, leaves, round, .. } = self;
+        let Self { node, rows, values, values_used, leaves, round, owner, .. } = self;
         let mut failed = None;
         let mut batch = round.batch();
         let mut executed = end;
         for (index, row) in (self.executed..end).zip(&mut rows[self.executed..end]) {
-            let answer = batch.next_response(row.primary);
-            let status = Status::from_wire(answer.kind);
+            let is_here = row.is_here(node);
+            let (status, answer) = if is_here {
+                let value = &mut values[row.value_at..row.value_at + row.value_bytes];
+                let (status, version) = here::execute(node, row, *owner, value);
+                row.version = version;
+                (status, &[][..])
+            } else {
+                let answer = batch.next_response(row.primary);
+                (Status::from_wire(answer.kind), answer.payload)
+            };
             row.state = match status {
                 Status::Found | Status::Exists => RowState::Found,
                 Status::Absent => RowState::Absent,
@@ -105,7 +118,7 @@ impl Transaction<'_> {
                     }
                 }
             };
-            let Some((version, value)) = answer.payload.split_first_chunk::<VERSION_BYTES>() else {
+            let Some((version, value)) = answer.split_first_chunk::<VERSION_BYTES>() else {
                 continue;
             };
             row.version = u64::from_le_bytes(*version);

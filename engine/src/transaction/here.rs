@@ -1,16 +1,18 @@
-//! What a transaction does at its own node without a request: it reads rows, validates buckets, and, unless it is large, stores
-//! its record and applies its units.
+//! What a transaction does at its own node without a request: it reads and locks rows of fixed size, validates buckets, and,
+//! unless it is large, stores its record and applies its units.
 //!
-//! *Invariants*: what is asked here is asked after all answers of the round before, and answered before any
+//! *Invariants*: rows are read and locked once the requests of their round are answered, while which their memory
+//! arrives; what else is asked here is asked after all answers of the round before, and answered before any
 //! request of the next is sent. Requests that are carried are never to this node, where small units are applied
-//! at once. A row that another transaction holds is asked for like any other.
+//! at once.
 
-use gannet_storage::{BucketUpdate, Owner, Read, RowKey, Table};
+use gannet_storage::{BucketUpdate, Owner, Place, Read, RowKey, Table};
 
 use crate::node::{Node, TableId};
 use crate::participant;
 use crate::request::{self, Status};
-use crate::transaction::{Observation, Transaction};
+use crate::transaction::{Observation, Row, Transaction};
+use crate::worker::Ahead;
 
 /// Buckets that are prefetched: more would be gone again when they are needed.
 const PREFETCHED_MAX: usize = 16;
@@ -48,6 +50,39 @@ impl Transaction<'_> {
             };
         let (partition, bucket) = (location.partition, location.bucket);
         Some((value, Observation { table: table.0, partition, bucket, version }))
+    }
+}
+
+impl Row {
+    /// Whether it is executed without a request: its primary is this node, and its value has a fixed size.
+    #[inline(always)]
+    pub(super) fn is_here(&self, node: &Node) -> bool {
+        self.primary == node.id() && self.key_bytes == 0
+    }
+
+    /// Its table and its place, which are here.
+    #[inline(always)]
+    fn place<'n>(&self, node: &'n Node) -> (&'n Table, Place) {
+        let table = node.table(self.table).expect("rows were added to tables that exist");
+        (table, table.place(self.key).expect("a primary has its partitions"))
+    }
+}
+
+/// Asks for the header of a row's bucket, and lets the worker ask for what it leads to.
+#[inline]
+pub(super) fn look_ahead(node: &Node, row: &Row, ahead: &Ahead) {
+    let (_, place) = row.place(node);
+    node.prefetch(place);
+    ahead.borrow_mut().push((row.table, place));
+}
+
+/// The answer to READ or LOCK of a row; its value goes to `value` if it is there.
+#[inline]
+pub(super) fn execute(node: &Node, row: &Row, owner: Owner, value: &mut [u8]) -> (Status, u64) {
+    let (table, place) = row.place(node);
+    match row.mode {
+        None => participant::read_status(table.read(place, row.key, owner, value)),
+        Some(mode) => participant::lock_status(table.lock(place, row.key, owner, mode, value)),
     }
 }
 

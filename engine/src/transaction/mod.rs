@@ -42,7 +42,7 @@ pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::round::Round;
 pub use crate::transaction::scan::KeyRange;
 pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
-use crate::worker::Want;
+use crate::worker::{Ahead, Want};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.
 const BYTES_KEPT_MAX: usize = 256 << 10;
@@ -103,6 +103,8 @@ pub struct Transaction<'s> {
     node: Arc<Node>,
     /// Of its worker.
     log: Rc<RefCell<CommitLog>>,
+    /// Of its worker.
+    ahead: Rc<Ahead>,
     round: Round<'s>,
     id: TransactionId,
     owner: Owner,
@@ -130,13 +132,14 @@ pub struct Transaction<'s> {
 impl<'s> Transaction<'s> {
     pub(crate) fn new(
         node: Arc<Node>,
-        log: Rc<RefCell<CommitLog>>,
+        (log, ahead): (Rc<RefCell<CommitLog>>, Rc<Ahead>),
         round: Round<'s>,
         id: TransactionId,
     ) -> Self {
         Self {
             node,
             log,
+            ahead,
             round,
             id,
             owner: Owner::from(id),
@@ -331,7 +334,7 @@ impl<'s> Transaction<'s> {
     /// nobody else sees what was there before: they meet the locks, of which a job that goes on for long without a transaction
     /// should therefore let go, by giving way.
     ///
-    /// A read-only transaction of one bucket skips validation (FaSST section 5).
+    /// One row that is read is a snapshot by itself: it is not validated (FaSST section 5).
     ///
     /// # Errors
     /// The [`Abort`] that ended the transaction; [`Abort::Requested`] if it was aborted before. All
