@@ -158,7 +158,7 @@ impl<P: Port> Crew<P> {
     }
 
     fn has_work(&self) -> bool {
-        self.workers.iter().any(|worker| P::has_packets(worker.receiver()) || worker.has_jobs())
+        self.workers.iter().any(|worker| P::has_packets(worker.receiver()) || worker.has_work())
     }
 
     /// Ends the workers; a result without an end is that of a bug, which was printed.

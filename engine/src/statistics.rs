@@ -57,7 +57,11 @@ impl Statistics {
         [
             ("committed", "Transactions that committed.", self.committed),
             ("aborted", "Transactions that met a conflict or had no room.", self.aborted),
-            ("requests", "Requests run for coordinators.", self.requests),
+            (
+                "requests",
+                "Requests run for coordinators; what they read and lock of their own node themselves is none.",
+                self.requests,
+            ),
             ("packets", "Packets received.", self.packets),
             ("retransmitted", "Packets of requests that were sent again.", self.retransmitted),
             ("duplicates", "Packets received twice.", self.duplicates),

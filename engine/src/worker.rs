@@ -171,8 +171,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
 
     /// Whether [`Self::poll`] would find something to do at once, packets apart.
     #[must_use]
-    pub fn has_jobs(&self) -> bool {
-        !self.idle.is_empty() && !self.jobs.is_empty()
+    pub fn has_work(&self) -> bool {
+        let has_jobs = !self.idle.is_empty() && !self.jobs.is_empty();
+        has_jobs || !self.next_turn.is_empty() || self.endpoint.has_work()
     }
 
     /// The transport's receiving half.

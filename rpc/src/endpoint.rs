@@ -508,6 +508,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         unanswered.chain(credits).sum::<usize>() + self.ready.len()
     }
 
+    /// Whether [`Self::receive`] would find something to do at once, packets apart.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.local.is_empty()
+    }
+
     /// When [`Self::retransmit`] has something to look at, if any request may be unanswered.
     #[must_use]
     pub fn next_due_ns(&self) -> Option<u64> {

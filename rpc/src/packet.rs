@@ -176,18 +176,21 @@ pub(crate) struct ContentsWords {
     extent: u64,
 }
 
-/// Where the fields of `ContentsWords::batch` begin, and what they are worth there.
+// The first bits of the fields of `ContentsWords::batch` behind the worker.
 const COROUTINE_BIT: u32 = 16;
 const KIND_BIT: u32 = 32;
 const AGAIN_BIT: u32 = 40;
 const MESSAGES_BIT: u32 = 48;
 const KIND_MASK: u64 = 0xff << KIND_BIT;
 const MESSAGES_MASK: u64 = 0xffff << MESSAGES_BIT;
+// The same of `ContentsWords::extent` behind the fragment.
+const FRAGMENTS_BIT: u32 = 16;
+const BYTES_BIT: u32 = 32;
 
 /// The extent of a message in one packet, fragment 0 of 1.
 #[inline(always)]
 fn extent_of_one(message_bytes: u32) -> u64 {
-    1 << 16 | u64::from(message_bytes) << 32
+    1 << FRAGMENTS_BIT | u64::from(message_bytes) << BYTES_BIT
 }
 
 impl ContentsWords {
@@ -309,8 +312,8 @@ impl From<Contents> for ContentsWords {
                 | u64::from(messages) << MESSAGES_BIT,
             sequence,
             extent: u64::from(fragment)
-                | u64::from(fragments) << 16
-                | u64::from(message_bytes) << 32,
+                | u64::from(fragments) << FRAGMENTS_BIT
+                | u64::from(message_bytes) << BYTES_BIT,
         }
     }
 }
@@ -325,14 +328,15 @@ impl From<ContentsWords> for Contents {
                 1 => Kind::Request,
                 2 => Kind::Response,
                 3 => Kind::ContinueRequest,
+                // `parse` takes no others.
                 _ => Kind::ContinueResponse,
             },
             again: words.is_again(),
             messages: words.messages(),
             sequence: words.sequence,
             fragment: words.extent as u16,
-            fragments: (words.extent >> 16) as u16,
-            message_bytes: (words.extent >> 32) as u32,
+            fragments: (words.extent >> FRAGMENTS_BIT) as u16,
+            message_bytes: (words.extent >> BYTES_BIT) as u32,
         }
     }
 }
@@ -392,10 +396,13 @@ mod tests {
         fn header()(
             (cluster_id, epoch, source, destination) in any::<(u32, u32, u16, u16)>(),
             (source_incarnation, destination_incarnation) in any::<(u32, u32)>(),
-            (worker, coroutine, request, again, messages) in any::<(u16, u16, bool, bool, u16)>(),
+            (worker, coroutine, kind, again, messages) in
+                (any::<u16>(), any::<u16>(), 0..4_usize, any::<bool>(), any::<u16>()),
             (sequence, fragment, fragments, message_bytes) in any::<(u64, u16, u16, u32)>(),
         ) -> PacketHeader {
-            let kind = if request { Kind::Request } else { Kind::Response };
+            let kind = [
+                Kind::Request, Kind::Response, Kind::ContinueRequest, Kind::ContinueResponse,
+            ][kind];
             PacketHeader {
                 route: Route {
                     cluster_id, epoch, source, destination, source_incarnation,
@@ -421,6 +428,35 @@ mod tests {
             let at = flip.index(packet.len());
             packet[at] ^= 1;
             prop_assert!(!is_intact(&packet));
+        }
+
+        #[test]
+        fn words_say_what_contents_do(header in header(), bytes: u32, count: u16) {
+            let contents = header.contents;
+            let words = ContentsWords::from(contents);
+            let Contents { worker, coroutine, sequence, fragment, fragments, .. } = contents;
+            prop_assert_eq!(
+                words.is_one_packet(bytes as usize),
+                (fragment, fragments, contents.message_bytes) == (0, 1, bytes)
+            );
+            prop_assert_eq!(words.is_fragment(), fragments > 1 && fragment < fragments);
+            let one = Contents { messages: count, fragment: 0, fragments: 1, message_bytes: bytes, ..contents };
+            prop_assert!(ContentsWords::from(one).is_one_packet(bytes as usize));
+            let response = words.response(count, bytes).into();
+            prop_assert_eq!(Contents { kind: Kind::Response, ..one }, response);
+            let request = ContentsWords::request((worker, coroutine, sequence), count, bytes);
+            let expected = Contents { kind: Kind::Request, again: false, ..one };
+            prop_assert_eq!(expected, request.into());
+            prop_assert_eq!(Contents { again: true, ..expected }, request.again().into());
+        }
+
+        #[test]
+        fn no_other_kinds_are_parsed(header in header(), kind: u8, again: u8) {
+            let mut packet = vec![0; HEADER_BYTES];
+            header.write(&mut packet);
+            (packet[28], packet[29]) = (kind, again);
+            let is_known = (1..=4).contains(&kind) && again <= 1;
+            prop_assert_eq!(PacketHeader::parse(&packet).is_some(), is_known);
         }
     }
 }

@@ -23,13 +23,14 @@ impl Participant {
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let (status, version) = lock_status(table.lock(place, key, owner, mode, value));
-            let bytes = match status {
-                Status::Granted if mode == LockMode::Insert => VERSION_BYTES,
-                Status::Granted | Status::Exists => capacity,
-                Status::Absent => VERSION_BYTES,
-                _ => return (status as u16, 0),
+            let lock = table.lock(place, key, owner, mode, value);
+            let bytes = match lock {
+                Lock::Granted { .. } if mode == LockMode::Insert => VERSION_BYTES,
+                Lock::Granted { .. } | Lock::Exists { .. } => capacity,
+                Lock::Absent { .. } => VERSION_BYTES,
+                Lock::Locked | Lock::Full => 0,
             };
+            let (status, version) = lock_status(lock);
             version_out.copy_from_slice(&version.to_le_bytes());
             (status as u16, bytes)
         });

@@ -169,10 +169,10 @@ impl Participant {
         Some(Prepared { action, table: unit.table, place, key: 0, owner: unit.owner })
     }
 
-    /// The table of a request that was prepared.
+    /// The table of a request that was prepared, or of a row of this node.
     #[inline]
     fn table(&self, number: u16) -> &Table {
-        self.node.table(number).expect("a prepared request names a table that is here")
+        self.node.table(number).expect("a prepared request or a row names a table that is here")
     }
 
     /// The key of a heap table's row, behind the fixed part of a request that was prepared.

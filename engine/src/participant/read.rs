@@ -22,12 +22,13 @@ impl Participant {
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let (status, version) = read_status(table.read(place, key, owner, value));
-            let bytes = match status {
-                Status::Found => capacity,
-                Status::Absent => VERSION_BYTES,
-                _ => return (status as u16, 0),
+            let read = table.read(place, key, owner, value);
+            let bytes = match read {
+                Read::Found { .. } => capacity,
+                Read::Absent { .. } => VERSION_BYTES,
+                Read::Locked => 0,
             };
+            let (status, version) = read_status(read);
             version_out.copy_from_slice(&version.to_le_bytes());
             (status as u16, bytes)
         });

@@ -233,7 +233,7 @@ impl Simulation {
         let nodes = self.nodes.iter().filter_map(|node| {
             let mut due = None;
             for (worker, inbox) in &node.workers {
-                let has_work = worker.has_jobs() || !inbox.borrow().is_empty();
+                let has_work = worker.has_work() || !inbox.borrow().is_empty();
                 let deadline = worker.next_deadline_ns();
                 let deadline = deadline.map(|local_ns| node.clock.virtual_ns(local_ns));
                 due = [due, deadline, has_work.then_some(now_ns)].into_iter().flatten().min();

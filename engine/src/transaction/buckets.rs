@@ -1,8 +1,8 @@
 //! From rows to buckets: versions and locks belong to buckets, so all later phases work on them.
 //!
 //! Rule C2: all observations of one bucket by one transaction must agree, whether they were reads or
-//! locks, and in whatever round of execute they were made. Where nothing is to be locked, each is validated by itself: of
-//! two that do not agree one is not valid any more.
+//! locks, and in whatever round of execute they were made. Where nothing is to be locked they are not compared: each is
+//! validated, and of two that do not agree one is not valid any more.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use gannet_storage::mutant::{Mutant, active};
 use crate::outcome::Abort;
 use crate::transaction::{Row, RowState, Transaction};
 
-/// The rows of one bucket: a range of `Transaction::order`.
+/// The rows of one bucket: a range of `Transaction::order`, which is empty where nothing is to be locked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketGroup {
     start: usize,
@@ -61,7 +61,14 @@ impl Transaction<'_> {
         read.clear();
         let observed = rows.iter().zip(0..).filter(|(row, _)| row.is_observed());
         if rows.iter().all(|row| row.mode.is_none()) {
-            read.extend(observed.map(|(_, row)| BucketGroup::new(0..0, row)));
+            let mut last = None;
+            for (row, index) in observed {
+                let seen = Some((row.address(), row.version));
+                if seen != last {
+                    read.push(BucketGroup::new(0..0, index));
+                }
+                last = seen;
+            }
             return Ok(());
         }
         order.extend(observed.map(|(row, index)| (row.address(), index)));

@@ -10,7 +10,7 @@ use crate::transaction::{RowState, Stage, Transaction, heap, here};
 use crate::worker::Want;
 
 impl Transaction<'_> {
-    /// Sends all keys added since the last call to their primaries and waits for the answers.
+    /// Reads and locks all keys added since the last call, at their primaries.
     ///
     /// May be called several times, with keys chosen by what was read before.
     ///
@@ -24,8 +24,8 @@ impl Transaction<'_> {
         }
         while self.executed < self.rows.len() && self.stage == Stage::Open {
             let end = self.send_rows();
-            let is_here = self.round.batch().is_empty();
-            self.round.wait_for(if is_here { Want::Turn } else { Want::Responses });
+            let is_sent = !self.round.batch().is_empty();
+            self.round.wait_for(if is_sent { Want::Responses } else { Want::Turn });
             self.take_answers(end);
         }
         match self.stage {
@@ -38,14 +38,19 @@ impl Transaction<'_> {
         }
     }
 
-    /// Fills a batch with as many rows as fit and returns the first that did not.
+    /// Fills a batch with as many rows as fit, and asks for those of this node; returns the first row that has to wait.
     fn send_rows(&mut self) -> usize {
         let Self { node, rows, values, round, message, executed, owner, ahead, .. } = self;
         let mut batch = round.batch();
         batch.clear();
+        let mut rows_here = 0;
         for (index, row) in rows.iter().enumerate().skip(*executed) {
             if row.is_here(node) {
                 here::look_ahead(node, row, ahead);
+                rows_here += 1;
+                if rows_here == here::ROWS_MAX {
+                    return index + 1;
+                }
                 continue;
             }
             let (kind, detail) = match row.mode {
@@ -83,20 +88,28 @@ impl Transaction<'_> {
         let mut batch = round.batch();
         let mut executed = end;
         for (index, row) in (self.executed..end).zip(&mut rows[self.executed..end]) {
-            let is_here = row.is_here(node);
-            let (status, answer) = if is_here {
+            let (status, answer) = if !row.is_here(node) {
+                let answer = batch.next_response(row.primary);
+                (Status::from_wire(answer.kind), answer.payload)
+            } else if let Some((status, _)) = failed {
+                // The transaction is lost: nothing more is locked for it.
+                (status, &[][..])
+            } else {
                 let value = &mut values[row.value_at..row.value_at + row.value_bytes];
                 let (status, version) = here::execute(node, row, *owner, value);
                 row.version = version;
                 (status, &[][..])
-            } else {
-                let answer = batch.next_response(row.primary);
-                (Status::from_wire(answer.kind), answer.payload)
             };
             row.state = match status {
                 Status::Found | Status::Exists => RowState::Found,
                 Status::Absent => RowState::Absent,
-                Status::Granted => RowState::Granted,
+                Status::Granted => {
+                    if row.state == RowState::Found {
+                        // It was asked for again, to be inserted, and has gone meanwhile.
+                        values[row.value_at..row.value_at + row.value_bytes].fill(0);
+                    }
+                    RowState::Granted
+                }
                 Status::Postponed => {
                     executed = executed.min(index);
                     continue;

@@ -1,8 +1,8 @@
 //! What a transaction does at its own node without a request: it reads and locks rows of fixed size, validates buckets, and,
 //! unless it is large, stores its record and applies its units.
 //!
-//! *Invariants*: rows are read and locked once the requests of their round are answered, while which their memory
-//! arrives; what else is asked here is asked after all answers of the round before, and answered before any
+//! *Invariants*: rows are read and locked when the requests of their round are answered; their memory arrives in the
+//! meantime. What else is asked here is asked after all answers of the round before, and answered before any
 //! request of the next is sent. Requests that are carried are never to this node, where small units are applied
 //! at once.
 
@@ -16,6 +16,9 @@ use crate::worker::Ahead;
 
 /// Buckets that are prefetched: more would be gone again when they are needed.
 const PREFETCHED_MAX: usize = 16;
+
+/// Rows of a round: they are read and locked without a pause, and should not push each other out of the cache before.
+pub(super) const ROWS_MAX: usize = 1024;
 
 /// A row that was read: its value if it is there, and its bucket's version.
 pub(crate) type RowRead = (Option<Vec<u8>>, Observation);

@@ -334,7 +334,7 @@ impl<'s> Transaction<'s> {
     /// nobody else sees what was there before: they meet the locks, of which a job that goes on for long without a transaction
     /// should therefore let go, by giving way.
     ///
-    /// One row that is read is a snapshot by itself: it is not validated (FaSST section 5).
+    /// A read-only transaction of one bucket skips validation (FaSST section 5).
     ///
     /// # Errors
     /// The [`Abort`] that ended the transaction; [`Abort::Requested`] if it was aborted before. All

@@ -23,7 +23,9 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     ) {
         let contents = Contents::from(words);
         match contents.kind {
-            Kind::Request => self.gather_request(index, source, words, handler, incoming),
+            Kind::Request => {
+                self.gather_request(index, source, (words, contents), handler, incoming)
+            }
             Kind::Response => self.gather_response(index, source, &contents, now_ns),
             Kind::ContinueRequest => self.continue_request(source, &contents, now_ns),
             Kind::ContinueResponse => self.continue_response(source, &contents),
@@ -35,14 +37,13 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         &mut self,
         index: usize,
         source: u16,
-        words: ContentsWords,
+        (words, contents): (ContentsWords, Contents),
         handler: &H,
         incoming: &mut Vec<Incoming<H::Prepared>>,
     ) {
         let Self {
             identity, sender, receiver, sessions, counters, scratch, arrived, peers, ..
         } = self;
-        let contents = Contents::from(words);
         let session = &mut sessions[identity.session(source, contents.coroutine)];
         match session.known(contents.sequence) {
             Admission::Run => {}
