@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 
 use gannet::{Abort, Cluster, ClusterError, ClusterOptions, LockMode, Outcome, Place, TableId};
 use gannet_benchmarks::check_replicas;
@@ -172,39 +172,38 @@ fn a_transaction_left_open_holds_no_lock_after_its_job() {
     assert_sound(&cluster);
 }
 
-/// A closure that reads a row until another transaction has changed it to 5, and makes something of its first and its
-/// last value; what came of it after two runs, at each node.
+/// A closure that reads a row, waits until another transaction has changed it from 0 to 5, reads it again, and makes
+/// something of both values; what came of it after two runs, at each node.
 fn overtaken(end: fn(u64, u64) -> Result<u64, Abort>) -> Vec<Outcome<u64, Abort>> {
     let outcome = |node| {
         let (cluster, table) = open_with_table(2);
-        let runs = Arc::new(AtomicU32::new(0));
-        let counter = Arc::clone(&runs);
-        let cluster = Arc::new(cluster);
+        let (has_read, reads) = mpsc::channel();
+        let (has_changed, changes) = mpsc::channel();
+        // The closure keeps worker 0 waiting; the other transaction runs on worker 1.
         let completion = cluster.spawn(Place { node, worker: 0 }, move |coordinator| {
             coordinator.run(|tx| {
                 let number = |value: &[u8]| u64::from_le_bytes(value.try_into().unwrap());
                 let first = tx.get(table, 0)?.map(number).unwrap();
-                let mut last = first;
-                if counter.fetch_add(1, Ordering::SeqCst) == 0 {
-                    // Reads of one transaction may disagree before it validates.
-                    while last == first {
-                        last = tx.get(table, 0)?.map(number).unwrap();
-                    }
+                has_read.send(first).unwrap();
+                if first == 0 {
+                    changes.recv().unwrap();
                 }
+                let last = tx.get(table, 0)?.map(number).unwrap();
                 end(first, last)
             })
         });
-        while runs.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-        let change = cluster.run(move |tx| {
-            let row = tx.add_to_write_set(table, 0, LockMode::Update);
-            tx.execute()?;
-            tx.put(row, &5_u64.to_le_bytes())
+        assert_eq!(reads.recv(), Ok(0));
+        let change = cluster.spawn(Place { node, worker: 1 }, move |coordinator| {
+            coordinator.run(|tx| {
+                let row = tx.add_to_write_set(table, 0, LockMode::Update);
+                tx.execute()?;
+                tx.put(row, &5_u64.to_le_bytes())
+            })
         });
-        assert_eq!(change.unwrap(), Outcome::Committed(()));
+        assert_eq!(change.unwrap().wait().unwrap(), Outcome::Committed(()));
+        has_changed.send(()).unwrap();
         let outcome = completion.unwrap().wait().unwrap();
-        assert_eq!(runs.load(Ordering::SeqCst), 2);
+        assert_eq!(reads.iter().collect::<Vec<_>>(), [5], "it ran once more");
         outcome
     };
     (0..3).map(outcome).collect()
