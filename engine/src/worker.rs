@@ -1,12 +1,17 @@
 //! A worker: one endpoint, its participant, and c coroutines, advanced by `poll`.
 //!
 //! ```text
-//! poll(now):  ask for the rows of this node that coroutines look at when they go on
-//!             receive packets, prefetch, run requests, one doorbell
+//! poll(now):  receive packets, and ask for the headers of the buckets that their requests are about
 //!             resume every coroutine whose turn it is, whose batch is answered, or whose time has come
 //!             give submitted jobs to idle coroutines
-//!             one doorbell for all batches; retransmit what was lost
+//!             ask for the headers of this node's buckets that coroutines look at when they go on
+//!             ask for the requests' slots, and run them
+//!             ask for the coroutines' slots
+//!             one doorbell for all batches and responses; retransmit what was lost
 //! ```
+//! So a bucket arrives while something else is done. What many ask for is asked for together: a prefetch that misses the TLB
+//! holds up the processor by itself, but several of them look up their pages at a time.
+//!
 //! A value without a thread or a clock of its own: an OS thread drives it, or a simulator.
 //!
 //! *Source*: FaSST section 4.1 (the master coroutine's loop).
@@ -28,6 +33,8 @@ use crate::transaction::round::Round;
 
 /// Requests of a batch of packets that there is room for before the list grows.
 const REQUESTS_EXPECTED: usize = 512;
+/// The same of rows of this node that coroutines look at next.
+const ROWS_AHEAD_EXPECTED: usize = 512;
 
 /// Work for a coroutine: runs on it from start to end.
 pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
@@ -105,7 +112,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     pub fn new(parts: WorkerParts<S, R>) -> Self {
         let WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed } = parts;
         let log = Rc::new(RefCell::new(log));
-        let ahead = Rc::new(Ahead::default());
+        let ahead = Rc::new(Ahead::new(Vec::with_capacity(ROWS_AHEAD_EXPECTED)));
         let slots = (0..coroutines)
             .map(|coroutine| {
                 let control = Rc::new(Control {
@@ -147,16 +154,16 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// One step; returns whether there was anything to do.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        self.participant.prefetch_rows(&mut self.ahead.borrow_mut());
         std::mem::swap(&mut self.next_turn, &mut self.this_turn);
-        let mut progressed =
-            self.endpoint.receive(&mut self.participant, &mut self.incoming, now_ns);
+        let accepted = self.endpoint.accept(&self.participant, &mut self.incoming, now_ns);
+        let mut progressed = accepted;
         while let Some(coroutine) = self.this_turn.pop() {
             self.resume(coroutine, now_ns);
             progressed = true;
         }
         while let Some(coroutine) = self.endpoint.take_ready() {
             self.resume(coroutine, now_ns);
+            progressed = true;
         }
         if !self.sleeping.is_empty() {
             progressed |= self.wake_sleepers(now_ns);
@@ -164,6 +171,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if !self.idle.is_empty() {
             progressed |= self.start_jobs(now_ns);
         }
+        self.participant.prefetch_headers(&self.ahead.borrow());
+        if accepted {
+            self.endpoint.run(&mut self.participant, &self.incoming);
+        }
+        self.participant.prefetch_slots(&mut self.ahead.borrow_mut());
         self.endpoint.ring_doorbell();
         self.endpoint.retransmit(now_ns);
         progressed

@@ -1,9 +1,12 @@
 //! A worker's endpoint: sends its coroutines' batches, runs requests of others, collects responses.
 //!
 //! ```text
-//! receive():  poll ─ parse and prefetch ─ second prefetch pass ─ run handlers ─ one doorbell
+//! accept():   poll ─ parse: take answers, prepare requests ─ first prefetch pass
+//! run():      second prefetch pass ─ run handlers ─ queue responses
 //! submit():   header per destination ─ queue          requests to the own node: a direct call
 //! ```
+//! Between the first two a worker resumes its coroutines; meanwhile arrives what the first pass has asked for.
+//!
 //! Requests to the worker's own node take no packet: the handler reads them in the batch and writes
 //! the response there, in the same passes as those that arrived, so that their cache misses overlap.
 //!
@@ -15,14 +18,12 @@
 //! *Not here*: STALE answers.
 
 mod gather;
-mod prefetched;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::buffer::Buffer;
 use crate::counters::Counters;
-use crate::endpoint::prefetched::Prefetched;
 use crate::fragments::{packets_of, queue_message, queue_window};
 use crate::identity::Identity;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
@@ -238,13 +239,29 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.sender.ring_doorbell();
     }
 
-    /// Receives one batch of packets and runs its requests and those to the own node.
-    ///
-    /// Returns whether there was anything to do. Responses leave with one doorbell. `incoming` is
-    /// scratch space, kept by the caller so that it is allocated once.
+    /// Receives one batch of packets, takes its answers, and runs its requests and those to the own node, in one go:
+    /// [`Self::accept`], [`Self::run`] and a doorbell. Returns whether there was anything to do.
     pub fn receive<H: Handler>(
         &mut self,
         handler: &mut H,
+        incoming: &mut Vec<Incoming<H::Prepared>>,
+        now_ns: u64,
+    ) -> bool {
+        let accepted = self.accept(handler, incoming, now_ns);
+        if accepted {
+            self.run(handler, incoming);
+            self.ring_doorbell();
+        }
+        accepted
+    }
+
+    /// Receives one batch of packets, takes its answers, and asks for what its requests, and those to the own node, touch first.
+    ///
+    /// Returns whether there was anything to do; then [`Self::run`] follows before anything is received again. `incoming` is
+    /// scratch space, kept by the caller so that it is allocated once.
+    pub fn accept<H: Handler>(
+        &mut self,
+        handler: &H,
         incoming: &mut Vec<Incoming<H::Prepared>>,
         now_ns: u64,
     ) -> bool {
@@ -255,17 +272,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         self.counters.packets += packets as u64;
         incoming.clear();
-        let mut prefetched = Prefetched::default();
         for &coroutine in &self.local_running {
             let mut batch = self.batches[usize::from(coroutine)].borrow_mut();
             let lane = batch.lane(self.identity.node);
             let messages = &lane.request.as_slice()[HEADER_BYTES..];
             let prepared = prepare(handler, messages, lane.requests, incoming);
             debug_assert!(prepared, "a batch is well-formed");
-            prefetched.follow(handler, incoming);
         }
         for index in 0..packets {
-            prefetched.follow(handler, incoming);
             let Some((source, contents)) = self.check(index) else { continue };
             let messages = &self.receiver.packet(index)[HEADER_BYTES..];
             let is_whole = contents.is_one_packet(messages.len());
@@ -281,16 +295,22 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 self.take_part(index, (source, contents), handler, incoming, now_ns);
             }
         }
-        prefetched.rest(handler, incoming);
+        // Each may miss the TLB. Of many close together, several wait for their pages at a time.
         for request in incoming.iter() {
+            handler.prefetch(&request.prepared);
+        }
+        true
+    }
+
+    /// Runs what was accepted; the responses leave with the next doorbell.
+    pub fn run<H: Handler>(&mut self, handler: &mut H, incoming: &[Incoming<H::Prepared>]) {
+        for request in incoming {
             handler.prefetch_next(&request.prepared);
         }
         let mut incoming = incoming.iter();
         self.run_local(handler, &mut incoming);
         self.run_arrived(handler, &mut incoming);
         self.receiver.release();
-        self.sender.ring_doorbell();
-        true
     }
 
     fn run_local<'i, H: Handler>(
@@ -508,10 +528,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         unanswered.chain(credits).sum::<usize>() + self.ready.len()
     }
 
-    /// Whether [`Self::receive`] would find something to do at once, packets apart.
+    /// Whether there is something to do at once, packets apart.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.local.is_empty()
+        !self.local.is_empty() || !self.ready.is_empty()
     }
 
     /// When [`Self::retransmit`] has something to look at, if any request may be unanswered.

@@ -12,6 +12,7 @@
 //! its limit rather than refuse an update that is already decided; untouched pages cost nothing.
 #![allow(unsafe_code, reason = "the fence around the node's memory; see the facts above")]
 
+use crate::bucket::TAGS;
 use crate::error::StorageError;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::table::Place;
@@ -94,10 +95,11 @@ impl Arena {
             .ok()
     }
 
-    /// Asks the processor to fetch the header of the bucket at `place`.
+    /// Asks the processor to fetch what is looked at first of the bucket at `place`: the line with its tags, and mostly
+    /// all of its header.
     #[inline(always)]
     pub fn prefetch_header(&self, place: Place) {
-        self.prefetch(place.first_word());
+        self.prefetch(place.first_word() + TAGS);
     }
 
     /// Asks the processor to fetch the cache line of `word`.

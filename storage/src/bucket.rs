@@ -42,7 +42,7 @@ pub(crate) const OVERFLOW_SLOTS_MAX: usize = 7;
 const VERSION: usize = 0;
 const OWNER: usize = 1;
 const SEQUENCE: usize = 2;
-const TAGS: usize = 3;
+pub(crate) const TAGS: usize = 3;
 const OVERFLOW_NEXT: usize = 0;
 const OVERFLOW_TAGS: usize = 1;
 
@@ -374,9 +374,11 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    /// Prefetches the slot whose tag matches, or the first overflow bucket when none does.
+    /// Prefetches what is looked at after the tags: the line in which the header begins, and the slot whose tag matches, or the
+    /// first overflow bucket when none does.
     #[inline(always)]
     pub(crate) fn prefetch_slot(&self, first_word: usize, tag: u8) {
+        self.arena.prefetch(first_word);
         let tags = self.words[TAGS].load(Ordering::Relaxed);
         let matches = matching(tags, tag, SLOTS_PER_MAIN_BUCKET);
         if matches != 0 {

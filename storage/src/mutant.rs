@@ -35,7 +35,7 @@ pub enum Mutant {
     SkipAgreement = 12,
     /// Backups are updated before the record is logged (rule C4).
     UpdateBeforeLog = 13,
-    /// One transaction in eight gives up after it has logged (rule C3).
+    /// One transaction in four gives up after it has logged (rule C3).
     AbortAfterLog = 14,
     /// A bucket of which a transaction has two keys gets two units.
     SplitUnits = 15,

@@ -49,9 +49,17 @@ impl Participant {
         Self { node, log, value: Vec::new(), page: PageWriter::default() }
     }
 
+    /// Asks for the headers of the buckets of rows.
+    #[inline]
+    pub(crate) fn prefetch_headers(&self, rows: &[(u16, Place)]) {
+        for &(_, place) in rows {
+            self.node.prefetch(place);
+        }
+    }
+
     /// Asks for the slots of rows whose headers were asked for before.
     #[inline]
-    pub(crate) fn prefetch_rows(&self, rows: &mut Vec<(u16, Place)>) {
+    pub(crate) fn prefetch_slots(&self, rows: &mut Vec<(u16, Place)>) {
         for (table, place) in rows.drain(..) {
             self.table(table).prefetch_slot(place);
         }

@@ -24,14 +24,14 @@ pub(super) const ROWS_MAX: usize = 1024;
 pub(crate) type RowRead = (Option<Vec<u8>>, Observation);
 
 impl Transaction<'_> {
-    /// Asks for the headers of the first buckets that this transaction changes and this node may be a backup of.
+    /// Lets the worker ask for the first buckets that this transaction changes and this node is a backup of.
     #[inline]
-    pub(super) fn prefetch_backups(&self) {
+    pub(super) fn look_ahead_to_backups(&self) {
         let rows = self.held.iter().map(|group| &self.rows[group.row as usize]);
+        let mut ahead = self.ahead.borrow_mut();
         for row in rows.filter(|row| row.primary != self.node.id()).take(PREFETCHED_MAX) {
-            let table = self.node.table(row.table);
-            if let Some(place) = table.and_then(|t| t.bucket_place(row.partition, row.bucket)) {
-                self.node.prefetch(place);
+            if let Some(place) = self.node.table(row.table).and_then(|table| table.place(row.key)) {
+                ahead.push((row.table, place));
             }
         }
     }
@@ -71,11 +71,10 @@ impl Row {
     }
 }
 
-/// Asks for the header of a row's bucket, and lets the worker ask for what it leads to.
+/// Lets the worker ask for a row's bucket.
 #[inline]
 pub(super) fn look_ahead(node: &Node, row: &Row, ahead: &Ahead) {
     let (_, place) = row.place(node);
-    node.prefetch(place);
     ahead.borrow_mut().push((row.table, place));
 }
 

@@ -77,7 +77,7 @@ impl Transaction<'_> {
             return self.log_in_parts();
         }
         // They arrive while the others answer.
-        self.prefetch_backups();
+        self.look_ahead_to_backups();
         let Self { node, record, round, id, log, .. } = self;
         round.begin();
         for &replica in node.configuration().log_group(id.node) {

@@ -387,7 +387,7 @@ impl<'s> Transaction<'s> {
             self.commit_backups();
         }
         self.log()?;
-        if active(Mutant::AbortAfterLog) && self.id.counter.is_multiple_of(8) {
+        if active(Mutant::AbortAfterLog) && self.id.counter.is_multiple_of(4) {
             return Err(Abort::Locked);
         }
         if active(Mutant::PrimaryBeforeBackup) {
