@@ -156,6 +156,12 @@ impl KeyRequest {
     }
 }
 
+/// The number of the table that a request is about, a unit included: what it begins with.
+#[inline(always)]
+pub(crate) fn table_of(payload: &[u8]) -> u16 {
+    payload.first_chunk().map_or(0, |number| u16::from_le_bytes(*number))
+}
+
 /// Adds a bucket to a VALIDATE_MANY.
 pub(crate) fn push_bucket_version(bucket: u32, version: u64, out: &mut Vec<u8>) {
     let mut bytes = [0; BUCKET_VERSION_BYTES];

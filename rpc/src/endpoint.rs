@@ -381,9 +381,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     handler.handle(request.prepared, request.payload(messages), &mut response);
                 }
                 counters.requests += u64::from(contents.messages());
-                let messages = response.messages();
                 let packet = packet.as_mut_slice();
-                let contents = contents.response(messages, (packet.len() - HEADER_BYTES) as u32);
+                let contents = contents.response((packet.len() - HEADER_BYTES) as u32);
                 peers[usize::from(source)].route.write(packet);
                 queue_message(sender, scratch, source, packet, contents);
             }

@@ -77,16 +77,11 @@ impl<'a> Iterator for Messages<'a> {
 /// Appends messages to a packet.
 pub struct ResponseWriter<'a> {
     out: &'a mut Buffer,
-    messages: u16,
 }
 
 impl<'a> ResponseWriter<'a> {
     pub(crate) fn new(out: &'a mut Buffer) -> Self {
-        Self { out, messages: 0 }
-    }
-
-    pub(crate) fn messages(&self) -> u16 {
-        self.messages
+        Self { out }
     }
 
     /// Bytes of the messages appended so far.
@@ -110,7 +105,6 @@ impl<'a> ResponseWriter<'a> {
     #[inline]
     pub fn push_with(&mut self, capacity: usize, fill: impl FnOnce(&mut [u8]) -> (u16, usize)) {
         append(self.out, capacity, fill);
-        self.messages += 1;
     }
 }
 
@@ -153,7 +147,7 @@ mod tests {
                     (*kind, payload.len())
                 });
             }
-            let count = writer.messages();
+            let count = u16::try_from(messages.len()).unwrap();
             let bytes = buffer.as_slice();
             prop_assert!(Messages::are_well_formed(bytes, count));
             let parsed: Vec<_> = Messages::new(bytes, count)

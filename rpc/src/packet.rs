@@ -182,7 +182,6 @@ const KIND_BIT: u32 = 32;
 const AGAIN_BIT: u32 = 40;
 const MESSAGES_BIT: u32 = 48;
 const KIND_MASK: u64 = 0xff << KIND_BIT;
-const MESSAGES_MASK: u64 = 0xffff << MESSAGES_BIT;
 // The same of `ContentsWords::extent` behind the fragment.
 const FRAGMENTS_BIT: u32 = 16;
 const BYTES_BIT: u32 = 32;
@@ -207,12 +206,10 @@ impl ContentsWords {
         Self { batch, sequence, extent: extent_of_one(message_bytes) }
     }
 
-    /// Those of the response to requests that have these.
+    /// Those of the response to requests that have these: as many messages.
     #[inline(always)]
-    pub(crate) fn response(self, messages: u16, message_bytes: u32) -> Self {
-        let kind = (Kind::Response as u64) << KIND_BIT;
-        let others = self.batch & !(KIND_MASK | MESSAGES_MASK);
-        let batch = others | kind | u64::from(messages) << MESSAGES_BIT;
+    pub(crate) fn response(self, message_bytes: u32) -> Self {
+        let batch = self.batch & !KIND_MASK | (Kind::Response as u64) << KIND_BIT;
         Self { batch, extent: extent_of_one(message_bytes), ..self }
     }
 
@@ -442,8 +439,8 @@ mod tests {
             prop_assert_eq!(words.is_fragment(), fragments > 1 && fragment < fragments);
             let one = Contents { messages: count, fragment: 0, fragments: 1, message_bytes: bytes, ..contents };
             prop_assert!(ContentsWords::from(one).is_one_packet(bytes as usize));
-            let response = words.response(count, bytes).into();
-            prop_assert_eq!(Contents { kind: Kind::Response, ..one }, response);
+            let response = Contents { kind: Kind::Response, messages: contents.messages, ..one };
+            prop_assert_eq!(response, words.response(bytes).into());
             let request = ContentsWords::request((worker, coroutine, sequence), count, bytes);
             let expected = Contents { kind: Kind::Request, again: false, ..one };
             prop_assert_eq!(expected, request.into());

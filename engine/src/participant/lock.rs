@@ -15,8 +15,8 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let Prepared { table, place, key, owner, .. } = *prepared;
-        let table = self.table(table);
+        let (table, place) = (self.table(prepared.table), prepared.place);
+        let KeyRequest { key, owner, .. } = Self::said(payload);
         if table.layout().is_heap {
             return self.lock_row(prepared, mode, payload, response);
         }
@@ -43,15 +43,13 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let Some((request, _)) = KeyRequest::decode(payload) else {
-            return self.refuse(response);
-        };
-        let change = (mode, request.bucket as usize);
-        let (table, key) = (self.table(prepared.table), Self::row_key(prepared, payload));
+        let KeyRequest { bucket: value_bytes, owner, .. } = Self::said(payload);
+        let change = (mode, value_bytes as usize);
+        let (table, key) = (self.table(prepared.table), Self::row_key(payload));
         if table.guard_count(table.locate(key.hash()).partition) > 0 {
             return response.push(Status::Guarded as u16);
         }
-        let (lock, leaf) = table.lock_row(prepared.place, key, prepared.owner, change);
+        let (lock, leaf) = table.lock_row(prepared.place, key, owner, change);
         let (status, version) = lock_status(lock);
         response.push_with(VERSION_BYTES + LEAF_CHANGE_BYTES, |out| {
             let (version_out, leaf_out) = out.split_at_mut(VERSION_BYTES);

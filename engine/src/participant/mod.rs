@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
 use gannet_storage::{
-    BucketUpdate, CommitLog, HEAP_VALUE_BYTES_MAX, Item, KEY_BYTES_MAX, LockMode, Owner, Place,
-    RowKey, Table,
+    BucketUpdate, CommitLog, HEAP_VALUE_BYTES_MAX, Item, KEY_BYTES_MAX, LockMode, Place, RowKey,
+    Table,
 };
 
 use crate::node::Node;
@@ -70,9 +70,9 @@ impl Participant {
         self.log.borrow().records().map(<[u8]>::to_vec).collect()
     }
 
-    /// What a request about a key is about, if this node is the key's primary.
+    /// The bucket that a request about a key is about, if this node is the key's primary.
     #[inline(always)]
-    fn key_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+    fn key_target(&self, payload: &[u8]) -> Option<Place> {
         let (request, row_key) = KeyRequest::decode(payload)?;
         let table = self.node.table(request.table)?;
         if !is_key_of(table, request.key, row_key) {
@@ -80,68 +80,50 @@ impl Participant {
         }
         let location = table.locate(request.key);
         let place = table.place_of(location)?;
-        self.is_primary_of(location.partition).then(|| Prepared::new(action, &request, place))
+        self.is_primary_of(location.partition).then_some(place)
     }
 
-    /// What a LOCK is about.
+    /// The bucket that a request with nothing behind its fixed part is about, if this node is the bucket's primary.
     #[inline(always)]
-    fn lock_target(&self, payload: &[u8]) -> Option<Prepared> {
-        let (request, _) = KeyRequest::decode(payload)?;
-        let action = match request.detail {
-            request::UPDATE => Action::LockForUpdate,
-            request::INSERT => Action::LockForInsert,
-            request::DELETE => Action::LockForDelete,
-            _ => return None,
-        };
-        self.key_target(action, payload)
-    }
-
-    /// What a request about a bucket that has nothing behind its fixed part is about, if this node is the bucket's primary.
-    #[inline(always)]
-    fn bucket_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+    fn bucket_target(&self, payload: &[u8]) -> Option<Place> {
         let (request, []) = KeyRequest::decode(payload)? else { return None };
-        self.target(action, &request, self.node.table(request.table)?, request.bucket)
+        self.target(&request, self.node.table(request.table)?, request.bucket)
     }
 
     /// What an UNLOCK is about: a bucket, and in a heap table the key that was locked there.
     #[inline(always)]
-    fn unlock_target(&self, payload: &[u8]) -> Option<Prepared> {
+    fn unlock_target(&self, payload: &[u8]) -> Option<Place> {
         let (request, row_key) = KeyRequest::decode(payload)?;
         let table = self.node.table(request.table)?;
         if !is_key_of(table, request.key, row_key) {
             return None;
         }
-        self.target(Action::Unlock, &request, table, request.bucket)
+        self.target(&request, table, request.bucket)
     }
 
-    /// What a request about a partition is about, if this node is its primary.
-    fn partition_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+    /// The first bucket of the partition that a request is about, if this node is its primary.
+    fn partition_target(&self, payload: &[u8]) -> Option<Place> {
         let (request, _) = KeyRequest::decode(payload)?;
-        self.target(action, &request, self.node.table(request.table)?, 0)
+        self.target(&request, self.node.table(request.table)?, 0)
     }
 
-    /// What a request about the order of a partition is about, if this node is its primary.
-    fn order_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
-        let prepared = self.partition_target(action, payload)?;
-        self.table(prepared.table).is_ordered().then_some(prepared)
+    /// As [`Self::partition_target`], for a request about the order of the partition.
+    fn order_target(&self, payload: &[u8]) -> Option<Place> {
+        let (request, _) = KeyRequest::decode(payload)?;
+        self.node.table(request.table).filter(|table| table.is_ordered())?;
+        self.partition_target(payload)
     }
 
     /// As [`Self::order_target`], for a request that has nothing behind its fixed part.
-    fn bare_order_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+    fn bare_order_target(&self, payload: &[u8]) -> Option<Place> {
         let (_, []) = KeyRequest::decode(payload)? else { return None };
-        self.order_target(action, payload)
+        self.order_target(payload)
     }
 
     #[inline(always)]
-    fn target(
-        &self,
-        action: Action,
-        request: &KeyRequest,
-        table: &Table,
-        bucket: u32,
-    ) -> Option<Prepared> {
+    fn target(&self, request: &KeyRequest, table: &Table, bucket: u32) -> Option<Place> {
         let place = table.bucket_place(request.detail, bucket)?;
-        self.is_primary_of(request.detail).then(|| Prepared::new(action, request, place))
+        self.is_primary_of(request.detail).then_some(place)
     }
 
     #[inline(always)]
@@ -149,9 +131,9 @@ impl Participant {
         self.node.configuration().primary(partition) == self.node.id()
     }
 
-    /// What a unit is about, if it fits its table and this node holds the bucket.
+    /// The bucket that a unit is about, if it fits its table and this node holds the bucket.
     #[inline]
-    fn unit_target(&self, action: Action, payload: &[u8]) -> Option<Prepared> {
+    fn unit_target(&self, payload: &[u8]) -> Option<Place> {
         let (unit, rest) = BucketUpdate::parse_header(payload).ok()?;
         let table = self.node.table(unit.table)?;
         let mut place = table.bucket_place(unit.partition, unit.bucket)?;
@@ -171,10 +153,7 @@ impl Participant {
             }
             place = place.with_tag(location.tag);
         }
-        if !items.is_at_end() {
-            return None;
-        }
-        Some(Prepared { action, table: unit.table, place, key: 0, owner: unit.owner })
+        items.is_at_end().then_some(place)
     }
 
     /// The table of a request that was prepared, or of a row of this node.
@@ -183,10 +162,16 @@ impl Participant {
         self.node.table(number).expect("a prepared request or a row names a table that is here")
     }
 
+    /// What a request says that was prepared, about a key, a bucket or a partition.
+    #[inline(always)]
+    fn said(payload: &[u8]) -> KeyRequest {
+        KeyRequest::decode(payload).expect("it was prepared").0
+    }
+
     /// The key of a heap table's row, behind the fixed part of a request that was prepared.
     #[inline]
-    fn row_key<'p>(prepared: &Prepared, payload: &'p [u8]) -> RowKey<'p> {
-        RowKey::with_hash(prepared.key, &payload[KEY_REQUEST_BYTES..])
+    fn row_key(payload: &[u8]) -> RowKey<'_> {
+        RowKey::with_hash(Self::said(payload).key, &payload[KEY_REQUEST_BYTES..])
     }
 
     fn refuse(&self, response: &mut ResponseWriter<'_>) {
@@ -249,35 +234,30 @@ impl Action {
     }
 }
 
-/// A request that was parsed, and found to be about something that is here.
+impl Action {
+    /// What a LOCK wants done.
+    #[inline(always)]
+    fn of_lock(payload: &[u8]) -> Self {
+        match KeyRequest::decode(payload).map(|(request, _)| request.detail) {
+            Some(request::UPDATE) => Self::LockForUpdate,
+            Some(request::INSERT) => Self::LockForInsert,
+            Some(request::DELETE) => Self::LockForDelete,
+            _ => Self::Refuse,
+        }
+    }
+}
+
+/// A request that was parsed, and found to be about something that is here. What else it says is read again when it is run: a
+/// copy of it, written and read back at once, costs more.
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared {
     action: Action,
     table: u16,
     place: Place,
-    /// Key, or version.
-    key: u64,
-    owner: Owner,
 }
 
 impl Prepared {
-    const REFUSED: Self = Self {
-        action: Action::Refuse,
-        table: 0,
-        place: Place::NOWHERE,
-        key: 0,
-        owner: Owner::FREE,
-    };
-
-    #[inline(always)]
-    fn new(action: Action, request: &KeyRequest, place: Place) -> Self {
-        let KeyRequest { table, key, owner, .. } = *request;
-        Self { action, table, place, key, owner }
-    }
-
-    const fn log(action: Action) -> Self {
-        Self { action, ..Self::REFUSED }
-    }
+    const REFUSED: Self = Self { action: Action::Refuse, table: 0, place: Place::NOWHERE };
 }
 
 impl Handler for Participant {
@@ -285,23 +265,26 @@ impl Handler for Participant {
 
     #[inline]
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
-        let prepared = match kind {
-            request::READ => self.key_target(Action::Read, payload),
-            request::LOCK => self.lock_target(payload),
-            request::VALIDATE => self.bucket_target(Action::Validate, payload),
-            request::VALIDATE_MANY => self.partition_target(Action::ValidateMany, payload),
-            request::LOG => Some(Prepared::log(Action::Log)),
-            request::LOG_PART => Some(Prepared::log(Action::LogPart)),
-            request::BACKUP => self.unit_target(Action::Backup, payload),
-            request::PRIMARY => self.unit_target(Action::Primary, payload),
-            request::UNLOCK => self.unlock_target(payload),
-            request::SCAN => self.order_target(Action::Scan, payload),
-            request::VALIDATE_LEAF => self.bare_order_target(Action::ValidateLeaf, payload),
-            request::GUARD => self.bare_order_target(Action::Guard, payload),
-            request::UNGUARD => self.bare_order_target(Action::Unguard, payload),
-            _ => None,
+        let (action, place) = match kind {
+            request::READ => (Action::Read, self.key_target(payload)),
+            request::LOCK => (Action::of_lock(payload), self.key_target(payload)),
+            request::VALIDATE => (Action::Validate, self.bucket_target(payload)),
+            request::VALIDATE_MANY => (Action::ValidateMany, self.partition_target(payload)),
+            request::LOG => (Action::Log, Some(Place::NOWHERE)),
+            request::LOG_PART => (Action::LogPart, Some(Place::NOWHERE)),
+            request::BACKUP => (Action::Backup, self.unit_target(payload)),
+            request::PRIMARY => (Action::Primary, self.unit_target(payload)),
+            request::UNLOCK => (Action::Unlock, self.unlock_target(payload)),
+            request::SCAN => (Action::Scan, self.order_target(payload)),
+            request::VALIDATE_LEAF => (Action::ValidateLeaf, self.bare_order_target(payload)),
+            request::GUARD => (Action::Guard, self.bare_order_target(payload)),
+            request::UNGUARD => (Action::Unguard, self.bare_order_target(payload)),
+            _ => (Action::Refuse, None),
         };
-        prepared.unwrap_or(Prepared::REFUSED)
+        match place {
+            Some(place) => Prepared { action, table: request::table_of(payload), place },
+            None => Prepared::REFUSED,
+        }
     }
 
     #[inline(always)]
@@ -327,7 +310,7 @@ impl Handler for Participant {
             Action::LockForUpdate => self.lock(&prepared, LockMode::Update, payload, response),
             Action::LockForInsert => self.lock(&prepared, LockMode::Insert, payload, response),
             Action::LockForDelete => self.lock(&prepared, LockMode::Delete, payload, response),
-            Action::Validate => self.validate(&prepared, response),
+            Action::Validate => self.validate(&prepared, payload, response),
             Action::ValidateMany => self.validate_many(payload, response),
             Action::Log => self.log(payload, response),
             Action::LogPart => self.log_part(payload, response),

@@ -4,7 +4,7 @@ use gannet_rpc::ResponseWriter;
 use gannet_storage::Read;
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{RESPONSE_BYTES_MAX, Status, VERSION_BYTES};
+use crate::request::{KeyRequest, RESPONSE_BYTES_MAX, Status, VERSION_BYTES};
 
 impl Participant {
     #[inline]
@@ -14,8 +14,8 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let Prepared { table, place, key, owner, .. } = *prepared;
-        let table = self.table(table);
+        let (table, place) = (self.table(prepared.table), prepared.place);
+        let KeyRequest { key, owner, .. } = Self::said(payload);
         if table.layout().is_heap {
             return self.read_row(prepared, payload, response);
         }
@@ -40,8 +40,8 @@ impl Participant {
         }
         let mut value = std::mem::take(&mut self.value);
         value.clear();
-        let (table, key) = (self.table(prepared.table), Self::row_key(prepared, payload));
-        let read = table.read_row(prepared.place, key, prepared.owner, &mut value);
+        let (table, owner) = (self.table(prepared.table), Self::said(payload).owner);
+        let read = table.read_row(prepared.place, Self::row_key(payload), owner, &mut value);
         let (status, version) = read_status(read);
         let bytes = VERSION_BYTES + value.len();
         response.push_with(bytes, |out| {

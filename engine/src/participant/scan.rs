@@ -57,9 +57,7 @@ impl Participant {
     }
 
     pub(super) fn validate_leaf(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let Some((request, _)) = KeyRequest::decode(payload) else {
-            return self.refuse(response);
-        };
+        let request = Self::said(payload);
         let seen = LeafVersion { leaf: request.bucket, counter: request.key };
         let is_unchanged = self.table(request.table).is_leaf_unchanged(request.detail, seen);
         let status = if is_unchanged { Status::Done } else { Status::Changed };

@@ -13,11 +13,11 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let Prepared { table, place, owner, .. } = *prepared;
-        let table = self.table(table);
+        let (table, place) = (self.table(prepared.table), prepared.place);
+        let owner = Self::said(payload).owner;
         // One that does not hold the bucket changes nothing, and is acknowledged all the same.
         let _ = if table.layout().is_heap {
-            table.unlock_row(place, Self::row_key(prepared, payload), owner)
+            table.unlock_row(place, Self::row_key(payload), owner)
         } else {
             table.unlock(place, owner)
         };

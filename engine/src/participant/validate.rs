@@ -8,9 +8,14 @@ use crate::request::{KeyRequest, Status, bucket_versions};
 
 impl Participant {
     #[inline]
-    pub(super) fn validate(&self, prepared: &Prepared, response: &mut ResponseWriter<'_>) {
-        let Prepared { table, place, key: version, owner, .. } = *prepared;
-        let status = match self.table(table).validate(place, version, owner) {
+    pub(super) fn validate(
+        &self,
+        prepared: &Prepared,
+        payload: &[u8],
+        response: &mut ResponseWriter<'_>,
+    ) {
+        let KeyRequest { key: version, owner, .. } = Self::said(payload);
+        let status = match self.table(prepared.table).validate(prepared.place, version, owner) {
             Validation::Unchanged => Status::Done,
             Validation::Changed => Status::Changed,
             Validation::Locked => Status::Locked,
