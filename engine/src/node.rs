@@ -55,7 +55,7 @@ impl Node {
         })
     }
 
-    /// Asks for the header of a bucket here, or for nothing that matters if the place is none.
+    /// Asks for the tags of a bucket here, or for nothing that matters if the place is none.
     #[inline(always)]
     pub(crate) fn prefetch(&self, place: Place) {
         self.arena.prefetch_header(place);

@@ -14,7 +14,7 @@
 //!
 //! A value without a thread or a clock of its own: an OS thread drives it, or a simulator.
 //!
-//! *Source*: FaSST section 4.1 (the master coroutine's loop).
+//! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -265,6 +265,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         incoming: &mut Vec<Incoming<H::Prepared>>,
         now_ns: u64,
     ) -> bool {
+        debug_assert!(
+            self.local_running.is_empty() && self.arrived.is_empty(),
+            "run() comes first"
+        );
         let packets = self.receiver.poll();
         std::mem::swap(&mut self.local, &mut self.local_running);
         if packets == 0 && self.local_running.is_empty() {
@@ -310,6 +314,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let mut incoming = incoming.iter();
         self.run_local(handler, &mut incoming);
         self.run_arrived(handler, &mut incoming);
+        debug_assert!(incoming.next().is_none(), "each request is part of a message");
         self.receiver.release();
     }
 
@@ -382,6 +387,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 }
                 counters.requests += u64::from(contents.messages());
                 let packet = packet.as_mut_slice();
+                debug_assert!(
+                    Messages::are_well_formed(&packet[HEADER_BYTES..], contents.messages()),
+                    "each request has one answer"
+                );
                 let contents = contents.response((packet.len() - HEADER_BYTES) as u32);
                 peers[usize::from(source)].route.write(packet);
                 queue_message(sender, scratch, source, packet, contents);

@@ -189,6 +189,28 @@ impl Pair {
 }
 
 #[test]
+fn what_is_submitted_between_accept_and_run_waits_for_the_next() {
+    let Pair { mut endpoints, mut handlers, mut incoming, .. } = Pair::new(1, 0);
+    let (endpoint, handler) = (&mut endpoints[0], &mut handlers[0]);
+    let submit = |endpoint: &mut Endpoint<Sender, Receiver>, coroutine| {
+        endpoint.batch(coroutine).borrow_mut().push(0, 7, &[1; 8], 8).unwrap();
+        endpoint.submit(coroutine, 0);
+    };
+    submit(endpoint, 0);
+    assert!(endpoint.has_work() && endpoint.accept(handler, &mut incoming, 0));
+    submit(endpoint, 1);
+    endpoint.run(handler, &incoming);
+    assert_eq!([endpoint.take_ready(), endpoint.take_ready()], [Some(0), None]);
+    assert!(endpoint.has_work() && endpoint.accept(handler, &mut incoming, 0));
+    assert!(!endpoint.has_work(), "until it has run");
+    endpoint.run(handler, &incoming);
+    assert!(endpoint.has_work(), "its coroutine is to go on");
+    assert_eq!(endpoint.take_ready(), Some(1));
+    assert!(!endpoint.has_work() && !endpoint.accept(handler, &mut incoming, 0));
+    assert_eq!(handler.handled, 2);
+}
+
+#[test]
 fn messages_of_every_size_arrive_once_over_a_bad_network() {
     for seed in 0..5 {
         let mut pair = Pair::new(seed, 5);

@@ -54,14 +54,14 @@ impl Table {
         })
     }
 
-    /// Asks for the header of a bucket; first of two stages (HERD section 4.1.1).
+    /// Asks for the tags of a bucket; first of two stages (HERD section 4.1.1).
     #[inline]
     pub fn prefetch(&self, place: Place) {
         self.arena.prefetch_header(place);
     }
 
-    /// Asks for the slot of the key that `place` was made for, once the header has arrived; for [`Place::NOWHERE`] for nothing
-    /// that matters.
+    /// Asks for the rest of the bucket's header and for the slot of the key that `place` was made for, once the tags have
+    /// arrived; for [`Place::NOWHERE`] for nothing that matters.
     #[inline]
     pub fn prefetch_slot(&self, place: Place) {
         let bucket = Bucket::header(&self.arena, self.layout(), place.first_word());

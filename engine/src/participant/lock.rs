@@ -1,7 +1,7 @@
 //! LOCK: lock a key's bucket and read the key, at its primary.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{Lock, LockMode};
+use gannet_storage::{Lock, LockMode, RowKey};
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{KeyRequest, LEAF_CHANGE_BYTES, Status, VERSION_BYTES, encode_leaf_change};
@@ -16,10 +16,10 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let (table, place) = (self.table(prepared.table), prepared.place);
-        let KeyRequest { key, owner, .. } = Self::said(payload);
         if table.layout().is_heap {
             return self.lock_row(prepared, mode, payload, response);
         }
+        let (KeyRequest { key, owner, .. }, _) = Self::said(payload);
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
@@ -43,9 +43,9 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let KeyRequest { bucket: value_bytes, owner, .. } = Self::said(payload);
+        let (KeyRequest { key: hash, bucket: value_bytes, owner, .. }, key) = Self::said(payload);
         let change = (mode, value_bytes as usize);
-        let (table, key) = (self.table(prepared.table), Self::row_key(payload));
+        let (table, key) = (self.table(prepared.table), RowKey::with_hash(hash, key));
         if table.guard_count(table.locate(key.hash()).partition) > 0 {
             return response.push(Status::Guarded as u16);
         }

@@ -30,7 +30,7 @@ use gannet_storage::{
 };
 
 use crate::node::Node;
-use crate::request::{self, KEY_REQUEST_BYTES, KeyRequest, Status};
+use crate::request::{self, KeyRequest, Status};
 use crate::scan_page::PageWriter;
 
 /// One worker's participant: the node's tables, and the worker's own log slots.
@@ -110,8 +110,8 @@ impl Participant {
     /// As [`Self::partition_target`], for a request about the order of the partition.
     fn order_target(&self, payload: &[u8]) -> Option<Place> {
         let (request, _) = KeyRequest::decode(payload)?;
-        self.node.table(request.table).filter(|table| table.is_ordered())?;
-        self.partition_target(payload)
+        let table = self.node.table(request.table).filter(|table| table.is_ordered())?;
+        self.target(&request, table, 0)
     }
 
     /// As [`Self::order_target`], for a request that has nothing behind its fixed part.
@@ -162,16 +162,10 @@ impl Participant {
         self.node.table(number).expect("a prepared request or a row names a table that is here")
     }
 
-    /// What a request says that was prepared, about a key, a bucket or a partition.
+    /// What a request says that was prepared, about a key, a bucket or a partition, and what follows that.
     #[inline(always)]
-    fn said(payload: &[u8]) -> KeyRequest {
-        KeyRequest::decode(payload).expect("it was prepared").0
-    }
-
-    /// The key of a heap table's row, behind the fixed part of a request that was prepared.
-    #[inline]
-    fn row_key(payload: &[u8]) -> RowKey<'_> {
-        RowKey::with_hash(Self::said(payload).key, &payload[KEY_REQUEST_BYTES..])
+    fn said(payload: &[u8]) -> (KeyRequest, &[u8]) {
+        KeyRequest::decode(payload).expect("it was prepared")
     }
 
     fn refuse(&self, response: &mut ResponseWriter<'_>) {
@@ -221,7 +215,8 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Those about a row that has probably not been touched for a while.
+    /// Those about a row that has probably not been touched for a while. What the others look at, its header's first line
+    /// included, one of these has.
     const OF_ROWS: u32 = {
         let lock =
             Self::LockForUpdate.bit() | Self::LockForInsert.bit() | Self::LockForDelete.bit();
@@ -232,9 +227,7 @@ impl Action {
     const fn bit(self) -> u32 {
         1 << self as u32
     }
-}
 
-impl Action {
     /// What a LOCK wants done.
     #[inline(always)]
     fn of_lock(payload: &[u8]) -> Self {
@@ -257,7 +250,12 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    const REFUSED: Self = Self { action: Action::Refuse, table: 0, place: Place::NOWHERE };
+    const REFUSED: Self = Self::of_no_bucket(Action::Refuse);
+
+    /// About no bucket.
+    const fn of_no_bucket(action: Action) -> Self {
+        Self { action, table: 0, place: Place::NOWHERE }
+    }
 }
 
 impl Handler for Participant {
@@ -270,8 +268,8 @@ impl Handler for Participant {
             request::LOCK => (Action::of_lock(payload), self.key_target(payload)),
             request::VALIDATE => (Action::Validate, self.bucket_target(payload)),
             request::VALIDATE_MANY => (Action::ValidateMany, self.partition_target(payload)),
-            request::LOG => (Action::Log, Some(Place::NOWHERE)),
-            request::LOG_PART => (Action::LogPart, Some(Place::NOWHERE)),
+            request::LOG => return Prepared::of_no_bucket(Action::Log),
+            request::LOG_PART => return Prepared::of_no_bucket(Action::LogPart),
             request::BACKUP => (Action::Backup, self.unit_target(payload)),
             request::PRIMARY => (Action::Primary, self.unit_target(payload)),
             request::UNLOCK => (Action::Unlock, self.unlock_target(payload)),

@@ -1,7 +1,7 @@
 //! READ: version and value of a key, from its primary.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::Read;
+use gannet_storage::{Read, RowKey};
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{KeyRequest, RESPONSE_BYTES_MAX, Status, VERSION_BYTES};
@@ -15,10 +15,10 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let (table, place) = (self.table(prepared.table), prepared.place);
-        let KeyRequest { key, owner, .. } = Self::said(payload);
         if table.layout().is_heap {
             return self.read_row(prepared, payload, response);
         }
+        let (KeyRequest { key, owner, .. }, _) = Self::said(payload);
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
@@ -40,8 +40,9 @@ impl Participant {
         }
         let mut value = std::mem::take(&mut self.value);
         value.clear();
-        let (table, owner) = (self.table(prepared.table), Self::said(payload).owner);
-        let read = table.read_row(prepared.place, Self::row_key(payload), owner, &mut value);
+        let (KeyRequest { key: hash, owner, .. }, key) = Self::said(payload);
+        let (table, key) = (self.table(prepared.table), RowKey::with_hash(hash, key));
+        let read = table.read_row(prepared.place, key, owner, &mut value);
         let (status, version) = read_status(read);
         let bytes = VERSION_BYTES + value.len();
         response.push_with(bytes, |out| {

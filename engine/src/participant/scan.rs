@@ -6,7 +6,7 @@ use gannet_rpc::ResponseWriter;
 use gannet_storage::{LeafVersion, Scanned};
 
 use crate::participant::Participant;
-use crate::request::{KeyRequest, RESPONSE_BYTES_MAX, Status};
+use crate::request::{RESPONSE_BYTES_MAX, Status};
 use crate::scan_page::decode_shape;
 
 /// Bytes of rows in one answer, unless the first row alone is longer.
@@ -18,9 +18,7 @@ impl Participant {
         if response.bytes() > RESPONSE_BYTES_MAX {
             return response.push(Status::Postponed as u16);
         }
-        let Some((request, bounds)) = KeyRequest::decode(payload) else {
-            return self.refuse(response);
-        };
+        let (request, bounds) = Self::said(payload);
         let Some((bounds, direction)) = decode_shape(request.key, bounds) else {
             return self.refuse(response);
         };
@@ -57,7 +55,7 @@ impl Participant {
     }
 
     pub(super) fn validate_leaf(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let request = Self::said(payload);
+        let (request, _) = Self::said(payload);
         let seen = LeafVersion { leaf: request.bucket, counter: request.key };
         let is_unchanged = self.table(request.table).is_leaf_unchanged(request.detail, seen);
         let status = if is_unchanged { Status::Done } else { Status::Changed };

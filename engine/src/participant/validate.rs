@@ -14,7 +14,7 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let KeyRequest { key: version, owner, .. } = Self::said(payload);
+        let (KeyRequest { key: version, owner, .. }, _) = Self::said(payload);
         let status = match self.table(prepared.table).validate(prepared.place, version, owner) {
             Validation::Unchanged => Status::Done,
             Validation::Changed => Status::Changed,
@@ -25,9 +25,8 @@ impl Participant {
 
     /// Table and partition are here: `prepare` looked.
     pub(super) fn validate_many(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let request = KeyRequest::decode(payload);
-        let buckets = request.and_then(|(request, rest)| Some((request, bucket_versions(rest)?)));
-        let Some((request, buckets)) = buckets else { return self.refuse(response) };
+        let (request, buckets) = Self::said(payload);
+        let Some(buckets) = bucket_versions(buckets) else { return self.refuse(response) };
         let table = self.table(request.table);
         let status = validated(table, request.detail, buckets, request.owner);
         if status == Status::Refused {

@@ -38,7 +38,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Fills a batch with as many rows as fit, and asks for those of this node; returns the first row that has to wait.
+    /// Fills a batch with as many rows as fit, and lets the worker ask for those of this node; returns the first row that has to
+    /// wait.
     fn send_rows(&mut self) -> usize {
         let Self { node, rows, values, round, message, executed, owner, ahead, .. } = self;
         let mut batch = round.batch();

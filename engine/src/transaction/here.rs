@@ -28,12 +28,10 @@ impl Transaction<'_> {
     #[inline]
     pub(super) fn look_ahead_to_backups(&self) {
         let rows = self.held.iter().map(|group| &self.rows[group.row as usize]);
-        let mut ahead = self.ahead.borrow_mut();
-        for row in rows.filter(|row| row.primary != self.node.id()).take(PREFETCHED_MAX) {
-            if let Some(place) = self.node.table(row.table).and_then(|table| table.place(row.key)) {
-                ahead.push((row.table, place));
-            }
-        }
+        let of_others = rows.filter(|row| row.primary != self.node.id());
+        let held_here = of_others
+            .filter_map(|row| Some((row.table, self.node.table(row.table)?.place(row.key)?)));
+        self.ahead.borrow_mut().extend(held_here.take(PREFETCHED_MAX));
     }
 
     /// Reads a row of a heap table, if its primary is this node and nobody holds it.
