@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Cluster ── nodes of one process, one OS thread per worker number
-//!   └─ Worker ── poll(): packets, coroutines, submitted jobs, requests
+//!   └─ Worker ── poll(): packets, coroutines, requests, submitted jobs
 //!        ├─ Participant ── runs requests of coordinators: participant/{read,lock,...}.rs
 //!        └─ Coordinator ── in each coroutine; Transaction: transaction/{execute,...}.rs
 //! ```

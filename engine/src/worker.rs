@@ -1,12 +1,12 @@
 //! A worker: one endpoint, its participant, and c coroutines, advanced by `poll`.
 //!
 //! ```text
-//! poll(now):  receive packets, and ask for the headers of the buckets that their requests are about
-//!             resume every coroutine whose turn it is, whose batch is answered, or whose time has come
-//!             give submitted jobs to idle coroutines
-//!             ask for the headers of this node's buckets that coroutines look at when they go on
-//!             ask for the requests' slots, and run them
-//!             ask for the coroutines' slots
+//! poll(now):  ask for the slots of this node's rows that coroutines look at when they go on
+//!             receive packets, and ask for the headers of the buckets that their requests are about
+//!             resume every coroutine whose turn it is, or whose batch is answered
+//!             ask for the requests' slots, and run them; resume whose batch this answers
+//!             resume every coroutine whose time has come, and give submitted jobs to idle ones
+//!             ask for the headers of this node's rows that coroutines look at when they go on
 //!             one doorbell for all batches and responses; retransmit what was lost
 //! ```
 //! So a bucket arrives while something else is done. What many ask for is asked for together: a prefetch that misses the TLB
@@ -154,6 +154,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// One step; returns whether there was anything to do.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
+        self.participant.prefetch_slots(&mut self.ahead.borrow_mut());
         std::mem::swap(&mut self.next_turn, &mut self.this_turn);
         let accepted = self.endpoint.accept(&self.participant, &mut self.incoming, now_ns);
         let mut progressed = accepted;
@@ -161,9 +162,10 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             self.resume(coroutine, now_ns);
             progressed = true;
         }
-        while let Some(coroutine) = self.endpoint.take_ready() {
-            self.resume(coroutine, now_ns);
-            progressed = true;
+        self.resume_ready(now_ns);
+        if accepted {
+            self.endpoint.run(&mut self.participant, &self.incoming);
+            self.resume_ready(now_ns);
         }
         if !self.sleeping.is_empty() {
             progressed |= self.wake_sleepers(now_ns);
@@ -172,10 +174,6 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             progressed |= self.start_jobs(now_ns);
         }
         self.participant.prefetch_headers(&self.ahead.borrow());
-        if accepted {
-            self.endpoint.run(&mut self.participant, &self.incoming);
-        }
-        self.participant.prefetch_slots(&mut self.ahead.borrow_mut());
         self.endpoint.ring_doorbell();
         self.endpoint.retransmit(now_ns);
         progressed
@@ -237,6 +235,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             let slot = &mut self.slots[usize::from(coroutine)];
             slot.control.closing.set(true);
             slot.coroutine.resume();
+        }
+    }
+
+    /// Resumes the coroutines whose batches are answered.
+    #[inline(always)]
+    fn resume_ready(&mut self, now_ns: u64) {
+        while let Some(coroutine) = self.endpoint.take_ready() {
+            self.resume(coroutine, now_ns);
         }
     }
 

@@ -536,10 +536,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         unanswered.chain(credits).sum::<usize>() + self.ready.len()
     }
 
-    /// Whether there is something to do at once, packets apart.
+    /// Whether [`Self::accept`] would find something to do at once, packets apart.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.local.is_empty() || !self.ready.is_empty()
+        !self.local.is_empty()
     }
 
     /// When [`Self::retransmit`] has something to look at, if any request may be unanswered.
