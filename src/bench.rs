@@ -26,6 +26,7 @@ use gannet_frontend::ServerAddress;
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
+use crate::output::unless_left;
 use crate::units::{parse_bytes, parse_duration};
 use embedded::Embedded;
 use rpc::RpcArguments;
@@ -429,7 +430,7 @@ impl Common {
                 Format::Json => report.to_json() + "\n",
             };
             let written = write.write_all(text.as_bytes()).and_then(|()| write.flush());
-            written.map_err(|source| output_error(&path, source))?;
+            unless_left(written).map_err(|source| output_error(&path, source))?;
         }
         Ok(report.verify.passed)
     }

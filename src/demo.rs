@@ -18,6 +18,7 @@ use gannet_frontend::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::signal::unix::SignalKind;
 
 use crate::processes::{Folder, TransportName, free_addresses};
 use crate::units::parse_bytes;
@@ -64,7 +65,7 @@ pub(crate) enum CommandError {
 
 /// Starts the nodes, runs the shell, and stops the nodes; whether all statements succeeded.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
-    let folder = Folder::new()?;
+    let folder = Folder::new(&[SignalKind::terminate(), SignalKind::hangup()])?;
     let key = folder.write_key()?;
     let (count, threads) = (usize::from(arguments.nodes), usize::from(arguments.threads));
     let addresses = free_addresses(count, threads);
@@ -136,7 +137,7 @@ impl Node {
         if let Some(replicas) = arguments.replicas {
             command.args(["--replicas", &replicas.to_string()]);
         }
-        Ok(Self { number, child: command.spawn()?, log })
+        Ok(Self { number, child: folder.spawn(&mut command)?, log })
     }
 
     /// Waits until it listens; where clients connect.

@@ -85,7 +85,7 @@
 //! - A closure may run several times: effects outside the transaction belong after its outcome.
 //! - It gives up by returning an error, and leaves [`Transaction::commit`] and
 //!   [`Transaction::abort`] alone: those are for jobs that [`Cluster::spawn`] runs, which begin
-//!   transactions themselves.
+//!   transactions themselves. A commit in a closure is refused, and so is then its transaction.
 //! - It may see rows that do not belong together; such a run never commits, and its errors and
 //!   panics are not reported but retried.
 //! - It runs on a coroutine with a stack of 256 KiB, whose overflow ends the process. The thread
@@ -119,7 +119,7 @@ pub use gannet_engine::{
     Abort, Change, Client, ClientError, ClientOptions, Clients, Cluster, ClusterError, ClusterKey,
     ClusterKeyError, ClusterOptions, Completion, Configuration, Coordinator, Deferred, Direction,
     Driver, Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue, Loader,
-    LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, Outcome,
-    Page, Place, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics, StorageError,
-    TableId, ThreadHost, Topology, Transaction, Transport, block_on,
+    LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, OnFailure,
+    Outcome, Page, Place, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics,
+    StorageError, TableId, ThreadHost, Topology, Transaction, Transport, block_on,
 };

@@ -4,8 +4,10 @@
 mod bench;
 mod connection;
 mod demo;
+mod log;
 #[cfg(feature = "mutants")]
 mod mutant;
+mod output;
 mod processes;
 mod serve;
 mod simulate;

@@ -1,14 +1,21 @@
 //! What the processes of a cluster on this host need: free addresses, a key that they share, and a transport.
 
 use std::fs::{self, OpenOptions};
+use std::future::poll_fn;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use clap::ValueEnum;
 use gannet_engine::Transport;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::Deserialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Where free ports are looked for: above those of services, below those that the system gives out.
 const FIRST_PORT: u16 = 10_000;
@@ -38,24 +45,48 @@ impl From<TransportName> for Transport {
     }
 }
 
-/// A folder for what the processes need, removed at the end.
-pub(crate) struct Folder(PathBuf);
+/// A folder for what the processes need, removed at the end, which a signal may bring.
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// The processes that were started; at a signal they are told to end.
+    started: Arc<Mutex<Vec<Pid>>>,
+}
 
 impl Folder {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A folder that one of these signals removes before it ends this process.
+    pub(crate) fn new(ended_by: &[SignalKind]) -> io::Result<Self> {
         let number = getrandom::u64()?;
         let path = std::env::temp_dir().join(format!("gannet-{number:016x}"));
-        fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        let started = Arc::default();
+        let folder = Self { path, started };
+        let (path, started) = (folder.path.clone(), Arc::clone(&folder.started));
+        on_signal(ended_by, move || {
+            for process in started.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                // It may have ended by itself.
+                let _ = kill(*process, Signal::SIGTERM);
+            }
+            // What is left is in the folder for temporary files.
+            let _ = fs::remove_dir_all(&path);
+        })?;
+        fs::DirBuilder::new().mode(0o700).create(&folder.path)?;
+        Ok(folder)
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+
+    /// Starts a process that ends when a signal ends this one.
+    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command.spawn()?;
+        started.extend(i32::try_from(child.id()).ok().map(Pid::from_raw));
+        Ok(child)
     }
 
     /// A file with a key that nobody else has.
     pub(crate) fn write_key(&self) -> io::Result<PathBuf> {
-        let path = self.0.join("cluster.key");
+        let path = self.path.join("cluster.key");
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -68,8 +99,28 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         // What is left is in the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+/// From now on one of these signals lets `act` run and then ends this process, with 128 and the number of the signal.
+fn on_signal(signals: &[SignalKind], act: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let arriving = |kind: &SignalKind| Ok((kind.as_raw_value(), signal(*kind)?));
+    let mut arriving = signals.iter().map(arriving).collect::<io::Result<Vec<_>>>()?;
+    drop(entered);
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let number = runtime.block_on(poll_fn(|context| {
+            let arrived = arriving.iter_mut().find_map(|(number, signal)| {
+                signal.poll_recv(context).is_ready().then_some(*number)
+            });
+            arrived.map_or(Poll::Pending, Poll::Ready)
+        }));
+        act();
+        std::process::exit(128 + number)
+    })?;
+    Ok(())
 }
 
 /// Addresses on the loopback of `nodes` nodes with a worker each for `threads` ports that are free, for UDP and for TCP.

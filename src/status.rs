@@ -7,19 +7,16 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use gannet_frontend::{AddressError, ServerAddress};
+use tokio_postgres::Row;
 use tokio_postgres::error::{DbError, SqlState};
-use tokio_postgres::{Client, Row};
 
 use crate::connection::{Credentials, parse_address};
+use crate::output::{OutputError, print_line};
 use crate::units::parse_duration;
 
-const NODES: &str = "SELECT node, address, state, silent_seconds, memory_bytes, memory_limit_bytes, committed, \
-    aborted, packets, retransmitted, refused, \
-    (SELECT count(*) FROM gannet_copies c WHERE c.node = n.node AND role = 'primary') AS primaries, \
-    (SELECT count(*) FROM gannet_copies c WHERE c.node = n.node) AS copies \
-    FROM gannet_nodes n ORDER BY node";
-const COPIES: &str =
-    "SELECT count(DISTINCT partition), count(*) / count(DISTINCT partition) FROM gannet_copies";
+// A cluster that has halted runs no SELECT any more.
+const NODES: &str = "SHOW gannet_nodes";
+const COPIES: &str = "SHOW gannet_copies";
 /// What is counted, and shown as a rate.
 const COUNTED: [&str; 5] = ["committed", "aborted", "packets", "retransmitted", "refused"];
 
@@ -45,6 +42,8 @@ pub(crate) enum CommandError {
     Server(#[from] tokio_postgres::Error),
     #[error("the operating system refused a thread: {0}")]
     Runtime(#[from] std::io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
 }
 
 /// What a server said, or what kept it from saying anything.
@@ -68,48 +67,51 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         let (client, connection) = config.connect(tls).await?;
         // Its error, if any, is that of the next statement too.
         tokio::spawn(async { connection.await.unwrap_or_default() });
-        let before = match client.query(NODES, &[]).await {
-            Err(error) if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) => {
-                println!("{}", error.as_db_error().map_or("halted", DbError::message));
-                return Ok(false);
-            }
-            before => before?,
-        };
+        let before = client.query(NODES, &[]).await?;
         tokio::time::sleep(interval).await;
         let after = client.query(NODES, &[]).await?;
-        print(&client, &before, &after, interval).await
+        let copies = client.query(COPIES, &[]).await?;
+        let nodes: Vec<_> = after.iter().zip(&before).collect();
+        let shown = table(&nodes, &copies, interval);
+        let halted = match client.simple_query("SELECT 1").await {
+            Err(error) if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) => {
+                Some(error.as_db_error().map_or("halted", DbError::message).to_owned())
+            }
+            answer => answer.map(|_| None)?,
+        };
+        let prospect =
+            "can take 0 failures: the cluster halts when a node ends, as there is no recovery yet";
+        print_line(format_args!("{shown}\n\n{}", halted.as_deref().unwrap_or(prospect)))?;
+        Ok(halted.is_none() && after.iter().all(|row| row.get::<_, &str>("state") == "up"))
     })
 }
 
-async fn print(
-    client: &Client,
-    before: &[Row],
-    after: &[Row],
-    interval: Duration,
-) -> Result<bool, CommandError> {
+/// The nodes, each as it is and as it was an interval earlier.
+fn table(nodes: &[(&Row, &Row)], copies: &[Row], interval: Duration) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let rates = COUNTED.map(|name| format!("{name}/s"));
     let fixed = ["node", "address", "state", "primary of", "copies", "memory"];
     table.set_header(fixed.iter().map(ToString::to_string).chain(rates));
-    for (row, earlier) in after.iter().zip(before) {
-        table.add_row(cells(row, earlier, interval));
+    for (row, earlier) in nodes {
+        table.add_row(cells(row, earlier, copies, interval));
     }
     for column in table.column_iter_mut().filter(|column| !(1..=2).contains(&column.index)) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let counts = client.query_one(COPIES, &[]).await?;
-    let (partitions, copies): (i64, i64) = (counts.get(0), counts.get(1));
-    let down = after.iter().filter(|row| row.get::<_, &str>("state") != "up").count();
-    println!("{} nodes, {partitions} partitions, {copies} copies of each\n", after.len());
-    println!("{table}\n");
-    println!(
-        "can take 0 failures: the cluster halts when a node ends, as there is no recovery yet"
-    );
-    Ok(down == 0)
+    let primaries = copies.iter().filter(|copy| is_primary(copy)).count();
+    let replicas = copies.len() / primaries.max(1);
+    format!("{} nodes, {primaries} partitions, {replicas} copies of each\n\n{table}", nodes.len())
 }
 
-fn cells(row: &Row, earlier: &Row, interval: Duration) -> Vec<String> {
+fn is_primary(copy: &Row) -> bool {
+    copy.get::<_, &str>("role") == "primary"
+}
+
+fn cells(row: &Row, earlier: &Row, copies: &[Row], interval: Duration) -> Vec<String> {
+    let node: i64 = row.get("node");
+    let copies: Vec<_> = copies.iter().filter(|copy| copy.get::<_, i64>("node") == node).collect();
+    let primaries = copies.iter().filter(|copy| is_primary(copy)).count();
     let number = |row: &Row, name: &str| row.get::<_, Option<i64>>(name);
     let mebibytes =
         |name| number(row, name).map_or("?".to_owned(), |bytes| format!("{}", bytes >> 20));
@@ -118,11 +120,11 @@ fn cells(row: &Row, earlier: &Row, interval: Duration) -> Vec<String> {
         None => row.get("state"),
     };
     let mut cells = vec![
-        row.get::<_, i64>("node").to_string(),
+        node.to_string(),
         row.get::<_, Option<String>>("address").unwrap_or_else(|| "in this process".to_owned()),
         state,
-        row.get::<_, i64>("primaries").to_string(),
-        row.get::<_, i64>("copies").to_string(),
+        primaries.to_string(),
+        copies.len().to_string(),
         format!("{} of {} MiB", mebibytes("memory_bytes"), mebibytes("memory_limit_bytes")),
     ];
     cells.extend(COUNTED.map(|name| match (number(row, name), number(earlier, name)) {

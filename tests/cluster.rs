@@ -5,10 +5,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
-use gannet::{Abort, Cluster, ClusterError, ClusterOptions, LockMode, Outcome, Place, TableId};
+use gannet::{
+    Abort, Change, Cluster, ClusterError, ClusterOptions, LockMode, LogObserver, Outcome, Place,
+    TableId,
+};
 use gannet_benchmarks::check_replicas;
+use gannet_storage::RowKey;
 
 fn open(memory_bytes: usize) -> Cluster {
     let options = ClusterOptions {
@@ -142,20 +146,42 @@ fn a_closure_that_panics_is_an_outcome_and_the_cluster_goes_on() {
 }
 
 #[test]
-fn a_closure_may_end_its_transaction_itself() {
+fn a_closure_may_abort_its_transaction_and_not_commit_it() {
     let (cluster, table) = open_with_table(1);
+    let is_refused = |abort: &Abort| matches!(abort, Abort::Usage { problem, .. } if problem.contains("return Ok"));
     let committed = cluster.run(move |tx| {
         tx.insert(table, 10, &[1; 8])?;
         tx.commit()
     });
-    assert_eq!(committed.unwrap(), Outcome::Committed(()));
+    assert!(matches!(committed.unwrap(), Outcome::Failed(abort) if is_refused(&abort)));
+    // Nor is it committed for who does not listen.
+    let committed = cluster.run(move |tx| {
+        tx.insert(table, 10, &[1; 8])?;
+        let _: Result<(), Abort> = tx.commit();
+        Ok::<_, Abort>(())
+    });
+    assert!(matches!(committed.unwrap(), Outcome::Aborted(abort) if is_refused(&abort)));
+    // One that fails afterwards with what may be retried would otherwise run, and commit, again and again.
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let failed = cluster.run(move |tx| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let row = tx.add_to_write_set(table, 0, LockMode::Update);
+        tx.execute()?;
+        let value = tx.value_mut(row)?;
+        value[0] += 1;
+        tx.commit()?;
+        Err::<(), _>(Abort::Locked)
+    });
+    assert!(matches!(failed.unwrap(), Outcome::Failed(abort) if is_refused(&abort)));
+    assert_eq!((runs.load(Ordering::SeqCst), read(&cluster, table, 0)), (1, Some(0)));
     let aborted = cluster.run(move |tx| {
         tx.insert(table, 11, &[1; 8])?;
         tx.abort();
         Ok::<_, Abort>(())
     });
     assert_eq!(aborted.unwrap(), Outcome::Aborted(Abort::Requested));
-    assert_eq!((read(&cluster, table, 10).is_some(), read(&cluster, table, 11)), (true, None));
+    assert_eq!((read(&cluster, table, 10), read(&cluster, table, 11)), (None, None));
     assert_sound(&cluster);
 }
 
@@ -310,7 +336,9 @@ fn options_out_of_range_are_refused_with_what_is_allowed() {
     assert!(refused(|options| options.partitions = 3).contains("power of two"));
     assert!(refused(|options| options.queued_jobs_max = 0).contains("1 to"));
     let huge = ClusterOptions { memory_limit_bytes: Some(1 << 60), ..ClusterOptions::default() };
-    assert!(matches!(Cluster::open(huge).err(), Some(ClusterError::Storage(_))));
+    let error = Cluster::open(huge).err().expect("no host has so much memory");
+    assert!(matches!(error, ClusterError::Memory { .. }), "{error}");
+    assert!(error.to_string().contains("for 3 nodes of one host is too much"), "{error}");
 }
 
 #[test]
@@ -439,4 +467,139 @@ fn many_threads_and_futures_share_a_cluster() {
     let sum: u64 = (0..10).filter_map(|key| read(&cluster, table, key)).sum();
     assert_eq!(sum, 45 + 800);
     assert_sound(&cluster);
+}
+
+/// Numbers from `first` on whose rows lie in one bucket of the table.
+fn keys_of_one_bucket(cluster: &Cluster, table: TableId, first: u64) -> impl Iterator<Item = u64> {
+    let table = cluster.nodes()[0].table(table.number()).unwrap();
+    let bucket_of = |key| {
+        let location = table.locate(key);
+        (location.partition, location.bucket)
+    };
+    let bucket = bucket_of(first);
+    (first..).filter(move |&key| bucket_of(key) == bucket)
+}
+
+/// Inserts rows of eight bytes, all in one transaction.
+fn insert_all(cluster: &Cluster, table: TableId, keys: Vec<u64>) -> Outcome<(), Abort> {
+    let outcome = cluster.run(move |tx| {
+        let insert = |key: &u64| tx.add_to_write_set(table, *key, LockMode::Insert);
+        let rows: Vec<_> = keys.iter().map(insert).collect();
+        tx.execute()?;
+        rows.into_iter().try_for_each(|row| tx.put(row, &[7; 8]))
+    });
+    outcome.unwrap()
+}
+
+#[test]
+fn a_transaction_inserts_more_rows_into_a_bucket_than_a_byte_counts() {
+    let (cluster, table) = open_with_table(0);
+    let keys: Vec<_> = keys_of_one_bucket(&cluster, table, 0).take(700).collect();
+    // What is reserved ends with an abort, and is counted anew.
+    let kept = keys.clone();
+    let aborted = cluster.run(move |tx| {
+        for &key in &kept[..600] {
+            tx.add_to_write_set(table, key, LockMode::Insert);
+        }
+        tx.execute()?;
+        Err::<(), _>(Abort::Requested)
+    });
+    assert_eq!(aborted.unwrap(), Outcome::Failed(Abort::Requested));
+    assert_sound(&cluster);
+    for some in [&keys[..255], &keys[255..511], &keys[511..]] {
+        assert_eq!(insert_all(&cluster, table, some.to_vec()), Outcome::Committed(()));
+    }
+    assert!(keys.iter().all(|&key| read(&cluster, table, key) == Some(0x0707_0707_0707_0707)));
+    assert_sound(&cluster);
+}
+
+/// Two keys of 16 bytes with the same hash, by what XXH3 makes of so many bytes: it changes both halves by words of its secret,
+/// and adds the first, its bytes reversed, to the second and to their product.
+fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
+    let key = |halves: [u64; 2]| {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&(halves[0] ^ 0x6782737bea4239b9).to_le_bytes());
+        key[8..].copy_from_slice(&(halves[1] ^ 0xaf56bc3b0996523a).to_le_bytes());
+        key
+    };
+    [key([0, word]), key([word.swap_bytes(), 0])]
+}
+
+#[test]
+fn two_keys_with_one_hash_are_two_rows_of_a_transaction() {
+    let cluster = open(16 << 20);
+    let table = cluster.create_ordered_table("t", 100).unwrap();
+    let [a, b] = keys_with_one_hash(29);
+    assert_ne!(a, b);
+    assert_eq!(RowKey::new(&a).hash(), RowKey::new(&b).hash());
+    let write = |changes: [Change<'static>; 2]| {
+        let outcome = cluster.run(move |tx| {
+            tx.add_row_to_write_set(table, &a, changes[0]);
+            tx.add_row_to_write_set(table, &b, changes[1]);
+            tx.execute()
+        });
+        assert_eq!(outcome.unwrap(), Outcome::Committed(()));
+        assert_sound(&cluster);
+        let values = cluster.run(move |tx| {
+            let rows = [&a, &b].map(|key| tx.add_row_to_read_set(table, key));
+            tx.execute()?;
+            Ok::<_, Abort>(rows.map(|row| tx.value(row).map(<[u8]>::to_vec)))
+        });
+        values.unwrap().committed()
+    };
+    let (short, long) = (&[1; 5][..], &[2; 900][..]);
+    let inserted = write([Change::Insert(short), Change::Insert(long)]);
+    assert_eq!(inserted, [Some(short.to_vec()), Some(long.to_vec())]);
+    let swapped = write([Change::Update(long), Change::Update(short)]);
+    assert_eq!(swapped, [Some(long.to_vec()), Some(short.to_vec())]);
+    assert_eq!(write([Change::Delete, Change::Update(long)]), [None, Some(long.to_vec())]);
+    // A key that is there twice is refused as before.
+    let twice = cluster.run(move |tx| {
+        tx.add_row_to_write_set(table, &b, Change::Update(&[]));
+        tx.add_row_to_write_set(table, &b, Change::Delete);
+        Ok::<_, Abort>(())
+    });
+    assert!(matches!(twice.unwrap(), Outcome::Aborted(Abort::Usage { .. })));
+    assert_sound(&cluster);
+}
+
+/// Panics when it is told to, as only a bug would.
+#[derive(Default)]
+struct Faulty(AtomicBool);
+
+impl LogObserver for Faulty {
+    fn stored(&self, _record: &[u8]) {
+        assert!(!self.0.load(Ordering::Relaxed), "a planted bug");
+    }
+}
+
+#[test]
+fn a_cluster_whose_worker_dies_halts_and_says_why() {
+    for replicas in [1, 3] {
+        let (faulty, told) = (Arc::new(Faulty::default()), Arc::new(Mutex::new(Vec::new())));
+        let tell = Arc::clone(&told);
+        let cluster = Cluster::open(ClusterOptions {
+            threads: 2,
+            replicas,
+            memory_limit_bytes: Some(16 << 20),
+            log_observer: Some(Arc::clone(&faulty) as Arc<dyn LogObserver>),
+            on_failure: Some(Arc::new(move |why| tell.lock().unwrap().push(why.to_owned()))),
+            ..ClusterOptions::default()
+        });
+        let cluster = cluster.unwrap();
+        let table = cluster.create_table("t", 8, 100).unwrap();
+        let insert = |key| cluster.run(move |tx| tx.insert(table, key, &[1; 8]));
+        assert_eq!(insert(1).unwrap(), Outcome::Committed(()));
+        assert_eq!(cluster.halted(), None);
+        faulty.0.store(true, Ordering::Relaxed);
+        // What is under way, and everything later, ends with the reason; and so does what waits for another worker.
+        for key in 2..20 {
+            let error = insert(key).unwrap_err();
+            assert!(error.to_string().contains("a planted bug"), "{error}");
+        }
+        assert!(cluster.halted().unwrap().contains("a planted bug"));
+        drop(cluster);
+        let told = told.lock().unwrap();
+        assert!(matches!(&told[..], [why] if why.contains("a planted bug")), "{told:?}");
+    }
 }

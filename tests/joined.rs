@@ -2,14 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use gannet::{
-    Abort, Cluster, ClusterError, ClusterKey, ClusterOptions, JoinError, Membership, Outcome,
-    RdmaPort, Transport,
+    Abort, Change, Cluster, ClusterError, ClusterKey, ClusterOptions, JoinError, LockMode,
+    Membership, Outcome, RdmaPort, TableId, Transport,
 };
+use gannet_storage::BucketSnapshot;
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const NODES: usize = 2;
 
@@ -99,4 +103,131 @@ fn who_waited_in_vain_can_join_later() {
         // Who is first to look does not end before the other has.
         cluster.meet("the end", String::new()).unwrap();
     });
+}
+
+/// Nodes of the cluster that is filled, with two copies of each row, and the memory limit of each.
+const LIMITS: [usize; 5] = [6 << 20, 3 << 20, 1 << 20, 4 << 20, 2 << 20];
+/// Changes of each node.
+const CHANGES: usize = 6_000;
+
+/// The rows of a partition of a table: by bucket its version, and hashes with keys and values.
+type Copied = Vec<(u64, Vec<(u64, Vec<u8>)>)>;
+
+/// What a node does to rows of its own until many changes were refused: how many were, and how many not.
+fn fill(node: usize, cluster: &Cluster, (rows, numbers): (TableId, TableId)) -> (usize, usize) {
+    let mut random = SmallRng::seed_from_u64(node as u64);
+    let mut here: BTreeSet<(bool, u64)> = BTreeSet::new();
+    let (mut refused, mut done) = (0, 0);
+    for change in 0..CHANGES {
+        // Mostly filling, then mostly emptying, and again.
+        let is_filling = change / 1_500 % 2 == 0;
+        let key = (random.random_bool(0.5), random.random_range(0..3_000) * 5 + node as u64);
+        let is_there = here.contains(&key);
+        if !is_there && !is_filling && random.random_bool(0.8) {
+            continue;
+        }
+        let deletes = is_there && random.random_bool(if is_filling { 0.2 } else { 0.8 });
+        // A size of which there were few before, now and then.
+        let sizes = [8, 40, 200, 1_000, 3_000];
+        let value = vec![1; sizes[(change / 700 + random.random_range(0..2)) % sizes.len()]];
+        let outcome = cluster.run(move |tx| {
+            if key.0 {
+                let change = match (is_there, deletes) {
+                    (false, _) => Change::Insert(&value),
+                    (true, false) => Change::Update(&value),
+                    (true, true) => Change::Delete,
+                };
+                tx.add_row_to_write_set(rows, &key.1.to_be_bytes(), change);
+                return tx.execute();
+            }
+            match (is_there, deletes) {
+                (false, _) => tx.insert(numbers, key.1, &[1; 300]),
+                (true, true) => {
+                    tx.add_to_write_set(numbers, key.1, LockMode::Delete);
+                    tx.execute()
+                }
+                (true, false) => Ok(()),
+            }
+        });
+        match outcome.unwrap() {
+            Outcome::Committed(()) if deletes => assert!(here.remove(&key)),
+            Outcome::Committed(()) => {
+                here.insert(key);
+                done += 1;
+            }
+            Outcome::Failed(Abort::TableFull { .. }) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    (refused, done)
+}
+
+/// The copies that a node has of both tables.
+fn copies(cluster: &Cluster, tables: [TableId; 2]) -> BTreeMap<(u16, u16), Copied> {
+    let (mut copies, mut snapshot) = (BTreeMap::new(), BucketSnapshot::default());
+    let node = &cluster.nodes()[0];
+    for table in tables.map(|id| node.table(id.number()).unwrap()) {
+        let number = u16::from(table.is_ordered());
+        let partitions = 0..16_u16;
+        let is_here = |p: &u16| cluster.configuration().copies(*p).contains(&node.id());
+        for partition in partitions.filter(is_here) {
+            let buckets = (0..table.layout().buckets).map(|bucket| {
+                table.snapshot(partition, bucket, &mut snapshot);
+                let rows = snapshot.rows().map(|(key, value)| (key, value.to_vec()));
+                (snapshot.version, rows.collect())
+            });
+            copies.insert((number, partition), buckets.collect());
+        }
+    }
+    copies
+}
+
+#[test]
+fn nodes_of_unequal_limits_are_filled_to_the_brim_and_no_copy_runs_out() {
+    let addresses: Vec<_> = LIMITS.iter().map(|_| free_address()).collect();
+    let first = Membership { addresses, ..memberships(Transport::Memory).remove(0) };
+    let all: Mutex<Vec<BTreeMap<(u16, u16), Copied>>> = Mutex::default();
+    let totals = Mutex::new((0, 0));
+    std::thread::scope(|scope| {
+        for (node, limit) in LIMITS.into_iter().enumerate() {
+            let (all, totals) = (&all, &totals);
+            let membership = Membership { node, ..first.clone() };
+            scope.spawn(move || {
+                let options = ClusterOptions {
+                    nodes: LIMITS.len(),
+                    replicas: 2,
+                    threads: 1,
+                    coroutines: 4,
+                    memory_limit_bytes: Some(limit),
+                    ..ClusterOptions::default()
+                };
+                let cluster = Cluster::join(options, &membership).unwrap();
+                let rows = cluster.create_ordered_table("rows", 1).unwrap();
+                let numbers = cluster.create_table("numbers", 300, 1);
+                // The largest of all nodes would hold it, and the smallest does not.
+                assert!(cluster.create_table("huge", 300, 10_000).is_err());
+                let numbers = numbers.unwrap();
+                let (refused, done) = fill(node, &cluster, (rows, numbers));
+                cluster.meet("filled", String::new()).unwrap();
+                assert!(cluster.nodes()[0].used_bytes() <= limit);
+                assert_eq!(cluster.nodes()[0].gaps(), 0);
+                all.lock().unwrap().push(copies(&cluster, [rows, numbers]));
+                let mut totals = totals.lock().unwrap();
+                *totals = (totals.0 + refused, totals.1 + done);
+                drop(totals);
+                cluster.meet("compared", String::new()).unwrap();
+            });
+        }
+    });
+    let (refused, done) = totals.into_inner().unwrap();
+    assert!(refused > 500 && done > 3_000, "{refused} refused, {done} done");
+    let mut seen: BTreeMap<(u16, u16), Vec<Copied>> = BTreeMap::new();
+    for (place, copied) in all.into_inner().unwrap().into_iter().flatten() {
+        seen.entry(place).or_default().push(copied);
+    }
+    assert_eq!(seen.len(), 32);
+    for (place, copies) in seen {
+        assert_eq!(copies.len(), 2);
+        assert!(copies[0] == copies[1], "the copies of {place:?} differ");
+    }
 }

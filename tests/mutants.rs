@@ -10,7 +10,8 @@
 //! | `INSERT_CALL_FORWARDING`'s read of the facility | `tatp`: call forwardings without facility |
 //! | C2, C5, units, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
 //! | C3, C4, C6, C8, the version rule of units | `tests/flush.rs` |
-//! | the sequence check of a torn read, both fences | `storage/tests/`, loom in `storage` |
+//! | C9, no copy refuses what is decided | `tests/server/failure.rs`: the process ends |
+//! | the sequence check of a torn read, the fences, what bounds a walk through freed cells | `storage/tests/`, loom in `storage` |
 //!
 //! C7, what a coordinator does that is told of a new epoch, needs membership changes: it is a rule of
 //! the model alone, `engine/tests/model.rs`.

@@ -282,3 +282,23 @@ fn the_shell_works_on_a_server_too() {
     server.kill().unwrap();
     server.wait().unwrap();
 }
+
+/// What is typed at a terminal: prompts, and commands within a statement.
+#[test]
+fn people_are_understood_within_a_statement() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shell_terminal.py");
+    let home = folder("shell-terminal");
+    let run = Command::new("python3")
+        .args([script, env!("CARGO_BIN_EXE_gannet")])
+        .env("HOME", &home)
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}{}", String::from_utf8_lossy(&run.stdout), errors(&run));
+    let history = std::fs::read_to_string(home.join(".gannet_history")).unwrap();
+    assert!(history.contains("SELECT\\n6 * 7;"), "{history}");
+}
+
+#[test]
+fn databases_are_listed() {
+    assert_eq!(output(&[], "\\l\n.databases\n"), "gannet\tgannet\tUTF8\n".repeat(2));
+}

@@ -59,9 +59,11 @@ impl From<Abort> for Reason {
             Abort::NotFound { .. }
             | Abort::Exists { .. }
             | Abort::TooLarge { .. }
+            | Abort::TooManyRows { .. }
             | Abort::ValueBytes { .. }
             | Abort::NoSuchTable { .. }
             | Abort::Usage { .. }
+            | Abort::GivenUp
             | Abort::Disconnected => Self::Error,
         }
     }

@@ -4,8 +4,8 @@
 //! membership changes.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam::queue::ArrayQueue;
@@ -14,6 +14,7 @@ use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, Tabl
 
 use crate::configuration::Configuration;
 use crate::driver::{Port, Seat, Shared, ThreadPlace, drive};
+use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
 use crate::loader::Loader;
 use crate::members::{JoinError, Members};
@@ -41,6 +42,9 @@ pub enum Topology {
     ThreadPerWorker,
 }
 
+/// What is told why a worker has died.
+pub type OnFailure = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// How a cluster is opened. The default is three nodes with three copies on all cores.
 #[derive(Clone)]
 pub struct ClusterOptions {
@@ -54,7 +58,8 @@ pub struct ClusterOptions {
     pub coroutines: usize,
     /// Partitions of the key space, a power of two.
     pub partitions: usize,
-    /// Table memory of each node in bytes; a share of the memory that is free if not given.
+    /// Table memory of each node in bytes; a share of the memory that is free if not given. Nodes that join a cluster may have
+    /// different limits: a partition then takes no more than the smallest share of a node that holds it.
     pub memory_limit_bytes: Option<usize>,
     /// Jobs that wait for each worker before [`ClusterError::Busy`].
     pub queued_jobs_max: usize,
@@ -69,6 +74,8 @@ pub struct ClusterOptions {
     pub seed: u64,
     /// Sees every commit record that is stored on any node.
     pub log_observer: Option<Arc<dyn LogObserver>>,
+    /// Told why when a worker of this process has died of a bug, on that worker's thread. The cluster has halted then.
+    pub on_failure: Option<OnFailure>,
 }
 
 impl Default for ClusterOptions {
@@ -86,6 +93,7 @@ impl Default for ClusterOptions {
             host: None,
             seed: 1,
             log_observer: None,
+            on_failure: None,
         }
     }
 }
@@ -102,6 +110,18 @@ pub enum ClusterError {
         value: usize,
         /// What is possible.
         allowed: String,
+    },
+    /// The nodes of this host would have more table memory than there is.
+    #[error(
+        "table memory of {} MiB for {} is too much: {host}; set less",
+        .limits.iter().fold(0_usize, |sum, limit| sum.saturating_add(*limit)) >> 20,
+        if .limits.len() == 1 { "a node".to_owned() } else { format!("{} nodes of one host", .limits.len()) }
+    )]
+    Memory {
+        /// By node of this host: what it was to have, in bytes.
+        limits: Vec<usize>,
+        /// How much there is, and who says so.
+        host: String,
     },
     /// A table could not be created or loaded.
     #[error(transparent)]
@@ -179,7 +199,7 @@ pub struct Cluster {
     pub(crate) members: Option<Members>,
     /// Whose turn it is to get a job that may go to several workers.
     pub(crate) next_place: AtomicUsize,
-    creating_table: std::sync::Mutex<()>,
+    creating_table: Mutex<()>,
 }
 
 impl Cluster {
@@ -201,28 +221,28 @@ impl Cluster {
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
         let configuration = configuration(&options)?;
         let nodes = options.nodes;
-        Self::with_nodes(options, configuration, 0..nodes, nodes)
+        let limits = vec![memory_limit_bytes(&options, nodes); nodes];
+        check_memory(&limits)?;
+        Self::with_nodes(options, configuration, 0..nodes, &limits)
     }
 
-    /// The part of a cluster that this process has, its workers not driven yet. So many nodes divide the host's memory.
+    /// The part of a cluster that this process has, its workers not driven yet; with the memory limits of all its nodes.
     pub(crate) fn with_nodes(
         options: ClusterOptions,
         configuration: Configuration,
         here: Range<usize>,
-        nodes_of_host: usize,
+        limit_bytes: &[usize],
     ) -> Result<Self, ClusterError> {
         let configuration = Arc::new(configuration);
-        let limit = options.memory_limit_bytes.unwrap_or_else(|| {
-            let free = free_memory_bytes().unwrap_or(MEMORY_BYTES_UNKNOWN);
-            free / 100 * MEMORY_PERCENT / nodes_of_host.max(1)
-        });
         let first_node = here.start;
         let new_node = |id| {
             let id = u16::try_from(id).expect("checked");
-            Ok(Arc::new(Node::new(id, Arc::clone(&configuration), limit)?))
+            Ok(Arc::new(Node::new(id, Arc::clone(&configuration), limit_bytes)?))
         };
         let nodes = here.map(new_node).collect::<Result<Vec<_>, StorageError>>()?;
         let workers = nodes.len() * options.threads;
+        let told = options.on_failure.clone();
+        let tell = told.map(|told| Box::new(move |reason: &str| told(reason)) as Box<_>);
         let jobs: Vec<_> =
             (0..workers).map(|_| Arc::new(ArrayQueue::new(options.queued_jobs_max))).collect();
         Ok(Self {
@@ -237,11 +257,13 @@ impl Cluster {
             shared: Arc::new(Shared {
                 closing: AtomicBool::new(false),
                 halted: AtomicBool::new(false),
+                failure: OnceLock::new(),
+                on_failure: Mutex::new(tell.into_iter().collect()),
                 busy_threads: AtomicUsize::new(0),
                 busy_poll: options.busy_poll,
             }),
             next_place: AtomicUsize::new(0),
-            creating_table: std::sync::Mutex::new(()),
+            creating_table: Mutex::new(()),
             options,
         })
     }
@@ -272,7 +294,7 @@ impl Cluster {
         self.start(seats.into_iter().zip(parkings).collect(), first_core, host)
     }
 
-    /// Starts a thread for each list of seats, each on a core of its own from the first one on, if there is one and no host.
+    /// Starts a thread for each list of seats, each on a core from the first one on, if there is one and no host.
     pub(crate) fn start<P: Port>(
         &mut self,
         threads: Vec<(Vec<(Seat, P)>, Parking)>,
@@ -281,9 +303,13 @@ impl Cluster {
     ) -> Result<(), ClusterError> {
         let count = threads.len();
         self.shared.busy_threads.store(count, Ordering::Release);
+        let wakers = self.wakers.clone();
+        let mut on_failure = self.shared.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        on_failure.insert(0, Box::new(move |_| wakers.iter().for_each(Waker::wake)));
+        drop(on_failure);
         for (number, (seats, parking)) in threads.into_iter().enumerate() {
             let shared = Arc::clone(&self.shared);
-            let core = first_core.map(|first| first + number);
+            let core = first_core.map(|first| (first + number) % cores());
             let place = ThreadPlace { number, core, host: host.clone() };
             let thread = std::thread::Builder::new()
                 .name(format!("gannet-{number}"))
@@ -342,6 +368,12 @@ impl Cluster {
     #[must_use]
     pub fn node(&self, number: usize) -> Option<&Arc<Node>> {
         self.nodes.get(number.checked_sub(self.first_node)?)
+    }
+
+    /// Bytes of data that the cluster has room for, a copy of each partition counted: the same in every process.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> usize {
+        self.nodes[0].capacity_bytes()
     }
 
     /// What a table is, as any node knows it.
@@ -408,8 +440,7 @@ impl Cluster {
 
     fn create(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
         // Nothing panics while it is held, so a poisoned lock guards nothing broken.
-        let _one_at_a_time =
-            self.creating_table.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one_at_a_time = self.creating_table.lock().unwrap_or_else(PoisonError::into_inner);
         let created = self.create_here(name, layout);
         let reason = created.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let all = self.meet(&format!("creating table {name}, {layout:?}"), reason)?;
@@ -461,7 +492,7 @@ impl Cluster {
             waker.wake();
         }
         for thread in self.threads.drain(..) {
-            // A worker that panicked has printed why; the others end all the same.
+            // A worker that panicked has halted the cluster, which says why.
             let _ = thread.join();
         }
         self.leave();
@@ -498,14 +529,26 @@ pub(crate) fn configuration(options: &ClusterOptions) -> Result<Configuration, C
     Ok(Configuration::new(CLUSTER_ID, nodes, options.replicas, partitioning))
 }
 
+/// Table memory of a node, one of so many that divide the memory of their host.
+pub(crate) fn memory_limit_bytes(options: &ClusterOptions, nodes_of_host: usize) -> usize {
+    options.memory_limit_bytes.unwrap_or_else(|| {
+        let free = HostMemory::read().map_or(MEMORY_BYTES_UNKNOWN, |host| host.free_bytes);
+        free / 100 * MEMORY_PERCENT / nodes_of_host.max(1)
+    })
+}
+
+/// Whether nodes of this host with these limits fit into its memory.
+pub(crate) fn check_memory(limits: &[usize]) -> Result<(), ClusterError> {
+    let sum = limits.iter().fold(0_usize, |sum, limit| sum.saturating_add(*limit));
+    match HostMemory::read() {
+        Some(host) if sum > host.total_bytes => {
+            Err(ClusterError::Memory { limits: limits.to_vec(), host: host.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Memory that the system could still give out.
-fn free_memory_bytes() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
 }

@@ -9,7 +9,7 @@ use std::thread::Thread;
 
 use gannet_rpc::{Clock, MonotonicClock};
 
-use crate::yielding::{NearClient, Yielding};
+use crate::waiting::{Decision, Medium, NearClient, Waiting};
 
 /// The work ended without a result: its closure panicked, or the cluster was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,11 +52,11 @@ impl Wake for Unpark {
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let _client = NearClient::new();
     let clock = MonotonicClock::new();
-    wait_for(future, |yielding| yielding.yields(clock.now_ns()))
+    wait_for(future, |waiting| waiting.idle(clock.now_ns(), true))
 }
 
-/// Runs a future; `yields` is asked, before the thread sleeps, whether it has only given up its core.
-fn wait_for<F: Future>(future: F, yields: impl Fn(&mut Yielding) -> bool) -> F::Output {
+/// Runs a future; `decide` says, whenever it is not ready, what the thread does.
+fn wait_for<F: Future>(future: F, decide: impl Fn(&mut Waiting) -> Decision) -> F::Output {
     let thread = std::thread::current();
     let unpark = Arc::new(Unpark { is_woken: AtomicBool::new(false), thread });
     let waker = Waker::from(Arc::clone(&unpark));
@@ -66,11 +66,13 @@ fn wait_for<F: Future>(future: F, yields: impl Fn(&mut Yielding) -> bool) -> F::
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        let mut yielding = Yielding::default();
+        let mut waiting = Waiting::new(Medium::Memory);
         // Acquire: what was done before the wake-up is seen.
         while !unpark.is_woken.swap(false, Ordering::Acquire) {
-            if !yields(&mut yielding) {
-                std::thread::park();
+            match decide(&mut waiting) {
+                // The worker that the thread waits for may want the same core.
+                Decision::Poll | Decision::Yield => std::thread::yield_now(),
+                Decision::Sleep => std::thread::park(),
             }
         }
     }
@@ -137,7 +139,7 @@ impl<T> Completion<T> {
     /// # Errors
     /// [`Lost`] if there will be none.
     pub fn wait(self) -> Result<T, Lost> {
-        wait_for(self, |_| false)
+        wait_for(self, |_| Decision::Sleep)
     }
 }
 

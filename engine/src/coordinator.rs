@@ -5,11 +5,14 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use gannet_rpc::{Clock, is_cancel};
 
 use crate::node::TableId;
 use crate::outcome::{Abort, Outcome};
+use crate::patience::Patience;
 use crate::transaction::Transaction;
 use crate::transaction::guard::Guard;
 
@@ -74,16 +77,16 @@ impl<'s> Coordinator<'s> {
     ///
     /// `body` may see rows that do not belong together before validation tells; an error or panic
     /// that it raises is therefore reported only if what it had read was valid, and retried if not.
-    /// It must not keep effects of its own from one run to the next.
+    /// It must not keep effects of its own from one run to the next, and cannot commit: [`Transaction::commit`] refuses in it.
     pub fn run<T, E: From<Abort>>(
         &mut self,
         mut body: impl FnMut(&mut Transaction<'s>) -> Result<T, E>,
     ) -> Outcome<T, E> {
         let (mut conflicting, mut guarded) = (0, 0);
         loop {
-            let transaction = self.begin();
+            let transaction = self.begin().leave_commit();
             let conflict = match catch_unwind(AssertUnwindSafe(|| body(transaction))) {
-                Ok(Ok(value)) => match transaction.commit() {
+                Ok(Ok(value)) => match transaction.commit_decided() {
                     Ok(()) => return Outcome::Committed(value),
                     Err(abort) if abort.is_conflict() => abort,
                     Err(abort) => return Outcome::Aborted(abort),
@@ -144,6 +147,14 @@ impl<'s> Coordinator<'s> {
         self.transaction.sleep_until(until);
     }
 
+    /// Waits for a time, in which the worker's other coroutines go on. For jobs that wait for other threads.
+    pub fn pause(&mut self, time: Duration) {
+        let wait_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let until = self.now_ns().saturating_add(wait_ns);
+        self.transaction.sleep_until(until);
+        self.turn_since_ns = None;
+    }
+
     /// Lets the worker's other coroutines go on, and its participant answer, if the job has not done so for a millisecond.
     ///
     /// For jobs that compute for long, between transactions or in one; they call it often.
@@ -154,6 +165,25 @@ impl<'s> Coordinator<'s> {
             self.transaction.sleep_until(now);
             self.turn_since_ns = None;
         }
+    }
+
+    /// Whoever waits for the job may give up before it ends.
+    pub fn let_give_up(&mut self, waiting: Arc<Patience>) {
+        self.transaction.set_waiting(Some(waiting));
+    }
+
+    /// Runs transactions whose outcome is not the job's: whoever gives up is not told of them, and they complete.
+    pub fn apart<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let waiting = self.transaction.set_waiting(None);
+        let result = work(self);
+        self.transaction.set_waiting(waiting);
+        result
+    }
+
+    /// Whether nobody waits for the job any more: then it had better end.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.transaction.is_given_up()
     }
 
     /// Keeps others from locking rows of an ordered table, until [`Self::release_guards`] or the end of the job.
@@ -180,6 +210,7 @@ impl<'s> Coordinator<'s> {
         self.transaction.abort();
         self.release_guards();
         self.transaction.settle();
+        self.transaction.set_waiting(None);
         self.turn_since_ns = None;
     }
 

@@ -19,8 +19,8 @@ use crate::worker::Worker;
 
 /// Steps between two times that a thread writes its statistics; it also does before it sleeps.
 const STEPS_PER_REPORT: u32 = 4_096;
-/// Longest sleep: a thread looks at everything at least this often.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Longest sleep: a thread looks at everything at least this often. Whoever has something for it wakes it at once.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How often a thread without jobs looks whether the others of a cluster that closes have none either, nanoseconds.
 const CLOSING_LOOK_NS: u64 = 1_000_000;
 
@@ -87,6 +87,11 @@ impl<P: Port> Crew<P> {
         self.workers.iter().all(Worker::is_idle)
     }
 
+    /// Whether a job waits for answers to its requests.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.workers.iter().any(Worker::awaits_answers)
+    }
+
     /// Polls every worker once.
     #[inline]
     pub(crate) fn step(&mut self) -> Step {
@@ -107,21 +112,28 @@ impl<P: Port> Crew<P> {
     }
 
     fn without_progress(&mut self) -> Step {
-        // Acquire: pairs with the Release where it is set.
-        if self.shared.halted.load(Ordering::Acquire) {
+        if self.is_halted() {
             return Step::Ended(End::Halted);
         }
-        // Acquire: pairs with the Release in Cluster::end_threads().
-        if self.shared.closing.load(Ordering::Acquire) && self.is_idle() {
-            if !self.counted_out {
-                self.counted_out = true;
-                self.shared.count_out();
-            }
-            if self.shared.busy_threads.load(Ordering::Acquire) == 0 {
-                return Step::Ended(End::Closed);
-            }
+        if self.can_count_out() {
+            self.counted_out = true;
+            self.shared.count_out();
+        }
+        if self.counted_out && self.shared.busy_threads.load(Ordering::Acquire) == 0 {
+            return Step::Ended(End::Closed);
         }
         Step::Idle
+    }
+
+    fn is_halted(&self) -> bool {
+        // Acquire: pairs with the Release where it is set.
+        self.shared.halted.load(Ordering::Acquire)
+    }
+
+    /// Whether the cluster closes, and this thread has finished its jobs since.
+    fn can_count_out(&self) -> bool {
+        // Acquire: pairs with the Release in Cluster::end_threads().
+        !self.counted_out && self.shared.closing.load(Ordering::Acquire) && self.is_idle()
     }
 
     fn report(&self) {
@@ -157,18 +169,60 @@ impl<P: Port> Crew<P> {
         wait.map_or(SLEEP_MAX, |wait| Duration::from_nanos(wait).min(SLEEP_MAX))
     }
 
+    /// Whether there is something to do at once, which whoever wakes the thread has left for it.
     fn has_work(&self) -> bool {
-        self.workers.iter().any(|worker| P::has_packets(worker.receiver()) || worker.has_work())
+        let is_to_end = self.is_halted() || self.can_count_out();
+        is_to_end
+            || self
+                .workers
+                .iter()
+                .any(|worker| P::has_packets(worker.receiver()) || worker.has_work())
     }
 
-    /// Ends the workers; a result without an end is that of a bug, which was printed.
+    /// Ends the workers; a result without an end is the panic of one of them.
     pub(crate) fn end(mut self, result: thread::Result<End>) {
         match result {
             Ok(End::Closed) => self.workers.iter_mut().for_each(Worker::close),
             // What the coroutines ran is dropped with them: whoever waits hears that it is lost.
             Ok(End::Halted) => {}
-            // The same, and so are jobs that wait. The other threads wait for this one no longer.
-            Err(_) => self.shared.busy_threads.store(0, Ordering::Release),
+            // The same, and so are jobs that wait: the cluster has halted before they are dropped.
+            Err(panic) => self.shared.fail(&*panic),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Cluster, ClusterOptions};
+    use gannet_rpc::MemoryFabric;
+
+    #[test]
+    fn what_comes_before_a_thread_sleeps_keeps_it_awake() {
+        type Event = fn(&Shared);
+        let halt: Event = |shared| shared.halted.store(true, Ordering::Release);
+        let close: Event = |shared| shared.closing.store(true, Ordering::Release);
+        for event in [halt, close] {
+            let options = ClusterOptions {
+                nodes: 1,
+                replicas: 1,
+                threads: 1,
+                memory_limit_bytes: Some(16 << 20),
+                ..ClusterOptions::default()
+            };
+            let cluster = Cluster::unstarted(options).unwrap();
+            let parking = Parking::new();
+            let wakers = [parking.waker()];
+            let port = MemoryFabric::new(1, 1, 1_500, 64 << 10).take(0, 0, &wakers[0], &wakers);
+            let shared = Arc::clone(&cluster.shared);
+            shared.busy_threads.store(1, Ordering::Release);
+            let seats = vec![(cluster.seat(0, 0), port)];
+            let mut crew = Crew::new(seats, parking, Arc::clone(&shared));
+            assert!(matches!(crew.step(), Step::Idle) && !crew.has_work());
+            event(&shared);
+            wakers[0].wake();
+            assert!(crew.has_work(), "it would sleep for {SLEEP_MAX:?}");
+            assert!(matches!(crew.step(), Step::Ended(_)));
         }
     }
 }

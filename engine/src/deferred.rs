@@ -19,12 +19,19 @@ use gannet_storage::Direction;
 
 use crate::coordinator::Coordinator;
 use crate::node::TableId;
+use crate::observed::Observed;
 use crate::outcome::Abort;
 use crate::rows::Rows;
 use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPage};
 
 /// Attempts to read what others are changing, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
+/// Observations that are validated at a time, between which others have their turn.
+const VALIDATED_AT_A_TIME: usize = 4 << 10;
+/// Bytes of memory that a key takes beside its own, in a set or map of keys.
+const KEY_OVERHEAD_BYTES: usize = 48;
+/// The same of a key with a value.
+const WRITE_OVERHEAD_BYTES: usize = 96;
 /// Waits of a commit for a transaction that guards what it changes, before the conflict is reported: about 100 ms.
 const GUARD_WAITS_MAX: u32 = 200;
 
@@ -64,15 +71,17 @@ struct Undo {
 /// Reads with the versions seen, and writes to be; belongs to a session, not to a coroutine.
 #[derive(Default)]
 pub struct Deferred {
-    observations: Vec<Observation>,
+    observations: Observed<Observation>,
     /// Whether the last observation was made when all others had been, so that they all hold at its
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
-    leaves: Vec<LeafObservation>,
+    leaves: Observed<LeafObservation>,
     /// Whether tables are guarded before they are scanned.
     guards_scans: bool,
     /// Keys that were read and are not there.
     absent: BTreeSet<(TableId, Vec<u8>)>,
+    /// Bytes that those take.
+    absent_bytes: usize,
     writes: BTreeMap<TableId, BTreeMap<Vec<u8>, Write>>,
     /// Writes since the first savepoint.
     undo: Option<Vec<Undo>>,
@@ -97,6 +106,12 @@ impl Deferred {
         Self { guards_scans: true, ..self }
     }
 
+    /// Gives back what [`Self::guarding`] keeps others from changing. From here on they may overtake it.
+    pub fn stop_guarding(&mut self, coordinator: &mut Coordinator<'_>) {
+        self.guards_scans = false;
+        coordinator.release_guards();
+    }
+
     /// The values of some keys, in their order, own changes included: one round trip, or none if this
     /// node is the primary of all of them.
     ///
@@ -109,11 +124,12 @@ impl Deferred {
         table: TableId,
         keys: &[Vec<u8>],
     ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
+        self.tidy(coordinator);
         let Self { observations, writes, .. } = self;
         let own = writes.get(&table).filter(|own| !own.is_empty());
         let mut found = Vec::with_capacity(keys.len());
         let mut elsewhere = Vec::new();
-        let before = observations.len();
+        let before = observations.recent().len();
         let transaction = coordinator.begin();
         for (key, number) in keys.iter().zip(0..) {
             if let Some(write) = own.and_then(|own| own.get(key)) {
@@ -140,11 +156,17 @@ impl Deferred {
             };
             retried(coordinator, read)?;
         }
-        if observations.len() > before {
+        if observations.recent().len() > before {
             self.ends_in_latest = elsewhere.len() <= 1;
         }
-        for (key, _) in keys.iter().zip(&found).filter(|(_, value)| value.is_none()) {
-            self.absent.insert((table, key.clone()));
+        let own = self.writes.get(&table);
+        // A key that this transaction has removed was there before, and is again after a rollback to a savepoint.
+        let is_own = |key: &Vec<u8>| own.is_some_and(|own| own.contains_key(key));
+        for (key, value) in keys.iter().zip(&found) {
+            let is_absent = value.is_none() && !is_own(key);
+            if is_absent && self.absent.insert((table, key.clone())) {
+                self.absent_bytes += key.len() + KEY_OVERHEAD_BYTES;
+            }
         }
         Ok(found)
     }
@@ -159,9 +181,10 @@ impl Deferred {
         table: TableId,
         key: &Vec<u8>,
     ) -> Result<(Option<Vec<u8>>, Option<Seen>), Abort> {
-        let before = self.observations.len();
+        self.tidy(coordinator);
+        let before = self.observations.recent().len();
         let value = self.get_many(coordinator, table, std::slice::from_ref(key))?.pop().flatten();
-        Ok((value, self.observations.get(before).copied().map(Seen)))
+        Ok((value, self.observations.recent().get(before).copied().map(Seen)))
     }
 
     /// Relies on a row's being as another transaction has seen it, without reading it: if it is not, commit fails with a
@@ -186,6 +209,7 @@ impl Deferred {
         if self.guards_scans {
             coordinator.guard(table)?;
         }
+        self.tidy(coordinator);
         let page = retried(coordinator, |coordinator| {
             coordinator.begin().scan(table, range, direction, limit)
         });
@@ -212,13 +236,34 @@ impl Deferred {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Abort>,
     ) -> Result<T, Abort> {
-        let (observations, leaves) = (self.observations.len(), self.leaves.len());
+        let observations = std::mem::take(&mut self.observations);
+        let leaves = std::mem::take(&mut self.leaves);
         let ends_in_latest = self.ends_in_latest;
         let result = read(self);
-        self.observations.truncate(observations);
-        self.leaves.truncate(leaves);
+        (self.observations, self.leaves) = (observations, leaves);
         self.ends_in_latest = ends_in_latest;
         result
+    }
+
+    /// About how many bytes it takes in memory: what it has read and depends on, and what it is to write.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let writes: usize = self.writes.values().map(BTreeMap::len).sum();
+        let undo = self.undo.as_ref().map_or(0, Vec::len);
+        self.observations.memory_bytes()
+            + self.leaves.memory_bytes()
+            + self.absent_bytes
+            + self.written_bytes
+            + (writes + undo) * WRITE_OVERHEAD_BYTES
+    }
+
+    /// Forgets observations that it has made twice, if there are many.
+    fn tidy(&mut self, coordinator: &mut Coordinator<'_>) {
+        if self.observations.tidy(|| coordinator.give_way()) {
+            // Which of them was the last is not known any more.
+            self.ends_in_latest = false;
+        }
+        self.leaves.tidy(|| coordinator.give_way());
     }
 
     /// Whether its commit depends on rows of a table that were read.
@@ -232,6 +277,12 @@ impl Deferred {
     #[must_use]
     pub fn first_written(&self, table: TableId) -> Option<&[u8]> {
         self.writes.get(&table)?.keys().next().map(Vec::as_slice)
+    }
+
+    /// The value that it gives a key, or None inside if it removes the key; None if it has not written the key.
+    #[must_use]
+    pub fn written(&self, table: TableId, key: &[u8]) -> Option<Option<&[u8]>> {
+        Some(self.writes.get(&table)?.get(key)?.value.as_deref())
     }
 
     /// Whether it writes keys that start with `prefix`, or has read that one of them is not there.
@@ -380,8 +431,6 @@ impl Deferred {
     /// Why nothing was written; [`Abort::is_conflict`] tells whether to run the transaction again.
     pub fn commit(&mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
         let mut taken = std::mem::take(self);
-        // In order they go to their places without moving others.
-        taken.leaves.sort_unstable_by_key(LeafObservation::place);
         let changes = |write: &Write| write.existed || write.value.is_some();
         if !taken.writes.values().flat_map(BTreeMap::values).any(changes) {
             let guards = taken.guards_scans;
@@ -393,11 +442,12 @@ impl Deferred {
         }
         // Its own would keep it waiting, too.
         coordinator.release_guards();
-        taken.observations.sort_unstable();
-        taken.observations.dedup();
+        let observations = std::mem::take(&mut taken.observations);
+        let observations = observations.into_sorted(|| coordinator.give_way());
+        let leaves = std::mem::take(&mut taken.leaves).into_sorted(|| coordinator.give_way());
         let mut waits = 0;
         loop {
-            match taken.write_all(coordinator) {
+            match taken.write_all(coordinator, &observations, &leaves) {
                 Err(Abort::Guarded) if waits < GUARD_WAITS_MAX => waits += 1,
                 result => return result,
             }
@@ -406,24 +456,40 @@ impl Deferred {
     }
 
     /// Ends a transaction that writes nothing.
+    ///
+    /// All that it depends on is validated after all of it was read, so that it held at one moment in between. That does not have
+    /// to happen at once: others have their turn.
     fn revalidate(mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
         if self.ends_in_latest && self.leaves.is_empty() {
             self.observations.pop();
         }
-        if self.observations.is_empty() && self.leaves.is_empty() {
-            return Ok(());
+        let observations = self.observations.into_runs(|| coordinator.give_way());
+        let leaves = self.leaves.into_runs(|| coordinator.give_way());
+        let mut parts = observations.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
+        let mut leaf_parts = leaves.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
+        loop {
+            let (part, leaf_part) = match (parts.next(), leaf_parts.next()) {
+                (None, None) => return Ok(()),
+                (part, leaf_part) => (part.unwrap_or_default(), leaf_part.unwrap_or_default()),
+            };
+            coordinator.begin().revalidate(part, leaf_part)?;
+            if part.len() == VALIDATED_AT_A_TIME {
+                coordinator.give_way();
+            }
         }
-        self.observations.sort_unstable_by_key(|seen| (seen.table, seen.partition));
-        let transaction = coordinator.begin();
-        self.leaves.into_iter().for_each(|leaf| transaction.observe_leaf(leaf));
-        transaction.revalidate(&self.observations)
     }
 
     /// Locks, validates and commits.
-    fn write_all(&self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
+    fn write_all(
+        &self,
+        coordinator: &mut Coordinator<'_>,
+        observations: &[Observation],
+        leaves: &[LeafObservation],
+    ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
-        self.observations.iter().for_each(|seen| transaction.observe(*seen));
-        self.leaves.iter().for_each(|leaf| transaction.observe_leaf(*leaf));
+        observations.iter().for_each(|seen| transaction.observe(*seen));
+        // In order they go to their places without moving others.
+        leaves.iter().for_each(|leaf| transaction.observe_leaf(*leaf));
         let writes =
             self.writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));
         let mut numbered = Vec::new();

@@ -4,14 +4,15 @@
 //! crossing cores, and no thread waits for one that is not running. With a topology of a core per
 //! node each worker has a thread of its own.
 //!
-//! An idle thread polls for some microseconds and then sleeps until a packet or a job arrives; before that it goes on for a
-//! while if nobody else wants its core (`yielding.rs`). Clients outside often share the cores: a thread that polled for long
-//! would keep them from sending what it waits for. A thread that has other tasks beside its workers is in `hosted.rs`.
+//! An idle thread polls for a while and then sleeps until a packet or a job arrives; `waiting.rs` says how long. Clients outside
+//! often share the cores: a thread that polled for long would keep them from sending what it waits for. A thread that has
+//! other tasks beside its workers is in `hosted.rs`.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{
@@ -20,15 +21,13 @@ use gannet_rpc::{
 };
 use gannet_storage::{CommitLog, LogObserver};
 
+use crate::coordinator::panic_message;
 use crate::crew::{Crew, Step};
 use crate::hosted::{self, ThreadHost};
 use crate::node::Node;
 use crate::statistics::Board;
+use crate::waiting::{Decision, Medium, NearClient, Waiting};
 use crate::worker::{Job, Worker, WorkerParts};
-use crate::yielding::Yielding;
-
-/// Polls that find nothing before a thread lets others have its core, or sleeps.
-const IDLE_POLLS_MAX: u32 = 50;
 
 /// What a worker is made of before it is on its thread, but for its transport.
 pub(crate) struct Seat {
@@ -42,12 +41,19 @@ pub(crate) struct Seat {
     pub(crate) observer: Option<Arc<dyn LogObserver>>,
 }
 
+/// What is done when a worker has died, given why.
+pub(crate) type FailureAction = Box<dyn FnOnce(&str) + Send>;
+
 /// What the threads of a cluster share.
 pub(crate) struct Shared {
     /// Set once: finish the jobs and end.
     pub(crate) closing: AtomicBool,
-    /// Set once: another process of the cluster has gone, and what waits for it will not end.
+    /// Set once: another process of the cluster has gone, or a worker has died, and what waits for it will not end.
     pub(crate) halted: AtomicBool,
+    /// Why a worker of this process has died.
+    pub(crate) failure: OnceLock<String>,
+    /// What to do when one has; each is done once.
+    pub(crate) on_failure: Mutex<Vec<FailureAction>>,
     /// Threads that still have jobs; the others go on serving them.
     pub(crate) busy_threads: AtomicUsize,
     pub(crate) busy_poll: bool,
@@ -62,12 +68,31 @@ impl Shared {
             .busy_threads
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |threads| threads.checked_sub(1));
     }
+
+    /// A worker has died of a bug: nothing that waits for it ends, so the cluster halts.
+    pub(crate) fn fail(&self, panic: &(dyn Any + Send)) {
+        let bug = panic_message(panic);
+        let reason =
+            format!("a worker has failed: {bug}. This is a bug of Gannet; start the cluster again");
+        let reason = self.failure.get_or_init(|| reason);
+        // Release: pairs with the Acquire of the threads.
+        self.halted.store(true, Ordering::Release);
+        // They wait for this one no longer.
+        self.busy_threads.store(0, Ordering::Release);
+        // Nothing panics while it is held.
+        let actions =
+            std::mem::take(&mut *self.on_failure.lock().unwrap_or_else(PoisonError::into_inner));
+        actions.into_iter().for_each(|act| act(reason));
+    }
 }
 
 /// One worker's part of a transport before it is on its thread.
 pub(crate) trait Port: Send + 'static {
     type Sender: PacketSender;
     type Receiver: PacketReceiver;
+
+    /// What a poll looks at.
+    const MEDIUM: Medium;
 
     fn split(self) -> (Self::Sender, Self::Receiver);
 
@@ -78,6 +103,8 @@ pub(crate) trait Port: Send + 'static {
 impl Port for MemoryPort {
     type Sender = MemorySender;
     type Receiver = MemoryReceiver;
+
+    const MEDIUM: Medium = Medium::Memory;
 
     fn split(self) -> Self {
         self
@@ -91,6 +118,8 @@ impl Port for MemoryPort {
 impl Port for UdpPort {
     type Sender = UdpSender;
     type Receiver = UdpReceiver;
+
+    const MEDIUM: Medium = Medium::Sockets;
 
     fn split(self) -> (UdpSender, UdpReceiver) {
         self.split()
@@ -106,6 +135,9 @@ impl Port for gannet_rpc::VerbsPort {
     type Sender = gannet_rpc::VerbsSender;
     type Receiver = gannet_rpc::VerbsReceiver;
 
+    /// Completions lie in memory.
+    const MEDIUM: Medium = Medium::Memory;
+
     fn split(self) -> (gannet_rpc::VerbsSender, gannet_rpc::VerbsReceiver) {
         self.split()
     }
@@ -119,7 +151,7 @@ impl Port for gannet_rpc::VerbsPort {
 pub(crate) struct ThreadPlace {
     /// The thread's number, from 0.
     pub(crate) number: usize,
-    /// The core that it stays on, unless it is shared: clients then run on the same cores.
+    /// The core that it stays on, by its index among those that the process may use, if any.
     pub(crate) core: Option<usize>,
     /// Who has the thread wait, if it is shared.
     pub(crate) host: Option<Arc<dyn ThreadHost>>,
@@ -134,16 +166,18 @@ pub(crate) fn drive<P: Port>(
 ) {
     let queues: Vec<_> = seats.iter().map(|(seat, _)| Arc::clone(&seat.jobs)).collect();
     let places = seats.iter().map(|(seat, _)| seat.place).collect();
-    let crew = Crew::new(seats, parking, Arc::clone(shared));
-    match &place.host {
-        None => {
-            if let Some(id) = place.core {
-                // Where the host does not allow it, the scheduler decides.
-                core_affinity::set_for_current(core_affinity::CoreId { id });
+    let crew = catch_unwind(AssertUnwindSafe(|| Crew::new(seats, parking, Arc::clone(shared))));
+    match (crew, &place.host) {
+        (Err(panic), _) => shared.fail(&*panic),
+        (Ok(crew), None) => {
+            // Where the host does not allow it, the scheduler decides.
+            let cores = core_affinity::get_core_ids().unwrap_or_default();
+            if let Some(&core) = place.core.and_then(|index| cores.get(index)) {
+                core_affinity::set_for_current(core);
             }
             poll_until_ended(crew);
         }
-        Some(host) => hosted::run(crew, &**host, place.number, places),
+        (Ok(crew), Some(host)) => hosted::run(crew, &**host, place.number, places),
     }
     // Pairs with the one in Cluster::put().
     fence(Ordering::SeqCst);
@@ -155,19 +189,18 @@ pub(crate) fn drive<P: Port>(
 fn poll_until_ended<P: Port>(mut crew: Crew<P>) {
     let busy_poll = crew.shared().busy_poll;
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut idle_polls = 0;
-        let mut yielding = Yielding::default();
+        let mut waiting = Waiting::new(P::MEDIUM);
         loop {
             match crew.step() {
-                Step::Progressed => idle_polls = 0,
+                Step::Progressed => waiting.progressed(crew.now_ns()),
                 Step::Ended(end) => return end,
+                Step::Idle if busy_poll => std::hint::spin_loop(),
                 Step::Idle => {
-                    idle_polls += 1;
-                    if busy_poll || idle_polls <= IDLE_POLLS_MAX {
-                        yielding = Yielding::default();
-                        std::hint::spin_loop();
-                    } else if !yielding.yields(crew.now_ns()) {
-                        crew.sleep();
+                    let expects = crew.awaits_answers() || NearClient::exists();
+                    match waiting.idle(crew.now_ns(), expects) {
+                        Decision::Poll => std::hint::spin_loop(),
+                        Decision::Yield => std::thread::yield_now(),
+                        Decision::Sleep => crew.sleep(),
                     }
                 }
             }

@@ -9,15 +9,16 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use gannet_rpc::{Parking, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
 use gannet_rpc::{VerbsOptions, VerbsPort};
 
 use crate::cluster::{
-    Cluster, ClusterError, ClusterOptions, MTU_BYTES, RING_BYTES, configuration, cores,
+    Cluster, ClusterError, ClusterOptions, MTU_BYTES, RING_BYTES, check_memory, configuration,
+    cores, memory_limit_bytes,
 };
 use crate::completion::Lost;
 use crate::driver::Port;
@@ -26,7 +27,7 @@ use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};
 
 /// Version of everything that members say to each other: of packets, requests, records and frames.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 impl Cluster {
     /// Joins a cluster of processes as one of its nodes; blocks until all have come.
@@ -51,18 +52,27 @@ impl Cluster {
                 allowed: format!("one from 0 that has an address, and {} of them", options.nodes),
             });
         }
+        check_addresses(options.threads, membership)?;
+        let own_address = membership.addresses[node].ip();
+        let is_here = |address: &SocketAddr| address.ip() == own_address;
+        let on_this_host =
+            |members: &[SocketAddr]| members.iter().filter(|address| is_here(address)).count();
+        let nodes_of_host = on_this_host(&membership.addresses);
+        let own_limit = memory_limit_bytes(&options, nodes_of_host);
+        check_memory(&[own_limit])?;
         let ports = Ports::open(options.threads, membership)?;
         let mut members = Members::gather(membership, settings(&options, membership))?;
-        let own_address = membership.addresses[node].ip();
-        let on_this_host = |members: &[SocketAddr]| {
-            members.iter().filter(|address| address.ip() == own_address).count()
-        };
-        let nodes_of_host = on_this_host(&membership.addresses);
-        // The core of the first worker, if all members on this host find one for each of theirs.
-        let first_core = (nodes_of_host * options.threads <= cores())
-            .then(|| on_this_host(&membership.addresses[..node]) * options.threads);
+        // The core of the first worker. Members that share cores take them in turn: left to itself, the scheduler may put all
+        // of them on one. A member with a thread for each core leaves the choice to the scheduler, unless it is alone here.
+        let has_choice = options.threads < cores() || nodes_of_host * options.threads <= cores();
+        let first_core =
+            has_choice.then(|| on_this_host(&membership.addresses[..node]) * options.threads);
         configuration.incarnations = members.incarnations().to_vec();
-        let mut cluster = Self::with_nodes(options, configuration, node..node + 1, nodes_of_host)?;
+        let limits = agreed_limits(&members, own_limit)?;
+        let by_address = limits.iter().zip(&membership.addresses);
+        let of_host = by_address.filter(|(_, address)| is_here(address)).map(|(limit, _)| *limit);
+        check_memory(&of_host.collect::<Vec<_>>())?;
+        let mut cluster = Self::with_nodes(options, configuration, node..node + 1, &limits)?;
         match ports {
             Ports::Udp(ports) => cluster.start_node(node, watched(ports)?, first_core)?,
             #[cfg(feature = "verbs")]
@@ -83,6 +93,12 @@ impl Cluster {
                 waker.wake();
             }
         });
+        // The others hear at once that this process is of no use any more.
+        let leave = members.leaver();
+        let mut on_failure =
+            cluster.shared.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        on_failure.insert(0, Box::new(move |_| leave()));
+        drop(on_failure);
         members.keep_reporting(cluster.reporter(0))?;
         cluster.members = Some(members);
         cluster.meet("starting", String::new())?;
@@ -122,10 +138,10 @@ impl Cluster {
         self.members.as_ref().map(Members::transport)
     }
 
-    /// Why the cluster has halted, if it has: another of its processes has gone.
+    /// Why the cluster has halted, if it has: another of its processes has gone, or a worker of this one has died.
     #[must_use]
     pub fn halted(&self) -> Option<String> {
-        self.members.as_ref()?.halted()
+        self.shared.failure.get().cloned().or_else(|| self.members.as_ref()?.halted())
     }
 
     /// Tells the other processes that this one stops; for them the cluster halts.
@@ -145,6 +161,37 @@ impl Cluster {
     pub(crate) fn refusal(&self) -> ClusterError {
         self.halted().map_or(ClusterError::Busy, |reason| JoinError::Halted(reason).into())
     }
+}
+
+/// The memory limits of all nodes, by node. They may differ, as by default they do between hosts: each node tells its own, and
+/// all derive the same shares of partitions from them (rule C9).
+fn agreed_limits(members: &Members, own: usize) -> Result<Vec<usize>, JoinError> {
+    let said = members.meet("agreeing on memory limits", own.to_string())?;
+    let limit = |(node, said): (usize, &String)| {
+        let reason = format!("its memory limit is \"{said}\", which is no number of bytes");
+        said.parse().map_err(|_| JoinError::Elsewhere { node, reason })
+    };
+    said.iter().enumerate().map(limit).collect()
+}
+
+/// Each member has ports of its own: one by TCP, and one for each worker by UDP.
+fn check_addresses(threads: usize, membership: &Membership) -> Result<(), JoinError> {
+    let ports = if membership.transport == Transport::Udp { threads } else { 1 };
+    for (second, b) in membership.addresses.iter().enumerate() {
+        for (first, a) in membership.addresses[..second].iter().enumerate() {
+            if a.ip() == b.ip() && usize::from(a.port().abs_diff(b.port())) < ports {
+                let (first_address, second_address) = (*a, *b);
+                return Err(JoinError::Overlap {
+                    first,
+                    first_address,
+                    second,
+                    second_address,
+                    ports,
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What becomes the ports of the workers, before the other members have come.

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod callers;
 mod clients;
 mod cluster;
 mod completion;
@@ -20,13 +21,16 @@ mod coordinator;
 mod crew;
 mod deferred;
 mod driver;
+mod host_memory;
 mod hosted;
 mod join;
 mod loader;
 mod members;
 mod node;
+mod observed;
 mod outcome;
 mod participant;
+mod patience;
 mod request;
 mod rows;
 mod scan_page;
@@ -34,14 +38,15 @@ pub mod simulation;
 mod spawn;
 mod statistics;
 mod transaction;
+mod waiting;
 mod worker;
-mod yielding;
 
+pub use callers::{Caller, Callers, LeftOut, Lines, source};
 pub use clients::{
     Client, ClientError, ClientOptions, Clients, Gateway, GatewayError, GatewayOptions, Key,
     RemoteTransaction,
 };
-pub use cluster::{Cluster, ClusterError, ClusterOptions, Place, Topology};
+pub use cluster::{Cluster, ClusterError, ClusterOptions, OnFailure, Place, Topology};
 pub use completion::{Completion, Lost, block_on};
 pub use configuration::Configuration;
 pub use coordinator::Coordinator;
@@ -51,6 +56,7 @@ pub use loader::Loader;
 pub use members::{JoinError, Membership, RdmaPort, Transport};
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
+pub use patience::Patience;
 pub use rows::{KeyValue, Rows};
 pub use statistics::{NodeReport, NodeState, NodeStatus, Statistics};
 pub use transaction::{Change, KeyRange, RowId, Transaction};
@@ -59,7 +65,7 @@ pub use worker::{Job, Worker, WorkerParts};
 /// Re-exported for tests that remove a rule.
 pub use gannet_rpc::mutant as rpc_mutant;
 /// Re-exported for embedding.
-pub use gannet_rpc::{ClusterKey, ClusterKeyError};
+pub use gannet_rpc::{Clock, ClusterKey, ClusterKeyError, MonotonicClock};
 /// Re-exported for embedding.
 pub use gannet_storage::{
     Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LockMode, LogObserver, StorageError, mutant,

@@ -36,19 +36,25 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node without tables, with at most `memory_limit_bytes` for those it will have.
+    /// A node without tables, with memory for those it will have: at most so many bytes as `memory_limit_bytes` says of this
+    /// node, and for each partition its share, which follows from the limits of all nodes.
     ///
     /// # Errors
     /// [`StorageError::Map`] if the operating system refuses the memory.
+    ///
+    /// # Panics
+    /// If there is no limit for this node or for one that holds a partition.
     pub fn new(
         id: u16,
         configuration: Arc<Configuration>,
-        memory_limit_bytes: usize,
+        memory_limit_bytes: &[usize],
     ) -> Result<Self, StorageError> {
+        let limit_bytes = memory_limit_bytes[usize::from(id)];
+        let shares = shares(&configuration, memory_limit_bytes);
         Ok(Self {
             id,
             configuration,
-            arena: Arc::new(Arena::new(memory_limit_bytes)?),
+            arena: Arc::new(Arena::new(limit_bytes, &shares)?),
             tables: (0..TABLES_MAX).map(|_| OnceLock::new()).collect(),
             gaps: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -86,6 +92,13 @@ impl Node {
         self.arena.limit_bytes()
     }
 
+    /// Bytes of data that all nodes together have room for, a copy of each partition counted, as far as it spreads evenly. The
+    /// same on every node.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> usize {
+        self.arena.capacity_bytes()
+    }
+
     /// The table with number `table`.
     #[inline]
     #[must_use]
@@ -105,16 +118,8 @@ impl Node {
         name: &str,
         layout: &TableLayout,
     ) -> Result<(), StorageError> {
-        let held = |partition: &u16| self.configuration.copies(*partition).contains(&self.id);
-        let partitions = 0..self.configuration.partitioning.count();
-        let partitions = partitions.filter_map(|p| u16::try_from(p).ok()).filter(held).count();
-        let needed = layout.main_bytes(partitions);
-        let limit = self.arena.limit_bytes();
-        let free = limit.saturating_sub(self.arena.used_bytes());
-        if needed > free {
-            return Err(StorageError::OutOfMemory { table: name.to_owned(), needed, free, limit });
-        }
-        Ok(())
+        let holds = |partition| self.configuration.copies(partition).contains(&self.id);
+        Table::check_memory(name, layout, &self.arena, holds)
     }
 
     /// Creates this node's part of a table; every node of a cluster creates the same one.
@@ -157,5 +162,45 @@ impl Node {
 
     pub(crate) fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// By partition, the bytes that each of its copies may take (rule C9): a node divides its limit evenly among the copies that it
+/// holds, and the smallest of these shares is what all copies of the partition have. So what fits a primary fits its backups.
+fn shares(configuration: &Configuration, limit_bytes: &[usize]) -> Vec<usize> {
+    let partitions = || (0..=u16::MAX).take(configuration.partitioning.count());
+    let mut copies_held = vec![0; limit_bytes.len()];
+    for copy in partitions().flat_map(|partition| configuration.copies(partition)) {
+        copies_held[usize::from(*copy)] += 1;
+    }
+    let share = |copy: &u16| {
+        let node = usize::from(*copy);
+        Arena::share_bytes(limit_bytes[node], copies_held[node])
+    };
+    let smallest = |partition| configuration.copies(partition).iter().map(share).min();
+    partitions().map(|partition| smallest(partition).expect("a partition has a primary")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gannet_storage::Partitioning;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_has_the_smallest_share_of_its_copies() {
+        // Node n holds partitions n - 1 and n of each round of five: 4 + 3 of 16 on node 0, as it begins one round more.
+        let configuration = Configuration::new(7, 5, 2, Partitioning::new(16).unwrap());
+        let mebibytes = [70, 70, 6, 70, 70].map(|limit: usize| limit << 20);
+        let shares = shares(&configuration, &mebibytes);
+        for (partition, share) in (0..).zip(&shares) {
+            let is_small = configuration.copies(partition).contains(&2);
+            assert_eq!(*share <= 1 << 20, is_small, "{partition}: {share}");
+        }
+        for node in 0..5_u16 {
+            let holds = |partition| configuration.copies(partition).contains(&node);
+            let all: usize = (0..).zip(&shares).filter(|(p, _)| holds(*p)).map(|(_, s)| s).sum();
+            assert!(all < mebibytes[usize::from(node)], "node {node}: {all}");
+        }
     }
 }

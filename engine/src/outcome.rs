@@ -52,6 +52,16 @@ pub enum Abort {
         /// Largest record.
         max: usize,
     },
+    /// More rows of one bucket are changed than a unit of the commit record has room for.
+    #[error(
+        "the transaction changes more than {max} rows of one bucket of table {table}; split it"
+    )]
+    TooManyRows {
+        /// Number of the table.
+        table: u16,
+        /// Most rows of a bucket.
+        max: usize,
+    },
     /// A value of the wrong size was given for a row.
     #[error(
         "table {table} has values of {expected} bytes and was given {found}; pad or cut the value"
@@ -85,6 +95,9 @@ pub enum Abort {
     /// The transaction was aborted by its own code.
     #[error("aborted by the application")]
     Requested,
+    /// Nobody waits for it any more.
+    #[error("nobody waits for the transaction any more; run it again")]
+    GivenUp,
     /// The node of a [`crate::RemoteTransaction`] cannot be asked any more.
     #[error("the node does not answer any more")]
     Disconnected,
@@ -100,10 +113,12 @@ impl Abort {
             | Self::Exists { .. }
             | Self::TableFull { .. }
             | Self::TooLarge { .. }
+            | Self::TooManyRows { .. }
             | Self::ValueBytes { .. }
             | Self::NoSuchTable { .. }
             | Self::Usage { .. }
             | Self::Requested
+            | Self::GivenUp
             | Self::Disconnected => false,
         }
     }

@@ -50,6 +50,8 @@ pub(crate) enum Want {
     Time(u64),
     /// A job.
     Job,
+    /// The end of its worker: a bug was found, which its [`Control`] tells.
+    Failure,
 }
 
 /// What a coroutine and its worker tell each other across a suspension.
@@ -57,6 +59,8 @@ pub(crate) struct Control {
     pub(crate) want: Cell<Want>,
     job: RefCell<Option<Job>>,
     closing: Cell<bool>,
+    /// What is wrong where a coroutine wants [`Want::Failure`].
+    pub(crate) bug: RefCell<Option<String>>,
     /// Transactions that committed, and that did not.
     pub(crate) committed: Cell<u64>,
     pub(crate) aborted: Cell<u64>,
@@ -119,6 +123,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                     want: Cell::new(Want::Job),
                     job: RefCell::new(None),
                     closing: Cell::new(false),
+                    bug: RefCell::new(None),
                     committed: Cell::new(0),
                     aborted: Cell::new(0),
                 });
@@ -152,6 +157,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     }
 
     /// One step; returns whether there was anything to do.
+    ///
+    /// # Panics
+    /// If it finds a bug: that the worker is not to be used any more, and whoever needs it does not go on.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
         self.participant.prefetch_slots(&mut self.ahead.borrow_mut());
@@ -205,6 +213,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.idle.len() == self.slots.len() && self.jobs.is_empty()
     }
 
+    /// Whether a coroutine waits for answers.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.idle.len() + self.next_turn.len() + self.sleeping.len() < self.slots.len()
+    }
+
     /// Requests, credits and coroutines in use: none when nothing runs.
     pub(crate) fn in_use(&self) -> usize {
         self.endpoint.open_requests() + self.slots.len() - self.idle.len() + self.sleeping.len()
@@ -255,7 +268,15 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             Want::Turn => self.next_turn.push(coroutine),
             Want::Time(until) => self.sleeping.push((until, coroutine)),
             Want::Job => self.idle.push(coroutine),
+            Want::Failure => self.fail(coroutine),
         }
+    }
+
+    /// Ends with what a coroutine has found to be wrong.
+    #[cold]
+    fn fail(&self, coroutine: u16) -> ! {
+        let bug = self.slots[usize::from(coroutine)].control.bug.take();
+        panic!("{}", bug.expect("a coroutine says why its worker fails"));
     }
 
     fn wake_sleepers(&mut self, now_ns: u64) -> bool {

@@ -30,8 +30,10 @@ pub enum Element {
     Double,
     /// NUMERIC.
     Numeric,
-    /// TEXT, and any other character type.
+    /// TEXT and VARCHAR.
     Text,
+    /// CHAR of any length.
+    Char,
     /// BYTEA.
     Bytea,
     /// DATE.
@@ -43,7 +45,7 @@ pub enum Element {
 }
 
 impl Element {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Boolean,
         Self::SmallInt,
         Self::Integer,
@@ -52,6 +54,7 @@ impl Element {
         Self::Double,
         Self::Numeric,
         Self::Text,
+        Self::Char,
         Self::Bytea,
         Self::Date,
         Self::Timestamp,
@@ -68,7 +71,8 @@ impl Element {
             DataType::Real => Self::Real,
             DataType::Double => Self::Double,
             DataType::Numeric(_) => Self::Numeric,
-            DataType::Text | DataType::Varchar(_) | DataType::Char(_) => Self::Text,
+            DataType::Text | DataType::Varchar(_) => Self::Text,
+            DataType::Char(_) => Self::Char,
             DataType::Bytea => Self::Bytea,
             DataType::Date => Self::Date,
             DataType::Timestamp => Self::Timestamp,
@@ -89,6 +93,7 @@ impl Element {
             Self::Double => DataType::Double,
             Self::Numeric => DataType::Numeric(None),
             Self::Text => DataType::Text,
+            Self::Char => DataType::Char(None),
             Self::Bytea => DataType::Bytea,
             Self::Date => DataType::Date,
             Self::Timestamp => DataType::Timestamp,
@@ -107,6 +112,7 @@ impl Element {
             Self::Double => "double precision[]",
             Self::Numeric => "numeric[]",
             Self::Text => "text[]",
+            Self::Char => "character[]",
             Self::Bytea => "bytea[]",
             Self::Date => "date[]",
             Self::Timestamp => "timestamp without time zone[]",

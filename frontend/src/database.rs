@@ -5,20 +5,26 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gannet_engine::{Cluster, Coordinator, TableId};
+use tokio::sync::Semaphore;
 
+use gannet_engine::{Cluster, Coordinator, Deferred, TableId};
+
+use crate::aside::Aside;
 use crate::catalog::{Catalog, VersionKeys, counter_key};
 use crate::error::{Failure, SqlError};
 use crate::execute::transaction::committed;
+use crate::memory::{Budget, MemoryLimits, Pool};
 use crate::parser::Parser;
 use crate::plan::statement::Prepared;
 use crate::session::Session;
+use crate::spill::Spill;
 use crate::value::DataType;
 
 /// The engine's table with all rows and index entries.
 const TABLE: &str = "sql";
-/// Rows that it is laid out for; it takes more.
-const TABLE_ROWS: u64 = 1 << 20;
+/// Memory for each row or index entry that it is laid out for: its main buckets then take a sixth of all, and chains stay short
+/// unless most rows are shorter than this.
+const TABLE_BYTES_PER_ROW: usize = 120;
 /// The engine's table with the catalog. Every transaction depends on it, and must not conflict because of rows that share a
 /// bucket with it.
 const CATALOG_TABLE: &str = "sql catalog";
@@ -35,6 +41,9 @@ const PLANS_MAX: usize = 1_024;
 const PLAN_TEXT_BYTES_MAX: usize = 16 << 10;
 /// Values of a counter that are taken at once; what a process does not use is lost, as in PostgreSQL.
 const COUNTER_BLOCK: i64 = 32;
+/// Coroutines of a worker for each result that is sent while its query runs: a client that reads slowly holds one, and the others
+/// are for everybody.
+const COROUTINES_PER_STREAM: usize = 4;
 
 /// A cluster with SQL on it: catalog, plan cache. Shared by all sessions.
 pub struct Database {
@@ -45,6 +54,12 @@ pub struct Database {
     /// Where the catalog's version is.
     pub(crate) versions: VersionKeys,
     pub(crate) parser: Parser,
+    memory: Arc<Pool>,
+    pub(crate) aside: Aside,
+    /// Where rows go that are too many for memory, if anywhere.
+    pub(crate) spill: Option<Arc<Spill>>,
+    /// Results that may be sent at a time while their queries run.
+    pub(crate) streams: Arc<Semaphore>,
     catalog: Mutex<Arc<Catalog>>,
     /// The version of that one.
     version: AtomicU64,
@@ -73,21 +88,37 @@ impl Database {
     /// Puts SQL on a cluster; creates the catalog if it is not there. Blocks.
     ///
     /// # Errors
-    /// SQLSTATE 53200 if the cluster has no room, 53000 if the system refuses a thread.
+    /// SQLSTATE 53200 if the cluster has no room, 53000 if the system refuses a thread, 58030 for a spill directory that cannot be
+    /// written in.
     pub fn open(cluster: Arc<Cluster>) -> Result<Arc<Self>, SqlError> {
+        Self::open_within(cluster, MemoryLimits::default())
+    }
+
+    /// The same with other limits for the memory of statements.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_within(cluster: Arc<Cluster>, memory: MemoryLimits) -> Result<Arc<Self>, SqlError> {
         let table = |name, rows| match cluster.table(name) {
             Some(table) => Ok(table),
             None => cluster
                 .create_ordered_table(name, rows)
                 .map_err(|error| SqlError::new("53200", error.to_string())),
         };
+        let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;
+        let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);
+        let rows = cluster.capacity_bytes() / TABLE_BYTES_PER_ROW;
         Ok(Arc::new(Self {
             versions: VersionKeys::new(cluster.configuration()),
-            table: table(TABLE, TABLE_ROWS)?,
+            table: table(TABLE, rows as u64)?,
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,
             cluster,
             parser: Parser::start()?,
+            memory: Pool::new(memory),
+            spill,
+            streams: Arc::new(Semaphore::new(streams)),
+            aside: Aside::start()?,
             catalog: Mutex::new(Arc::new(Catalog::empty())),
             version: AtomicU64::new(Catalog::empty().version),
             plans: Mutex::default(),
@@ -99,6 +130,11 @@ impl Database {
     #[must_use]
     pub fn session(self: &Arc<Self>, user: &str) -> Session {
         Session::new(Arc::clone(self), user)
+    }
+
+    /// What the statements of a session may keep in memory.
+    pub(crate) fn budget(&self) -> Arc<Budget> {
+        self.memory.budget()
     }
 
     /// The catalog as it was last seen; a transaction finds out whether it is the newest.
@@ -187,7 +223,7 @@ impl Database {
         }
         let key = counter_key(counter);
         let table = self.counter_table;
-        let last = committed(coordinator, |coordinator, deferred| {
+        let take = |coordinator: &mut Coordinator<'_>, deferred: &mut Deferred| {
             let found = deferred.get_many(coordinator, table, std::slice::from_ref(&key))?;
             let bytes = found.first().and_then(Option::as_ref);
             let last = bytes.and_then(|bytes| bytes.as_slice().try_into().ok());
@@ -195,7 +231,9 @@ impl Database {
             let next = last.saturating_add(COUNTER_BLOCK);
             deferred.put(table, key.clone(), next.to_be_bytes().to_vec());
             Ok(last)
-        })?;
+        };
+        // A value that nobody uses is lost, whatever becomes of the statement.
+        let last = coordinator.apart(|coordinator| committed(coordinator, take))?;
         if last > i64::MAX - COUNTER_BLOCK {
             return Err(SqlError::new("2200H", "the counter has reached its largest value").into());
         }

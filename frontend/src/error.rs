@@ -16,13 +16,27 @@ pub struct SqlError {
     pub hint: Option<String>,
     /// Where in the statement: a character's number, counted from 1.
     pub position: Option<usize>,
+    /// What it is about.
+    pub subject: Option<Box<Subject>>,
+}
+
+/// What a violated constraint belongs to, in fields of their own for programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// A table.
+    pub table: String,
+    /// A column of it, for NOT NULL.
+    pub column: Option<String>,
+    /// A constraint of it, or a unique index.
+    pub constraint: Option<String>,
 }
 
 impl SqlError {
     /// An error with a code and a message.
     #[must_use]
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail: None, hint: None, position: None }
+        let message = message.into();
+        Self { code, message, detail: None, hint: None, position: None, subject: None }
     }
 
     /// The same error with a hint.
@@ -45,6 +59,20 @@ impl SqlError {
     #[must_use]
     pub fn with_position(mut self, position: Option<usize>) -> Self {
         self.position = self.position.or(position);
+        self
+    }
+
+    /// The same error, about a column.
+    pub(crate) fn of_column(mut self, table: &str, column: &str) -> Self {
+        let (table, column) = (table.to_owned(), Some(column.to_owned()));
+        self.subject = Some(Box::new(Subject { table, column, constraint: None }));
+        self
+    }
+
+    /// The same error, about a constraint or a unique index.
+    pub(crate) fn of_constraint(mut self, table: &str, constraint: &str) -> Self {
+        let (table, constraint) = (table.to_owned(), Some(constraint.to_owned()));
+        self.subject = Some(Box::new(Subject { table, column: None, constraint }));
         self
     }
 
@@ -105,7 +133,7 @@ impl From<Abort> for SqlError {
         }
         match abort {
             Abort::TableFull { .. } => Self::new("53200", abort.to_string()),
-            Abort::TooLarge { .. } | Abort::ValueBytes { .. } => {
+            Abort::TooLarge { .. } | Abort::TooManyRows { .. } | Abort::ValueBytes { .. } => {
                 Self::new("54000", abort.to_string())
             }
             _ => Self::new("XX000", abort.to_string()),

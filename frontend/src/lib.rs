@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod aside;
 mod catalog;
 mod clock;
 mod database;
@@ -15,6 +16,7 @@ mod encoding;
 mod error;
 mod execute;
 mod expression;
+mod memory;
 mod parser;
 mod plan;
 mod postgres_type;
@@ -23,14 +25,17 @@ mod server_address;
 mod session;
 mod settings;
 mod shell;
+mod spill;
 mod text;
 mod value;
 
 pub use array::Element;
 pub use database::Database;
-pub use error::SqlError;
+pub use error::{SqlError, Subject};
+pub use memory::MemoryLimits;
 pub use server::{
-    Server, ServerError, ServerOptions, ServerThreads, TlsError, Users, UsersError, add_user,
+    Admission, Server, ServerError, ServerOptions, ServerThreads, TlsError, Users, UsersError,
+    add_user,
 };
 pub use server_address::{AddressError, ServerAddress, SslMode};
 pub use session::{

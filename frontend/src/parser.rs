@@ -92,8 +92,7 @@ pub(crate) enum Parsed {
 /// # Errors
 /// SQLSTATE 42601 for a syntax error or several statements, 54001 and 54000 for what is too large.
 pub(crate) fn parse(sql: &str) -> Result<Parsed, SqlError> {
-    let mut tokens = tokens(sql)?;
-    check(&tokens)?;
+    let mut tokens = statement_tokens(sql)?;
     dialect::spell_out_truth(&mut tokens);
     let mut parser = parser(tokens);
     let statement = match dialect::maintenance(&mut parser) {
@@ -125,9 +124,20 @@ pub(crate) fn is_empty(sql: &str) -> Result<bool, SqlError> {
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_expression(sql: &str) -> Result<Expr, SqlError> {
-    let tokens = tokens(sql)?;
-    check(&tokens)?;
+    let tokens = statement_tokens(sql)?;
     parser(tokens).parse_expr().map_err(|error| syntax_error(&error, sql))
+}
+
+/// The tokens that the parser gets.
+fn statement_tokens(sql: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
+    let mut tokens = tokens(sql)?;
+    dialect::part_signs(&mut tokens);
+    dialect::join_strings(&mut tokens).map_err(|(place, text)| {
+        let message = format!("syntax error at or near \"{text}\"");
+        SqlError::new("42601", message).with_position(position(sql, place))
+    })?;
+    check(&tokens)?;
+    Ok(tokens)
 }
 
 fn parser(tokens: Vec<TokenWithSpan>) -> SqlParser<'static> {

@@ -19,7 +19,7 @@ impl DataType {
         Self::Numeric(None),
         Self::Text,
         Self::Varchar(None),
-        Self::Char(1),
+        Self::Char(Some(1)),
         Self::Bytea,
         Self::Date,
         Self::Timestamp,
@@ -52,6 +52,7 @@ impl DataType {
                 Element::Double => Type::FLOAT8_ARRAY,
                 Element::Numeric => Type::NUMERIC_ARRAY,
                 Element::Text => Type::TEXT_ARRAY,
+                Element::Char => Type::BPCHAR_ARRAY,
                 Element::Bytea => Type::BYTEA_ARRAY,
                 Element::Date => Type::DATE_ARRAY,
                 Element::Timestamp => Type::TIMESTAMP_ARRAY,
@@ -63,7 +64,7 @@ impl DataType {
     /// PostgreSQL's modifier: length, or precision and scale; -1 if there is none.
     pub(crate) fn modifier(self) -> i32 {
         match self {
-            Self::Varchar(Some(length)) | Self::Char(length) => {
+            Self::Varchar(Some(length)) | Self::Char(Some(length)) => {
                 i32::try_from(length).map_or(-1, |length| length.saturating_add(4))
             }
             Self::Numeric(Some((precision, scale))) => {

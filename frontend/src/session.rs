@@ -5,18 +5,29 @@
 //! statement and back.
 
 mod command;
+mod cursor;
+mod rest;
 mod run;
 
+use cursor::Cursor;
+pub(crate) use cursor::Fetch;
+pub(crate) use rest::{Rest, Takes};
+
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use chrono::NaiveDateTime;
+use tokio::sync::Notify;
 
 use crate::database::Database;
 use crate::error::SqlError;
 use crate::execute::copy::Reader;
 use crate::execute::{Resources, Row, Transaction};
+use crate::memory::{Budget, Charge};
 use crate::parser;
 use crate::plan::statement::Prepared;
 use crate::plan::{Plan, PlanKind};
@@ -125,13 +136,65 @@ pub struct PreparedStatement {
 
 /// Cancels what a session does, from another thread.
 #[derive(Clone, Debug, Default)]
-pub struct CancelHandle(Arc<AtomicBool>);
+pub struct CancelHandle(Arc<Cancel>);
+
+#[derive(Debug, Default)]
+struct Cancel {
+    /// The statement is to end.
+    is_requested: Arc<AtomicBool>,
+    requested: Notify,
+    /// Its session waits for it no longer.
+    is_given_up: AtomicBool,
+    given_up: Notify,
+}
 
 impl CancelHandle {
+    // Relaxed in all: a flag carries nothing but itself.
+
     /// The statement that is running ends with SQLSTATE 57014.
     pub fn cancel(&self) {
-        // Relaxed: the flag carries nothing but itself.
-        self.0.store(true, Ordering::Relaxed);
+        self.0.is_requested.store(true, Ordering::Relaxed);
+        self.0.requested.notify_one();
+    }
+
+    /// Waits for [`Self::cancel`].
+    pub(crate) async fn requested(&self) {
+        while !self.0.is_requested.load(Ordering::Relaxed) {
+            self.0.requested.notified().await;
+        }
+    }
+
+    /// The session stops waiting for the statement that is running, which may wait for a member that is silent: SQLSTATE 57014
+    /// if it has not begun to log its commit, and never will, and 08007 otherwise.
+    pub(crate) fn give_up(&self) {
+        self.0.is_given_up.store(true, Ordering::Relaxed);
+        self.0.given_up.notify_one();
+    }
+
+    /// What a future gives, unless the session gives up before.
+    pub(crate) async fn unless_given_up<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let given_up = async {
+            while !self.0.is_given_up.load(Ordering::Relaxed) {
+                self.0.given_up.notified().await;
+            }
+        };
+        let (mut future, mut given_up) = (pin!(future), pin!(given_up));
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => given_up.as_mut().poll(context).map(|()| None),
+        })
+        .await
+    }
+
+    /// Whether the statement is to end.
+    pub(crate) fn is_requested(&self) -> bool {
+        self.0.is_requested.load(Ordering::Relaxed)
+    }
+
+    /// For the next statement.
+    pub(crate) fn reset(&self) {
+        self.0.is_requested.store(false, Ordering::Relaxed);
+        self.0.is_given_up.store(false, Ordering::Relaxed);
     }
 }
 
@@ -141,6 +204,8 @@ pub struct Session {
     user: Arc<str>,
     cancel: CancelHandle,
     settings: Arc<BTreeMap<String, String>>,
+    /// What RESET gives them back.
+    first_settings: Arc<BTreeMap<String, String>>,
     status: TransactionStatus,
     /// None without a transaction, and after it was lost.
     transaction: Option<Transaction>,
@@ -151,6 +216,16 @@ pub struct Session {
     /// The statements of PREPARE.
     statements: BTreeMap<String, Arc<PreparedStatement>>,
     copy: Option<CopyIn>,
+    /// Of its transaction.
+    cursors: BTreeMap<String, Cursor>,
+    /// What its statements and transactions keep is charged to.
+    budget: Arc<Budget>,
+    /// Of the last result, which may not have reached the client yet.
+    result: Charge,
+    /// Which results beyond memory its statements may give.
+    takes: Takes,
+    /// What is left of the last one.
+    rest: Option<Rest>,
 }
 
 /// A COPY FROM that is under way.
@@ -164,17 +239,24 @@ struct CopyIn {
 
 impl Session {
     pub(crate) fn new(database: Arc<Database>, user: &str) -> Self {
+        let settings = Arc::new(settings::defaults(user));
         Self {
+            budget: database.budget(),
+            result: Charge::default(),
+            takes: Takes::default(),
+            rest: None,
             database,
             user: Arc::from(user),
             cancel: CancelHandle::default(),
-            settings: Arc::new(settings::defaults(user)),
+            first_settings: Arc::clone(&settings),
+            settings,
             status: TransactionStatus::Idle,
             transaction: None,
             resources: None,
             began: crate::clock::now(),
             statements: BTreeMap::new(),
             copy: None,
+            cursors: BTreeMap::new(),
         }
     }
 
@@ -227,7 +309,11 @@ impl Session {
         let prepared = self.plan(statement, types).await?;
         let (parameters, columns) = match &prepared {
             Some(Prepared::Plan(plan)) => (plan.parameters.clone(), Arc::clone(&plan.columns)),
-            Some(Prepared::Command(command)) => (Vec::new(), self.command_columns(command).into()),
+            Some(Prepared::Command(command)) => {
+                let query = cursor::query_of(command);
+                let parameters = query.map_or_else(Vec::new, |query| query.parameters.clone());
+                (parameters, self.command_columns(command).into())
+            }
             None => (Vec::new(), Arc::default()),
         };
         Ok(Arc::new(PreparedStatement {
@@ -315,6 +401,11 @@ impl Session {
         self.end_statement(result)
     }
 
+    /// The charge of the last result, for who keeps its rows beyond the next statement.
+    pub(crate) fn take_result(&mut self) -> Charge {
+        std::mem::take(&mut self.result)
+    }
+
     /// Whether a transaction is open.
     #[must_use]
     pub fn status(&self) -> TransactionStatus {
@@ -331,6 +422,11 @@ impl Session {
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<String> {
         self.settings.get(&name.to_ascii_lowercase()).cloned()
+    }
+
+    /// From now on RESET gives the settings the values that they have now.
+    pub(crate) fn keep_settings(&mut self) {
+        self.first_settings = Arc::clone(&self.settings);
     }
 
     /// Names for completion: tables, then columns.
@@ -350,8 +446,9 @@ impl Session {
     }
 
     fn start_statement(&mut self) {
-        // Relaxed: the flag carries nothing but itself.
-        self.cancel.0.store(false, Ordering::Relaxed);
+        self.result.clear();
+        self.rest = None;
+        self.cancel.reset();
         if self.status == TransactionStatus::Idle {
             self.began = crate::clock::now();
         }
@@ -401,7 +498,7 @@ fn in_type(value: Value, data_type: DataType) -> Result<Value, SqlError> {
 /// Pads the values of CHAR columns, as clients see them.
 fn pad(rows: &mut [Row], columns: &[Column]) {
     for (number, column) in columns.iter().enumerate() {
-        let DataType::Char(length) = column.data_type else { continue };
+        let DataType::Char(Some(length)) = column.data_type else { continue };
         for row in rows.iter_mut() {
             if let Value::Text(text) = &mut row[number] {
                 *text = padded(text, length);

@@ -105,7 +105,7 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), SqlError> {
     }
     let lower = value.to_lowercase();
     let supported = match name {
-        "client_encoding" => matches!(lower.as_str(), "utf8" | "utf-8" | "unicode"),
+        "client_encoding" => matches!(encoding_name(&lower).as_str(), "utf8" | "unicode"),
         "timezone" => {
             matches!(lower.as_str(), "utc" | "gmt" | "etc/utc" | "0" | "local" | "default")
         }
@@ -120,9 +120,32 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), SqlError> {
     Err(SqlError::unsupported(format_args!("{name} = {value}")))
 }
 
+/// The name of an encoding as PostgreSQL compares it: its letters and digits. asyncpg sends one in quotes.
+fn encoding_name(written: &str) -> String {
+    written.chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
+/// A value that was checked, as the setting has it.
+pub(crate) fn kept(name: &str, value: &str) -> String {
+    match name {
+        // There is no other.
+        "client_encoding" => "UTF8".to_owned(),
+        _ => value.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn encodings_are_named_in_many_ways() {
+        for name in ["utf8", "UTF-8", "'utf-8'", "Unicode"] {
+            assert!(check("client_encoding", name).is_ok(), "{name}");
+        }
+        assert_eq!(check("client_encoding", "latin1").unwrap_err().code, "0A000");
+        assert_eq!(kept("client_encoding", "'utf-8'"), "UTF8");
+    }
 
     #[test]
     fn times_have_units() {

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
-use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
+use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
@@ -15,6 +15,8 @@ use crate::value::{DataType, Value};
 
 /// Exponents from which PostgreSQL prints DOUBLE PRECISION in scientific notation.
 const DOUBLE_EXPONENT_MAX: i32 = 15;
+/// The first day that DATE and TIMESTAMP have: 4714-11-24 BC, with which Julian days begin.
+const EARLIEST: NaiveDate = NaiveDate::from_ymd_opt(-4713, 11, 24).expect("a day of the calendar");
 /// The same for REAL.
 const REAL_EXPONENT_MAX: i32 = 6;
 
@@ -30,11 +32,11 @@ impl Value {
             Self::Float(number) => float_text(*number, data_type),
             Self::Numeric(number) => number.to_string(),
             Self::Text(text) => match data_type {
-                DataType::Char(length) => padded(text, length),
+                DataType::Char(Some(length)) => padded(text, length),
                 _ => text.clone(),
             },
             Self::Bytea(bytes) => hex_text(bytes),
-            Self::Date(date) => date.format("%Y-%m-%d").to_string(),
+            Self::Date(date) => date_text(*date),
             Self::Timestamp(timestamp) => timestamp_text(timestamp),
             Self::Uuid(uuid) => uuid.hyphenated().to_string(),
         }
@@ -55,20 +57,16 @@ impl Value {
                 integer_from_text(trimmed, text, data_type)
             }
             DataType::Real | DataType::Double => float_from_text(trimmed, text, data_type),
-            DataType::Numeric(bounds) => {
-                let number =
-                    numeric_from_text(trimmed).ok_or_else(|| malformed(text, data_type))?;
-                Ok(Self::Numeric(fit_numeric(number, bounds)?))
-            }
+            DataType::Numeric(bounds) => numeric_typed(trimmed, text, bounds).map(Self::Numeric),
             DataType::Text => Ok(Self::Text(text.to_owned())),
             DataType::Varchar(_) | DataType::Char(_) => fit_text(text.to_owned(), data_type, false),
             DataType::Bytea => bytea_from_text(text),
             DataType::Date => timestamp_from_text(trimmed)
-                .map(|timestamp| Self::Date(timestamp.date()))
-                .ok_or_else(|| malformed_time(text, data_type)),
+                .ok_or_else(|| malformed_time(text, data_type))
+                .and_then(|timestamp| fit_date(timestamp.date())),
             DataType::Timestamp => timestamp_from_text(trimmed)
-                .map(Self::Timestamp)
-                .ok_or_else(|| malformed_time(text, data_type)),
+                .ok_or_else(|| malformed_time(text, data_type))
+                .and_then(fit_timestamp),
             DataType::Uuid => {
                 Uuid::parse_str(trimmed).map(Self::Uuid).map_err(|_| malformed(text, data_type))
             }
@@ -86,7 +84,7 @@ fn malformed(text: &str, data_type: DataType) -> SqlError {
 }
 
 fn malformed_time(text: &str, data_type: DataType) -> SqlError {
-    let digits = text.bytes().all(|b| b.is_ascii_digit() || b" -:.T/".contains(&b));
+    let digits = text.bytes().all(|b| b.is_ascii_digit() || b" -:.T/BCAD".contains(&b));
     let name = if data_type == DataType::Date { "date" } else { "timestamp" };
     if digits && text.bytes().filter(|b| *b == b'-').count() >= 2 {
         return SqlError::new("22008", format!("date/time field value out of range: \"{text}\""));
@@ -157,12 +155,24 @@ fn hex_text(bytes: &[u8]) -> String {
 }
 
 fn timestamp_text(timestamp: &NaiveDateTime) -> String {
-    let mut text = timestamp.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
-    let kept = text.trim_end_matches('0').trim_end_matches('.').len();
-    if text.contains('.') {
-        text.truncate(kept);
-    }
-    text
+    let (day, era) = day_and_era(timestamp.date());
+    let time = timestamp.time().format("%H:%M:%S%.6f").to_string();
+    let time = time.trim_end_matches('0').trim_end_matches('.');
+    format!("{day} {time}{era}")
+}
+
+fn date_text(date: NaiveDate) -> String {
+    let (day, era) = day_and_era(date);
+    day + era
+}
+
+/// A day, and what follows it before Christ: the year 0 is 1 BC.
+fn day_and_era(date: NaiveDate) -> (String, &'static str) {
+    let (year, era) = match date.year() {
+        year @ ..=0 => (1 - year, " BC"),
+        year => (year, ""),
+    };
+    (format!("{year:04}-{:02}-{:02}", date.month(), date.day()), era)
 }
 
 fn boolean_from_text(text: &str) -> Option<Value> {
@@ -233,15 +243,57 @@ pub(crate) fn fit_float(number: f64, data_type: DataType) -> f64 {
     }
 }
 
-/// A decimal number, with or without an exponent.
+/// Whether a text is a decimal number, with or without an exponent.
+fn is_decimal(text: &str) -> bool {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let unsigned =
+        |part: &str| -> String { part.strip_prefix(['+', '-']).unwrap_or(part).to_owned() };
+    let (mantissa, exponent) = (unsigned(mantissa), unsigned(exponent));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((&mantissa, ""));
+    let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+    let some = !(exponent.is_empty() || whole.is_empty() && fraction.is_empty());
+    some && digits(whole) && digits(fraction) && digits(&exponent)
+}
+
+/// A decimal number, with or without an exponent; None as well for one that has more digits than a NUMERIC: none is lost.
 pub(crate) fn numeric_from_text(text: &str) -> Option<Decimal> {
-    if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) || text.contains('_') {
+    if !is_decimal(text) {
         return None;
     }
-    if text.contains(['e', 'E']) {
-        return Decimal::from_scientific(text).ok();
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let mut number = Decimal::from_str_exact(mantissa).ok()?;
+    let scale = i64::from(number.scale()) - exponent.parse::<i64>().ok()?;
+    // A scale below zero is zeros before the point.
+    number.set_scale(u32::try_from(scale.max(0)).ok()?).ok()?;
+    if scale < 0 {
+        let power = 10_i128.checked_pow(u32::try_from(-scale).ok()?)?;
+        number = number.checked_mul(Decimal::try_from_i128_with_scale(power, 0).ok()?)?;
     }
-    Decimal::from_str(text).ok()
+    Some(unsigned_zero(number))
+}
+
+/// A NUMERIC's zero has no sign.
+pub(crate) fn unsigned_zero(mut number: Decimal) -> Decimal {
+    if number.is_zero() {
+        number.set_sign_positive(true);
+    }
+    number
+}
+
+/// What is said of a number that would lose digits.
+pub(crate) fn too_many_digits() -> SqlError {
+    SqlError::new("22003", "the number has more digits than a NUMERIC has, which is 28")
+        .with_hint("round what it is made of, or use double precision")
+}
+
+fn numeric_typed(trimmed: &str, text: &str, bounds: Option<(u8, u8)>) -> Result<Decimal, SqlError> {
+    if !is_decimal(trimmed) {
+        return Err(malformed(text, DataType::Numeric(None)));
+    }
+    // NUMERIC(p, s) rounds anyway.
+    let rounded = || bounds.and_then(|_| Decimal::from_str(trimmed).ok());
+    let number = numeric_from_text(trimmed).or_else(rounded).ok_or_else(too_many_digits)?;
+    fit_numeric(number, bounds)
 }
 
 /// A number rounded to the scale of NUMERIC(p, s).
@@ -249,7 +301,7 @@ pub(crate) fn numeric_from_text(text: &str) -> Option<Decimal> {
 /// # Errors
 /// SQLSTATE 22003 if it has more digits than the precision allows.
 pub(crate) fn fit_numeric(number: Decimal, bounds: Option<(u8, u8)>) -> Result<Decimal, SqlError> {
-    let Some((precision, scale)) = bounds else { return Ok(number) };
+    let Some((precision, scale)) = bounds else { return Ok(unsigned_zero(number)) };
     let mut number = number.round_dp_with_strategy(
         u32::from(scale),
         rust_decimal::RoundingStrategy::MidpointAwayFromZero,
@@ -261,7 +313,7 @@ pub(crate) fn fit_numeric(number: Decimal, bounds: Option<(u8, u8)>) -> Result<D
         number.scale() == u32::from(scale)
     };
     if scaled {
-        return Ok(number);
+        return Ok(unsigned_zero(number));
     }
     let mut error = SqlError::new("22003", "numeric field overflow");
     error.detail = Some(format!(
@@ -281,7 +333,8 @@ pub(crate) fn fit_text(
     explicit: bool,
 ) -> Result<Value, SqlError> {
     let length = match data_type {
-        DataType::Varchar(Some(length)) | DataType::Char(length) => length as usize,
+        DataType::Varchar(Some(length)) | DataType::Char(Some(length)) => length as usize,
+        DataType::Char(None) => usize::MAX,
         _ => return Ok(Value::Text(text)),
     };
     if let Some((end, _)) = text.char_indices().nth(length) {
@@ -334,34 +387,70 @@ fn bytea_from_escapes(text: &str) -> Result<Value, SqlError> {
     Ok(Value::Bytea(bytes))
 }
 
+/// A date in the range of DATE: from 4714-11-24 BC, where Julian days begin, as far as the crate's calendar goes.
+///
+/// # Errors
+/// SQLSTATE 22008 if it is before.
+pub(crate) fn fit_date(date: NaiveDate) -> Result<Value, SqlError> {
+    if date < EARLIEST {
+        return Err(SqlError::new("22008", "date out of range"));
+    }
+    Ok(Value::Date(date))
+}
+
+/// The same for TIMESTAMP.
+///
+/// # Errors
+/// SQLSTATE 22008 if it is before.
+pub(crate) fn fit_timestamp(timestamp: NaiveDateTime) -> Result<Value, SqlError> {
+    if timestamp.date() < EARLIEST {
+        return Err(SqlError::new("22008", "timestamp out of range"));
+    }
+    Ok(Value::Timestamp(timestamp))
+}
+
 /// A timestamp, or a date at midnight. A time zone of UTC is accepted and dropped.
 fn timestamp_from_text(text: &str) -> Option<NaiveDateTime> {
+    let era = |era: &str| {
+        let (rest, last) = text.split_at_checked(text.len().checked_sub(era.len())?)?;
+        last.eq_ignore_ascii_case(era).then(|| rest.trim_end())
+    };
+    let (text, before_christ) = match (era("BC"), era("AD")) {
+        (Some(rest), _) => (rest, true),
+        (None, rest) => (rest.unwrap_or(text), false),
+    };
     let text = text.trim_end_matches('Z').trim_end_matches("+00").trim_end_matches("+00:00");
     let (date, time) = match text.find([' ', 'T']) {
         Some(at) => (&text[..at], text[at + 1..].trim()),
         None => (text, ""),
     };
-    let date = date_from_text(date)?;
-    let time = if time.is_empty() { NaiveTime::MIN } else { time_from_text(time)? };
-    Some(date.and_time(time))
+    let date = date_from_text(date, before_christ)?;
+    let (time, more) =
+        if time.is_empty() { (NaiveTime::MIN, TimeDelta::zero()) } else { time_from_text(time)? };
+    date.and_time(time).checked_add_signed(more)
 }
 
-fn date_from_text(text: &str) -> Option<NaiveDate> {
+fn date_from_text(text: &str, before_christ: bool) -> Option<NaiveDate> {
     if text.len() == 8 && text.bytes().all(|b| b.is_ascii_digit()) {
-        return NaiveDate::parse_from_str(text, "%Y%m%d").ok();
+        let dashed = format!("{}-{}-{}", &text[..4], &text[4..6], &text[6..]);
+        return date_from_text(&dashed, before_christ);
     }
     let mut parts = text.split(['-', '/']);
     let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
     let digits = |part: &str, most: usize| {
         !part.is_empty() && part.len() <= most && part.bytes().all(|b| b.is_ascii_digit())
     };
-    if parts.next().is_some() || !digits(year, 4) || !digits(month, 2) || !digits(day, 2) {
+    if parts.next().is_some() || !digits(year, 6) || !digits(month, 2) || !digits(day, 2) {
         return None;
     }
-    NaiveDate::from_ymd_opt(year.parse().ok()?, month.parse().ok()?, day.parse().ok()?)
+    // There is no year 0: 1 BC is the year before 1.
+    let year: i32 = year.parse().ok().filter(|year| *year > 0)?;
+    let year = if before_christ { 1 - year } else { year };
+    NaiveDate::from_ymd_opt(year, month.parse().ok()?, day.parse().ok()?)
 }
 
-fn time_from_text(text: &str) -> Option<NaiveTime> {
+/// A time of day, and what is to be added to it: a fraction that rounds up to a whole second, the hour 24.
+fn time_from_text(text: &str) -> Option<(NaiveTime, TimeDelta)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let mut parts = whole.split(':');
     let mut part = || -> Option<u32> {
@@ -374,11 +463,23 @@ fn time_from_text(text: &str) -> Option<NaiveTime> {
         None if whole.matches(':').count() == 1 => 0,
         None => return None,
     };
-    if fraction.len() > 9 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+    if !fraction.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    let micros: u32 = format!("{fraction:0<6}")[..6].parse().ok()?;
-    NaiveTime::from_hms_micro_opt(hour, minute, second, micros)
+    // As PostgreSQL does: the fraction as DOUBLE PRECISION, then to the nearest microsecond.
+    let fraction: f64 =
+        if fraction.is_empty() { 0.0 } else { format!("0.{fraction}").parse().ok()? };
+    #[expect(clippy::cast_possible_truncation, reason = "at most a million")]
+    let micros = (fraction * 1e6).round_ties_even() as i64;
+    let (hour, day) = match (hour, minute, second, micros) {
+        (24, 0, 0, 0) => (0, TimeDelta::days(1)),
+        _ => (hour, TimeDelta::zero()),
+    };
+    // A minute may be written with 60 seconds.
+    let (second, more) =
+        if second == 60 { (59, TimeDelta::seconds(1)) } else { (second, TimeDelta::zero()) };
+    let time = NaiveTime::from_hms_opt(hour, minute, second)?;
+    Some((time, day + more + TimeDelta::microseconds(micros)))
 }
 
 #[cfg(test)]
@@ -445,8 +546,8 @@ mod tests {
 
     #[test]
     fn char_is_padded_when_printed_only() {
-        let value = Value::from_text("ab  ", DataType::Char(4)).unwrap();
+        let value = Value::from_text("ab  ", DataType::Char(Some(4))).unwrap();
         assert_eq!(value, Value::Text("ab".to_owned()));
-        assert_eq!(value.to_text(DataType::Char(4)), "ab  ");
+        assert_eq!(value.to_text(DataType::Char(Some(4))), "ab  ");
     }
 }

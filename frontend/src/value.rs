@@ -28,8 +28,8 @@ pub enum DataType {
     Text,
     /// VARCHAR(n) in characters; without a number any length.
     Varchar(Option<u32>),
-    /// CHAR(n) in characters, padded with blanks.
-    Char(u32),
+    /// CHAR(n) in characters, padded with blanks; without a number any length, as where CHARs of several lengths meet.
+    Char(Option<u32>),
     /// BYTEA.
     Bytea,
     /// DATE.
@@ -49,7 +49,9 @@ impl DataType {
         match self {
             Self::Numeric(Some((precision, scale))) => format!("numeric({precision},{scale})"),
             Self::Varchar(Some(length)) => format!("character varying({length})"),
-            Self::Char(length) => format!("character({length})"),
+            Self::Char(Some(length)) => format!("character({length})"),
+            // PostgreSQL's name for it: `character` alone would be one character.
+            Self::Char(None) => "bpchar".to_owned(),
             _ => self.base_name().to_owned(),
         }
     }
@@ -121,6 +123,22 @@ pub enum Value {
 }
 
 impl Value {
+    /// The kind of its type, for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "unknown",
+            Self::Boolean(_) => "boolean",
+            Self::Integer(_) => "integer",
+            Self::Float(_) => "double precision",
+            Self::Numeric(_) => "numeric",
+            Self::Text(_) => "text",
+            Self::Bytea(_) => "bytea",
+            Self::Date(_) => "date",
+            Self::Timestamp(_) => "timestamp",
+            Self::Uuid(_) => "uuid",
+        }
+    }
+
     /// Whether it is NULL.
     #[must_use]
     pub fn is_null(&self) -> bool {

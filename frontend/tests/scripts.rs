@@ -13,7 +13,7 @@ struct ScriptError(SqlError);
 
 impl std::fmt::Display for ScriptError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let SqlError { code, message, detail, hint, position: _ } = &self.0;
+        let SqlError { code, message, detail, hint, position: _, subject: _ } = &self.0;
         write!(f, "{code}: {message}")?;
         for part in [detail, hint].into_iter().flatten() {
             write!(f, " / {part}")?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gannet_engine::{Cluster, ClusterOptions};
 use gannet_frontend::{
-    DataType, Database, Session, SqlError, StatementResult, TransactionStatus, Value,
+    DataType, Database, MemoryLimits, Session, SqlError, StatementResult, TransactionStatus, Value,
 };
 use pollster::block_on;
 
@@ -254,4 +254,158 @@ fn malformed_statements_are_errors() {
         let _ = run(&mut session, statement);
         assert_eq!(rows(&mut session, "SELECT 1"), ["1"], "after {statement}");
     }
+}
+
+/// A database whose statements may keep little.
+fn database_within(statement_bytes: usize, all_bytes: usize) -> Arc<Database> {
+    let options = ClusterOptions {
+        nodes: 1,
+        replicas: 1,
+        threads: 1,
+        memory_limit_bytes: Some(64 << 20),
+        ..ClusterOptions::default()
+    };
+    let cluster = Arc::new(Cluster::open(options).expect("a small cluster fits"));
+    Database::open_within(cluster, MemoryLimits { statement_bytes, all_bytes, spill: None })
+        .expect("SQL opens on a fresh cluster")
+}
+
+#[test]
+fn no_statement_keeps_more_than_its_budget() {
+    let mut session = database_within(4 << 20, 64 << 20).session("tester");
+    ok(&mut session, "CREATE TABLE t (a INT PRIMARY KEY, b TEXT)");
+    ok(&mut session, "INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, 3000) i");
+    let series = "generate_series(1, 10000000)";
+    let mut others = Vec::new();
+    for statement in [
+        // Values.
+        "SELECT repeat('x', 5000000)",
+        "SELECT lpad('x', 5000000)",
+        "SELECT rpad('x', 2500000, 'äö')",
+        "SELECT concat(repeat('x', 3000000), repeat('y', 3000000))",
+        "SELECT concat_ws(repeat('x', 100000), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+            20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44)",
+        "SELECT repeat('x', 3000000) || repeat('y', 3000000)",
+        "SELECT repeat('x', 1500000), repeat('x', 1500000), repeat('x', 1500000)",
+        "SELECT replace(repeat('x', 100000), 'x', repeat('y', 100))",
+        "SELECT regexp_replace(repeat('x', 100000), 'x', repeat('y', 100), 'g')",
+        "SELECT regexp_replace(repeat('x', 500000), 'x*', '\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0')",
+        "SELECT array_to_string(array_agg(i), repeat('y', 100000)) FROM generate_series(1, 1000) i",
+        // Rows and groups.
+        &format!("SELECT * FROM {series}"),
+        &format!("SELECT i FROM {series} i ORDER BY -i"),
+        &format!("SELECT DISTINCT i FROM {series} i LIMIT 1 OFFSET 9000000"),
+        &format!("SELECT i, count(*) FROM {series} i GROUP BY i"),
+        &format!("SELECT string_agg('x', repeat('y', 1000)) FROM {series}"),
+        &format!("SELECT array_agg(i) FROM {series} i"),
+        &format!("SELECT count(DISTINCT i) FROM {series} i"),
+        &format!("SELECT string_agg('x', '' ORDER BY -i) FROM {series} i"),
+        &format!("SELECT count(*) FROM t JOIN {series} i ON a = i + 1 - 1"),
+        &format!("SELECT count(*) FROM (SELECT i FROM {series} i UNION SELECT 1) AS u"),
+        &format!("SELECT count(*) FROM (SELECT 1 EXCEPT SELECT i FROM {series} i) AS u"),
+        &format!("SELECT 0 IN (SELECT i FROM {series} i)"),
+        "SELECT x.a FROM t x CROSS JOIN t y ORDER BY y.b",
+        // What a transaction depends on: keys that are not there.
+        &format!("SELECT count(t.a) FROM {series} i LEFT JOIN t ON t.a = i"),
+        // What it is to write.
+        &format!("INSERT INTO t SELECT i + 10000, repeat('x', 100) FROM {series} i"),
+    ] {
+        match run(&mut session, statement) {
+            Err(error)
+                if error.code == "53200"
+                    && error.message.contains("4 MiB of --statement-memory") => {}
+            other => others.push((statement.to_owned(), other.map(|_| ()))),
+        }
+    }
+    assert!(others.is_empty(), "{others:#?}");
+    // All of it was given back, and what passes through is not counted.
+    let counted = ok(
+        &mut session,
+        "SELECT count(*), sum(length(b)) FROM t CROSS JOIN generate_series(1, 300) i LIMIT 1",
+    );
+    assert_eq!(texts(counted), ["900000|6867900"]);
+    let top = ok(&mut session, "SELECT i FROM generate_series(1, 300000) i ORDER BY -i LIMIT 2");
+    assert_eq!(texts(top), ["300000", "299999"]);
+}
+
+#[test]
+fn all_rows_of_a_table_are_changed_at_once() {
+    let mut session = database_within(32 << 20, 64 << 20).session("tester");
+    ok(&mut session, "CREATE TABLE t (a INT PRIMARY KEY, b INT, c TEXT)");
+    ok(
+        &mut session,
+        "INSERT INTO t SELECT i, i % 7, 'name ' || i FROM generate_series(1, 50000) i",
+    );
+    ok(&mut session, "UPDATE t SET b = b + 1");
+    assert_eq!(rows(&mut session, "SELECT count(*) FROM t WHERE b = a % 7 + 1"), ["50000"]);
+    ok(&mut session, "DELETE FROM t");
+    assert_eq!(rows(&mut session, "SELECT count(*) FROM t"), ["0"]);
+    ok(
+        &mut session,
+        "INSERT INTO t SELECT i, 0, repeat('x', 300) FROM generate_series(1, 20000) i",
+    );
+    ok(
+        &mut session,
+        "INSERT INTO t SELECT i, 0, repeat('x', 300) FROM generate_series(20001, 40000) i",
+    );
+    let error = run(&mut session, "UPDATE t SET b = 1").unwrap_err();
+    assert_eq!(error.code, "53200");
+    assert!(error.hint.unwrap().contains("a range of the key per statement"));
+}
+
+#[test]
+fn a_set_of_values_is_charged() {
+    let mut session = database_within(4 << 20, 64 << 20).session("tester");
+    ok(&mut session, "CREATE TABLE t (a INT PRIMARY KEY, b TEXT)");
+    ok(&mut session, "INSERT INTO t VALUES (1, 'x')");
+    let query = "SELECT a FROM t WHERE b = ANY($1)";
+    let statement = block_on(session.prepare(query, &[])).unwrap();
+    for (members, fits) in [(1_000, true), (12_000, false)] {
+        let members: Vec<String> =
+            (0..members).map(|i| format!("{i}{}", "x".repeat(400))).collect();
+        let array = Value::Text(format!("{{{}}}", members.join(",")));
+        let result = block_on(session.execute_prepared(&statement, vec![array]));
+        match result {
+            Ok(_) => assert!(fits),
+            Err(error) => assert!(!fits && error.code == "53200", "{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_a_transaction_has_read_is_charged_until_it_ends() {
+    let mut session = database_within(2 << 20, 64 << 20).session("tester");
+    ok(&mut session, "CREATE TABLE t (a INT PRIMARY KEY)");
+    ok(&mut session, "BEGIN");
+    let mut refused = None;
+    for number in 0..100 {
+        let (from, to) = (number * 1_000, number * 1_000 + 999);
+        let absent = format!(
+            "SELECT count(t.a) FROM generate_series({from}, {to}) i LEFT JOIN t ON t.a = i"
+        );
+        if let Err(error) = run(&mut session, &absent) {
+            refused = Some((number, error));
+            break;
+        }
+    }
+    let (number, error) = refused.expect("100,000 absent keys take more than 2 MiB");
+    assert!(number > 3 && error.code == "53200", "after {number}: {error}");
+    ok(&mut session, "ROLLBACK");
+    ok(&mut session, "SELECT count(t.a) FROM generate_series(1, 1000) i LEFT JOIN t ON t.a = i");
+}
+
+#[test]
+fn all_sessions_share_a_budget() {
+    let database = database_within(6 << 20, 8 << 20);
+    let (mut one, mut two) = (database.session("one"), database.session("two"));
+    let large = "SELECT repeat('x', 1200) FROM generate_series(1, 4000)";
+    ok(&mut one, large);
+    // The result of the first is kept until its next statement.
+    let error = run(&mut two, large).map(|_| ()).expect_err("both do not fit");
+    assert_eq!(error.code, "53200");
+    assert!(error.message.contains("8 MiB of --query-memory"), "{error}");
+    ok(&mut one, "SELECT 1");
+    ok(&mut two, large);
+    drop(two);
+    ok(&mut one, large);
 }

@@ -18,19 +18,22 @@
 //! *Not here*: STALE answers.
 
 mod gather;
+mod requests;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::buffer::Buffer;
 use crate::counters::Counters;
-use crate::fragments::{packets_of, queue_message, queue_window};
+use crate::endpoint::requests::Request;
+use crate::fragments::{packets_of, queue_message};
 use crate::identity::Identity;
+use crate::loss_detection::LossDetection;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
 use crate::mutant::{Mutant, active};
-use crate::packet::{ContentsWords, HEADER_BYTES, Kind, RouteWords, is_intact, seal};
+use crate::packet::{ContentsWords, HEADER_BYTES, Kind, RouteWords, is_intact};
 use crate::peer::Peer;
-use crate::request_batch::{Lane, RequestBatch};
+use crate::request_batch::RequestBatch;
 use crate::round_trip::RoundTrip;
 use crate::session::{Admission, Session};
 use crate::statuses::Statuses;
@@ -125,6 +128,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes)));
         let round_trip = RoundTrip::new(sender.retransmit_floor_ns());
         let window = Window::new(sender.loses_by_congestion());
+        let losses = LossDetection::new(sender.loses_packets());
         let numbers = 0..u16::try_from(nodes).expect("nodes are numbered with 16 bits");
         let route = |source, destination| RouteWords::from(identity.route(source, destination));
         Self {
@@ -133,7 +137,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             peers: numbers
                 .map(|node| {
                     let (expected, to) = (route(node, identity.node), route(identity.node, node));
-                    Peer::new(expected, to, round_trip, window, coroutines)
+                    Peer::new(expected, to, round_trip, window, losses, coroutines)
                 })
                 .collect(),
             arrived: Vec::with_capacity(PACKETS_EXPECTED),
@@ -207,6 +211,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 *next_due_ns = due_ns.min(*next_due_ns);
             } else {
                 (lane.sent_at_ns, lane.attempts) = (NOT_SENT, 0);
+                lane.seemed_lost = false;
             }
         }
     }
@@ -398,7 +403,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             Admission::Resend => {
                 counters.duplicates += 1;
                 requests.for_each(drop);
-                queue_window(sender, scratch, source, session.response.as_slice(), 0);
+                session.queue_again(sender, scratch, source, contents.is_again());
             }
             Admission::Drop => {
                 counters.duplicates += 1;
@@ -427,7 +432,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         lane.response.claim(messages.len()).copy_from_slice(messages);
         lane.answered = true;
         let peer = &mut self.peers[usize::from(source)];
-        if lane.attempts > 0 {
+        if lane.seemed_lost {
             peer.learn(contents.is_again());
         }
         if lane.sent_at_ns == NOT_SENT {
@@ -436,6 +441,13 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             peer.sample(now_ns.saturating_sub(lane.sent_at_ns));
         }
         let is_held = peer.give_back(lane.packets);
+        // Of those that were sent several times it is not known which one was answered.
+        if lane.sent_at_ns != NOT_SENT && lane.attempts == u32::from(contents.is_again()) {
+            let has_gap = peer.answered(lane.number, now_ns.saturating_sub(lane.sent_at_ns));
+            if has_gap {
+                self.next_due_ns = now_ns;
+            }
+        }
         batch.statuses = batch.statuses.and(statuses);
         batch.unanswered -= 1;
         if batch.unanswered == 0 {
@@ -481,51 +493,6 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         Some((source, contents))
     }
 
-    /// Sends every request again that has been unanswered for too long.
-    #[inline]
-    pub fn retransmit(&mut self, now_ns: u64) {
-        if now_ns >= self.next_due_ns {
-            self.retransmit_due(now_ns);
-        }
-    }
-
-    #[cold]
-    fn retransmit_due(&mut self, now_ns: u64) {
-        let Self { identity, sender, batches, counters, peers, scratch, .. } = self;
-        let mut next_due_ns = u64::MAX;
-        for (coroutine, batch) in (0..).zip(batches) {
-            let mut batch = batch.borrow_mut();
-            if batch.unanswered == 0 {
-                continue;
-            }
-            let sequence = batch.sequence;
-            for index in 0..batch.destinations().len() {
-                let destination = batch.destinations()[index];
-                let lane = batch.lane(destination);
-                let is_under_way = !lane.answered && lane.sent_at_ns != NOT_SENT;
-                if destination == identity.node || !is_under_way {
-                    continue;
-                }
-                let peer = &mut peers[usize::from(destination)];
-                let mut due_ns = lane.sent_at_ns + peer.round_trip.timeout_ns(lane.attempts);
-                if due_ns <= now_ns {
-                    lane.attempts += 1;
-                    if !peer.lose(coroutine, lane.packets, (lane.sent_at_ns, now_ns)) {
-                        lane.sent_at_ns = NOT_SENT;
-                        continue;
-                    }
-                    let worker = identity.worker;
-                    let packet = Request { worker, coroutine, sequence, destination };
-                    due_ns = packet.send_again(sender, scratch, peer, lane, now_ns);
-                    counters.retransmitted += 1;
-                }
-                next_due_ns = next_due_ns.min(due_ns);
-            }
-        }
-        self.next_due_ns = next_due_ns;
-        self.sender.ring_doorbell();
-    }
-
     /// Requests that are unanswered, held or carried, and credits that are out: none when nothing runs.
     #[must_use]
     pub fn open_requests(&self) -> usize {
@@ -546,65 +513,6 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     #[must_use]
     pub fn next_due_ns(&self) -> Option<u64> {
         (self.next_due_ns != u64::MAX).then_some(self.next_due_ns)
-    }
-}
-
-/// A message of requests to one node.
-struct Request {
-    worker: u16,
-    coroutine: u16,
-    sequence: u64,
-    destination: u16,
-}
-
-impl Request {
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "a message is shorter than 4 GiB")]
-    fn contents(&self, lane: &Lane) -> ContentsWords {
-        let batch = (self.worker, self.coroutine, self.sequence);
-        let message_bytes = (lane.request.len() - HEADER_BYTES) as u32;
-        ContentsWords::request(batch, lane.requests, message_bytes)
-    }
-
-    /// Queues the requests of `lane`; when they are to be sent again.
-    #[inline(always)]
-    fn send<S: PacketSender>(
-        &self,
-        sender: &mut S,
-        scratch: &mut Buffer,
-        peer: &Peer,
-        lane: &mut Lane,
-        now_ns: u64,
-    ) -> u64 {
-        lane.sent_at_ns = now_ns;
-        lane.attempts = 0;
-        lane.next_fragment = 0;
-        let contents = self.contents(lane);
-        let packet = lane.request.as_mut_slice();
-        peer.route.write(packet);
-        queue_message(sender, scratch, self.destination, packet, contents);
-        now_ns + peer.round_trip.first_timeout_ns()
-    }
-
-    /// Queues what the destination has not answered of `lane`; when that is to be sent again.
-    #[cold]
-    fn send_again<S: PacketSender>(
-        &self,
-        sender: &mut S,
-        scratch: &mut Buffer,
-        peer: &Peer,
-        lane: &mut Lane,
-        now_ns: u64,
-    ) -> u64 {
-        lane.sent_at_ns = now_ns;
-        let contents = self.contents(lane).again();
-        let packet = lane.request.as_mut_slice();
-        contents.write(packet);
-        if sender.wants_checksum() {
-            seal(packet);
-        }
-        gather::queue_lane(sender, scratch, (peer, self.destination), contents.into(), lane);
-        now_ns + peer.round_trip.timeout_ns(lane.attempts)
     }
 }
 

@@ -20,6 +20,7 @@ mod counters;
 mod endpoint;
 mod fragments;
 mod identity;
+mod loss_detection;
 #[cfg(not(loom))]
 mod memory;
 mod message;

@@ -1,4 +1,4 @@
-//! What an endpoint knows of one other node: the route both ways, its round trips, and its credits.
+//! What an endpoint knows of one other node: the route both ways, its round trips, its losses, and its credits.
 //!
 //! *Credits*: an endpoint has at most as many packets of requests under way to a node as its window
 //! says (`window.rs`); further batches are held until answers arrive, so that many coroutines, or many
@@ -11,9 +11,22 @@
 
 use std::collections::VecDeque;
 
+use crate::loss_detection::LossDetection;
 use crate::packet::RouteWords;
+use crate::request_batch::Lane;
 use crate::round_trip::RoundTrip;
 use crate::window::Window;
+
+/// Why a message is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A later one was answered: it is lost.
+    LaterAnswer,
+    /// It was sent last, and its answer tells of others.
+    Probe,
+    /// There was no answer for too long.
+    Timeout,
+}
 
 pub(crate) struct Peer {
     /// The route that its packets must have.
@@ -22,6 +35,7 @@ pub(crate) struct Peer {
     pub(crate) route: RouteWords,
     pub(crate) round_trip: RoundTrip,
     window: Window,
+    losses: LossDetection,
     packets_under_way: usize,
     /// Coroutines whose requests wait for credits.
     held: VecDeque<u16>,
@@ -33,10 +47,11 @@ impl Peer {
         route: RouteWords,
         round_trip: RoundTrip,
         window: Window,
+        losses: LossDetection,
         coroutines: usize,
     ) -> Self {
         let held = VecDeque::with_capacity(coroutines);
-        Self { expected, route, round_trip, window, packets_under_way: 0, held }
+        Self { expected, route, round_trip, window, losses, packets_under_way: 0, held }
     }
 
     #[inline(always)]
@@ -63,9 +78,39 @@ impl Peer {
         self.window.grow();
     }
 
+    /// Numbers the packets of a message that is sent now; the number of its last one.
+    #[inline(always)]
+    pub(crate) fn number(&mut self, packets: usize) -> u64 {
+        self.losses.number(packets)
+    }
+
+    /// A message whose credits were given back is answered; whether earlier ones are not.
+    #[inline(always)]
+    pub(crate) fn answered(&mut self, number: u64, took_ns: u64) -> bool {
+        self.losses.answered(number, took_ns, self.packets_under_way)
+    }
+
+    /// When the message in `lane` is sent again if it is not answered before, and why.
+    #[inline(always)]
+    pub(crate) fn due(&self, lane: &Lane) -> (u64, Cause) {
+        let Lane { number, sent_at_ns, attempts, .. } = *lane;
+        if self.losses.is_probe(number) {
+            let probe_ns = self.round_trip.probe_ns(attempts);
+            if probe_ns < self.round_trip.timeout_ns(attempts) {
+                return (sent_at_ns + probe_ns, Cause::Probe);
+            }
+        }
+        let timeout_at_ns = sent_at_ns + self.round_trip.timeout_ns(attempts);
+        match self.losses.lost_at_ns(number, sent_at_ns, self.round_trip.smoothed_ns()) {
+            Some(lost_at_ns) => (lost_at_ns.min(timeout_at_ns), Cause::LaterAnswer),
+            None => (timeout_at_ns, Cause::Timeout),
+        }
+    }
+
     /// A message that seemed lost is answered: as it was sent again, or as it was sent first.
     #[cold]
     pub(crate) fn learn(&mut self, was_lost: bool) {
+        self.losses.learn(was_lost);
         self.window.learn(was_lost);
     }
 
@@ -76,12 +121,14 @@ impl Peer {
         !self.held.is_empty()
     }
 
-    /// A message seems lost, and is under way no longer. Whether it has credits to be sent again
-    /// now; without them its coroutine is held, before all others.
-    pub(crate) fn lose(&mut self, coroutine: u16, packets: usize, sent: (u64, u64)) -> bool {
-        let (sent_at_ns, now_ns) = sent;
+    /// A message is due to be sent again; unless as a probe, it seems lost, and is under way no longer. Whether it has credits to
+    /// be sent again now; without them its coroutine is held, before all others.
+    pub(crate) fn lose(&mut self, coroutine: u16, packets: usize, cause: Cause) -> bool {
+        if cause == Cause::Probe {
+            return true;
+        }
         self.packets_under_way -= packets;
-        self.window.cut(sent_at_ns, now_ns);
+        self.window.cut(cause == Cause::LaterAnswer);
         let has_room = self.has_room_for(packets);
         if has_room {
             self.packets_under_way += packets;
@@ -129,7 +176,14 @@ mod tests {
             source_incarnation: 1,
             destination_incarnation: 1,
         });
-        Peer::new(route, route, RoundTrip::new(1), Window::new(follows_losses), 8)
+        Peer::new(
+            route,
+            route,
+            RoundTrip::new(1),
+            Window::new(follows_losses),
+            LossDetection::new(true),
+            8,
+        )
     }
 
     #[test]
@@ -155,18 +209,16 @@ mod tests {
         let mut peer = peer(true);
         assert!((0..16).all(|coroutine| peer.admit(coroutine, 1)));
         assert!(!peer.admit(16, 1));
-        // Half of the window is left: the first half of the losses leaves no room.
-        for coroutine in 0..8 {
-            assert!(!peer.lose(coroutine, 1, (10, 100)));
-        }
-        assert!(peer.lose(8, 1, (10, 100)), "7 others are under way");
-        peer.find(3, 1);
+        // Each takes half a packet of the window: every second one finds room to be sent again.
+        let found_room =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|coroutine| peer.lose(coroutine, 1, Cause::LaterAnswer));
+        assert_eq!(found_room, [false, true, false, true, false, true, false, true]);
+        peer.find(4, 1);
         assert!(peer.give_back(1));
-        assert_eq!(peer.release(|_| 1), None, "8 are under way");
+        assert_eq!(peer.release(|_| 1), None, "12 are under way");
         assert!(peer.give_back(1));
-        assert_eq!(peer.release(|_| 1), Some(7), "what was lost goes before what was not sent");
-        let order = [6, 5, 4, 2, 1, 0, 16];
-        for expected in order {
+        assert_eq!(peer.release(|_| 1), Some(6), "what was lost goes before what was not sent");
+        for expected in [2, 0, 16] {
             assert!(peer.give_back(1));
             assert_eq!(peer.release(|_| 1), Some(expected));
         }

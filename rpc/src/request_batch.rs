@@ -49,8 +49,12 @@ pub(crate) struct Lane {
     /// The first fragment of the request that the destination has not got yet, as far as is known.
     pub(crate) next_fragment: u16,
     pub(crate) sent_at_ns: u64,
+    /// Number of the last of its packets among all to the destination.
+    pub(crate) number: u64,
     /// How often the request was sent again.
     pub(crate) attempts: u32,
+    /// Whether it was so because it seemed lost, at least once.
+    pub(crate) seemed_lost: bool,
     /// The responses that are being put together, once there were some in fragments.
     pub(crate) assembly: Option<Box<Assembly>>,
 }
@@ -68,6 +72,8 @@ pub struct RequestBatch {
     pub(crate) statuses: Statuses,
     /// Whether there are carried requests that have not been sent.
     carries: bool,
+    /// Whether what was sent last held carried requests.
+    carried: bool,
 }
 
 impl Lane {
@@ -90,6 +96,7 @@ impl RequestBatch {
             unanswered: 0,
             statuses: Statuses::NONE,
             carries: false,
+            carried: false,
         }
     }
 
@@ -162,7 +169,7 @@ impl RequestBatch {
         self.sequence += 1;
         self.unanswered = u16::try_from(self.used).expect("nodes are fewer than 2^16");
         self.statuses = Statuses::NONE;
-        self.carries = false;
+        (self.carried, self.carries) = (self.carries, false);
     }
 
     /// Whether there is nothing to send.
@@ -233,10 +240,29 @@ impl RequestBatch {
         if self.statuses.are_all(status) {
             return None;
         }
-        self.destinations().iter().find_map(|&destination| {
+        self.statuses().find(|&found| found != status)
+    }
+
+    /// The statuses of the responses, but for those to what was carried.
+    pub fn statuses(&self) -> impl Iterator<Item = u16> {
+        self.destinations().iter().flat_map(|&destination| {
             let lane = &self.lanes[usize::from(destination)];
             Messages::new(lane.response.as_slice(), lane.requests)
                 .skip(usize::from(lane.carried_requests))
+                .map(|response| response.kind)
+        })
+    }
+
+    /// The first status other than this one among the responses to what was carried.
+    #[inline]
+    #[must_use]
+    pub fn first_carried_other_than(&self, status: u16) -> Option<u16> {
+        if !self.carried {
+            return None;
+        }
+        self.destinations().iter().find_map(|&destination| {
+            let lane = &self.lanes[usize::from(destination)];
+            Messages::new(lane.response.as_slice(), lane.carried_requests)
                 .map(|response| response.kind)
                 .find(|&found| found != status)
         })
@@ -304,13 +330,16 @@ mod tests {
             }
         }
         batch.unanswered = 0;
-        assert_eq!(batch.first_other_than(1), None, "of what is carried nobody asks");
+        assert_eq!(batch.first_other_than(1), None, "what is carried is asked of by itself");
+        assert_eq!(batch.first_carried_other_than(9), None);
+        assert_eq!(batch.first_carried_other_than(1), Some(9));
         assert_eq!([0, 1].map(|destination| batch.next_response(destination).kind), [1, 1]);
         batch.clear();
         assert!(batch.is_empty());
         batch.push(1, 30, &[], 0).unwrap();
         batch.send();
         append(&mut batch.lane(1).response, 0, |_| (3, 0));
+        assert_eq!(batch.first_carried_other_than(9), None, "nothing was carried");
         assert_eq!(batch.next_response(1).kind, 3);
     }
 }

@@ -1,7 +1,7 @@
 //! How long a request may stay unanswered before it is sent again.
 //!
 //! *Source*: RFC 6298 (Jacobson's smoothed mean and deviation, doubling after each timeout), with
-//! Karn's rule: a message that was sent twice gives no sample.
+//! Karn's rule: a message that was sent twice gives no sample. RFC 8985, section 7, for the probe.
 
 /// Longest timeout, after many doublings.
 const TIMEOUT_NS_MAX: u64 = 200_000_000;
@@ -17,13 +17,16 @@ pub(crate) struct RoundTrip {
     floor_ns: u64,
     /// The timeout of a message that was sent once.
     first_ns: u64,
+    /// When what was sent last is sent again as a probe, after it was sent once.
+    probe_ns: u64,
 }
 
 impl RoundTrip {
     pub(crate) fn new(floor_ns: u64) -> Self {
         // Until something is known, patience.
         let (smoothed_ns, deviation_ns) = (floor_ns, floor_ns);
-        Self { smoothed_ns, deviation_ns, floor_ns, first_ns: 5 * floor_ns }
+        let first_ns = 5 * floor_ns;
+        Self { smoothed_ns, deviation_ns, floor_ns, first_ns, probe_ns: first_ns }
     }
 
     /// Whether message `sequence` of a session is one that is timed: all would tell no more.
@@ -40,18 +43,26 @@ impl RoundTrip {
         let error_ns = took_ns.abs_diff(self.smoothed_ns);
         self.deviation_ns = self.deviation_ns - self.deviation_ns / 4 + error_ns / 4;
         self.smoothed_ns = self.smoothed_ns - self.smoothed_ns / 8 + took_ns / 8;
-        self.first_ns = (self.smoothed_ns + 4 * self.deviation_ns).max(self.floor_ns);
+        let likely_ns = self.smoothed_ns + 4 * self.deviation_ns;
+        self.first_ns = likely_ns.max(self.floor_ns);
+        self.probe_ns = likely_ns.max(2 * self.smoothed_ns);
     }
 
-    /// The timeout of a message that was sent once.
+    /// How long a round trip takes.
     #[inline(always)]
-    pub(crate) fn first_timeout_ns(&self) -> u64 {
-        self.first_ns
+    pub(crate) fn smoothed_ns(&self) -> u64 {
+        self.smoothed_ns
     }
 
     /// The timeout of a message that was sent `attempts` times before.
     pub(crate) fn timeout_ns(&self, attempts: u32) -> u64 {
         (self.first_ns << attempts.min(DOUBLINGS_MAX)).min(TIMEOUT_NS_MAX)
+    }
+
+    /// The same of the message that was sent last, so that its answer tells of the others.
+    #[inline(always)]
+    pub(crate) fn probe_ns(&self, attempts: u32) -> u64 {
+        self.probe_ns << attempts.min(DOUBLINGS_MAX)
     }
 }
 
@@ -72,9 +83,15 @@ mod tests {
         assert!((90_000..150_000).contains(&round_trip.timeout_ns(0)), "{round_trip:?}");
         assert_eq!(round_trip.timeout_ns(1), 2 * round_trip.timeout_ns(0));
         assert_eq!(round_trip.timeout_ns(u32::MAX), TIMEOUT_NS_MAX);
+        assert_eq!(round_trip.probe_ns(0), round_trip.timeout_ns(0));
         for _ in 0..100 {
             round_trip.sample(100);
         }
         assert_eq!(round_trip.timeout_ns(0), 10_000, "not below the medium's floor");
+        assert!(
+            (200..300).contains(&round_trip.probe_ns(0)),
+            "a probe is one packet: {round_trip:?}"
+        );
+        assert_eq!(round_trip.probe_ns(2), 4 * round_trip.probe_ns(0));
     }
 }

@@ -11,8 +11,10 @@
 //! *Source*: `architecture.md`, "RPC"; Birrell and Nelson's call identifiers, as used since 1984.
 
 use crate::buffer::Buffer;
-use crate::fragments::Assembly;
+use crate::fragments::{Assembly, queue_window};
 use crate::mutant::{Mutant, active};
+use crate::packet::{ContentsWords, seal};
+use crate::transport::PacketSender;
 
 /// The last message of one session, in a cache line.
 #[derive(Default)]
@@ -59,6 +61,26 @@ impl Session {
             std::cmp::Ordering::Equal if sequence > 0 => Admission::Resend,
             std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Admission::Drop,
         }
+    }
+
+    /// Queues the first window of the response again; `is_asked`: for a request that was sent again, not for a packet that the
+    /// network doubled.
+    #[cold]
+    pub(crate) fn queue_again<S: PacketSender>(
+        &mut self,
+        sender: &mut S,
+        scratch: &mut Buffer,
+        destination: u16,
+        is_asked: bool,
+    ) {
+        let packet = self.response.as_mut_slice();
+        if let (true, Some(contents)) = (is_asked, ContentsWords::parse(packet)) {
+            contents.again().write(packet);
+            if sender.wants_checksum() {
+                seal(packet);
+            }
+        }
+        queue_window(sender, scratch, destination, packet, 0);
     }
 }
 

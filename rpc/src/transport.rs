@@ -19,6 +19,11 @@ pub trait PacketSender {
         false
     }
 
+    /// Whether packets are lost on the way at all, so that later answers tell of it.
+    fn loses_packets(&self) -> bool {
+        self.loses_by_congestion()
+    }
+
     /// Adds a packet for `destination`'s peer worker to the present batch. It may be dropped.
     fn queue(&mut self, destination: u16, packet: &[u8]);
 

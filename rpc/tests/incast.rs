@@ -163,6 +163,6 @@ fn an_incast_does_not_collapse() {
     println!("windows that follow losses: {goodput:.3} of the capacity, {again:.3} sent again");
     let (fixed_goodput, fixed_again) = run(false);
     println!("fixed windows: {fixed_goodput:.3} of the capacity, {fixed_again:.3} sent again");
-    assert!(goodput > 0.3 && again < 0.1, "{goodput} answered, {again} sent again");
+    assert!(goodput > 0.4 && again < 0.3, "{goodput} answered, {again} sent again");
     assert!(fixed_goodput < 0.02 && fixed_again > 1.0, "the receiver was not overrun");
 }

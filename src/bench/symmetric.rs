@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use gannet_benchmarks::Across;
 use gannet_engine::{ClusterKey, ClusterKeyError, Membership, RdmaPort, Transport};
+use tokio::signal::unix::SignalKind;
 
 use crate::processes::{Folder, TransportName, free_addresses};
 
@@ -160,7 +161,8 @@ impl Processes {
         if nodes == 0 {
             return Err(ProcessesError::NoNodes);
         }
-        let folder = Folder::new()?;
+        let folder =
+            Folder::new(&[SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()])?;
         let key = if self.trusted_network { None } else { Some(folder.write_key()?) };
         let addresses = free_addresses(nodes, threads);
         let addresses = addresses.ok_or(ProcessesError::Ports(nodes * threads))?;
@@ -181,7 +183,7 @@ impl Processes {
                 // What is wrong with the command would be said as often as there are nodes.
                 command.stderr(File::create(log(&folder, node))?);
             }
-            started.push(Running(command.spawn()?));
+            started.push(Running(folder.spawn(&mut command)?));
         }
         let mut passed = true;
         for (node, running) in started.iter_mut().enumerate() {

@@ -6,11 +6,12 @@
 
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::net::TcpListener;
-use std::sync::Weak;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use gannet_engine::{Cluster, NodeReport, NodeState, NodeStatus};
+use gannet_engine::{Callers, Cluster, Lines, NodeReport, NodeState, NodeStatus};
+use gannet_frontend::Admission;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -19,15 +20,27 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
+use crate::log::lines_dropped;
+
 /// After a failed accept, such as by too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections of one address, and of all; for a further one the oldest makes room.
+const CONNECTIONS_MAX: (usize, usize) = (16, 64);
+/// For a request and its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Listens where metrics are to be asked for.
 ///
 /// # Errors
-/// What the system says if it refuses the address.
-pub(super) fn bind(listen: &str) -> std::io::Result<TcpListener> {
-    let listener = TcpListener::bind(listen)?;
+/// What the system says if it refuses the address; and if other hosts could read, unless `is_public`.
+pub(super) fn bind(listen: &str, is_public: bool) -> std::io::Result<TcpListener> {
+    let addresses: Vec<_> = listen.to_socket_addrs()?.collect();
+    if !is_public && addresses.iter().any(|address| !address.ip().is_loopback()) {
+        return Err(std::io::Error::other(
+            "other hosts could read them without a password; say --metrics-public if they may",
+        ));
+    }
+    let listener = TcpListener::bind(&addresses[..])?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -36,47 +49,80 @@ pub(super) fn bind(listen: &str) -> std::io::Result<TcpListener> {
 ///
 /// # Errors
 /// What the system says if it refuses the thread.
-pub(super) fn serve(listener: TcpListener, cluster: Weak<Cluster>) -> std::io::Result<()> {
+pub(super) fn serve(
+    listener: TcpListener,
+    cluster: Weak<Cluster>,
+    admission: Arc<Admission>,
+) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let listener = {
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?
     };
     tracing::info!("metrics at http://{}/metrics", listener.local_addr()?);
-    let serve = move || runtime.block_on(accept(&listener, &cluster));
+    let serve = move || runtime.block_on(accept(&listener, &cluster, &admission));
     std::thread::Builder::new().name("gannet-metrics".to_owned()).spawn(serve).map(drop)
 }
 
-async fn accept(listener: &tokio::net::TcpListener, cluster: &Weak<Cluster>) {
+async fn accept(
+    listener: &tokio::net::TcpListener,
+    cluster: &Weak<Cluster>,
+    admission: &Arc<Admission>,
+) {
+    let callers = Callers::new(CONNECTIONS_MAX.0, CONNECTIONS_MAX.1);
+    let lines = Lines::default();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!("cannot accept a connection for metrics: {error}");
+                if let Some(left_out) = lines.next() {
+                    tracing::warn!("cannot accept a connection for metrics: {error}{left_out}");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let cluster = Weak::clone(cluster);
+        let (dismiss, dismissed) = tokio::sync::oneshot::channel::<()>();
+        let caller = callers.enter(from.ip(), move || drop(dismiss));
+        let (cluster, admission) = (Weak::clone(cluster), Arc::clone(admission));
         let answer = service_fn(move |request: Request<Incoming>| {
-            let answer = answer(&request, &cluster);
+            let answer = answer(&request, &cluster, &admission);
             async move { Ok::<_, Infallible>(answer) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
+            .keep_alive(false)
             .serve_connection(TokioIo::new(stream), answer);
         // Whoever asks for something else has been told; whoever hangs up is gone.
-        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = tokio::time::timeout(REQUEST_TIMEOUT, connection) => {}
+                _ = dismissed => {}
+            }
+            drop(caller);
+        });
     }
 }
 
-fn answer(request: &Request<Incoming>, cluster: &Weak<Cluster>) -> Response<Full<Bytes>> {
+fn answer(
+    request: &Request<Incoming>,
+    cluster: &Weak<Cluster>,
+    admission: &Admission,
+) -> Response<Full<Bytes>> {
     let is_known = request.uri().path() == "/metrics";
     let (status, text) = match (request.method(), is_known) {
         (&Method::GET, true) => match cluster.upgrade() {
             Some(cluster) => {
                 let is_here = |node| cluster.node(node).is_some();
-                (StatusCode::OK, exposition(&cluster.status(), is_here))
+                let mut text = exposition(&cluster.status(), is_here);
+                for (name, help, value) in admission.named() {
+                    // Writing to a text cannot fail.
+                    let _ = writeln!(
+                        text,
+                        "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}"
+                    );
+                }
+                (StatusCode::OK, text)
             }
             None => (StatusCode::SERVICE_UNAVAILABLE, "this node stops\n".to_owned()),
         },
@@ -126,5 +172,12 @@ fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
         let values = reports.iter().map(value).collect();
         family(&format!("gannet_{name}_total"), "counter", help, values);
     }
+    let lost = lines_dropped();
+    // Writing to a text cannot fail.
+    let _ = writeln!(
+        text,
+        "# HELP gannet_log_lines_lost_total Lines of this process's log that could not be written.\n\
+         # TYPE gannet_log_lines_lost_total counter\ngannet_log_lines_lost_total {lost}"
+    );
     text
 }

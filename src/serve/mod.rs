@@ -1,23 +1,28 @@
 //! `gannet serve`: the command line of the server, which is a whole cluster or one node of it.
 //!
-//! Exit codes: 0 stopped by SIGTERM or SIGINT, 2 the server could not start.
+//! Exit codes: 0 stopped by SIGTERM or SIGINT, 1 a worker has died of a bug, 2 the server could not start.
 
 mod metrics;
 mod settings;
 mod tables;
 
-use std::io::IsTerminal;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gannet_engine::{Cluster, ClusterError, ClusterOptions, Gateway, GatewayError, ThreadHost};
 use gannet_frontend::{
     Database, Server, ServerError, ServerOptions, ServerThreads, SqlError, Users, UsersError,
 };
 use tracing::level_filters::LevelFilter;
 
-use settings::{Settings, SettingsError};
+use crate::log::{Log, LogFormat, announce};
+use settings::{Settings, SettingsError, TlsName};
+
+/// How long a process that ends because of a bug waits for standard error to take why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 #[command(args_override_self = true)]
@@ -36,14 +41,6 @@ pub(crate) struct Arguments {
     /// Stop when the process that started this one ends.
     #[arg(long, hide = true)]
     stop_with_parent: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// A JSON object per line.
-    Json,
 }
 
 /// Why the server could not start.
@@ -87,56 +84,76 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
         // Where the system has no such signal, whoever started this process stops it.
         let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM);
     }
-    log(arguments.log_level, arguments.log_format);
+    let _log =
+        Log::start(arguments.log_level, arguments.log_format).map_err(CommandError::Thread)?;
     let settings = match &arguments.config {
         Some(path) => arguments.settings.with_file(path)?,
         None => arguments.settings,
     };
+    settings.check()?;
     let defaults = ServerOptions::default();
     let options = ServerOptions {
         users: users(&settings)?,
         tls: settings.tls()?,
+        tls_required: settings.tls.map(|tls| tls == TlsName::Required),
         connections_max: settings.connections_max.unwrap_or(defaults.connections_max),
         idle_timeout: settings.idle_timeout,
         statement_timeout: settings.statement_timeout,
         shutdown_timeout: settings.shutdown_timeout.unwrap_or(defaults.shutdown_timeout),
         listen: settings.listen.clone().unwrap_or(defaults.listen),
     };
+    let statements = settings.statements()?;
     // Everything that can be wrong on this host is found before the other members count on it.
     let metrics = settings.metrics.as_ref().map(|listen| {
-        metrics::bind(listen)
+        metrics::bind(listen, settings.metrics_public == Some(true))
             .map_err(|source| CommandError::Metrics { listen: listen.clone(), source })
     });
     let metrics = metrics.transpose()?;
     let server = Server::bind(options)?;
     let gateway = settings.gateway()?.map(Gateway::bind).transpose()?;
-    let (cluster, threads) = match settings.cluster()? {
-        (cluster, None) => {
+    let (cluster, membership) = settings.cluster()?;
+    let cluster = ClusterOptions { on_failure: Some(Arc::new(|reason| end(reason))), ..cluster };
+    let (cluster, threads) = match membership {
+        None => {
             let threads =
                 Arc::new(ServerThreads::new(cluster.threads).map_err(CommandError::Thread)?);
             let host: Arc<dyn ThreadHost> = Arc::clone(&threads) as _;
             (Cluster::open(ClusterOptions { host: Some(host), ..cluster })?, Some(threads))
         }
-        (cluster, Some(membership)) => (Cluster::join(cluster, &membership)?, None),
+        Some(membership) => (Cluster::join(cluster, &membership)?, None),
     };
     let cluster = Arc::new(cluster);
     if let Some(listener) = metrics {
-        metrics::serve(listener, Arc::downgrade(&cluster)).map_err(CommandError::Thread)?;
+        metrics::serve(listener, Arc::downgrade(&cluster), server.admission())
+            .map_err(CommandError::Thread)?;
     }
-    let database = Database::open(Arc::clone(&cluster))?;
+    let database = Database::open_within(Arc::clone(&cluster), statements)?;
     let tables = tables::create(&cluster, settings.tables.as_deref().unwrap_or_default())?;
     // Whoever has been given other tables finds itself elsewhere.
     cluster.meet("serving", String::new())?;
     let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;
     server.serve(database, threads, |address| {
-        println!("listening on {address}");
-        if let Some(clients) = &clients {
-            println!("programs connect to {}", clients.address());
-        }
+        let clients = clients.as_ref().map(|clients| clients.address());
+        let clients = clients.map(|address| format!("programs connect to {address}\n"));
+        announce(format!("listening on {address}\n{}", clients.unwrap_or_default()));
     })?;
     drop(clients);
     cluster.leave();
     Ok(())
+}
+
+/// Ends the process because of a bug: who is connected learns that it is gone, and its supervisor starts it again.
+fn end(reason: &str) -> ! {
+    let line = format!("gannet: {reason}");
+    let (done, written) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // Standard error may be closed; the exit code tells as well.
+        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = done.send(());
+    });
+    // Nobody may read it.
+    let _ = written.recv_timeout(LAST_WORDS);
+    std::process::exit(1);
 }
 
 fn users(settings: &Settings) -> Result<Users, CommandError> {
@@ -146,15 +163,4 @@ fn users(settings: &Settings) -> Result<Users, CommandError> {
         return Err(CommandError::NoUsers(path.display().to_string()));
     }
     Ok(users)
-}
-
-fn log(level: LevelFilter, format: LogFormat) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => log.with_target(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
 }

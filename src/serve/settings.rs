@@ -16,10 +16,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gannet_engine::{
     ClusterKey, ClusterKeyError, ClusterOptions, GatewayOptions, Membership, RdmaPort, Transport,
 };
+use gannet_frontend::MemoryLimits;
 use serde::Deserialize;
 use toml::de::DeTable;
 
@@ -35,12 +36,24 @@ const NODES: usize = 3;
 const CLIENTS_MAX: usize = 100;
 /// Bytes of packets that RDMA devices can send and that requests fit into.
 const VERBS_MTUS: [usize; 3] = [1024, 2048, 4096];
+/// Connections that can be asked for: each takes a descriptor.
+const CONNECTIONS_MAX: usize = 1 << 20;
 /// How long the other members are waited for without a setting.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Settings of a cluster of processes alone.
 const OF_PROCESSES: [&str; 6] =
     ["cluster-key", "trusted-network", "cluster-name", "transport", "mtu", "join-timeout"];
+
+/// Whether clients must encrypt what they say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TlsName {
+    /// They must.
+    Required,
+    /// They may.
+    Offered,
+}
 
 /// Everything that can be set.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -53,6 +66,9 @@ pub(crate) struct Settings {
     /// Address to offer metrics at for Prometheus, over HTTP under /metrics.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<String>,
+    /// Other hosts may read the metrics, which nothing protects.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub(crate) metrics_public: Option<bool>,
     /// Address to listen on for programs that use the client library.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) clients: Option<String>,
@@ -70,6 +86,10 @@ pub(crate) struct Settings {
     /// Private key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Whether SQL clients must encrypt what they say [default: required where other hosts can connect and there is a
+    /// certificate, else offered].
+    #[arg(long, value_enum)]
+    pub(crate) tls: Option<TlsName>,
     /// Connections at a time, of SQL clients and of programs with the client library each [default: 100].
     #[arg(long)]
     pub(crate) connections_max: Option<usize>,
@@ -135,6 +155,17 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) memory: Option<usize>,
+    /// Memory that a statement may keep, what its transaction has read included, such as 1GiB [default: 256MiB].
+    #[arg(long, value_parser = parse_bytes)]
+    #[serde(deserialize_with = "bytes_option")]
+    pub(crate) statement_memory: Option<usize>,
+    /// Memory that all statements of this process together may keep [default: 1GiB, or that of a statement if it is more].
+    #[arg(long, value_parser = parse_bytes)]
+    #[serde(deserialize_with = "bytes_option")]
+    pub(crate) query_memory: Option<usize>,
+    /// Directory for temporary files with results, sorts and groups that are larger than half of a statement's memory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) spill: Option<PathBuf>,
     /// Where the settings of the file stand.
     #[arg(skip)]
     #[serde(skip)]
@@ -225,11 +256,13 @@ impl Settings {
         Self {
             listen: self.listen.or(other.listen),
             metrics: self.metrics.or(other.metrics),
+            metrics_public: self.metrics_public.or(other.metrics_public),
             clients: self.clients.or(other.clients),
             tables: self.tables.or(other.tables),
             users: self.users.or(other.users),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
+            tls: self.tls.or(other.tls),
             connections_max: self.connections_max.or(other.connections_max),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
             statement_timeout: self.statement_timeout.or(other.statement_timeout),
@@ -249,6 +282,9 @@ impl Settings {
             replicas: self.replicas.or(other.replicas),
             threads: self.threads.or(other.threads),
             memory: self.memory.or(other.memory),
+            statement_memory: self.statement_memory.or(other.statement_memory),
+            query_memory: self.query_memory.or(other.query_memory),
+            spill: self.spill.or(other.spill),
             file: self.file.or(other.file),
         }
     }
@@ -262,6 +298,31 @@ impl Settings {
                 Err(self
                     .contradiction("give both of tls-cert and tls-key", &["tls-cert", "tls-key"]))
             }
+        }
+    }
+
+    /// What statements may keep in memory.
+    pub(crate) fn statements(&self) -> Result<MemoryLimits, SettingsError> {
+        let defaults = MemoryLimits::default();
+        let (statement, all) = (self.statement_memory, self.query_memory);
+        if statement.zip(all).is_some_and(|(statement, all)| statement > all) {
+            let text = "statement-memory is more than query-memory, which is for all statements";
+            return Err(self.contradiction(text, &["statement-memory", "query-memory"]));
+        }
+        let statement_bytes = statement.unwrap_or(defaults.statement_bytes);
+        let all_bytes = all.unwrap_or(defaults.all_bytes.max(statement_bytes));
+        let statement_bytes = statement_bytes.min(all_bytes);
+        Ok(MemoryLimits { statement_bytes, all_bytes, spill: self.spill.clone() })
+    }
+
+    /// Checks numbers that nothing else does.
+    pub(crate) fn check(&self) -> Result<(), SettingsError> {
+        match self.connections_max {
+            Some(value) if !(1..=CONNECTIONS_MAX).contains(&value) => Err(self.contradiction(
+                &format!("connections-max is {value}; use 1 to {CONNECTIONS_MAX}"),
+                &["connections-max"],
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -480,6 +541,20 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_of_a_statement_is_part_of_that_of_all() {
+        let limits = |text| parsed(text).unwrap().statements();
+        let both = |limits: MemoryLimits| (limits.statement_bytes, limits.all_bytes);
+        assert_eq!(both(limits("").unwrap()), (256 << 20, 1 << 30));
+        let more = limits("statement-memory = \"2GiB\"").unwrap();
+        assert_eq!(both(more), (2 << 30, 2 << 30));
+        let less = limits("query-memory = \"64MiB\"").unwrap();
+        assert_eq!(both(less), (64 << 20, 64 << 20));
+        let text = "statement-memory = \"2MiB\"\nquery-memory = \"1MiB\"";
+        let error = limits(text).unwrap_err().to_string();
+        assert!(error.contains("statement-memory is more than query-memory"), "{error}");
+    }
+
+    #[test]
     fn a_contradiction_names_the_lines_of_a_file() {
         let text = "# a node\nnode = 0\n\nmembers = [\n  \"127.0.0.1:1\",\n]\nnodes = 3\n";
         let file = Some(SettingsFile::new(Path::new("node.toml"), text));
@@ -487,6 +562,16 @@ mod tests {
         let error = settings.cluster().err().unwrap().to_string();
         let expected = "; node.toml has nodes in line 7, node in line 2, members in line 4";
         assert!(error.ends_with(expected), "{error}");
+    }
+
+    #[test]
+    fn a_server_without_connections_is_refused() {
+        for (value, fits) in [("0", false), ("1", true), ("1048577", false)] {
+            let checked = parsed(&format!("connections-max = {value}")).unwrap().check();
+            assert_eq!(checked.is_ok(), fits);
+            let error = checked.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(fits || error.contains(&format!("connections-max is {value}")), "{error}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use gannet_benchmarks::BenchmarkError;
 
+use crate::output::{OutputError, print_line};
 use campaign::{Campaign, Summary};
 use scenario::{Scenario, Verdict, WorkloadKind};
 
@@ -62,6 +63,8 @@ pub(crate) enum SimulateError {
     Benchmark(#[from] BenchmarkError),
     #[error("cannot write {path}: {error}; name a file in a folder that exists")]
     Write { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Output(#[from] OutputError),
     #[cfg(feature = "mutants")]
     #[error(transparent)]
     Mutant(#[from] crate::mutant::NoSuchMutant),
@@ -84,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
         workload: arguments.workload,
     };
     let summary = campaign.run()?;
-    println!("{summary}");
+    print_line(&summary)?;
     let exit_code = judge(&summary, arguments)?;
     if let Some(path) = &arguments.ledger {
         append(path, &ledger_line(&campaign, &summary, exit_code))?;
@@ -95,31 +98,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
 /// Says what was wrong with a campaign; what to exit with.
 fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> {
     if let Some((scenario, verdict)) = &summary.failure {
-        println!("seed {} {}", scenario.seed, verdict.describe());
+        print_line(format_args!("seed {} {}", scenario.seed, verdict.describe()))?;
         let smallest = scenario.minimise(verdict)?;
-        println!("it needs {} of its {} faults:", smallest.faults.len(), scenario.faults.len());
+        print_line(format_args!(
+            "it needs {} of its {} faults:",
+            smallest.faults.len(),
+            scenario.faults.len()
+        ))?;
         for fault in &smallest.faults {
-            println!("  {fault}");
+            print_line(format_args!("  {fault}"))?;
         }
         let workload = if arguments.workload.is_some() { " with the same --workload" } else { "" };
-        println!(
+        print_line(format_args!(
             "replay it: gannet simulate --seed {} --transactions {}{workload}",
             scenario.seed, scenario.transactions
-        );
+        ))?;
         return Ok(verdict.exit_code());
     }
     if let Some(seed) = summary.unrepeatable {
-        println!("seed {seed} left another trace when it was run again");
+        print_line(format_args!("seed {seed} left another trace when it was run again"))?;
         return Ok(5);
     }
     let least = arguments.firings_min.unwrap_or(u64::from(summary.seeds >= SEEDS_FOR_ALL_FAULTS));
     let idle = summary.idle_faults(least);
     if !idle.is_empty() {
         let names: Vec<_> = idle.iter().map(|kind| kind.name()).collect();
-        println!("these faults struck fewer than {least} times: {}", names.join(", "));
+        print_line(format_args!(
+            "these faults struck fewer than {least} times: {}",
+            names.join(", ")
+        ))?;
         return Ok(6);
     }
-    println!("passed");
+    print_line("passed")?;
     Ok(0)
 }
 
@@ -127,13 +137,13 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
 fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     let scenario = Scenario::draw(seed, arguments.transactions, arguments.workload);
     let Scenario { cluster, workload, faults, transactions, .. } = &scenario;
-    println!("seed {seed}: {transactions} transactions of {workload:?}");
-    println!(
+    print_line(format_args!("seed {seed}: {transactions} transactions of {workload:?}"))?;
+    print_line(format_args!(
         "{} nodes, {} copies, {} workers each with {} coroutines, {} partitions",
         cluster.nodes, cluster.replicas, cluster.threads, cluster.coroutines, cluster.partitions
-    );
+    ))?;
     for fault in faults {
-        println!("  {fault}");
+        print_line(format_args!("  {fault}"))?;
     }
     let trace = match &arguments.trace {
         None => None,
@@ -146,17 +156,17 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     let verdict = scenario.run(trace)?;
     if let Some(found) = verdict.found() {
         let ms = found.virtual_ns as f64 / 1e6;
-        println!("{ms:.3} ms of virtual time, trace {:016x}", found.trace_hash);
+        print_line(format_args!("{ms:.3} ms of virtual time, trace {:016x}", found.trace_hash))?;
         for check in &found.checks {
             let mark = if check.passed { "ok    " } else { "FAILED" };
-            println!("  {mark} {}: {}", check.name, check.detail);
+            print_line(format_args!("  {mark} {}: {}", check.name, check.detail))?;
         }
     }
-    println!("{}", verdict.describe());
+    print_line(verdict.describe())?;
     let again = scenario.run(None)?;
     let hash = |verdict: &Verdict| verdict.found().map(|found| found.trace_hash);
     if hash(&again) != hash(&verdict) {
-        println!("the second run left another trace");
+        print_line("the second run left another trace")?;
         return Ok(5);
     }
     Ok(verdict.exit_code())

@@ -20,7 +20,9 @@ fn loaded() -> Table {
     let partitioning = Partitioning::new(16).expect("a power of two");
     let layout =
         TableLayout::new("bench", VALUE_BYTES, ROWS, partitioning).expect("sizes in range");
-    let arena = Arc::new(Arena::new(1 << 30).expect("address space"));
+    let arena = Arc::new(
+        Arena::new(1 << 30, &[Arena::share_bytes(1 << 30, 16); 16]).expect("address space"),
+    );
     let table = Table::new("bench", layout, partitioning, arena, |_| true).expect("it fits");
     for key in 0..ROWS {
         let place = table.place(key).expect("all partitions are here");

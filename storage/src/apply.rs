@@ -52,10 +52,12 @@ impl Table {
     }
 
     fn install(&self, bucket: Bucket<'_>, next: &mut u64, unit: &BucketUpdate<'_>) {
+        let mut has_removed = false;
         for item in unit.items() {
+            has_removed |= matches!(item, Item::Delete { .. });
             match item {
                 Item::Put { key, row_key, value } => {
-                    let quota = Quota::BeyondLimit;
+                    let quota = Quota::Decided;
                     let stored = if self.layout().is_heap {
                         let row = (unit.owner, RowKey::with_hash(key, row_key));
                         self.put_row(bucket, next, row, value, quota)
@@ -64,19 +66,20 @@ impl Table {
                     };
                     assert!(
                         stored,
-                        "table {}: twice the memory limit of {} bytes is used up by decided \
-                         updates, which a replica may not refuse",
+                        "table {}: the memory limit of {} bytes is used up by decided updates, \
+                         which fit the share of their partition when their locks were granted",
                         self.name(),
                         self.limit_bytes()
                     );
                 }
                 Item::Delete { key, row_key } if self.layout().is_heap => {
-                    self.remove_row(bucket, *next, RowKey::with_hash(key, row_key));
+                    let row = (unit.owner, RowKey::with_hash(key, row_key));
+                    self.remove_row(bucket, *next, row);
                 }
                 Item::Delete { key, .. } => bucket.remove(*next, self.locate(key).tag, key),
             }
         }
-        bucket.clear_reserved();
+        bucket.end_reservation(next, has_removed, || unit.partition);
         bucket.store_version(unit.base_version + 1);
     }
 }

@@ -7,12 +7,12 @@
 //!   which all-zero bytes are a valid value and shared access from any thread is allowed;
 //! - a prefetch has no effect on memory whatever its address.
 //!
-//! Memory is handed out in 64-byte lines by a bump pointer and never taken back: buckets are never
-//! freed (`recovery.md`). The mapping is longer than the limit, because a backup allocates beyond
-//! its limit rather than refuse an update that is already decided; untouched pages cost nothing.
+//! Memory is handed out in 64-byte lines by a bump pointer and never taken back. Lines that rows come to and go from are
+//! cells, which are used again (`cells.rs`); main buckets are never freed (`recovery.md`).
 #![allow(unsafe_code, reason = "the fence around the node's memory; see the facts above")]
 
 use crate::bucket::TAGS;
+use crate::cells::Share;
 use crate::error::StorageError;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::table::Place;
@@ -21,16 +21,15 @@ use crate::table::Place;
 pub(crate) const LINE_BYTES: usize = 64;
 /// Words in a cache line.
 pub(crate) const LINE_WORDS: usize = LINE_BYTES / 8;
-/// Address space mapped per byte of memory limit; see the module's text.
-const OVERCOMMIT: usize = 2;
 
-/// Which allocations the memory limit holds back.
+/// Which allocations the share of a partition holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quota {
-    /// Refuse at the memory limit: main buckets, and a primary granting a lock for insert.
-    WithinLimit,
-    /// Go beyond it: a replica applying an update that is already decided.
-    BeyondLimit,
+    /// Refuse when the share is used up: main buckets, and a primary granting a lock for insert.
+    WithinShare,
+    /// Go beyond it, within the node's limit: a replica applying an update that is already decided. No share is exceeded by
+    /// what a primary has granted.
+    Decided,
 }
 
 /// A node's memory: 64-bit atomic words, allocated in cache lines, freed all at once.
@@ -39,22 +38,50 @@ pub struct Arena {
     /// The next free word. Only grows.
     next_word: AtomicUsize,
     limit_words: usize,
+    shares: Box<[Share]>,
 }
 
 impl Arena {
-    /// Maps memory for a node that may use `limit_bytes` of it; pages are touched when first used.
+    /// Maps memory for a node that may use `limit_bytes` of it, with a share for each partition in bytes; pages are touched when
+    /// first used.
     ///
     /// # Errors
     /// [`StorageError::Map`] if the operating system refuses the address space.
-    pub fn new(limit_bytes: usize) -> Result<Self, StorageError> {
-        let bytes = limit_bytes.saturating_mul(OVERCOMMIT).next_multiple_of(LINE_BYTES);
+    pub fn new(limit_bytes: usize, share_bytes: &[usize]) -> Result<Self, StorageError> {
+        // A multiple would lie beyond the address space, and is refused by the system.
+        let bytes = limit_bytes.checked_next_multiple_of(LINE_BYTES).unwrap_or(usize::MAX);
+        let bytes = bytes.max(LINE_BYTES);
         let memory = Memory::map(bytes).map_err(|source| StorageError::Map { bytes, source })?;
-        // The first line is never handed out, so that line 0 can mean "no overflow bucket".
+        // The first line is never handed out, so that line 0 can mean "no cell".
         Ok(Self {
             memory,
             next_word: AtomicUsize::new(LINE_WORDS),
             limit_words: (limit_bytes / 8).max(LINE_WORDS),
+            shares: share_bytes.iter().map(|bytes| Share::new(*bytes)).collect(),
         })
+    }
+
+    /// Bytes that each of `copies` copies of partitions has, on a node with this limit.
+    #[must_use]
+    pub fn share_bytes(limit_bytes: usize, copies: usize) -> usize {
+        limit_bytes.saturating_sub(LINE_BYTES) / copies.max(1) / LINE_BYTES * LINE_BYTES
+    }
+
+    /// Bytes of data that certainly fit, spread evenly over the partitions: as if each had the smallest share.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> usize {
+        let smallest = self.shares.iter().map(Share::limit_bytes).min();
+        smallest.unwrap_or(0) * self.shares.len()
+    }
+
+    /// What a partition may take, and has taken.
+    pub(crate) fn share(&self, partition: u16) -> &Share {
+        &self.shares[usize::from(partition)]
+    }
+
+    /// Words that the share of a partition has left for what is never freed.
+    pub(crate) fn free_words(&self, partition: u16) -> usize {
+        self.share(partition).free_lines() * LINE_WORDS
     }
 
     /// The memory limit in bytes.
@@ -63,11 +90,16 @@ impl Arena {
         self.limit_words * 8
     }
 
-    /// Bytes handed out so far.
+    /// Bytes that hold something now.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        // Relaxed: a statistic, ordered by nothing.
-        self.next_word.load(Ordering::Relaxed) * 8
+        (1 + self.shares.iter().map(Share::used_lines).sum::<usize>()) * LINE_BYTES
+    }
+
+    /// Words of the mapping.
+    #[inline(always)]
+    pub(crate) fn words_mapped(&self) -> usize {
+        self.memory.words().len()
     }
 
     /// `count` consecutive words from word `first`, zero until first written.
@@ -79,19 +111,20 @@ impl Arena {
         &self.memory.words()[first..first + count]
     }
 
-    /// Reserves `words` consecutive words, rounded up to whole lines; `None` when the quota is used up.
-    pub(crate) fn allocate(&self, words: usize, quota: Quota) -> Option<usize> {
-        let words = words.next_multiple_of(LINE_WORDS);
-        let end = match quota {
-            Quota::WithinLimit => self.limit_words,
-            Quota::BeyondLimit => self.memory.words().len(),
-        };
-        // Relaxed: the reservation itself publishes nothing; the words are zero since the mapping,
-        // and whoever links them does so with a release store.
+    /// Takes `words` consecutive words for a partition, for good, rounded up to whole lines; `None` when the quota is used up.
+    pub(crate) fn allocate(&self, partition: u16, words: usize, quota: Quota) -> Option<usize> {
+        let lines = words.div_ceil(LINE_WORDS);
+        self.share(partition).take_fixed(lines, quota, || self.bump(lines * LINE_WORDS))
+    }
+
+    /// Consecutive words, whole lines of them, that nobody has had; `None` at the limit.
+    pub(crate) fn bump(&self, words: usize) -> Option<usize> {
+        let end = self.words_mapped();
+        // Relaxed, both: this publishes nothing; the words are zero since the mapping, and whoever
+        // links them does so with a release store.
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         self.next_word
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-                next.checked_add(words).filter(|&after| after <= end)
-            })
+            .fetch_update(set, fetch, |next| next.checked_add(words).filter(|&after| after <= end))
             .ok()
     }
 
@@ -100,6 +133,13 @@ impl Arena {
     #[inline(always)]
     pub fn prefetch_header(&self, place: Place) {
         self.prefetch(place.first_word() + TAGS);
+    }
+
+    /// Asks the processor to fetch line `number`, wherever it is.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "a hint, wherever it points")]
+    pub(crate) fn prefetch_line(&self, number: u64) {
+        self.prefetch((number as usize).wrapping_mul(LINE_WORDS));
     }
 
     /// Asks the processor to fetch the cache line of `word`.
@@ -181,12 +221,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_holds_back_primaries_and_not_replicas() {
-        let arena = Arena::new(4 * LINE_BYTES).unwrap();
-        assert_eq!(arena.allocate(1, Quota::WithinLimit), Some(LINE_WORDS));
-        assert_eq!(arena.allocate(2 * LINE_WORDS, Quota::WithinLimit), Some(2 * LINE_WORDS));
-        assert_eq!(arena.allocate(1, Quota::WithinLimit), None);
-        assert_eq!(arena.allocate(1, Quota::BeyondLimit), Some(4 * LINE_WORDS));
+    fn shares_hold_back_primaries_and_limits_everybody() {
+        let arena = Arena::new(5 * LINE_BYTES, &[2 * LINE_BYTES, LINE_BYTES]).unwrap();
+        assert_eq!(arena.allocate(0, 1, Quota::WithinShare), Some(LINE_WORDS));
+        assert_eq!(arena.allocate(0, 2 * LINE_WORDS, Quota::WithinShare), None);
+        assert_eq!(arena.free_words(0), LINE_WORDS);
+        assert_eq!(arena.allocate(0, LINE_WORDS, Quota::WithinShare), Some(2 * LINE_WORDS));
+        assert_eq!(arena.allocate(0, 1, Quota::WithinShare), None, "its share is used up");
+        assert_eq!(arena.allocate(1, 1, Quota::WithinShare), Some(3 * LINE_WORDS));
+        assert_eq!(arena.allocate(1, 1, Quota::WithinShare), None);
+        assert_eq!(arena.allocate(1, 1, Quota::Decided), Some(4 * LINE_WORDS));
         assert_eq!(arena.used_bytes(), 5 * LINE_BYTES);
+        assert_eq!(arena.allocate(0, 1, Quota::Decided), None, "the limit is reached");
+    }
+
+    #[test]
+    fn shares_of_all_copies_fit_the_limit() {
+        for (limit, copies) in [(0, 1), (63, 1), (1 << 20, 0), (1 << 20, 7), (1_000_001, 16)] {
+            let all = Arena::share_bytes(limit, copies) * copies;
+            assert!(all + LINE_BYTES <= limit.max(LINE_BYTES), "{limit} {copies}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! main bucket, one per bucket index                 overflow bucket, chained from a main bucket
-//! word 0   version: one more per committed          word 0   next (low 32 bits)
+//! word 0   version: one more per committed          word 0   next (low 32) | of the first: reserved (high 32)
 //!          transaction that wrote the bucket        word 1   tags, one byte per slot
 //! word 1   owner: lock word, 0 = free               word 2.. slots
 //! word 2   sequence (low 32) | next (high 32)
@@ -11,7 +11,7 @@
 //! ```
 //! `next` is the number of the overflow bucket's first cache line in the arena, 0 = none. The header
 //! of the main bucket covers the whole chain. `reserved` counts slots promised to inserts under the
-//! present lock.
+//! present lock; from 255 on, which the main bucket stands for "more", in the first overflow bucket.
 //!
 //! *Logical lock* (`owner`): held by a transaction from LOCK to commit or abort.
 //! *Physical sequence* (`sequence`): odd while words of the chain are being changed in place. A
@@ -22,9 +22,14 @@
 //! (Boehm, Can seqlocks get along with programming language memory models?, section 4), here with
 //! every word an atomic, so that a torn copy is discarded rather than undefined.
 //!
-//! *Invariants*: buckets are never freed; `next` changes once, from 0; versions never fall.
+//! Rows lie without gaps where there are overflow buckets: the last one moves to where one went. So a chain is as long as its
+//! rows and its reservations need, at every copy. An overflow bucket of one line is a cell (`cells.rs`), and goes when it is
+//! empty; a longer one stays.
+//!
+//! *Invariants*: main buckets are never freed; a chain grows and shrinks at its end, in a write; versions never fall.
 
 use crate::arena::{Arena, LINE_WORDS, Quota};
+use crate::cells::{LINK_MASK, link_of, store_link};
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
@@ -43,11 +48,13 @@ const VERSION: usize = 0;
 const OWNER: usize = 1;
 const SEQUENCE: usize = 2;
 pub(crate) const TAGS: usize = 3;
+/// Its low half is the link of the cell that the overflow bucket is.
 const OVERFLOW_NEXT: usize = 0;
 const OVERFLOW_TAGS: usize = 1;
 
 const RESERVED_SHIFT: u32 = 56;
-const RESERVED_MAX: u64 = 0xff;
+/// The main bucket's count of reserved slots where the first overflow bucket has the whole count.
+const RESERVED_MORE: u64 = 0xff;
 const SEQUENCE_MASK: u64 = 0xffff_ffff;
 
 /// Bit 7 of each of the first `slots` bytes whose tag equals `tag`; exact.
@@ -64,6 +71,12 @@ fn matching(tags: u64, tag: u8, slots: usize) -> u64 {
 #[inline(always)]
 fn next_of(sequence_word: u64) -> u64 {
     sequence_word >> 32
+}
+
+/// The sequence word of a writer, which has changed the number of the first overflow bucket or not.
+#[inline(always)]
+pub(crate) fn held(next: u64) -> u64 {
+    next << 32 | 1
 }
 
 /// A slot that holds, or can take, a key.
@@ -91,9 +104,17 @@ impl Slot<'_> {
         self.words[1].store(word, Ordering::Relaxed);
     }
 
-    /// Empties the slot; inside [`Bucket::write`].
-    pub(crate) fn clear(&self) {
-        self.store_tag(0);
+    /// Takes over what another slot holds, and empties that; nothing but the emptying if it is the same.
+    fn take_over(&self, other: &Self) {
+        for (to, from) in self.words.iter().zip(other.words) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.store_tag(other.tag());
+        other.store_tag(0);
+    }
+
+    fn tag(&self) -> u8 {
+        self.tags.load(Ordering::Relaxed).to_le_bytes()[self.index as usize]
     }
 
     /// Copies the value's bytes, or as many as `out` takes.
@@ -277,16 +298,11 @@ impl<'a> Bucket<'a> {
         if let Some(slot) = self.find_in(self.main_slots(), tag, key, &is_meant) {
             return Some(slot);
         }
-        let mut next = next_of(sequence_word);
-        while next != 0 {
-            let overflow = self.overflow(next);
-            let slots = self.overflow_slots(overflow);
-            if let Some(slot) = self.find_in(slots, tag, key, &is_meant) {
-                return Some(slot);
-            }
-            next = overflow[OVERFLOW_NEXT].load(Ordering::Relaxed);
+        if next_of(sequence_word) == 0 {
+            return None;
         }
-        None
+        self.overflow_buckets(sequence_word)
+            .find_map(|overflow| self.find_in(overflow, tag, key, &is_meant))
     }
 
     /// Writes `value` under `key`, overwriting or inserting; inside [`Self::write`].
@@ -300,7 +316,7 @@ impl<'a> Bucket<'a> {
         value: &[u8],
         quota: Quota,
     ) -> bool {
-        if let Some(slot) = self.find(*next << 32, tag, key) {
+        if let Some(slot) = self.find(held(*next), tag, key) {
             slot.store_value(value);
             return true;
         }
@@ -320,7 +336,8 @@ impl<'a> Bucket<'a> {
         quota: Quota,
     ) -> bool {
         let Some(slot) = self.free_slot(*next).or_else(|| {
-            self.extend(next, quota).then(|| self.free_slot(*next).expect("a bucket was added"))
+            self.extend(next, key, quota)
+                .then(|| self.free_slot(*next).expect("a bucket was added"))
         }) else {
             return false;
         };
@@ -332,45 +349,78 @@ impl<'a> Bucket<'a> {
 
     /// Empties the slot of `key`, if there is one; inside [`Self::write`].
     pub(crate) fn remove(&self, next: u64, tag: u8, key: u64) {
-        if let Some(slot) = self.find(next << 32, tag, key) {
-            slot.clear();
+        if let Some(slot) = self.find(held(next), tag, key) {
+            self.clear(next, &slot);
         }
     }
 
-    /// Promises one more free slot to the transaction that holds the lock; inside [`Self::write`].
+    /// Empties a slot, into which the last row of the chain moves if it has overflow buckets; inside [`Self::write`].
+    pub(crate) fn clear(&self, next: u64, slot: &Slot<'a>) {
+        let last =
+            self.overflow_buckets(held(next)).filter_map(|slots| self.last_taken(slots)).last();
+        match last {
+            Some(last) => slot.take_over(&last),
+            None => slot.store_tag(0),
+        }
+    }
+
+    /// Promises one more free slot, for `key`, to the transaction that holds the lock; inside [`Self::write`].
     ///
     /// Returns `false`, with nothing promised, if there is none and `quota` is used up.
-    pub(crate) fn reserve(&self, next: &mut u64, quota: Quota) -> bool {
-        let reserved = self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT;
-        if reserved == RESERVED_MAX {
+    pub(crate) fn reserve(&self, next: &mut u64, key: u64, quota: Quota) -> bool {
+        let reserved = self.reserved(*next);
+        if self.free_slots(*next) <= reserved && !self.extend(next, key, quota) {
             return false;
         }
-        if self.free_slots(*next) <= reserved && !self.extend(next, quota) {
-            return false;
-        }
-        self.store_reserved(reserved + 1);
+        self.store_reserved(*next, reserved + 1);
         true
     }
 
-    /// Forgets the promises made under the present lock.
-    pub(crate) fn clear_reserved(&self) {
-        self.store_reserved(0);
+    /// Forgets the promises made under the present lock, and frees the cells at the chain's end that hold no row; inside
+    /// [`Self::write`]. Only a promise or a row that was removed leaves such a cell: else the chain is not walked.
+    #[inline(always)]
+    pub(crate) fn end_reservation(
+        &self,
+        next: &mut u64,
+        has_removed: bool,
+        partition: impl FnOnce() -> u16,
+    ) {
+        let has_reserved = self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT != 0;
+        if !has_reserved && !has_removed {
+            return;
+        }
+        if *next != 0 && self.layout.has_overflow_cells() {
+            self.trim(next, partition);
+        }
+        self.store_reserved(0, 0);
+    }
+
+    fn trim(&self, next: &mut u64, partition: impl FnOnce() -> u16) {
+        let is_empty = |number| self.overflow(number)[OVERFLOW_TAGS].load(Ordering::Relaxed) == 0;
+        let numbers = self.overflow_numbers(held(*next));
+        let empty = numbers.skip_while(|number| !is_empty(*number));
+        let (first, count) = empty.fold((0, 0), |(first, count), number| {
+            (if count == 0 { number } else { first }, count + 1)
+        });
+        if count == 0 {
+            return;
+        }
+        match self.overflow_numbers(held(*next)).take_while(|number| *number != first).last() {
+            Some(last) => store_link(self.overflow(last), 0),
+            None => *next = 0,
+        }
+        self.arena.free_cells(partition(), first, count);
     }
 
     /// Calls `visit` for each slot that holds a key.
     pub(crate) fn for_each(&self, sequence_word: u64, mut visit: impl FnMut(&Slot<'a>)) {
-        let mut group = Some((self.main_slots(), next_of(sequence_word)));
-        while let Some((slots, next)) = group {
+        for slots in self.all_slots(sequence_word) {
             let tags = slots.tags.load(Ordering::Relaxed);
             for index in 0..slots.count {
                 if tags >> (8 * index) & 0xff != 0 {
                     visit(&self.slot(slots, index));
                 }
             }
-            group = (next != 0).then(|| {
-                let overflow = self.overflow(next);
-                (self.overflow_slots(overflow), overflow[OVERFLOW_NEXT].load(Ordering::Relaxed))
-            });
         }
     }
 
@@ -390,81 +440,117 @@ impl<'a> Bucket<'a> {
         } else {
             let next = next_of(self.words[SEQUENCE].load(Ordering::Relaxed));
             if next != 0 {
-                self.arena.prefetch(Self::overflow_word(next));
+                self.arena.prefetch_line(next);
             }
         }
     }
 
-    /// Prefetches the block that the slot whose tag matches points to, once the slot has arrived.
+    /// Prefetches the row that the slot whose tag matches points to, once the slot has arrived.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "a hint, wherever it points")]
-    pub(crate) fn prefetch_block(&self, tag: u8) {
+    pub(crate) fn prefetch_row(&self, tag: u8) {
         let slots = self.main_slots();
         let matches = matching(slots.tags.load(Ordering::Relaxed), tag, slots.count);
         if matches != 0 {
             let slot = self.slot(slots, (matches.trailing_zeros() / 8) as usize);
-            let block = slot.value_word() as usize;
-            self.arena.prefetch(block);
-            self.arena.prefetch(block.wrapping_add(LINE_WORDS));
+            let first = slot.value_word() & LINK_MASK;
+            self.arena.prefetch_line(first);
+            // The second cell mostly lies behind the first.
+            self.arena.prefetch_line(first + 1);
         }
     }
 
-    fn store_reserved(&self, reserved: u64) {
-        let tags = self.words[TAGS].load(Ordering::Relaxed) & !(RESERVED_MAX << RESERVED_SHIFT);
-        self.words[TAGS].store(tags | reserved << RESERVED_SHIFT, Ordering::Relaxed);
+    fn reserved(&self, next: u64) -> u64 {
+        match self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT {
+            RESERVED_MORE => self.overflow(next)[OVERFLOW_NEXT].load(Ordering::Relaxed) >> 32,
+            reserved => reserved,
+        }
     }
 
-    fn free_slots(&self, mut next: u64) -> u64 {
-        let empty = |slots: Slots| {
+    fn store_reserved(&self, next: u64, reserved: u64) {
+        if reserved >= RESERVED_MORE {
+            // So many slots were found free that there is one. Its count is only looked at while the main bucket says "more".
+            let first = &self.overflow(next)[OVERFLOW_NEXT];
+            first.store(
+                first.load(Ordering::Relaxed) & LINK_MASK | reserved << 32,
+                Ordering::Relaxed,
+            );
+        }
+        let tags = self.words[TAGS].load(Ordering::Relaxed) & !(RESERVED_MORE << RESERVED_SHIFT);
+        self.words[TAGS]
+            .store(tags | reserved.min(RESERVED_MORE) << RESERVED_SHIFT, Ordering::Relaxed);
+    }
+
+    /// The numbers of the overflow buckets, as long as the bucket is as it was at `sequence_word`: behind a cell that was freed
+    /// since may lie any others.
+    #[inline(always)]
+    fn overflow_numbers(&self, sequence_word: u64) -> impl Iterator<Item = u64> {
+        let bucket = *self;
+        let numbered = |number: u64| (number != 0).then_some(number);
+        std::iter::successors(numbered(next_of(sequence_word)), move |number| {
+            let link = link_of(bucket.overflow(*number));
+            // Acquire fence: pairs with the Release fence in write(), as in read_consistent().
+            fence(Ordering::Acquire);
+            let is_same = sequence_word & 1 != 0
+                || bucket.words[SEQUENCE].load(Ordering::Relaxed) == sequence_word;
+            (is_same || active(Mutant::FollowFreedCells)).then_some(link).and_then(numbered)
+        })
+    }
+
+    /// The overflow buckets, as [`Self::overflow_numbers`].
+    #[inline(always)]
+    fn overflow_buckets(&self, sequence_word: u64) -> impl Iterator<Item = Slots<'a>> {
+        let slots = |number| self.overflow_slots(self.overflow(number));
+        self.overflow_numbers(sequence_word).map(slots)
+    }
+
+    /// The main bucket's slots and those of the overflow buckets.
+    #[inline(always)]
+    fn all_slots(&self, sequence_word: u64) -> impl Iterator<Item = Slots<'a>> {
+        std::iter::once(self.main_slots()).chain(self.overflow_buckets(sequence_word))
+    }
+
+    fn free_slots(&self, next: u64) -> u64 {
+        let empty = |slots: Slots<'a>| {
             let tags = slots.tags.load(Ordering::Relaxed);
             u64::from(matching(tags, 0, slots.count).count_ones())
         };
-        let mut free = empty(self.main_slots());
-        while next != 0 {
-            let overflow = self.overflow(next);
-            free += empty(self.overflow_slots(overflow));
-            next = overflow[OVERFLOW_NEXT].load(Ordering::Relaxed);
-        }
-        free
+        self.all_slots(held(next)).map(empty).sum()
     }
 
-    fn free_slot(&self, mut next: u64) -> Option<Slot<'a>> {
+    fn free_slot(&self, next: u64) -> Option<Slot<'a>> {
         let first_empty = |slots: Slots<'a>| {
             let empty = matching(slots.tags.load(Ordering::Relaxed), 0, slots.count);
             (empty != 0).then(|| self.slot(slots, (empty.trailing_zeros() / 8) as usize))
         };
-        if let Some(slot) = first_empty(self.main_slots()) {
-            return Some(slot);
-        }
-        while next != 0 {
-            let overflow = self.overflow(next);
-            if let Some(slot) = first_empty(self.overflow_slots(overflow)) {
-                return Some(slot);
-            }
-            next = overflow[OVERFLOW_NEXT].load(Ordering::Relaxed);
-        }
-        None
+        let in_main = first_empty(self.main_slots());
+        in_main.or_else(|| self.overflow_buckets(held(next)).find_map(first_empty))
+    }
+
+    /// The last slot of a bucket that holds a row.
+    fn last_taken(&self, slots: Slots<'a>) -> Option<Slot<'a>> {
+        let tags = slots.tags.load(Ordering::Relaxed);
+        let last = (0..slots.count).rev().find(|index| tags >> (8 * index) & 0xff != 0);
+        last.map(|index| self.slot(slots, index))
     }
 
     /// Links one more overflow bucket to the end of the chain; `false` if the quota is used up.
-    fn extend(&self, next: &mut u64, quota: Quota) -> bool {
-        let Some(word) = self.arena.allocate(self.layout.overflow_words, quota) else {
-            return false;
+    fn extend(&self, next: &mut u64, key: u64, quota: Quota) -> bool {
+        let partition = self.layout.partitioning.partition(key);
+        let added = if self.layout.has_overflow_cells() {
+            self.arena.allocate_cells(partition, 1, 0, quota)
+        } else {
+            let word = self.arena.allocate(partition, self.layout.overflow_words, quota);
+            word.map(|word| (word / LINE_WORDS) as u64)
         };
-        let added = (word / LINE_WORDS) as u64;
+        let Some(added) = added else { return false };
         assert!(added <= SEQUENCE_MASK, "the arena holds fewer than 2^32 cache lines");
-        if *next == 0 {
-            *next = added;
-            return true;
+        let header = self.overflow(added);
+        header[OVERFLOW_NEXT].store(0, Ordering::Relaxed);
+        header[OVERFLOW_TAGS].store(0, Ordering::Relaxed);
+        match self.overflow_numbers(held(*next)).last() {
+            Some(last) => store_link(self.overflow(last), added),
+            None => *next = added,
         }
-        let mut last = self.overflow(*next);
-        loop {
-            match last[OVERFLOW_NEXT].load(Ordering::Relaxed) {
-                0 => break,
-                further => last = self.overflow(further),
-            }
-        }
-        last[OVERFLOW_NEXT].store(added, Ordering::Relaxed);
         true
     }
 
@@ -477,8 +563,8 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    fn overflow(&self, next: u64) -> &'a [AtomicU64] {
-        self.arena.words(Self::overflow_word(next), self.layout.overflow_words)
+    fn overflow(&self, number: u64) -> &'a [AtomicU64] {
+        self.arena.lines(number, self.layout.overflow_words)
     }
 
     fn overflow_slots(&self, overflow: &'a [AtomicU64]) -> Slots<'a> {
@@ -487,11 +573,6 @@ impl<'a> Bucket<'a> {
             words: &overflow[OVERFLOW_HEADER_WORDS..],
             count: self.layout.overflow_slots,
         }
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "a line number below 2^32")]
-    fn overflow_word(next: u64) -> usize {
-        next as usize * LINE_WORDS
     }
 
     #[inline(always)]

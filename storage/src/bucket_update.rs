@@ -18,6 +18,9 @@ const HEADER_BYTES: usize = 32;
 const ITEM_HEADER_BYTES: usize = 16;
 const DELETE: u32 = u32::MAX;
 
+/// Changes that a unit has room for: their number has 16 bits.
+pub const UNIT_ITEMS_MAX: usize = u16::MAX as usize;
+
 /// Bytes that are no unit or record: who receives them drops and counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {what}: expected {expected} bytes or more, found {found}")]
@@ -195,7 +198,7 @@ impl<'a> Iterator for Items<'a> {
 pub struct BucketUpdateWriter<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
-    items: u16,
+    items: usize,
 }
 
 impl<'a> BucketUpdateWriter<'a> {
@@ -253,15 +256,22 @@ impl<'a> BucketUpdateWriter<'a> {
         self.out.resize(self.out.len().next_multiple_of(8), 0);
     }
 
+    /// How many changes were added.
+    #[must_use]
+    pub fn items(&self) -> usize {
+        self.items
+    }
+
     /// Completes the unit's header.
     ///
     /// # Panics
-    /// If the unit is 4 GiB long.
+    /// If the unit is 4 GiB long, or has more than [`UNIT_ITEMS_MAX`] changes.
     pub fn finish(self) {
+        let items = u16::try_from(self.items).expect("a unit has at most 65,535 items");
         let bytes = u32::try_from(self.out.len() - self.start - HEADER_BYTES)
             .expect("a unit fits a message");
         let header = &mut self.out[self.start..self.start + HEADER_BYTES];
-        header[10..12].copy_from_slice(&self.items.to_le_bytes());
+        header[10..12].copy_from_slice(&items.to_le_bytes());
         header[12..16].copy_from_slice(&bytes.to_le_bytes());
     }
 }
@@ -270,6 +280,29 @@ impl<'a> BucketUpdateWriter<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A unit that deletes so many keys.
+    fn deletions(count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut unit = BucketUpdateWriter::begin(&mut bytes, (1, 2, 3, 0), 9, Owner(7));
+        (0..count as u64).for_each(|key| unit.delete(key, &[]));
+        assert_eq!(unit.items(), count);
+        unit.finish();
+        bytes
+    }
+
+    #[test]
+    fn a_full_unit_is_parsed() {
+        let bytes = deletions(UNIT_ITEMS_MAX);
+        let (unit, _) = BucketUpdate::parse(&bytes).unwrap();
+        assert_eq!(unit.items().count(), UNIT_ITEMS_MAX);
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 65,535 items")]
+    fn a_unit_whose_items_cannot_be_counted_is_not_finished() {
+        deletions(UNIT_ITEMS_MAX + 1);
+    }
 
     fn change() -> impl Strategy<Value = (u64, Vec<u8>, Option<Vec<u8>>)> {
         let bytes = || proptest::collection::vec(any::<u8>(), 0..50);

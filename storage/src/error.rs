@@ -17,7 +17,7 @@ pub enum StorageError {
     /// Reacted to by whoever creates a table: its main buckets do not fit.
     #[error(
         "table {table} needs {needed} bytes for its main buckets and {free} of the node's {limit} \
-         are free; raise the memory limit or lower the expected rows"
+         are free for it; raise the memory limit of every node or lower the expected rows"
     )]
     OutOfMemory {
         /// The table's name.
@@ -49,8 +49,11 @@ pub enum StorageError {
         /// Largest possible number.
         max: u64,
     },
-    /// Reacted to by whoever loads rows: no slot is left and the memory limit is reached.
-    #[error("table {table} is full: the node's memory limit of {limit} bytes is reached; raise it")]
+    /// Reacted to by whoever loads rows: no slot is left and the share of the row's partition is used up.
+    #[error(
+        "table {table} is full: a partition has used its share of the node's memory limit of {limit} \
+         bytes, or of a smaller limit of another node that holds it; raise the limits"
+    )]
     Full {
         /// The table's name.
         table: String,

@@ -1,9 +1,8 @@
-//! Heap tables: byte-string keys and values of any length, in blocks that the slots point into.
+//! Heap tables: byte-string keys and values of any length, in chains of cells that the slots point to.
 //!
 //! ```text
-//! slot:   hash of the key (1 word) | first word of the block (1 word)
-//! block:  word 0: key bytes (low 32) | value bytes (high 32)
-//!         word 1..: key, padded to words | value, padded to words
+//! slot:  hash of the key (1 word) | number of the first cell (low 32), how many cells (16), key bytes (high 16)
+//! cell:  link, of the last one the bytes that it holds (low 32 of word 0) | 60 bytes of key and value, one behind the other
 //! ```
 //! A bucket is what it is in a fixed table: same header, same locks, same units. The hash takes the
 //! place of the key; two keys with one hash are told apart by their bytes.
@@ -15,14 +14,15 @@
 
 use std::cell::Cell;
 
-use crate::arena::{Arena, Quota};
-use crate::bucket::{Bucket, Slot};
+use crate::arena::{Arena, LINE_BYTES, Quota};
+use crate::bucket::{Bucket, Slot, held};
+use crate::cells::{LINK_MASK, link_of};
 use crate::guard::Guards;
 use crate::lock::{Lock, LockMode};
 use crate::ordered_index::{LeafChange, LeafVersion, OrderedIndex};
 use crate::owner::Owner;
 use crate::read::Read;
-use crate::slab::Slab;
+use crate::reservations::Reservations;
 use crate::sync::Ordering;
 use crate::table::{Place, Table};
 use crate::unlock::Unlocked;
@@ -68,57 +68,85 @@ impl<'a> RowKey<'a> {
 
 /// What a heap table has beside its buckets on one node.
 pub(crate) struct Heap {
-    slab: Slab,
+    /// By partition: what locks have reserved in those that this node holds.
+    reservations: Box<[Option<Reservations>]>,
     /// By partition: what those that this node holds have in an ordered table.
     ordered: Box<[Option<(OrderedIndex, Guards)>]>,
 }
 
-/// A row in its block.
+/// Bytes of a cell before its row's: the link.
+const CELL_LINK_BYTES: usize = 4;
+/// Bytes of a row in a cell.
+const CELL_ROW_BYTES: usize = LINE_BYTES - CELL_LINK_BYTES;
+const CELLS_MAX: usize = (KEY_BYTES_MAX + HEAP_VALUE_BYTES_MAX).div_ceil(CELL_ROW_BYTES);
+
+/// A row in its cells.
 #[derive(Clone, Copy)]
-pub(crate) struct Block<'a> {
+pub(crate) struct Row<'a> {
     arena: &'a Arena,
-    first_word: usize,
+    /// Number of the first cell.
+    first: u64,
+    cells: usize,
     key_bytes: usize,
-    value_bytes: usize,
 }
 
-impl<'a> Block<'a> {
-    /// The block that a slot points to. Its sizes are those of some row of its class at any time.
-    #[expect(clippy::cast_possible_truncation, reason = "an arena is shorter than usize::MAX")]
+impl<'a> Row<'a> {
+    /// The row that a slot points to. The slot may be torn: the sizes are in their bounds in any case.
     pub(crate) fn of(arena: &'a Arena, slot: &Slot<'_>) -> Self {
-        let first_word = slot.value_word() as usize;
-        let sizes = arena.words(first_word, 1)[0].load(Ordering::Relaxed);
-        let (key_bytes, value_bytes) = (sizes as u32 as usize, (sizes >> 32) as usize);
-        Self { arena, first_word, key_bytes, value_bytes }
+        let word = slot.value_word();
+        let (cells, key_bytes) = ((word >> 32 & 0xffff) as usize, (word >> 48) as usize);
+        Self {
+            arena,
+            first: word & LINK_MASK,
+            cells: cells.min(CELLS_MAX),
+            key_bytes: key_bytes.min(KEY_BYTES_MAX),
+        }
     }
 
-    fn words(self) -> usize {
-        block_words(self.key_bytes, self.value_bytes)
+    /// What a slot holds of the row.
+    fn slot_word(self) -> u64 {
+        self.first | (self.cells as u64) << 32 | (self.key_bytes as u64) << 48
     }
 
-    /// Whether a row of `words` words takes a block of the same class.
-    fn holds(self, words: usize) -> bool {
-        Slab::block_words(self.words()) == Slab::block_words(words)
-    }
-
-    fn copy(self, skip_bytes: usize, bytes: usize, out: &mut Vec<u8>) {
-        let words =
-            self.arena.words(self.first_word + 1 + skip_bytes.div_ceil(8), bytes.div_ceil(8));
-        let start = out.len();
-        out.reserve(8 * words.len());
-        // Relaxed: ordered by the sequence protocol of the bucket, as every word of a slot.
-        out.extend(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
-        out.truncate(start + bytes);
+    /// The bytes of each cell, and how many of them are the row's, behind the link.
+    fn parts(self) -> impl Iterator<Item = ([u8; LINE_BYTES], usize)> {
+        let mut number = self.first;
+        (1..=self.cells).map(move |count| {
+            let cell = self.arena.cell(number);
+            number = link_of(cell);
+            let held = if count < self.cells { CELL_ROW_BYTES } else { (number & 0x3f) as usize };
+            let held = held.min(CELL_ROW_BYTES);
+            let mut bytes = [0; LINE_BYTES];
+            let words = &cell[..(CELL_LINK_BYTES + held).div_ceil(8)];
+            for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+                // Relaxed: ordered by the sequence protocol of the bucket, as every word of a slot.
+                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+            (bytes, held)
+        })
     }
 
     /// Appends the key.
     pub(crate) fn copy_key(self, out: &mut Vec<u8>) {
-        self.copy(0, self.key_bytes, out);
+        let mut rest = self.key_bytes;
+        for (bytes, held) in self.parts() {
+            let taken = rest.min(held);
+            out.extend_from_slice(&bytes[CELL_LINK_BYTES..][..taken]);
+            rest -= taken;
+            if rest == 0 {
+                break;
+            }
+        }
     }
 
     /// Appends the value.
     pub(crate) fn copy_value(self, out: &mut Vec<u8>) {
-        self.copy(self.key_bytes, self.value_bytes, out);
+        let mut skip = self.key_bytes;
+        for (bytes, held) in self.parts() {
+            let skipped = skip.min(held);
+            out.extend_from_slice(&bytes[CELL_LINK_BYTES..][skipped..held]);
+            skip -= skipped;
+        }
     }
 
     pub(crate) fn key_bytes(self) -> usize {
@@ -126,41 +154,63 @@ impl<'a> Block<'a> {
     }
 
     fn has_key(self, key: &[u8]) -> bool {
-        self.key_bytes == key.len() && {
-            let words = self.arena.words(self.first_word + 1, key.len().div_ceil(8));
-            let stored = words.iter().map(|word| word.load(Ordering::Relaxed));
-            stored.eq(padded_words(key))
-        }
+        let mut rest = key;
+        self.key_bytes == key.len()
+            && self.parts().any(|(bytes, held)| {
+                let (compared, behind) = rest.split_at(rest.len().min(held));
+                let is_same = bytes[CELL_LINK_BYTES..].starts_with(compared);
+                rest = if is_same { behind } else { &[0] };
+                rest.is_empty()
+            })
     }
 
-    fn store(arena: &Arena, first_word: usize, key: &[u8], value: &[u8]) {
-        let words = arena.words(first_word, block_words(key.len(), value.len()));
-        let sizes = key.len() as u64 | (value.len() as u64) << 32;
-        let contents = std::iter::once(sizes).chain(padded_words(key)).chain(padded_words(value));
-        for (word, content) in words.iter().zip(contents) {
-            word.store(content, Ordering::Relaxed);
+    /// Writes key and value into a chain of as many cells as they take, the first of which is `first`.
+    fn store(arena: &'a Arena, first: u64, mut key: &[u8], mut value: &[u8]) -> Self {
+        let (cells, key_bytes) = (cells_of(key.len(), value.len()), key.len());
+        let mut number = first;
+        for count in 1..=cells {
+            let cell = arena.cell(number);
+            number = link_of(cell);
+            let mut bytes = [0; LINE_BYTES];
+            let of_key = key.split_off(..key.len().min(CELL_ROW_BYTES)).expect("within its length");
+            let of_value = value
+                .split_off(..value.len().min(CELL_ROW_BYTES - of_key.len()))
+                .expect("within its length");
+            let held = of_key.len() + of_value.len();
+            bytes[CELL_LINK_BYTES..][..of_key.len()].copy_from_slice(of_key);
+            bytes[CELL_LINK_BYTES + of_key.len()..][..of_value.len()].copy_from_slice(of_value);
+            let link = if count < cells { number } else { held as u64 };
+            bytes[..CELL_LINK_BYTES].copy_from_slice(&link.to_le_bytes()[..CELL_LINK_BYTES]);
+            for (word, bytes) in cell.iter().zip(bytes.chunks_exact(8)) {
+                let bytes = bytes.try_into().expect("chunks_exact(8) yields 8 bytes");
+                word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            }
         }
+        Self { arena, first, cells, key_bytes }
     }
 }
 
-fn block_words(key_bytes: usize, value_bytes: usize) -> usize {
-    1 + key_bytes.div_ceil(8) + value_bytes.div_ceil(8)
-}
-
-/// The bytes as little-endian words, the last one filled up with zeros.
-fn padded_words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    })
+/// Cells of a row.
+fn cells_of(key_bytes: usize, value_bytes: usize) -> usize {
+    (key_bytes + value_bytes).div_ceil(CELL_ROW_BYTES).max(1)
 }
 
 impl Heap {
-    /// `is_ordered`: by partition, whether its keys are in order.
-    pub(crate) fn new(is_ordered: impl Iterator<Item = bool>) -> Self {
-        let ordered = |is_ordered: bool| is_ordered.then(|| (OrderedIndex::new(), Guards::new()));
-        Self { slab: Slab::new(), ordered: is_ordered.map(ordered).collect() }
+    /// `held`: by partition, whether this node holds it.
+    pub(crate) fn new(is_ordered: bool, held: &[bool]) -> Self {
+        let ordered =
+            |held: &bool| (*held && is_ordered).then(|| (OrderedIndex::new(), Guards::new()));
+        let reservations =
+            |(partition, held): (u16, &bool)| held.then(|| Reservations::new(partition));
+        Self {
+            reservations: (0..).zip(held).map(reservations).collect(),
+            ordered: held.iter().map(ordered).collect(),
+        }
+    }
+
+    fn reservations(&self, partition: u16) -> &Reservations {
+        let reservations = self.reservations[usize::from(partition)].as_ref();
+        reservations.expect("a place is in a partition that is here")
     }
 
     pub(crate) fn index(&self, partition: u16) -> Option<&OrderedIndex> {
@@ -177,12 +227,11 @@ impl Heap {
         sequence: u64,
         tag: u8,
         key: RowKey<'_>,
-    ) -> Option<(Slot<'a>, Block<'a>)> {
-        let slot = bucket.find_where(sequence, tag, key.hash, |slot| {
-            Block::of(arena, slot).has_key(key.bytes)
-        })?;
-        let block = Block::of(arena, &slot);
-        Some((slot, block))
+    ) -> Option<(Slot<'a>, Row<'a>)> {
+        let slot = bucket
+            .find_where(sequence, tag, key.hash, |slot| Row::of(arena, slot).has_key(key.bytes))?;
+        let row = Row::of(arena, &slot);
+        Some((slot, row))
     }
 }
 
@@ -212,7 +261,7 @@ impl Table {
         self.read_with(bucket, reader, |sequence| {
             out.truncate(start);
             let found = Heap::find(self.arena(), bucket, sequence, place.tag(), key);
-            found.map(|(_, block)| block.copy_value(out)).is_some()
+            found.map(|(_, row)| row.copy_value(out)).is_some()
         })
     }
 
@@ -228,23 +277,23 @@ impl Table {
         (mode, value_bytes): (LockMode, usize),
     ) -> (Lock, Option<LeafChange>) {
         let bucket = self.bucket(place);
-        let (arena, heap, row) = (self.arena(), self.heap_of(), (owner, key.hash));
-        let words = block_words(key.bytes.len(), value_bytes);
-        let block_before = Cell::new(None);
+        let (arena, heap, row) = (self.arena(), self.heap_of(), (owner, key));
+        let reservations = heap.reservations(self.locate(key.hash).partition);
+        let cells = cells_of(key.bytes.len(), value_bytes);
+        let cells_before = Cell::new(0);
         let is_reserved = Cell::new(false);
         let has_room = || {
-            let needs_none = mode == LockMode::Delete
-                || block_before.get().is_some_and(|block: Block<'_>| block.holds(words));
-            is_reserved.set(!needs_none && heap.slab.reserve(arena, words, row));
+            let needs_none = mode == LockMode::Delete || cells_before.get() == cells;
+            is_reserved.set(!needs_none && reservations.reserve(arena, cells, row));
             needs_none || is_reserved.get()
         };
-        let lock = self.lock_with(bucket, owner, mode, has_room, |sequence| {
+        let lock = self.lock_with(bucket, (owner, key.hash), mode, has_room, |sequence| {
             let found = Heap::find(arena, bucket, sequence, place.tag(), key);
-            block_before.set(found.as_ref().map(|(_, block)| *block));
+            cells_before.set(found.as_ref().map_or(0, |(_, row)| row.cells));
             found.is_some()
         });
         if is_reserved.get() && !matches!(lock, Lock::Granted { .. }) {
-            heap.slab.release(row);
+            reservations.release(arena, row);
         }
         let is_insert = mode == LockMode::Insert && matches!(lock, Lock::Granted { .. });
         let index = if is_insert { heap.index(self.locate(key.hash).partition) } else { None };
@@ -254,10 +303,11 @@ impl Table {
     /// Releases the bucket of a row that was locked and not written; as [`Table::unlock`].
     pub fn unlock_row(&self, place: Place, key: RowKey<'_>, owner: Owner) -> Unlocked {
         let heap = self.heap_of();
-        if let Some(index) = heap.index(self.locate(key.hash).partition) {
+        let partition = self.locate(key.hash).partition;
+        if let Some(index) = heap.index(partition) {
             index.remove_pending(key.bytes, owner);
         }
-        heap.slab.release((owner, key.hash));
+        heap.reservations(partition).release(self.arena(), (owner, key));
         self.unlock(place, owner)
     }
 
@@ -277,25 +327,28 @@ impl Table {
         value: &[u8],
         quota: Quota,
     ) -> bool {
-        let row = (owner, key.hash);
+        let row = (owner, key);
         let location = self.locate(key.hash);
         let (arena, heap) = (self.arena(), self.heap_of());
-        let words = block_words(key.bytes.len(), value.len());
-        if let Some((slot, block)) = Heap::find(arena, bucket, *next << 32, location.tag, key) {
-            if block.holds(words) {
-                Block::store(arena, block.first_word, key.bytes, value);
+        let reservations = heap.reservations(location.partition);
+        let cells = cells_of(key.bytes.len(), value.len());
+        let free = |row: Row<'_>| arena.free_cells(location.partition, row.first, row.cells);
+        if let Some((slot, before)) = Heap::find(arena, bucket, held(*next), location.tag, key) {
+            if before.cells == cells {
+                reservations.release(arena, row);
+                Row::store(arena, before.first, key.bytes, value);
                 return true;
             }
-            let Some(first) = heap.slab.allocate(arena, words, quota, row) else { return false };
-            Block::store(arena, first, key.bytes, value);
-            slot.store_value_word(first as u64);
-            heap.slab.free(block.first_word, block.words());
+            let Some(first) = reservations.allocate(arena, cells, quota, row) else { return false };
+            slot.store_value_word(Row::store(arena, first, key.bytes, value).slot_word());
+            free(before);
             return true;
         }
-        let Some(first) = heap.slab.allocate(arena, words, quota, row) else { return false };
-        Block::store(arena, first, key.bytes, value);
-        if !bucket.insert(next, location.tag, key.hash, &(first as u64).to_le_bytes(), quota) {
-            heap.slab.free(first, words);
+        let Some(first) = reservations.allocate(arena, cells, quota, row) else { return false };
+        let added = Row::store(arena, first, key.bytes, value);
+        let slot_word = added.slot_word().to_le_bytes();
+        if !bucket.insert(next, location.tag, key.hash, &slot_word, quota) {
+            free(added);
             return false;
         }
         if let Some(index) = heap.index(location.partition) {
@@ -305,16 +358,41 @@ impl Table {
     }
 
     /// Removes a row inside the write of its bucket.
-    pub(crate) fn remove_row(&self, bucket: Bucket<'_>, next: u64, key: RowKey<'_>) {
+    pub(crate) fn remove_row(
+        &self,
+        bucket: Bucket<'_>,
+        next: u64,
+        (owner, key): (Owner, RowKey<'_>),
+    ) {
         let location = self.locate(key.hash);
         let (arena, heap) = (self.arena(), self.heap_of());
-        let Some((slot, block)) = Heap::find(arena, bucket, next << 32, location.tag, key) else {
+        heap.reservations(location.partition).release(arena, (owner, key));
+        let Some((slot, row)) = Heap::find(arena, bucket, held(next), location.tag, key) else {
             return;
         };
-        slot.clear();
-        heap.slab.free(block.first_word, block.words());
+        bucket.clear(next, &slot);
+        arena.free_cells(location.partition, row.first, row.cells);
         if let Some(index) = heap.index(location.partition) {
             index.remove(key.bytes);
         }
     }
+}
+
+/// Two keys of 16 bytes with the same hash: XXH3 adds the first half, its bytes reversed, to the second, and their product, each
+/// half having been changed by words of its secret; where one half is then zero, the other may stand in either place.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
+    const FLIPS: [u64; 2] = [
+        0x1f67_b3b7_a4a4_4072 ^ 0x78e5_c0cc_4ee6_79cb,
+        0x2172_ffcc_7dd0_5a82 ^ 0x8e24_43f7_7446_08b8,
+    ];
+    let key = |halves: [u64; 2]| {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&(halves[0] ^ FLIPS[0]).to_le_bytes());
+        key[8..].copy_from_slice(&(halves[1] ^ FLIPS[1]).to_le_bytes());
+        key
+    };
+    let keys = [key([0, word]), key([word.swap_bytes(), 0])];
+    assert!(keys[0] != keys[1] && RowKey::new(&keys[0]).hash == RowKey::new(&keys[1]).hash);
+    keys
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::heap::Block;
+use crate::heap::Row;
 use crate::owner::Owner;
 use crate::table::Table;
 
@@ -68,10 +68,10 @@ impl Table {
             bucket.for_each(sequence, |slot| {
                 let (key, start) = (slot.key(), values.len());
                 let key_bytes = if self.layout().is_heap {
-                    let block = Block::of(self.arena(), slot);
-                    block.copy_key(values);
-                    block.copy_value(values);
-                    block.key_bytes()
+                    let row = Row::of(self.arena(), slot);
+                    row.copy_key(values);
+                    row.copy_value(values);
+                    row.key_bytes()
                 } else {
                     values.resize(start + self.layout().value_bytes, 0);
                     slot.copy_value(&mut values[start..]);

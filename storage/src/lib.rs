@@ -1,7 +1,7 @@
 //! Tables, versions and locks, and the commit log of one node; knows no network.
 //!
 //! ```text
-//! Arena ── one mapping per node, huge pages, bump-allocated, never freed
+//! Arena ── one mapping per node, huge pages; of cells, which are used again, and what is never freed
 //!   └─ Table ── one per name; hosts any subset of the cluster's partitions
 //!        └─ Bucket ── header (version, owner, sequence, next, tags) and 7 slots, then overflow buckets
 //! CommitLog ── one slot per (node, coroutine) for each worker, holding the last CommitRecord
@@ -16,6 +16,7 @@ mod apply;
 mod arena;
 mod bucket;
 mod bucket_update;
+mod cells;
 mod commit_log;
 mod commit_record;
 mod error;
@@ -31,8 +32,8 @@ pub mod mutant;
 mod ordered_index;
 mod owner;
 mod read;
+mod reservations;
 mod scan;
-mod slab;
 mod sync;
 mod table;
 mod unlock;
@@ -41,7 +42,7 @@ mod validate;
 pub use apply::Applied;
 pub use arena::Arena;
 pub use bucket::SLOTS_PER_MAIN_BUCKET;
-pub use bucket_update::{BucketUpdate, BucketUpdateWriter, Item, Items, Malformed};
+pub use bucket_update::{BucketUpdate, BucketUpdateWriter, Item, Items, Malformed, UNIT_ITEMS_MAX};
 pub use commit_log::{CommitLog, LogObserver, RecordPart, Stored};
 pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};
 pub use error::StorageError;

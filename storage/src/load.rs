@@ -1,6 +1,7 @@
 //! Loading a table's first rows, before any transaction runs: no lock, no version step, no message.
 
 use crate::arena::Quota;
+use crate::bucket::held;
 use crate::error::StorageError;
 use crate::table::{Place, Table};
 
@@ -18,10 +19,10 @@ impl Table {
         assert_eq!(value.len(), self.layout().value_bytes, "values of {} are fixed", self.name());
         let bucket = self.bucket(place);
         bucket.write(|next| {
-            if bucket.find(*next << 32, place.tag(), key).is_some() {
+            if bucket.find(held(*next), place.tag(), key).is_some() {
                 return Err(StorageError::Exists { table: self.name().to_owned(), key });
             }
-            if bucket.put(next, place.tag(), key, value, Quota::WithinLimit) {
+            if bucket.put(next, place.tag(), key, value, Quota::WithinShare) {
                 Ok(())
             } else {
                 let (table, limit) = (self.name().to_owned(), self.limit_bytes());

@@ -37,7 +37,7 @@ pub enum Lock {
     },
     /// Another transaction holds the bucket.
     Locked,
-    /// The node's memory limit is reached, for an insert or a longer row. Not locked by this request.
+    /// The share of the partition's memory is used up, for an insert or a longer row. Not locked by this request.
     Full,
 }
 
@@ -57,7 +57,7 @@ impl Table {
         let bucket = self.bucket(place);
         self.lock_with(
             bucket,
-            owner,
+            (owner, key),
             mode,
             || true,
             |sequence| {
@@ -72,7 +72,7 @@ impl Table {
     pub(crate) fn lock_with(
         &self,
         bucket: Bucket<'_>,
-        owner: Owner,
+        (owner, key): (Owner, u64),
         mode: LockMode,
         has_room: impl Fn() -> bool,
         copy: impl FnMut(u64) -> bool,
@@ -92,7 +92,7 @@ impl Table {
             (LockMode::Insert, false) => {
                 let is_reserved = active(Mutant::SkipReservation)
                     || (has_room()
-                        && bucket.write(|next| bucket.reserve(next, Quota::WithinLimit)));
+                        && bucket.write(|next| bucket.reserve(next, key, Quota::WithinShare)));
                 if is_reserved { Lock::Granted { version } } else { Lock::Full }
             }
         };

@@ -38,7 +38,7 @@ fn table(value_bytes: usize, buckets: u32, overflow: usize) -> Arc<Table> {
     let mut layout = TableLayout::new("t", value_bytes, 1, partitioning).unwrap();
     (layout.buckets, layout.overflow_slots) = (buckets, 1);
     let limit_bytes = 64 + layout.main_bytes(1) + overflow * layout.overflow_words * 8;
-    let arena = Arc::new(Arena::new(limit_bytes).unwrap());
+    let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
     Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap())
 }
 
@@ -379,65 +379,68 @@ fn loom_of_two_transactions_that_read_what_the_other_writes_one_fails() {
     assert_eq!(total.load(Ordering::Relaxed), 0, "write skew");
 }
 
-/// A heap table of two buckets, and a key in each of them.
-fn heap_table() -> (Arc<Table>, [String; 2]) {
+/// A heap table of two buckets and `cells` cells, and keys of four bytes of each of them.
+fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
     let partitioning = Partitioning::new(1).unwrap();
     let mut layout = TableLayout::heap("t", 1, false, partitioning).unwrap();
     layout.buckets = 2;
-    let limit_bytes = 64 + layout.main_bytes(1) + 512;
-    let arena = Arc::new(Arena::new(limit_bytes).unwrap());
+    let limit_bytes = 64 + layout.main_bytes(1) + cells * 64;
+    let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
     let table = Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap());
     let bucket = |key: &String| table.locate(RowKey::new(key.as_bytes()).hash()).bucket;
-    let keys = || (0..100).map(|number: u32| number.to_string());
-    let keys = [0, 1].map(|wanted| keys().find(|key| bucket(key) == wanted).unwrap());
+    let keys = || (1_000..1_100).map(|number: u32| number.to_string());
+    let keys = [0, 1].map(|wanted| keys().filter(|key| bucket(key) == wanted).collect());
     (table, keys)
 }
 
-/// Applies a unit that gives a row `words` words, each the version that it leads to.
-fn apply_row(table: &Table, key: &str, base_version: u64, words: usize) {
+/// Applies a unit that gives a row a value, or takes the row away.
+fn apply_row(table: &Table, key: &str, base_version: u64, value: Option<&[u8]>) {
     let row_key = RowKey::new(key.as_bytes());
     let location = table.locate(row_key.hash());
     let mut bytes = Vec::new();
     let address = (0, 0, location.bucket, 0);
     let mut writer = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(1));
-    let value = (base_version + 1).to_le_bytes().repeat(words);
-    writer.put(row_key.hash(), row_key.bytes(), &value);
+    match value {
+        Some(value) => writer.put(row_key.hash(), row_key.bytes(), value),
+        None => writer.delete(row_key.hash(), row_key.bytes()),
+    }
     writer.finish();
     let place = table.place(row_key.hash()).unwrap();
     let applied = table.apply_at_backup(place, &BucketUpdate::parse_checked(&bytes));
     assert_eq!(applied, Applied::Applied);
 }
 
-/// One thread gives a row a longer value, which frees its block; another writes a new row of another
-/// bucket, into that block or a fresh one; a third reads the first row.
+fn read_row(table: &Table, key: &str) -> (Read, Vec<u8>) {
+    let (key, mut value) = (RowKey::new(key.as_bytes()), Vec::new());
+    let read = table.read_row(table.place(key.hash()).unwrap(), key, Owner(99), &mut value);
+    (read, value)
+}
+
+/// One thread removes a row, which frees its cell; another writes a new row of another bucket, into that cell or a fresh
+/// one; a third reads the first row.
 fn read_against_reuse(mutant: Mutant) -> u64 {
     let torn = Arc::new(Count::new(0));
     let total = Arc::clone(&torn);
     explore(mutant, 2, move || {
-        let (table, [moved, added]) = heap_table();
-        apply_row(&table, &moved, 0, 1);
+        let (table, [removed, added]) = heap_table(5);
+        let removed = removed[0].clone();
+        apply_row(&table, &removed, 0, Some(&[1; 12]));
         let adding = {
             let table = Arc::clone(&table);
-            loom::thread::spawn(move || {
-                // Its words differ from those of both versions of the other row.
-                apply_row(&table, &added, 0, 2);
-            })
+            loom::thread::spawn(move || apply_row(&table, &added[0], 0, Some(&[7; 12])))
         };
         let reading = {
-            let (table, torn, moved) = (Arc::clone(&table), Arc::clone(&torn), moved.clone());
+            let (table, torn, removed) = (Arc::clone(&table), Arc::clone(&torn), removed.clone());
             loom::thread::spawn(move || {
-                let key = RowKey::new(moved.as_bytes());
-                let (place, mut value) = (table.place(key.hash()).unwrap(), Vec::new());
-                let read = table.read_row(place, key, Owner(99), &mut value);
-                let whole = match read {
-                    Read::Found { version: 1 } => value == 1_u64.to_le_bytes(),
-                    Read::Found { version } => value == version.to_le_bytes().repeat(4),
-                    Read::Absent { .. } | Read::Locked => false,
+                let whole = match read_row(&table, &removed) {
+                    (Read::Found { version: 1 }, value) => value == [1; 12],
+                    (Read::Absent { version: 2 }, _) => true,
+                    _ => false,
                 };
                 torn.fetch_add(u64::from(!whole), Ordering::Relaxed);
             })
         };
-        apply_row(&table, &moved, 1, 4);
+        apply_row(&table, &removed, 1, None);
         adding.join().unwrap();
         reading.join().unwrap();
     });
@@ -445,7 +448,74 @@ fn read_against_reuse(mutant: Mutant) -> u64 {
 }
 
 #[test]
-fn a_reader_notices_that_a_block_was_used_again() {
+fn loom_a_reader_notices_that_a_cell_was_used_again() {
     assert_eq!(read_against_reuse(Mutant::None), 0);
     assert!(read_against_reuse(Mutant::NoReuseFence) > 0, "the fence is not needed");
+}
+
+/// A bucket loses the row in its overflow bucket, whose cell a row of another bucket takes, with a value that looks like a
+/// slot of the row that went, or like a chain without an end; a reader looks for the row. Whether it found it, and not.
+fn read_against_shrinking(mutant: Mutant, looks_like_a_slot: bool) -> [u64; 2] {
+    let found_and_absent = Arc::new([Count::new(0), Count::new(0)]);
+    let total = Arc::clone(&found_and_absent);
+    explore(mutant, 1, move || {
+        let (table, [keys, others]) = heap_table(12);
+        for (version, key) in (0..8).zip(&keys) {
+            apply_row(&table, key, version, Some(&[1]));
+        }
+        let removed = keys[7].clone();
+        let reading = {
+            let (table, removed) = (Arc::clone(&table), removed.clone());
+            loom::thread::spawn(move || read_row(&table, &removed))
+        };
+        apply_row(&table, &removed, 8, None);
+        // With the four bytes of the key the value begins at the word of the tags.
+        let value = if looks_like_a_slot {
+            let hash = RowKey::new(removed.as_bytes()).hash();
+            let tags = [table.locate(hash).tag; 8];
+            [tags, hash.to_le_bytes(), NO_CELL.to_le_bytes()].concat()
+        } else {
+            // The last cell of a row has its number of bytes in place of a link: here the cell's own number.
+            vec![0; FREED_CELL - 4]
+        };
+        apply_row(&table, &others[0], 0, Some(&value));
+        match reading.join().unwrap() {
+            (Read::Found { version: 8 }, value) => {
+                assert_eq!(value, [1]);
+                found_and_absent[0].fetch_add(1, Ordering::Relaxed);
+            }
+            (Read::Absent { version: 9 }, _) => {
+                found_and_absent[1].fetch_add(1, Ordering::Relaxed);
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    [0, 1].map(|index: usize| total[index].load(Ordering::Relaxed))
+}
+
+/// Number of the cell of the overflow bucket in `read_against_shrinking`: the last of the bucket that was taken, behind a line
+/// for nothing, five of main buckets, and eight rows.
+const FREED_CELL: usize = 14;
+
+/// What a slot says of a row with a key of four bytes in one cell, the number of which lies beyond the memory.
+const NO_CELL: u64 = 4 << 48 | 1 << 32 | 0xffff_ffff;
+
+#[test]
+fn loom_a_reader_notices_that_a_chain_shrank() {
+    for looks_like_a_slot in [true, false] {
+        let seen = read_against_shrinking(Mutant::None, looks_like_a_slot);
+        assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "out of range")]
+fn loom_a_reader_that_trusts_torn_numbers_leaves_the_memory() {
+    read_against_shrinking(Mutant::TrustTornNumbers, true);
+}
+
+#[test]
+#[should_panic(expected = "branches")]
+fn loom_a_reader_that_follows_freed_cells_never_ends() {
+    read_against_shrinking(Mutant::FollowFreedCells, false);
 }

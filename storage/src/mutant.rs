@@ -49,15 +49,21 @@ pub enum Mutant {
     SkipReservation = 19,
     /// The leaves that a scan has touched are not validated.
     SkipLeafValidation = 20,
-    /// The fence before a freed block is written again is missing (loom only).
+    /// The fence before a freed cell is written again is missing (loom only).
     NoReuseFence = 21,
     /// A change of SQL's catalog writes one copy of its version instead of all.
     OneCatalogVersion = 22,
+    /// A backup refuses the update that gives a bucket its 65th version, though it is decided (rule C9).
+    RefuseBackup = 23,
+    /// A reader takes for the number of a cell what it finds where one was, even if there is no such cell (loom only).
+    TrustTornNumbers = 24,
+    /// A reader follows a chain of overflow buckets on and on, though its bucket was changed (loom only).
+    FollowFreedCells = 25,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 26] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -81,6 +87,9 @@ impl Mutant {
         Self::SkipLeafValidation,
         Self::NoReuseFence,
         Self::OneCatalogVersion,
+        Self::RefuseBackup,
+        Self::TrustTornNumbers,
+        Self::FollowFreedCells,
     ];
 }
 

@@ -64,7 +64,7 @@ struct Directory {
 }
 
 /// A leaf that a scan has touched, and what its counter was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeafVersion {
     /// The leaf, within its partition.
     pub leaf: u32,

@@ -68,10 +68,10 @@ impl Keys {
         self.located.push(Located { end, hash, bucket, place });
     }
 
-    /// Asks for all rows: for their slots, and for the blocks that those point to.
+    /// Asks for all rows: for their slots, and for the rows that those point to.
     fn prefetch(&self, table: &Table) {
         self.located.iter().for_each(|key| table.prefetch_slot(key.place));
-        self.located.iter().for_each(|key| table.bucket(key.place).prefetch_block(key.place.tag()));
+        self.located.iter().for_each(|key| table.bucket(key.place).prefetch_row(key.place.tag()));
     }
 
     fn iter(&self) -> impl Iterator<Item = (RowKey<'_>, &Located)> {

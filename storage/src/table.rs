@@ -12,8 +12,8 @@ use crate::location::{Location, Partitioning};
 
 /// Largest value of a fixed table, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
-/// Bytes of a slot's value in a heap table: the number of a block's first word.
-const BLOCK_NUMBER_BYTES: usize = 8;
+/// Bytes of a slot's value in a heap table: what points to a row.
+const ROW_NUMBER_BYTES: usize = 8;
 /// Rows per main bucket at the expected number of rows: a tenth of them lie in overflow buckets, each of which costs two more
 /// cache misses. With seven it is a seventh, and a row takes 7 % less memory.
 const ROWS_PER_BUCKET: u64 = 6;
@@ -42,6 +42,8 @@ pub struct TableLayout {
     pub is_ordered: bool,
     /// Main buckets per partition.
     pub buckets: u32,
+    /// How keys divide over partitions.
+    pub(crate) partitioning: Partitioning,
     /// Rises when buckets are split; 0 until a table grows. Units and records carry it.
     pub version: u16,
     pub(crate) slot_words: usize,
@@ -88,6 +90,7 @@ impl TableLayout {
             is_heap: false,
             is_ordered: false,
             buckets,
+            partitioning,
             version: 0,
             slot_words,
             main_words,
@@ -107,7 +110,7 @@ impl TableLayout {
         is_ordered: bool,
         partitioning: Partitioning,
     ) -> Result<Self, StorageError> {
-        let layout = Self::new(name, BLOCK_NUMBER_BYTES, rows, partitioning)?;
+        let layout = Self::new(name, ROW_NUMBER_BYTES, rows, partitioning)?;
         Ok(Self { is_heap: true, is_ordered, ..layout })
     }
 
@@ -115,6 +118,11 @@ impl TableLayout {
     #[must_use]
     pub fn main_bytes(&self, partitions: usize) -> usize {
         self.partition_words().saturating_mul(partitions).saturating_mul(8)
+    }
+
+    /// Whether overflow buckets are cells, which come back when they are empty.
+    pub(crate) fn has_overflow_cells(&self) -> bool {
+        self.overflow_words == LINE_WORDS
     }
 
     fn partition_words(&self) -> usize {
@@ -187,33 +195,37 @@ impl Table {
         arena: Arc<Arena>,
         holds: impl Fn(u16) -> bool,
     ) -> Result<Self, StorageError> {
-        let held: Vec<bool> =
-            (0..partitioning.count()).map(|p| u16::try_from(p).is_ok_and(&holds)).collect();
-        let stride = layout.partition_words();
-        let count = held.iter().filter(|&&held| held).count();
-        let words = stride * count;
-        let first = arena.allocate(words, Quota::WithinLimit).ok_or_else(|| {
-            let limit = arena.limit_bytes();
-            StorageError::OutOfMemory {
-                table: name.to_owned(),
-                needed: words * 8,
-                free: limit.saturating_sub(arena.used_bytes()),
-                limit,
-            }
-        })?;
-        let is_ordered = held.iter().map(|held| *held && layout.is_ordered);
-        let heap = layout.is_heap.then(|| Heap::new(is_ordered));
-        let mut next = first;
-        let partitions = held
-            .iter()
-            .map(|&held| {
-                held.then(|| {
-                    next += stride;
-                    next - stride
-                })
-            })
-            .collect();
+        Self::check_memory(name, &layout, &arena, &holds)?;
+        let numbers = || (0..=u16::MAX).take(partitioning.count());
+        let held: Vec<bool> = numbers().map(&holds).collect();
+        let words = layout.partition_words();
+        let allocate = |partition| {
+            let first = arena.allocate(partition, words, Quota::WithinShare);
+            first.ok_or_else(|| out_of_memory(name, &layout, &arena, &holds))
+        };
+        let partitions = numbers()
+            .map(|partition| holds(partition).then(|| allocate(partition)).transpose())
+            .collect::<Result<_, _>>()?;
+        let heap = layout.is_heap.then(|| Heap::new(layout.is_ordered, &held));
         Ok(Self { name: name.to_owned(), layout, partitioning, arena, partitions, heap })
+    }
+
+    /// Whether the main buckets of the partitions for which `holds` is true fit the shares of those.
+    ///
+    /// # Errors
+    /// [`StorageError::OutOfMemory`] if they do not.
+    pub fn check_memory(
+        name: &str,
+        layout: &TableLayout,
+        arena: &Arena,
+        holds: impl Fn(u16) -> bool,
+    ) -> Result<(), StorageError> {
+        let mut held = (0..=u16::MAX).take(layout.partitioning.count()).filter(|p| holds(*p));
+        if held.all(|partition| layout.partition_words() <= arena.free_words(partition)) {
+            Ok(())
+        } else {
+            Err(out_of_memory(name, layout, arena, &holds))
+        }
     }
 
     /// The table's name.
@@ -273,9 +285,36 @@ impl Table {
         (bucket < self.layout.buckets).then_some(Place::new(first_word))
     }
 
+    /// The partition of a bucket on this node.
+    pub(crate) fn partition_of(&self, place: Place) -> u16 {
+        let has = |first: &usize| {
+            (*first..*first + self.layout.partition_words()).contains(&place.first_word())
+        };
+        let partitions = (0..).zip(&self.partitions);
+        let mut held = partitions.filter_map(|(partition, first)| Some((partition, (*first)?)));
+        held.find(|(_, first)| has(first)).expect("a place is in a partition that is here").0
+    }
+
     #[inline(always)]
     pub(crate) fn bucket(&self, place: Place) -> Bucket<'_> {
         Bucket::new(&self.arena, &self.layout, place.first_word())
+    }
+}
+
+/// That the main buckets do not fit: with what all partitions held have free, if each had as little as the fullest.
+fn out_of_memory(
+    name: &str,
+    layout: &TableLayout,
+    arena: &Arena,
+    holds: impl Fn(u16) -> bool,
+) -> StorageError {
+    let held = (0..=u16::MAX).take(layout.partitioning.count()).filter(|p| holds(*p));
+    let free: Vec<usize> = held.map(|partition| arena.free_words(partition)).collect();
+    StorageError::OutOfMemory {
+        table: name.to_owned(),
+        needed: layout.main_bytes(free.len()),
+        free: free.len() * free.iter().min().unwrap_or(&0) * 8,
+        limit: arena.limit_bytes(),
     }
 }
 
@@ -299,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_table_beyond_the_limit_names_what_is_free() {
-        let arena = Arc::new(Arena::new(1 << 20).unwrap());
+        let share = Arena::share_bytes(1 << 20, 16);
+        let arena = Arc::new(Arena::new(1 << 20, &[share; 16]).unwrap());
         let partitioning = Partitioning::new(16).unwrap();
         let layout = layout(40, 1_000_000).unwrap();
         let error = Table::new("big", layout, partitioning, arena, |_| true).err().unwrap();

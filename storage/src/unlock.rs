@@ -19,11 +19,11 @@ impl Table {
         let bucket = self.bucket(place);
         // Checked under the sequence, so that of two threads with the same request one finds it done,
         // and does not free the lock of whoever came next.
-        bucket.write(|_| {
+        bucket.write(|next| {
             if bucket.owner() != owner {
                 return Unlocked::NotHeld;
             }
-            bucket.clear_reserved();
+            bucket.end_reservation(next, false, || self.partition_of(place));
             if active(Mutant::AbortBumpsVersion) {
                 bucket.store_version(bucket.version() + 1);
             }

@@ -9,6 +9,11 @@ use gannet_storage::{
     RowKey, Table, TableLayout, Unlocked,
 };
 
+/// The arena of a node with a single partition.
+fn arena(limit_bytes: usize) -> Result<Arena, gannet_storage::StorageError> {
+    Arena::new(limit_bytes, &[Arena::share_bytes(limit_bytes, 1)])
+}
+
 /// A table whose rows lie in as many buckets, for the most part.
 struct Rows {
     table: Table,
@@ -20,7 +25,7 @@ impl Rows {
         let partitioning = Partitioning::new(1).unwrap();
         let mut layout = TableLayout::heap("rows", 1, false, partitioning).unwrap();
         layout.buckets = 512;
-        let arena = Arc::new(Arena::new(layout.main_bytes(1) + limit_bytes).unwrap());
+        let arena = Arc::new(arena(layout.main_bytes(1) + limit_bytes).unwrap());
         let table = Table::new("rows", layout, partitioning, Arc::clone(&arena), |_| true).unwrap();
         Self { table, arena }
     }

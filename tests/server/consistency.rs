@@ -22,7 +22,7 @@ use crate::process::Server;
 /// Lists at any time.
 const LISTS: i32 = 6;
 const CONNECTIONS: u64 = 8;
-/// Transactions of each connection.
+/// Transactions of each connection, at least.
 const TRANSACTIONS: u64 = 150;
 /// Transactions of a connection before it turns to the next lists, as lists grow.
 const TRANSACTIONS_PER_LISTS: u64 = 30;
@@ -115,9 +115,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs all transactions of a connection.
-    async fn run(mut self, history: Arc<History>) {
-        for number in 0..TRANSACTIONS {
+    /// Runs all transactions of a connection, and more while `goes_on`.
+    async fn run(mut self, history: Arc<History>, goes_on: impl Fn() -> bool) {
+        for number in (0..).take_while(|number| *number < TRANSACTIONS || goes_on()) {
             let first = i32::try_from(number / TRANSACTIONS_PER_LISTS).unwrap() * LISTS;
             let mut operations = Vec::new();
             let invoked = history.invoke();
@@ -135,8 +135,13 @@ impl Worker {
 }
 
 /// Runs all connections, each to the next of the servers, which are one database: from a thread that `enter` has moved to
-/// where that server is. What the checkers say, and how many transactions committed.
-pub(crate) fn run_on(servers: &[Server], enter: impl Fn(usize) + Sync) -> (Vec<Check>, usize) {
+/// where that server is, and beyond their transactions while `goes_on`. What the checkers say, and how many transactions
+/// committed.
+pub(crate) fn run_on(
+    servers: &[Server],
+    enter: impl Fn(usize) + Sync,
+    goes_on: impl Fn() -> bool + Sync,
+) -> (Vec<Check>, usize) {
     let (history, next_value) = (Arc::new(History::default()), Arc::new(AtomicU64::new(1)));
     let at = |number: usize| {
         enter(number % servers.len());
@@ -154,14 +159,15 @@ pub(crate) fn run_on(servers: &[Server], enter: impl Fn(usize) + Sync) -> (Vec<C
     });
     std::thread::scope(|scope| {
         for seed in 0..CONNECTIONS {
-            let (at, history, next_value) = (&at, Arc::clone(&history), Arc::clone(&next_value));
+            let (at, goes_on) = (&at, &goes_on);
+            let (history, next_value) = (Arc::clone(&history), Arc::clone(&next_value));
             scope.spawn(move || {
                 let number = usize::try_from(seed).unwrap();
                 at(number).block_on(async {
                     let client = servers[number % servers.len()].client().await;
                     let statements = Statements::prepare(&client).await;
                     let random = SmallRng::seed_from_u64(seed);
-                    Worker { client, statements, random, next_value }.run(history).await;
+                    Worker { client, statements, random, next_value }.run(history, goes_on).await;
                 });
             });
         }
@@ -191,7 +197,7 @@ pub(crate) fn run_on(servers: &[Server], enter: impl Fn(usize) + Sync) -> (Vec<C
 #[test]
 fn lists_over_the_wire_are_strictly_serializable() {
     let server = Server::start(&[]);
-    let (checks, committed) = run_on(&[server], |_| {});
+    let (checks, committed) = run_on(&[server], |_| {}, || false);
     assert!(checks.iter().all(|check| check.passed), "{checks:?}");
     // Transactions on one list that run alone always commit, so a tenth is little to ask.
     let all = CONNECTIONS * TRANSACTIONS;
@@ -203,7 +209,7 @@ fn lists_over_the_wire_are_strictly_serializable() {
 #[test]
 fn the_checkers_notice_a_server_that_does_not_validate() {
     let server = Server::start_without(Some("SkipValidation"), &[]);
-    let (checks, _) = run_on(&[server], |_| {});
+    let (checks, _) = run_on(&[server], |_| {}, || false);
     let failed: Vec<&Check> = checks.iter().filter(|check| !check.passed).collect();
     let names = |name: &str| failed.iter().any(|check| check.name == name);
     assert!(names("strictly serializable"), "{checks:?}");

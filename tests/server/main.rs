@@ -1,7 +1,9 @@
 //! The `gannet serve` command, as PostgreSQL's own clients meet it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod abuse;
 mod anomalies;
+mod answers;
 mod benchmarks;
 mod campaign;
 mod chaos;
@@ -9,12 +11,19 @@ mod clients;
 mod consistency;
 mod copy;
 mod extended;
+#[cfg(feature = "mutants")]
+mod failure;
+mod idle;
 mod jdbc;
+mod large;
 mod limits;
 mod malformed;
+mod memory;
 mod nodes;
+mod output;
 mod overtaken;
 mod process;
 mod security;
+mod silent;
 mod simple;
 mod tools;

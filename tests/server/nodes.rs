@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::process::{Server, folder, read_all};
+use crate::process::{Server, folder, install, read_all};
 
 /// What carries packets between nodes.
 const TRANSPORTS: [&str; 2] = ["udp", "memory"];
@@ -33,16 +33,35 @@ impl Plan {
         Self { members: members.join(","), key, transport }
     }
 
+    /// The same with other addresses.
+    fn with_members(&self, members: String) -> Self {
+        Self { members, key: self.key.clone(), transport: self.transport }
+    }
+
     pub(crate) fn start(&self, node: usize, arguments: &[&str]) -> Child {
+        self.start_with(node, arguments, Stdio::piped())
+    }
+
+    /// A node whose log goes elsewhere.
+    pub(crate) fn start_logging_to(&self, node: usize, errors: Stdio) -> Child {
+        self.start_with(node, &[], errors)
+    }
+
+    fn start_with(&self, node: usize, arguments: &[&str], errors: Stdio) -> Child {
         Command::new(env!("CARGO_BIN_EXE_gannet"))
             .args(["serve", "--listen", "127.0.0.1:0", "--memory", "256MiB", "--threads", "1"])
             .args(["--node", &node.to_string(), "--members", &self.members])
             .args(["--cluster-key", self.key.to_str().unwrap(), "--transport", self.transport])
             .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .unwrap()
+    }
+
+    /// Where other members find a node.
+    pub(crate) fn address(&self, node: usize) -> &str {
+        self.members.split(',').nth(node).unwrap()
     }
 
     /// What a node says that cannot start.
@@ -84,6 +103,28 @@ pub(crate) fn free_address() -> String {
 fn processes_are_one_database() {
     for transport in TRANSPORTS {
         be_one_database(&Plan::over(transport, "nodes-one-database"));
+    }
+}
+
+/// Sessions of one node that meet a new table at once, of which only one is the first to read of it.
+#[tokio::test]
+async fn a_table_of_another_node_is_there_for_all_sessions() {
+    const SESSIONS: usize = 8;
+    let nodes = Plan::new("nodes-new-table").cluster();
+    let creator = nodes[0].client().await;
+    let mut clients = Vec::new();
+    for _ in 0..SESSIONS {
+        clients.push(nodes[1].client().await);
+    }
+    for round in 0..50 {
+        let name = format!("new_{round}");
+        creator.batch_execute(&format!("CREATE TABLE {name} (id INT PRIMARY KEY)")).await.unwrap();
+        let preparing = clients
+            .iter()
+            .map(async |client| client.prepare(&format!("SELECT id FROM {name}")).await.map(drop));
+        for prepared in futures_util::future::join_all(preparing).await {
+            prepared.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+        }
     }
 }
 
@@ -159,8 +200,65 @@ fn pause(plan: &Plan) {
     assert!(back.is_some(), "a node that speaks again is up");
 }
 
+/// Resets every connection between members: how many there were.
+fn reset_members(plan: &Plan) -> usize {
+    let mut count = 0;
+    for address in plan.members.split(',') {
+        let port = address.rsplit_once(':').unwrap().1;
+        let killed = || {
+            let mut command = Command::new("ss");
+            command.args(["-H", "-K", "-t", "state", "established", "sport", "=", port]);
+            command.output()
+        };
+        if killed().is_err() {
+            install(&["iproute2"]);
+        }
+        count += String::from_utf8(killed().unwrap().stdout).unwrap().lines().count();
+    }
+    count
+}
+
+#[test]
+fn connections_between_members_are_made_anew_when_they_are_reset() {
+    for transport in TRANSPORTS {
+        reset(&Plan::over(transport, "nodes-reset"));
+    }
+}
+
+fn reset(plan: &Plan) {
+    let mut nodes = plan.cluster();
+    nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, name TEXT)");
+    for round in 0..4 {
+        // They may be broken still from the last time.
+        assert!((0..5_000).any(|_| reset_members(plan) > 0));
+        for (number, node) in nodes.iter().enumerate() {
+            node.query(&format!(
+                "INSERT INTO town VALUES ({round}, 'x'), ({number} + 100, 'y') \
+                ON CONFLICT (id) DO UPDATE SET name = excluded.name"
+            ));
+        }
+    }
+    for node in &mut nodes {
+        assert_eq!(node.query("SELECT count(*) FROM town"), "7");
+        assert!((0..100).any(|_| status(node).1), "the nodes hear each other again");
+    }
+    // A member that ends is noticed over a new connection as over the first.
+    nodes[1].signal("KILL");
+    nodes[1].wait();
+    while !nodes[0].failure("SELECT * FROM town").contains("57P03") {}
+    let error = nodes[0].failure("SELECT * FROM town");
+    assert!(error.contains("node 1 at") && error.contains("its process has ended"), "{error}");
+    for number in [0, 2] {
+        nodes[number].signal("TERM");
+        assert_eq!(nodes[number].wait().code(), Some(0));
+        let log = nodes[number].log();
+        assert!(log.contains("is connected again"), "{log}");
+        assert!(!log.contains("has been here before"), "{log}");
+    }
+}
+
 /// The body of the answer to GET.
-fn get(address: &str, path: &str) -> String {
+pub(crate) fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
     let answer = read_all(stream);
@@ -226,6 +324,43 @@ fn a_demonstration_starts_its_processes_and_ends_them() {
 }
 
 #[test]
+fn a_signal_leaves_neither_files_nor_processes_behind() {
+    let files = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    let demo = ["demo", "--memory", "64MiB"].as_slice();
+    let bench = "bench tatp --processes --nodes 2 --replicas 2 --threads 1 --subscribers 1000 --duration 60s";
+    let bench: Vec<_> = bench.split(' ').collect();
+    for (name, arguments) in [("TERM", demo), ("HUP", demo), ("TERM", &bench), ("INT", &bench)] {
+        let folder = folder(&format!("ended-{}-{name}", arguments[0]));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
+            .args(arguments)
+            .env("TMPDIR", &folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        while children(child.id()).len() < 2 {}
+        let inner = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+        assert!(inner.join("cluster.key").exists());
+        let nodes = children(child.id());
+        let kill = [format!("-{name}"), child.id().to_string()];
+        assert!(Command::new("kill").args(kill).status().unwrap().success());
+        assert!(child.wait().unwrap().code().is_some_and(|code| code > 128), "{name}");
+        assert_eq!(files(&folder), 0, "{name} {arguments:?}");
+        for node in nodes {
+            while fs::read_to_string(format!("/proc/{node}/comm")).is_ok_and(|c| c == "gannet\n") {}
+        }
+    }
+}
+
+/// The processes that a process has started.
+fn children(process: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let of = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    of.flat_map(|all| all.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+#[test]
 fn the_death_of_a_process_is_an_error_to_clients_and_not_a_hang() {
     for transport in TRANSPORTS {
         die(&Plan::over(transport, "nodes-death"));
@@ -253,6 +388,10 @@ fn die(plan: &Plan) {
     assert!(nodes.iter_mut().all(Server::is_running));
     let (text, all_up) = status(&nodes[1]);
     assert!(!all_up && text.contains("node 1 at"), "{text}");
+    for (address, state) in plan.members.split(',').zip(["up", "gone", "up"]) {
+        let line = text.lines().find(|line| line.contains(address)).expect("a line for each node");
+        assert!(line.split_whitespace().any(|word| word == state), "{line}");
+    }
     // The first node calls nobody to become a member, and is told nevertheless.
     let mut first = nodes.remove(0);
     first.signal("KILL");
@@ -282,7 +421,7 @@ fn who_does_not_fit_is_refused_with_the_reason() {
     let error = plan.failure(1, &["--cluster-key", other.to_str().unwrap()]);
     assert!(error.contains("chmod 600"), "{error}");
     let elsewhere = format!("{},127.0.0.1:1", plan.members.rsplit_once(',').unwrap().0);
-    let error = plan.failure(1, &["--members", &elsewhere]);
+    let error = plan.with_members(elsewhere).failure(1, &[]);
     assert!(error.contains("members: node 0 has"), "{error}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let _taken = TcpListener::bind(&taken).unwrap();
@@ -297,6 +436,20 @@ fn who_does_not_fit_is_refused_with_the_reason() {
     }
     let error = plan.failure(0, &[]);
     assert!(error.contains("is in use"), "{error}");
+    let next = |port: u16| format!("127.0.0.1:7000,127.0.0.1:{port}");
+    // Each worker has a UDP port of its own; that of the last is next to the other member's.
+    for (members, threads, refused) in
+        [(next(7000), "1", true), (next(7003), "4", true), (next(7004), "4", false)]
+    {
+        let error =
+            plan.with_members(members).failure(0, &["--threads", threads, "--join-timeout", "1s"]);
+        assert_eq!(error.contains("member 0 at 127.0.0.1:7000 and member 1"), refused, "{error}");
+    }
+    let error = plan.failure(0, &["--connections-max", "0"]);
+    assert!(error.contains("connections-max is 0"), "{error}");
+    let error = plan.failure(0, &["--memory", "102400GiB"]);
+    assert!(error.contains("table memory of 104857600 MiB for a node"), "{error}");
+    assert!(error.contains("this host has ") || error.contains("control group"), "{error}");
     let error = plan.failure(7, &[]);
     assert!(error.contains("the node's number is 7"), "{error}");
     assert!(waiting.try_wait().unwrap().is_none(), "the first node goes on waiting");

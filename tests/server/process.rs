@@ -19,27 +19,38 @@ impl Server {
         Self::start_without(None, arguments)
     }
 
+    /// The same; its log can be read.
+    pub(crate) fn start_logging(arguments: &[&str]) -> Self {
+        Self::listening(Self::command(arguments).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
     /// The same, with a rule of the engine removed.
     pub(crate) fn start_without(rule: Option<&str>, arguments: &[&str]) -> Self {
+        let mut command = Self::command(arguments);
+        Self::listening(command.envs(rule.map(|rule| ("GANNET_MUTANT", rule))).spawn().unwrap())
+    }
+
+    fn command(arguments: &[&str]) -> Command {
         let memory =
             if arguments.contains(&"--memory") { &[][..] } else { &["--memory", "128MiB"] };
-        let child = Command::new(env!("CARGO_BIN_EXE_gannet"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .args(memory)
-            .args(arguments)
-            .envs(rule.map(|rule| ("GANNET_MUTANT", rule)))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self::listening(child)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(memory).args(arguments);
+        command.stdout(Stdio::piped());
+        command
     }
 
     /// A process that was started, as soon as it listens.
     pub(crate) fn listening(mut child: Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().strip_prefix("listening on 127.0.0.1:");
+        let port =
+            line.trim().strip_prefix("listening on ").and_then(|line| line.rsplit(':').next());
         let port = port.unwrap_or_else(|| panic!("the server said {line:?}")).parse().unwrap();
+        Self::at(child, port)
+    }
+
+    /// A process that listens at this port.
+    pub(crate) fn at(child: Child, port: u16) -> Self {
         Self { child, port }
     }
 
@@ -80,10 +91,20 @@ impl Server {
         client
     }
 
+    /// The number of the server's process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to the server's process.
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
+        let id = self.id().to_string();
         assert!(Command::new("kill").args([format!("-{name}"), id]).status().unwrap().success());
+    }
+
+    /// What it has written to standard error by its end, if that is a pipe.
+    pub(crate) fn log(&mut self) -> String {
+        read_all(self.child.stderr.take().unwrap())
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {

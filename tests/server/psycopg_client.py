@@ -35,6 +35,15 @@ with connection.cursor() as cursor:
         assert sum(1 for _ in copy.rows()) == 120
 connection.commit()
 
+with connection.cursor(name="accounts") as cursor:
+    cursor.itersize = 7
+    cursor.execute("SELECT id FROM account WHERE id >= %s ORDER BY id", (100,))
+    assert cursor.description[0].name == "id"
+    assert cursor.fetchone() == (100,)
+    assert cursor.fetchmany(2) == [(101,), (102,)]
+    assert [row[0] for row in cursor] == list(range(103, 200))
+connection.commit()
+
 with connection.pipeline():
     cursors = [connection.execute("SELECT %s::INTEGER + 1", (i,)) for i in range(10)]
     assert [cursor.fetchone()[0] for cursor in cursors] == list(range(1, 11))
@@ -57,4 +66,48 @@ except psycopg.errors.UniqueViolation:
     pass
 count = connection.execute("SELECT count(*) FROM account WHERE id = 1000").fetchone()[0]
 assert count == 0, count
+# What a violated constraint is, in fields of its own.
+connection.execute(
+    "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, "
+    "price INTEGER CONSTRAINT not_free CHECK (price > 0))"
+)
+connection.execute("INSERT INTO item VALUES (1, 'nut', 1), (2, 'bolt', 1)")
+
+
+def violated(statement, code, column, constraint):
+    try:
+        connection.execute(statement)
+    except psycopg.errors.IntegrityError as error:
+        diag = error.diag
+        found = (diag.sqlstate, diag.schema_name, diag.table_name)
+        found += (diag.column_name, diag.constraint_name, diag.datatype_name)
+        assert found == (code, "public", "item", column, constraint, None), found
+    else:
+        sys.exit(f"{statement} was taken")
+
+
+violated("INSERT INTO item VALUES (1, 'rod', 1)", "23505", None, "item_pkey")
+violated("UPDATE item SET name = 'nut' WHERE id = 2", "23505", None, "item_name_key")
+violated("INSERT INTO item VALUES (3, NULL, 1)", "23502", "name", None)
+violated("INSERT INTO item VALUES (3, 'rod', 0)", "23514", None, "not_free")
+violated("CREATE UNIQUE INDEX prices ON item (price)", "23505", None, "prices")
+violated("ALTER TABLE item ADD CONSTRAINT dear CHECK (price > 1)", "23514", None, "dear")
+violated("ALTER TABLE item ADD maker TEXT NOT NULL", "23502", "maker", None)
+try:
+    connection.execute("SELECT 1 / 0")
+except psycopg.errors.DivisionByZero as error:
+    assert error.diag.table_name is None
+
+# A conflict names the table.
+other = psycopg.connect(sys.argv[1], autocommit=True)
+for tables, read in [("of table \"item\"", "item"), ("\"account\", \"item\"", "item, account")]:
+    try:
+        with connection.transaction():
+            connection.execute(f"SELECT count(*) FROM {read}").fetchone()
+            other.execute("UPDATE item SET price = price + 1")
+            connection.execute("UPDATE item SET price = 7 WHERE id = 1")
+        sys.exit("a conflict was not noticed")
+    except psycopg.errors.SerializationFailure as error:
+        assert tables in error.diag.message_detail, error.diag.message_detail
+other.close()
 connection.execute("DEALLOCATE ALL")

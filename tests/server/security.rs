@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use crate::process::{Server, errors, folder};
 
 /// A users file with `tester`, whose password is `sesame`.
-fn users(name: &str) -> PathBuf {
+pub(crate) fn users(name: &str) -> PathBuf {
     let path = folder(name).join("users");
     for (user, password) in [("tester", "old"), ("ada", "lovelace"), ("tester", "sesame")] {
         let mut add = Command::new(env!("CARGO_BIN_EXE_gannet"))
@@ -22,12 +22,18 @@ fn users(name: &str) -> PathBuf {
     path
 }
 
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
 /// A certificate of `localhost`, and its key.
 fn certificate(folder: &Path) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let (certificate, key) = (folder.join("server.crt"), folder.join("server.key"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    set_mode(&key, 0o600);
     (certificate, key)
 }
 
@@ -185,6 +191,91 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 #[test]
+fn files_that_others_can_read_are_refused() {
+    let users = users("exposed");
+    let (certificate, key) = certificate(users.parent().unwrap());
+    let (users, key) = (users.to_str().unwrap(), key.to_str().unwrap());
+    let options = ["--users", users, "--tls-cert", certificate.to_str().unwrap(), "--tls-key", key];
+    for file in [users, key] {
+        for mode in [0o640, 0o604] {
+            set_mode(Path::new(file), mode);
+            let refused = refusal(&options);
+            let advice = format!("has mode {mode:o}, so others may use it; chmod 600 {file}");
+            assert!(refused.contains(&advice), "{refused}");
+        }
+        set_mode(Path::new(file), 0o600);
+    }
+    Server::start(&options);
+}
+
+#[test]
+fn tls_can_be_required() {
+    let users = users("tls-required");
+    let (certificate, key) = certificate(users.parent().unwrap());
+    let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+    let users = users.to_str().unwrap();
+    let tls = ["--users", users, "--tls-cert", certificate, "--tls-key", key];
+    let select = |server: &Server, mode: &str| {
+        let mut psql = server.psql();
+        psql.args(["-AtqX", "-v", "VERBOSITY=verbose", "-c", "SELECT 7"]);
+        psql.env("PGPASSWORD", "sesame").env("PGSSLMODE", mode).output().unwrap()
+    };
+    // Where other machines can connect, it is the default.
+    for options in [["--tls", "required"], ["--listen", "0.0.0.0:0"]] {
+        let server = Server::start(&[&tls[..], &options].concat());
+        assert_eq!(select(&server, "require").stdout, b"7\n", "{options:?}");
+        let refused = errors(&select(&server, "disable"));
+        assert!(refused.contains("encrypted connections alone"), "{options:?}: {refused}");
+    }
+    let offered = ["--listen", "0.0.0.0:0", "--tls", "offered"];
+    let mut server = Server::start_logging(&[&tls[..], &offered].concat());
+    assert_eq!(select(&server, "disable").stdout, b"7\n");
+    server.signal("TERM");
+    server.wait();
+    let log = server.log();
+    assert!(log.contains("may send data in clear"), "{log}");
+    let refused = refusal(&["--tls", "required"]);
+    assert!(refused.contains("give --tls-cert"), "{refused}");
+}
+
+#[test]
+fn passwords_cannot_be_guessed_fast() {
+    let users = users("guessed");
+    let metrics = crate::nodes::free_address();
+    let mut server =
+        Server::start_logging(&["--users", users.to_str().unwrap(), "--metrics", &metrics]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let codes: Vec<String> = runtime.block_on(async {
+        let mut codes = Vec::new();
+        for number in 0..40 {
+            let mut config = server.config();
+            config.password(format!("guess {number}"));
+            let error = config.connect(tokio_postgres::NoTls).await.err().unwrap();
+            codes.push(error.code().unwrap().code().to_owned());
+        }
+        codes
+    });
+    // The first ones were wrong; then the address has to wait, whatever it knows.
+    assert_eq!(codes[..10], ["28P01"; 10]);
+    assert!(codes.iter().any(|code| code == "28000"), "{codes:?}");
+    let text = crate::nodes::get(&metrics, "/metrics");
+    assert!(text.contains("\ngannet_login_failures_total 40\n"), "{text}");
+    server.signal("TERM");
+    server.wait();
+    let log = server.log();
+    let lines =
+        log.lines().filter(|line| line.contains("a login of \"tester\" from 127.0.0.1 failed"));
+    assert!((1..40).contains(&lines.count()), "{log}");
+}
+
+#[test]
+fn metrics_for_other_machines_want_consent() {
+    let refused = refusal(&["--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"]);
+    assert!(refused.contains("--metrics-public"), "{refused}");
+    Server::start(&["--metrics", "0.0.0.0:0", "--metrics-public"]);
+}
+
+#[test]
 fn other_machines_need_users() {
     let refused = refusal(&["--listen", "0.0.0.0:0"]);
     assert!(refused.contains("give --users"), "{refused}");
@@ -196,6 +287,7 @@ fn files_that_cannot_be_used_are_refused() {
     let file = |name: &str, text: &str| {
         let path = folder.join(name);
         std::fs::write(&path, text).unwrap();
+        set_mode(&path, 0o600);
         path.to_str().unwrap().to_owned()
     };
     let missing = refusal(&["--users", folder.join("missing").to_str().unwrap()]);

@@ -39,11 +39,32 @@ fn errors_have_code_place_and_hint() {
             "{unknown}"
         );
     }
+    for (statement, wrong, named) in [
+        ("INSERT INTO account\n (id, ownr) VALUES (1, 'Ada')", "ownr", "\"ownr\""),
+        ("INSERT INTO account\n VALUES (TRUE, 'Ada')", "TRUE", "\"id\" is of type integer"),
+        ("UPDATE account SET\n ownr = 1", "ownr", "\"ownr\""),
+        ("UPDATE account SET\n id = owner", "owner", "of type text"),
+        (
+            "CREATE INDEX ON account\n (owner text_pattern_ops)",
+            "owner",
+            "class text_pattern_ops of column owner",
+        ),
+        ("CREATE TABLE thing (\n id int, document json)", "document", "column document"),
+        ("SELECT\n abs(owner) FROM account", "abs", "abs(text)"),
+    ] {
+        let refused = server.failure(statement);
+        let second = statement.lines().nth(1).unwrap();
+        let caret = " ".repeat("LINE 2: ".len() + second.find(wrong).unwrap());
+        assert!(refused.contains(&format!("LINE 2: {second}\n{caret}^\n")), "{refused}");
+        assert!(refused.lines().next().unwrap().contains(named), "{refused}");
+    }
     let null = server.failure("INSERT INTO account VALUES (1, NULL)");
     assert!(null.contains("ERROR:  23502: "), "{null}");
+    assert!(null.contains("TABLE NAME:  account\nCOLUMN NAME:  owner\n"), "{null}");
     server.query("INSERT INTO account VALUES (1, 'Ada')");
     let twice = server.failure("INSERT INTO account VALUES (1, 'Ben')");
     assert!(twice.contains("ERROR:  23505: "), "{twice}");
+    assert!(twice.contains("TABLE NAME:  account\nCONSTRAINT NAME:  account_pkey\n"), "{twice}");
     assert!(server.failure("SELECT 1/0").contains("22012"));
     assert!(server.failure("SELEC 1").contains("42601"));
 }
@@ -110,4 +131,40 @@ fn a_dropped_connection_rolls_back() {
     server.query("BEGIN; INSERT INTO t VALUES (1)");
     server.query("INSERT INTO t VALUES (1)");
     assert_eq!(server.query("SELECT count(*) FROM t"), "1");
+}
+
+#[test]
+fn psql_reads_by_a_cursor() {
+    let server = Server::start(&["--statement-memory", "4MiB"]);
+    let query = "SELECT i FROM generate_series(1, 1000) i ORDER BY i";
+    let arguments = ["-v", "ON_ERROR_STOP=1", "-v", "FETCH_COUNT=7", "-AtqX", "-c", query];
+    let output = server.psql().args(arguments).output().unwrap();
+    let expected: String = (1..=1000).map(|i| format!("{i}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
+    // What a cursor keeps is part of what a statement may keep.
+    let large = "BEGIN; DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 1000000); COMMIT";
+    let error = server.failure(large);
+    assert!(error.contains("53200") && error.contains("4 MiB of --statement-memory"), "{error}");
+}
+
+#[tokio::test]
+async fn portals_keep_what_a_statement_may_keep() {
+    let server = Server::start(&["--statement-memory", "4MiB"]);
+    let mut client = server.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let statement = "SELECT repeat('x', 1000) FROM generate_series(1, 1500)";
+    let mut portals = Vec::new();
+    let error = loop {
+        let portal = transaction.bind(statement, &[]).await.unwrap();
+        match transaction.query_portal(&portal, 10).await {
+            Ok(rows) => assert_eq!(rows.len(), 10),
+            Err(error) => break error,
+        }
+        portals.push(portal);
+    };
+    assert_eq!(error.code().map(tokio_postgres::error::SqlState::code), Some("53200"));
+    assert_eq!(portals.len(), 2);
+    drop(portals);
+    transaction.rollback().await.unwrap();
+    client.query(statement, &[]).await.unwrap();
 }

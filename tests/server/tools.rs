@@ -71,6 +71,15 @@ pub(crate) fn python_with(module: &str, packages: &[&str]) -> PathBuf {
 }
 
 #[test]
+fn asyncpg_works() {
+    let server = Server::start(&[]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/asyncpg_client.py");
+    let python = python_with("asyncpg", &["asyncpg"]);
+    let output = Command::new(python).args([script, &server.port.to_string()]).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+}
+
+#[test]
 fn psycopg_works() {
     let server = Server::start(&[]);
     let connection = format!("host=127.0.0.1 port={} user=tester dbname=test", server.port);

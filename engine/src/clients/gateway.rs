@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use gannet_rpc::ClusterKey;
 use gannet_storage::RECORD_BYTES_MAX;
 
 use crate::accept::{Acceptor, PAUSE};
+use crate::callers::{Callers, Lines};
 use crate::clients::channel::{Channel, ChannelError};
 use crate::clients::message::{
     AbortCode, Answer, Operation, Request, TableEntry, Write, direction,
@@ -26,8 +26,8 @@ use crate::transaction::KeyRange;
 const KEYS_AT_ONCE: (usize, usize) = (8, 256);
 /// Bytes of values behind which the next ones are expected to be small.
 const SMALL_BYTES: usize = 64 << 10;
-/// Clients whose greeting has not ended; more are not let in.
-const GREETINGS_MAX: usize = 16;
+/// Clients of one address, and of all, whose greeting has not ended; for a further one the oldest makes room.
+const GREETINGS_MAX: (usize, usize) = (64, 256);
 /// Longest wait for transactions that commit when nobody is served any more.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -102,7 +102,8 @@ impl Gateway {
             tables: tables.iter().map(|table| entry(cluster, *table)).collect(),
             cluster: Arc::downgrade(cluster),
             options: self.options,
-            greetings: AtomicUsize::new(0),
+            callers: Callers::new(GREETINGS_MAX.0, GREETINGS_MAX.1),
+            lines: Lines::default(),
             open: Mutex::default(),
             ended: Condvar::new(),
         });
@@ -158,8 +159,10 @@ struct Sessions {
     cluster: Weak<Cluster>,
     options: GatewayOptions,
     tables: Vec<TableEntry>,
-    /// Those that have not ended.
-    greetings: AtomicUsize,
+    /// Those whose greeting has not ended.
+    callers: Arc<Callers>,
+    /// Of connections that ended with an error.
+    lines: Lines,
     /// By number of the connection: those who were greeted.
     open: Mutex<BTreeMap<u64, TcpStream>>,
     /// One of these has ended.
@@ -173,32 +176,36 @@ impl Sessions {
 
     /// Answers a client on a thread of its own.
     fn begin(self: Arc<Self>, number: u64, stream: TcpStream) {
-        // Relaxed: whoever comes at the moment of a change is let in, or comes again.
-        if self.greetings.load(Ordering::Relaxed) >= GREETINGS_MAX {
-            drop(stream);
-            std::thread::park_timeout(PAUSE);
-            return;
-        }
-        self.greetings.fetch_add(1, Ordering::Relaxed);
+        let (from, to_dismiss) = match (stream.peer_addr(), stream.try_clone()) {
+            (Ok(from), Ok(clone)) => (from, clone),
+            // It is gone already.
+            (Err(_), _) => return,
+            // Too many files are open.
+            (Ok(_), Err(_)) => return std::thread::park_timeout(PAUSE),
+        };
+        let caller = self.callers.enter(from.ip(), move || {
+            // It may have ended.
+            let _ = to_dismiss.shutdown(Shutdown::Both);
+        });
         let sessions = Arc::clone(&self);
         let body = move || {
-            let from = stream.peer_addr().map_or_else(|e| e.to_string(), |from| from.to_string());
             let greeted = sessions.greet(number, stream);
-            sessions.greetings.fetch_sub(1, Ordering::Relaxed);
+            drop(caller);
             let ended = greeted.and_then(|channel| {
                 let ended = sessions.serve(channel);
                 sessions.open().remove(&number);
                 sessions.ended.notify_all();
                 ended
             });
-            if let Err(error) = ended {
-                tracing::warn!("the connection of client {from} ended: {error}");
+            if let Err(error) = ended
+                && let Some(left_out) = sessions.lines.next()
+            {
+                tracing::warn!("the connection of client {from} ended: {error}{left_out}");
             }
         };
         let begun = std::thread::Builder::new().name(format!("client-{number}")).spawn(body);
         if let Err(error) = begun {
             tracing::error!("a client could not be answered: {error}");
-            self.greetings.fetch_sub(1, Ordering::Relaxed);
             std::thread::park_timeout(PAUSE);
         }
     }

@@ -122,6 +122,7 @@ pub(super) enum AbortCode {
     TableFull { table: u16 },
     TooLarge { bytes: u64, max: u64 },
     NoSuchTable { table: u16 },
+    TooManyRows { table: u16, max: u64 },
 }
 
 impl AbortCode {
@@ -134,12 +135,14 @@ impl AbortCode {
                 Self::TooLarge { bytes: bytes as u64, max: max as u64 }
             }
             Abort::NoSuchTable { table } => Self::NoSuchTable { table },
+            Abort::TooManyRows { table, max } => Self::TooManyRows { table, max: max as u64 },
             // A client looks at its keys and values itself, and reads before it writes.
             Abort::NotFound { .. }
             | Abort::Exists { .. }
             | Abort::ValueBytes { .. }
             | Abort::Usage { .. }
             | Abort::Requested
+            | Abort::GivenUp
             | Abort::Disconnected => return None,
         })
     }
@@ -156,6 +159,7 @@ impl From<AbortCode> for Abort {
                 Self::TooLarge { bytes: size(bytes), max: size(max) }
             }
             AbortCode::NoSuchTable { table } => Self::NoSuchTable { table },
+            AbortCode::TooManyRows { table, max } => Self::TooManyRows { table, max: size(max) },
         }
     }
 }

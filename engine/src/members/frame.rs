@@ -4,7 +4,8 @@
 //! u32 length of the text | u8 1 if sealed | text: JSON | 32 bytes: HMAC-SHA-256, or zeros
 //! ```
 //! Little-endian. With a cluster key every frame is sealed, but for a [`Frame::Refused`] to somebody who has another:
-//! that is believed, and at worst keeps a process from starting. The first frame each way is sealed with the cluster
+//! that is believed, and at worst keeps a process from starting, or one whose connection has broken from going on; whoever
+//! can break connections can do that anyway. The first frame each way is sealed with the cluster
 //! key itself; those behind it with a key made of it and of both members' nonces, over their number too. A greeting
 //! ends with such frames both ways, so that what was said in another connection does not make a member.
 //!
@@ -43,8 +44,8 @@ pub(super) enum Frame {
     Arrived { point: u64, what: String, said: String },
     /// How it is; every second.
     Report(NodeReport),
-    /// It stops.
-    Leaving,
+    /// It stops. All members have come to the points below `passed`, which the other may not have heard from all of them.
+    Leaving { passed: u64 },
 }
 
 /// Who a member is, and how it is set up.
@@ -53,8 +54,10 @@ pub(super) struct Hello {
     pub(super) node: usize,
     /// A random number of this start of the process.
     pub(super) incarnation: u32,
-    /// Never said twice.
+    /// Another one in each connection, so that no two of them have the same keys.
     pub(super) nonce: [u8; 16],
+    /// The incarnation of the called member with which a connection has broken, if this one is to replace it.
+    pub(super) resumes: Option<u32>,
     /// What all members must agree on, by name.
     pub(super) settings: BTreeMap<String, String>,
 }
@@ -178,7 +181,8 @@ mod tests {
     use super::*;
 
     fn hello(node: usize, nonce: u8) -> Hello {
-        Hello { node, incarnation: 7, nonce: [nonce; 16], settings: BTreeMap::new() }
+        let settings = BTreeMap::new();
+        Hello { node, incarnation: 7, nonce: [nonce; 16], resumes: None, settings }
     }
 
     #[test]
@@ -190,7 +194,7 @@ mod tests {
         let mut bytes = Vec::new();
         let frames = [
             Frame::Arrived { point: 1, what: "table".to_owned(), said: String::new() },
-            Frame::Leaving,
+            Frame::Leaving { passed: 2 },
         ];
         for frame in &frames {
             write(&mut bytes, frame, Some(&mut written)).unwrap();
@@ -222,7 +226,7 @@ mod tests {
     #[test]
     fn in_clear_only_a_refusal_is_taken() {
         let mut bytes = Vec::new();
-        write(&mut bytes, &Frame::Leaving, None).unwrap();
+        write(&mut bytes, &Frame::Leaving { passed: 0 }, None).unwrap();
         let mut seal = Seal::new(Some(&ClusterKey::new([3; 32])));
         assert!(matches!(read(&mut &bytes[..], &mut seal), Err(FrameError::Malformed)));
         let refused = Frame::Refused { reason: "no".to_owned() };

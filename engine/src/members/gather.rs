@@ -1,11 +1,12 @@
-//! How members find each other when they start: each calls all others until every one has come.
+//! How members find each other when they start: each calls all others until every one has come. Later they find each other
+//! again so, when a connection has broken.
 //!
 //! *Invariants*: of two members the one with the smaller number is called. When all have come, nobody else can: a member
 //! that has started again has another incarnation and no memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -14,23 +15,24 @@ use std::time::Duration;
 use gannet_rpc::{Clock, ClusterKey, MonotonicClock};
 
 use crate::accept::{Acceptor, PAUSE};
+use crate::callers::{Callers, Lines};
 use crate::members::frame::Hello;
 use crate::members::greeting::{CallError, Greeted, Objection, answer, call, difference};
-use crate::members::{JoinError, Membership, PATIENCE, refused, spawn};
+use crate::members::link::Link;
+use crate::members::{JoinError, Membership, PATIENCE, Shared, refused, spawn};
 
-/// Callers whose greeting has not ended; more wait.
-const GREETINGS_MAX: usize = 16;
+/// Callers of one address, and of all, whose greeting has not ended; for a further one the oldest makes room.
+const GREETINGS_MAX: (usize, usize) = (64, 256);
 /// Between two calls of a member that is not there yet.
 const CALL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// All members, each of whom has come.
 pub(super) struct Gathered {
-    /// Of this member.
-    pub(super) incarnation: u32,
     /// The streams to the others.
     pub(super) greeted: BTreeMap<usize, Greeted>,
-    /// Where those who come too late hear so.
+    /// Where those hear so who come too late, and others call whose connection has broken.
     pub(super) door: Door,
+    coming: Receiver<Coming>,
 }
 
 /// Waits until every member has come.
@@ -38,18 +40,20 @@ pub(super) fn gather(
     listener: TcpListener,
     membership: &Membership,
     settings: BTreeMap<String, String>,
+    shared: &Arc<Shared>,
 ) -> Result<Gathered, JoinError> {
-    let nodes = membership.addresses.len();
     let (came, coming) = channel();
     let greeter = Arc::new(Greeter {
-        own: hello(membership.node, settings)?,
+        node: membership.node,
+        incarnation: getrandom::u32().map_err(refused("random bytes"))?,
+        settings,
         key: membership.key.clone(),
-        nodes,
-        came,
+        nodes: membership.addresses.len(),
         answered: Mutex::default(),
-        all_came: AtomicBool::new(false),
-        has_left: AtomicBool::new(false),
-        greetings: AtomicUsize::new(0),
+        route: Mutex::new(Route::Gathering(came)),
+        shared: Arc::clone(shared),
+        callers: Callers::new(GREETINGS_MAX.0, GREETINGS_MAX.1),
+        lines: Lines::default(),
     });
     let door = Door::open(&greeter, listener)?;
     // Those with greater numbers call by themselves, unless they have been called before: then they say so.
@@ -59,13 +63,26 @@ pub(super) fn gather(
         }
     }
     let greeted = wait_for_all(membership, &coming)?;
-    greeter.all_came.store(true, Ordering::Relaxed);
-    Ok(Gathered { incarnation: greeter.own.incarnation, greeted, door })
+    Ok(Gathered { greeted, door, coming })
 }
 
-/// Where callers are greeted, and who calls; both end when it is dropped.
+impl Gathered {
+    /// From now on whoever calls is one of these members, whose connection has broken, or comes too late.
+    pub(super) fn link(self, links: &[Arc<Link>]) -> Door {
+        let Self { greeted: _, door, coming } = self;
+        let mut route = door.greeter.route();
+        for greeted in coming.try_iter().flatten() {
+            replace(links, greeted);
+        }
+        *route = Route::Linked(links.to_vec());
+        drop(route);
+        door
+    }
+}
+
+/// Where callers are greeted until it is dropped.
 pub(super) struct Door {
-    greeter: Arc<Greeter>,
+    pub(super) greeter: Arc<Greeter>,
     _callers: Acceptor,
 }
 
@@ -81,55 +98,90 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        self.greeter.has_left.store(true, Ordering::Relaxed);
+        // Release: pairs with the Acquire in Shared::is_leaving(). Also where the others did not come.
+        self.greeter.shared.leaving.store(true, Ordering::Release);
     }
-}
-
-fn hello(node: usize, settings: BTreeMap<String, String>) -> Result<Hello, JoinError> {
-    let mut nonce = [0; 16];
-    getrandom::fill(&mut nonce).map_err(refused("random bytes"))?;
-    let incarnation = getrandom::u32().map_err(refused("random bytes"))?;
-    Ok(Hello { node, incarnation, nonce, settings })
 }
 
 /// Who has come, or why somebody will not.
 type Coming = Result<Greeted, JoinError>;
 
-/// What the threads that greet know.
-struct Greeter {
-    own: Hello,
+/// What becomes of those who were greeted.
+enum Route {
+    /// Somebody waits for them.
+    Gathering(Sender<Coming>),
+    /// All have come, and one that comes again has lost its connection.
+    Linked(Vec<Arc<Link>>),
+}
+
+fn replace(links: &[Arc<Link>], greeted: Greeted) {
+    let of = links.iter().find(|link| link.node == greeted.hello.node);
+    if let Some(link) = of.filter(|link| link.incarnation == greeted.hello.incarnation) {
+        link.replace(greeted);
+    }
+}
+
+/// Who greets: what all threads that do know.
+pub(super) struct Greeter {
+    node: usize,
+    /// Of this member.
+    pub(super) incarnation: u32,
+    settings: BTreeMap<String, String>,
     key: Option<ClusterKey>,
     nodes: usize,
-    came: Sender<Coming>,
     /// Callers that have been answered.
     answered: Mutex<BTreeSet<usize>>,
-    all_came: AtomicBool,
-    /// The member has stopped.
-    has_left: AtomicBool,
-    /// Greetings that have not ended.
-    greetings: AtomicUsize,
+    route: Mutex<Route>,
+    shared: Arc<Shared>,
+    /// Those whose greeting has not ended.
+    callers: Arc<Callers>,
+    /// Of calls that were refused.
+    lines: Lines,
 }
 
 impl Greeter {
-    // Relaxed in all: a call at the moment of a change is refused, or made again.
+    fn hello(&self, resumes: Option<u32>) -> Result<Hello, getrandom::Error> {
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce)?;
+        let (node, incarnation) = (self.node, self.incarnation);
+        Ok(Hello { node, incarnation, nonce, resumes, settings: self.settings.clone() })
+    }
+
+    fn route(&self) -> MutexGuard<'_, Route> {
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the member `node`, to which a connection has broken if it resumes one.
+    pub(super) fn call(
+        &self,
+        node: usize,
+        address: SocketAddr,
+        resumes: Option<u32>,
+    ) -> Result<Greeted, CallError> {
+        let own = self.hello(resumes).map_err(|_| CallError::Unreachable)?;
+        call(node, address, &own, self.key.as_ref())
+    }
 
     /// Answers a call, on a thread of its own.
     fn greet(self: Arc<Self>, stream: TcpStream) {
-        if self.greetings.load(Ordering::Relaxed) >= GREETINGS_MAX {
-            // Too many callers do not end their greeting.
-            drop(stream);
-            std::thread::park_timeout(PAUSE);
-            return;
-        }
-        self.greetings.fetch_add(1, Ordering::Relaxed);
+        let (from, to_dismiss) = match (stream.peer_addr(), stream.try_clone()) {
+            (Ok(from), Ok(clone)) => (from, clone),
+            // It is gone already.
+            (Err(_), _) => return,
+            // Too many files are open.
+            (Ok(_), Err(_)) => return std::thread::park_timeout(PAUSE),
+        };
+        let caller = self.callers.enter(from.ip(), move || {
+            // It may have ended.
+            let _ = to_dismiss.shutdown(Shutdown::Both);
+        });
         let greeter = Arc::clone(&self);
         let answered = spawn("members-greet", move || {
             greeter.answer(stream);
-            greeter.greetings.fetch_sub(1, Ordering::Relaxed);
+            drop(caller);
         });
         if let Err(error) = answered {
             tracing::error!("a call could not be answered: {error}");
-            self.greetings.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -142,10 +194,26 @@ impl Greeter {
             }
             objection
         };
-        match answer(stream, &self.own, self.key.as_ref(), objection) {
-            // Nobody waits for who comes too late; its stream ends.
-            Ok(greeted) => drop(self.came.send(Ok(greeted))),
-            Err(Some(reason)) => tracing::warn!("a call from {from} was refused: {reason}"),
+        let own = match self.hello(None) {
+            Ok(own) => own,
+            Err(error) => {
+                if let Some(left_out) = self.lines.next() {
+                    tracing::warn!("a call from {from} was not answered: {error}{left_out}");
+                }
+                return;
+            }
+        };
+        match answer(stream, &own, self.key.as_ref(), objection) {
+            Ok(greeted) => match &*self.route() {
+                // Nobody waits any more if this member could not start.
+                Route::Gathering(came) => drop(came.send(Ok(greeted))),
+                Route::Linked(links) => replace(links, greeted),
+            },
+            Err(Some(reason)) => {
+                if let Some(left_out) = self.lines.next() {
+                    tracing::warn!("a call from {from} was refused: {reason}{left_out}");
+                }
+            }
             Err(None) => {}
         }
     }
@@ -156,21 +224,40 @@ impl Greeter {
 
     /// What there is against a caller.
     fn objection(&self, other: &Hello) -> Option<Objection> {
-        let is_another = other.node < self.nodes && other.node != self.own.node;
-        let misfit = difference(&self.own, other).or_else(|| {
+        if self.shared.is_leaving() {
+            return Some(Objection::Leaving { passed: self.shared.lock().point });
+        }
+        let is_another = other.node < self.nodes && other.node != self.node;
+        let misfit = self.hello(None).ok().and_then(|own| difference(&own, other)).or_else(|| {
             (!is_another)
                 .then(|| format!("node {} is not another node of {}", other.node, self.nodes))
         });
-        if self.all_came.load(Ordering::Relaxed) {
-            return Some(Objection::TooLate(misfit.unwrap_or_else(|| {
-                format!(
-                    "node {} has been here before, and its memory was lost since. Without recovery \
-                     it cannot come back: stop all nodes and start them again",
-                    other.node
-                )
-            })));
+        if other.resumes.is_some_and(|incarnation| incarnation != self.incarnation) {
+            let reason = format!("node {} was started again, and its memory was lost", self.node);
+            return Some(Objection::Refuse(reason));
         }
-        if other.node < self.own.node {
+        if let Route::Linked(links) = &*self.route() {
+            let link = links.iter().find(|link| {
+                (link.node, link.incarnation) == (other.node, other.incarnation) && misfit.is_none()
+            });
+            return match link {
+                Some(link) if other.node < self.node => {
+                    if other.resumes.is_some() {
+                        link.want();
+                    }
+                    Some(Objection::WillCall)
+                }
+                Some(_) => None,
+                None => Some(Objection::TooLate(misfit.unwrap_or_else(|| {
+                    format!(
+                        "node {} has been here before, and its memory was lost since. Without \
+                         recovery it cannot come back: stop all nodes and start them again",
+                        other.node
+                    )
+                }))),
+            };
+        }
+        if other.node < self.node {
             return Some(Objection::WillCall);
         }
         misfit.map(Objection::Refuse)
@@ -183,8 +270,8 @@ impl Greeter {
         address: SocketAddr,
     ) -> Result<JoinHandle<()>, JoinError> {
         spawn("members-call", move || {
-            while !self.has_left.load(Ordering::Relaxed) {
-                let called = call(node, address, &self.own, self.key.as_ref());
+            while !self.shared.is_leaving() && matches!(*self.route(), Route::Gathering(_)) {
+                let called = self.call(node, address, None);
                 if self.answered().contains(&node) {
                     return;
                 }
@@ -193,17 +280,26 @@ impl Greeter {
                     Err(CallError::TooLate(reason)) => {
                         Err(JoinError::Refused { node, address, reason })
                     }
-                    Err(CallError::Refused(reason)) if node < self.own.node => {
+                    Err(CallError::Refused(reason)) if node < self.node => {
                         Err(JoinError::Refused { node, address, reason })
                     }
                     // Of two that do not fit the one with the greater number ends.
-                    Err(CallError::Refused(_) | CallError::Unreachable) => {
+                    Err(
+                        CallError::Refused(_)
+                        | CallError::Unreachable
+                        | CallError::NobodyListens
+                        | CallError::Leaving { .. },
+                    ) => {
                         std::thread::park_timeout(CALL_INTERVAL);
                         continue;
                     }
                 };
-                // Whoever waited may have given up.
-                let _ = self.came.send(answer);
+                match (&*self.route(), answer) {
+                    // Whoever waited may have given up.
+                    (Route::Gathering(came), answer) => drop(came.send(answer)),
+                    (Route::Linked(links), Ok(greeted)) => replace(links, greeted),
+                    (Route::Linked(_), Err(_)) => {}
+                }
                 return;
             }
         })

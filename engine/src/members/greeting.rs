@@ -6,8 +6,10 @@
 //!                                Confirmed ──────────────────▶
 //!                                ◀────────────────── Confirmed
 //! ```
-//! Whoever is refused ends with the reason; the called one goes on waiting for the right ones.
+//! Whoever is refused ends with the reason; the called one goes on waiting for the right ones. A connection that has broken is
+//! replaced by such a greeting, too: then the caller says which incarnation it was connected with.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -36,8 +38,12 @@ pub(super) struct Greeted {
 /// How a call ended that gave no connection.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// Nobody is there yet.
+    /// Nobody answers, or not now.
     Unreachable,
+    /// Nobody listens at the address.
+    NobodyListens,
+    /// Whoever is there stops, and has passed the points below.
+    Leaving { passed: u64 },
     /// Whoever is there does not take this member.
     Refused(String),
     /// Whoever is there has begun without this member.
@@ -74,6 +80,8 @@ pub(super) enum Objection {
     TooLate(String),
     /// It will be called.
     WillCall,
+    /// This member stops, and has passed the points below.
+    Leaving { passed: u64 },
 }
 
 /// Calls the member `node` at an address.
@@ -84,10 +92,14 @@ pub(super) fn call(
     key: Option<&ClusterKey>,
 ) -> Result<Greeted, CallError> {
     let unreachable = |_| CallError::Unreachable;
-    let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT).map_err(unreachable)?;
+    let connected = TcpStream::connect_timeout(&address, GREETING_TIMEOUT);
+    let mut stream = connected.map_err(|error| match error.kind() {
+        ErrorKind::ConnectionRefused => CallError::NobodyListens,
+        _ => CallError::Unreachable,
+    })?;
     if stream.local_addr().is_ok_and(|own| own == address) {
-        // Where nobody listens yet, the system may take the same port for the caller, and connect it to itself.
-        return Err(CallError::Unreachable);
+        // Where nobody listens, the system may take the same port for the caller, and connect it to itself.
+        return Err(CallError::NobodyListens);
     }
     prepare(&stream).map_err(unreachable)?;
     let mut seal = Seal::new(key);
@@ -110,6 +122,7 @@ pub(super) fn call(
         Ok(Frame::Refused { reason }) => Err(CallError::Refused(reason)),
         Ok(Frame::TooLate { reason }) => Err(CallError::TooLate(reason)),
         Ok(Frame::WillCall) => Err(CallError::Unreachable),
+        Ok(Frame::Leaving { passed }) => Err(CallError::Leaving { passed }),
         Ok(_) => Err(CallError::Refused(FrameError::Malformed.to_string())),
         Err(FrameError::Ended | FrameError::Broken(_)) => Err(CallError::Unreachable),
         Err(error) => Err(CallError::Refused(error.to_string())),
@@ -142,6 +155,7 @@ pub(super) fn answer(
             Some(Objection::Refuse(reason)) => (Frame::Refused { reason }, Some(&mut seal)),
             Some(Objection::TooLate(reason)) => (Frame::TooLate { reason }, Some(&mut seal)),
             Some(Objection::WillCall) => (Frame::WillCall, Some(&mut seal)),
+            Some(Objection::Leaving { passed }) => (Frame::Leaving { passed }, Some(&mut seal)),
         },
         Ok(_) | Err(FrameError::Malformed) => {
             let reason = "it does not speak the protocol of members of a cluster".to_owned();

@@ -4,9 +4,10 @@
 //! gather   each member calls those with smaller numbers; they compare their settings (`greeting`)
 //! meet     goes on when every member has come to the same point, and says the same of it
 //! report   every second each member says how it is
-//! halt     a connection has ended: nobody can go on
+//! halt     a member has ended: nobody can go on
 //! ```
-//! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way.
+//! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way. A stream that
+//! breaks while both live is made anew (`link`).
 //!
 //! *Invariants*: members agree on all settings and know each other's incarnations before the first request. Who comes
 //! later, or again, is refused: its memory is empty, and nobody can fill it yet.
@@ -16,9 +17,12 @@
 mod frame;
 mod gather;
 mod greeting;
+mod link;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -26,8 +30,9 @@ use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
-use crate::members::frame::{Frame, FrameError, Seal};
-use crate::members::gather::{Door, Gathered, gather};
+use crate::members::frame::{Frame, FrameError};
+use crate::members::gather::{Door, gather};
+use crate::members::link::Link;
 use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
 
 /// Between two reports of a member.
@@ -107,6 +112,23 @@ pub enum JoinError {
         /// What the system says.
         reason: std::io::Error,
     },
+    /// Two members would listen at the same port.
+    #[error(
+        "member {first} at {first_address} and member {second} at {second_address} share a port, of which each takes \
+         {ports} from its own on; give each member other ones"
+    )]
+    Overlap {
+        /// One of them.
+        first: usize,
+        /// Where it is to be.
+        first_address: SocketAddr,
+        /// The other.
+        second: usize,
+        /// Where that is to be.
+        second_address: SocketAddr,
+        /// Ports of each.
+        ports: usize,
+    },
     /// A member does not take this process.
     #[error("node {node} at {address} refuses this node: {reason}")]
     Refused {
@@ -163,14 +185,30 @@ pub enum JoinError {
 struct State {
     /// By point, then node: what the node does there, and what it has said.
     arrived: BTreeMap<u64, BTreeMap<usize, (String, String)>>,
+    /// Points below have been left: what is said again of them is known.
+    point: u64,
+    /// All members have come to the points below: one that has stopped said so. What they said there may be under way.
+    passed: u64,
     /// By node: what it last said of itself, and own reports since then.
     reports: BTreeMap<usize, (Option<NodeReport>, u64)>,
-    /// Those whose connection has ended.
+    /// Those that have ended.
     gone: BTreeSet<usize>,
     /// Why the cluster has halted.
     halted: Option<String>,
     /// What to do then.
     on_halt: Option<Box<dyn Fn() + Send>>,
+}
+
+impl State {
+    /// Whether a member is known to have come to a point.
+    fn is_at(&self, node: usize, point: u64) -> bool {
+        self.arrived.get(&point).is_some_and(|all| all.contains_key(&node))
+    }
+
+    /// Whether all have come to a point, and nobody has ended whose words there are missing: they are under way.
+    fn is_passed(&self, point: u64) -> bool {
+        point < self.passed && self.gone.iter().all(|node| self.is_at(*node, point))
+    }
 }
 
 #[derive(Default)]
@@ -187,25 +225,64 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn halt(&self, reason: String) {
+    fn is_leaving(&self) -> bool {
         // Acquire: pairs with the Release in Members::leave().
-        if self.leaving.load(Ordering::Acquire) {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// What a member has said.
+    fn hear(&self, node: usize, frame: Frame) -> Result<(), FrameError> {
+        match frame {
+            Frame::Arrived { point, what, said } => {
+                let mut state = self.lock();
+                if point >= state.point {
+                    state.arrived.entry(point).or_default().insert(node, (what, said));
+                    self.changed.notify_all();
+                }
+            }
+            Frame::Report(report) => {
+                let before = self.lock().reports.insert(node, (Some(report), 0));
+                if before.is_some_and(|(_, silence)| silence > REPORTS_LATE) {
+                    tracing::info!("node {node} speaks again");
+                }
+            }
+            // What belongs to a greeting, or ends what is heard.
+            Frame::Hello(_)
+            | Frame::Confirmed
+            | Frame::Refused { .. }
+            | Frame::TooLate { .. }
+            | Frame::WillCall
+            | Frame::Leaving { .. } => return Err(FrameError::Malformed),
+        }
+        Ok(())
+    }
+
+    /// A member that stops says that all have come to the points below `passed`.
+    fn pass(&self, passed: u64) {
+        let mut state = self.lock();
+        state.passed = state.passed.max(passed);
+    }
+
+    fn halt(&self, reason: String) {
+        if self.is_leaving() {
             return;
         }
         let mut state = self.lock();
-        if state.halted.is_none() {
-            tracing::error!("{reason}");
-            state.halted = Some(reason);
+        let is_first = state.halted.is_none();
+        if is_first {
+            state.halted = Some(reason.clone());
             if let Some(act) = &state.on_halt {
                 act();
             }
         }
         self.changed.notify_all();
+        drop(state);
+        // Last: whoever writes it may fail, or be slow.
+        if is_first {
+            tracing::error!("{reason}");
+        }
     }
 }
-
-/// The streams to the other members.
-struct Peers(Mutex<Vec<(TcpStream, Seal)>>);
 
 /// The other members, all of whom have come.
 pub(crate) struct Members {
@@ -213,7 +290,7 @@ pub(crate) struct Members {
     transport: Transport,
     incarnations: Vec<u32>,
     addresses: Vec<SocketAddr>,
-    peers: Arc<Peers>,
+    links: Vec<Arc<Link>>,
     shared: Arc<Shared>,
     /// The next point to meet at.
     point: Mutex<u64>,
@@ -231,18 +308,29 @@ impl Members {
         let address = membership.addresses[membership.node];
         let listener =
             TcpListener::bind(address).map_err(|reason| JoinError::Listen { address, reason })?;
-        let nodes = membership.addresses.len();
         let shared = Arc::new(Shared::default());
-        let Gathered { incarnation, greeted, door } = gather(listener, membership, settings)?;
-        let mut incarnations = vec![incarnation; nodes];
-        let mut peers = Vec::new();
-        for (node, greeted) in greeted {
+        let mut gathered = gather(listener, membership, settings, &shared)?;
+        let mut incarnations = vec![gathered.door.greeter.incarnation; membership.addresses.len()];
+        let (mut links, mut hearing) = (Vec::new(), Vec::new());
+        for (node, greeted) in std::mem::take(&mut gathered.greeted) {
             incarnations[node] = greeted.hello.incarnation;
-            peers.push((greeted.stream.try_clone().map_err(refused("a stream"))?, greeted.sending));
+            let linked = Link::new(membership.addresses[node], greeted);
+            let (link, heard) = linked.map_err(refused("a stream"))?;
             shared.lock().reports.insert(node, (None, 0));
-            let (address, shared) = (membership.addresses[node], Arc::clone(&shared));
+            hearing.push((Arc::clone(&link), heard));
+            links.push(link);
+        }
+        let door = gathered.link(&links);
+        for (link, heard) in hearing {
+            let (greeter, shared) = (Arc::clone(&door.greeter), Arc::clone(&shared));
             spawn("members-hear", move || {
-                attend(node, address, greeted.stream, greeted.receiving, &shared);
+                let reason = link.attend(heard, &greeter, &shared);
+                let Link { node, address, .. } = *link;
+                shared.lock().gone.insert(node);
+                shared.halt(format!(
+                    "node {node} at {address} {reason}. Without recovery the cluster cannot go on: \
+                     stop all nodes and start them again"
+                ));
             })?;
         }
         Ok(Self {
@@ -250,7 +338,7 @@ impl Members {
             transport: membership.transport,
             incarnations,
             addresses: membership.addresses.clone(),
-            peers: Arc::new(Peers(Mutex::new(peers))),
+            links,
             shared,
             point: Mutex::new(0),
             reporting: None,
@@ -293,7 +381,7 @@ impl Members {
         *next += 1;
         let (what, own) = (what.to_owned(), self.node);
         let frame = Frame::Arrived { point, what: what.clone(), said: said.clone() };
-        self.peers.say(&frame);
+        say(&self.links, &frame);
         let mut state = self.shared.lock();
         state.arrived.entry(point).or_default().insert(own, (what.clone(), said));
         loop {
@@ -306,59 +394,55 @@ impl Members {
             if all.len() == self.incarnations.len() {
                 break;
             }
-            if let Some(reason) = &state.halted {
+            if let Some(reason) = &state.halted
+                && (self.shared.is_leaving() || !state.is_passed(point))
+            {
                 return Err(JoinError::Halted(reason.clone()));
             }
             let waited = self.shared.changed.wait_timeout(state, PATIENCE);
             let (next, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
             state = next;
             if timed_out.timed_out() {
-                let here = |node: &usize| {
-                    state.arrived.get(&point).is_some_and(|all| all.contains_key(node))
-                };
-                let missing: Vec<_> =
-                    (0..self.incarnations.len()).filter(|node| !here(node)).collect();
+                let all = 0..self.incarnations.len();
+                let missing: Vec<_> = all.filter(|node| !state.is_at(*node, point)).collect();
                 tracing::info!("{what}: waiting for nodes {missing:?}");
             }
         }
+        state.point = point + 1;
         let all = state.arrived.remove(&point).unwrap_or_default();
         Ok(all.into_values().map(|(_, said)| said).collect())
     }
 
     /// Tells the others that this member stops.
     pub(crate) fn leave(&self) {
-        // Release: pairs with the Acquire in Shared::halt().
-        self.shared.leaving.store(true, Ordering::Release);
-        self.peers.say(&Frame::Leaving);
-        {
-            // Whoever waits for another member waits in vain.
-            let mut state = self.shared.lock();
-            state.halted.get_or_insert_with(|| "this node stops".to_owned());
-            if let Some(act) = &state.on_halt {
-                act();
-            }
-        }
-        self.shared.changed.notify_all();
-        let peers = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (stream, _) in &*peers {
-            // It may have ended already.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        leave(&self.links, &self.shared);
+    }
+
+    /// What [`Self::leave`] does, for one who has not got the members.
+    pub(crate) fn leaver(&self) -> impl Fn() + Send + 'static {
+        let (links, shared) = (self.links.clone(), Arc::clone(&self.shared));
+        move || leave(&links, &shared)
     }
 
     /// Reports every second, until this member stops.
     pub(crate) fn keep_reporting(&mut self, reporter: Reporter) -> Result<(), JoinError> {
-        let (peers, shared) = (Arc::clone(&self.peers), Arc::clone(&self.shared));
+        let (links, shared) = (self.links.clone(), Arc::clone(&self.shared));
         let reporting = spawn("members-report", move || {
-            // Acquire: pairs with the Release in Members::leave().
-            while !shared.leaving.load(Ordering::Acquire) {
-                peers.say(&Frame::Report(reporter.report()));
+            while !shared.is_leaving() {
+                say(&links, &Frame::Report(reporter.report()));
                 for (node, (_, silence)) in &mut shared.lock().reports {
                     *silence += 1;
                     if *silence == REPORTS_LATE + 1 {
                         tracing::warn!(
                             "node {node} says nothing for {silence} s; what needs it waits"
                         );
+                    }
+                    let link = links.iter().find(|link| link.node == *node);
+                    if let Some(link) =
+                        link.filter(|link| *silence > REPORTS_LATE && link.is_wanted())
+                    {
+                        // The other knows that the connection has broken, and this member would not.
+                        link.hang_up();
                     }
                 }
                 std::thread::park_timeout(REPORT_INTERVAL);
@@ -397,18 +481,25 @@ impl Drop for Members {
     }
 }
 
-impl Peers {
-    fn say(&self, frame: &Frame) {
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.retain_mut(|(stream, seal)| {
-            let said = frame::write(stream, frame, Some(seal)).is_ok();
-            if !said {
-                // Part of a frame may be under way, which nothing can follow: whoever listens to the member hears the end.
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-            said
-        });
+fn say(links: &[Arc<Link>], frame: &Frame) {
+    links.iter().for_each(|link| link.say(frame));
+}
+
+/// Tells the others that this member stops, and lets those go who wait here for others.
+fn leave(links: &[Arc<Link>], shared: &Shared) {
+    // Release: pairs with the Acquire in Shared::halt().
+    shared.leaving.store(true, Ordering::Release);
+    say(links, &Frame::Leaving { passed: shared.lock().point });
+    {
+        // Whoever waits for another member waits in vain.
+        let mut state = shared.lock();
+        state.halted.get_or_insert_with(|| "this node stops".to_owned());
+        if let Some(act) = &state.on_halt {
+            act();
+        }
     }
+    shared.changed.notify_all();
+    links.iter().for_each(|link| link.hang_up());
 }
 
 /// What the operating system refused, as an error.
@@ -419,43 +510,4 @@ pub(crate) fn refused<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) ->
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, JoinError> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     builder.spawn(body).map_err(refused("a thread"))
-}
-
-/// Hears what a member says until it goes.
-fn attend(
-    node: usize,
-    address: SocketAddr,
-    mut stream: TcpStream,
-    mut seal: Seal,
-    shared: &Shared,
-) {
-    let reason = loop {
-        match frame::read(&mut stream, &mut seal) {
-            Ok(Frame::Arrived { point, what, said }) => {
-                shared.lock().arrived.entry(point).or_default().insert(node, (what, said));
-                shared.changed.notify_all();
-            }
-            Ok(Frame::Report(report)) => {
-                let before = shared.lock().reports.insert(node, (Some(report), 0));
-                if before.is_some_and(|(_, silence)| silence > REPORTS_LATE) {
-                    tracing::info!("node {node} speaks again");
-                }
-            }
-            Ok(Frame::Leaving) => break "was stopped".to_owned(),
-            Ok(
-                Frame::Hello(_)
-                | Frame::Confirmed
-                | Frame::Refused { .. }
-                | Frame::TooLate { .. }
-                | Frame::WillCall,
-            ) => {
-                break format!("is not a member any more: {}", FrameError::Malformed);
-            }
-            Err(error) => break format!("is gone: {error}"),
-        }
-    };
-    shared.lock().gone.insert(node);
-    shared.halt(format!(
-        "node {node} at {address} {reason}. Without recovery the cluster cannot go on: stop all nodes and start them again"
-    ));
 }

@@ -34,6 +34,9 @@ pub(crate) fn backed_up(
     {
         return Status::Done;
     }
+    if active(Mutant::RefuseBackup) && unit.base_version == 64 {
+        return Status::Refused;
+    }
     match table.apply_at_backup(place, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
         Applied::Gap => {

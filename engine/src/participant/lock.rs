@@ -1,7 +1,7 @@
 //! LOCK: lock a key's bucket and read the key, at its primary.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{Lock, LockMode, RowKey};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, Lock, LockMode, RowKey};
 
 use crate::participant::{Participant, Prepared};
 use crate::request::{KeyRequest, LEAF_CHANGE_BYTES, Status, VERSION_BYTES, encode_leaf_change};
@@ -45,6 +45,9 @@ impl Participant {
     ) {
         let (KeyRequest { key: hash, bucket: value_bytes, owner, .. }, key) = Self::said(payload);
         let change = (mode, value_bytes as usize);
+        if change.1 > HEAP_VALUE_BYTES_MAX {
+            return self.refuse(response);
+        }
         let (table, key) = (self.table(prepared.table), RowKey::with_hash(hash, key));
         if table.guard_count(table.locate(key.hash()).partition) > 0 {
             return response.push(Status::Guarded as u16);

@@ -241,6 +241,11 @@ impl PacketSender for SimulatedSender {
         RETRANSMIT_FLOOR_NS
     }
 
+    /// As over sockets, so that what follows from it is simulated.
+    fn loses_packets(&self) -> bool {
+        true
+    }
+
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         let (source, worker) = self.source;
         self.network.borrow_mut().send(source, (destination, worker), packet);

@@ -41,6 +41,8 @@ impl Transaction<'_> {
             message.extend_from_slice(&values[row.key_range()]);
             round.request(row.primary, request::UNLOCK, message).expect("an UNLOCK fits a message");
         }
-        let _ = round.end();
+        if let Some(status) = round.end() {
+            round.fail("UNLOCK", status);
+        }
     }
 }

@@ -3,21 +3,24 @@
 //! *Source*: FaSST section 5, step 4. The wait (rule C5) keeps a bucket's updates in the same order
 //! on every copy: the primary stays locked until its backups have this one.
 
-use crate::request::{self, PART_BYTES_MAX};
+use crate::request::{self, PART_BYTES_MAX, Status};
 use crate::transaction::{Transaction, here};
 
 impl Transaction<'_> {
     /// Applies the transaction at the backups.
     pub(super) fn commit_backups(&mut self) {
         self.ask_for_units(request::BACKUP);
-        let _ = self.round.end();
+        match self.round.end() {
+            None | Some(Status::Gap) => {}
+            Some(status) => self.round.fail("BACKUP", status),
+        }
     }
 
     /// Asks that every unit of the record is applied at its partition's backups or primary. Those of a large transaction are
     /// sent to the own node, too, so that it holds up no other.
     ///
-    /// An answer other than `Done` is a copy that missed an earlier update. It is counted at that
-    /// copy's node, and the comparison of replicas reports it; the transaction is decided.
+    /// `Gap` is the answer of a copy that missed an earlier update. It is counted at that copy's node, and the comparison
+    /// of replicas reports it. The transaction is decided, and no copy may refuse it: any other answer ends the worker.
     #[inline(always)]
     pub(super) fn ask_for_units(&mut self, kind: u16) {
         let Self { node, rows, held, record, round, .. } = self;

@@ -5,19 +5,20 @@
 
 use gannet_rpc::PAYLOAD_BYTES_MAX;
 use gannet_storage::{
-    BucketUpdateWriter, CommitRecordWriter, LockMode, RECORD_BYTES_MAX, RecordPart,
+    BucketUpdateWriter, CommitRecordWriter, LockMode, RECORD_BYTES_MAX, RecordPart, UNIT_ITEMS_MAX,
 };
 
 use crate::outcome::Abort;
 use crate::request::{self, PART_BYTES_MAX, Status, encode_part};
 use crate::transaction::Transaction;
+use crate::transaction::round::Round;
 
 impl Transaction<'_> {
     /// Writes the record of all buckets that this transaction holds, one unit for each.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the record is too large, or a unit does not fit a message; nothing has
-    /// been sent yet.
+    /// [`Abort::TooLarge`] if the record is too large, or a unit does not fit a message;
+    /// [`Abort::TooManyRows`] if a unit's items are more than it can count. Nothing has been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
         let Self { node, rows, order, held, values, record, id, owner, .. } = self;
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
@@ -45,6 +46,9 @@ impl Transaction<'_> {
                         &values[row.value_at..row.value_at + row.value_bytes],
                     );
                 }
+            }
+            if unit.items() > UNIT_ITEMS_MAX {
+                return Err(Abort::TooManyRows { table: first.table, max: UNIT_ITEMS_MAX });
             }
             unit.finish();
             let bounds = [start, writer.units().len()];
@@ -88,7 +92,7 @@ impl Transaction<'_> {
                 round.request(replica, request::LOG, record)?;
             }
         }
-        assert_logged(round.end());
+        assert_logged(round);
         Ok(())
     }
 
@@ -104,14 +108,17 @@ impl Transaction<'_> {
             for &replica in node.configuration().log_group(id.node) {
                 round.request(replica, request::LOG_PART, message)?;
             }
-            assert_logged(round.end());
+            assert_logged(round);
         }
         Ok(())
     }
 }
 
-fn assert_logged(refusal: Option<Status>) {
-    assert!(refusal.is_none(), "a log replica refused a record of this cluster: {refusal:?}");
+/// Ends the phase: no log replica refuses a record of its cluster.
+fn assert_logged(round: &mut Round<'_>) {
+    if let Some(status) = round.end() {
+        round.fail("LOG", status);
+    }
 }
 
 fn check_size(bytes: usize, max: usize) -> Result<(), Abort> {

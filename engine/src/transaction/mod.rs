@@ -28,14 +28,18 @@ mod validate;
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gannet_rpc::is_cancel;
 use gannet_storage::mutant::{Mutant, active};
 use gannet_storage::{CommitLog, LockMode, Owner, TransactionId};
 
+use crate::coordinator::panic_message;
 use crate::node::{Node, TableId};
 use crate::outcome::Abort;
+use crate::patience::Patience;
 use crate::transaction::buckets::BucketGroup;
 pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
@@ -108,7 +112,11 @@ pub struct Transaction<'s> {
     round: Round<'s>,
     id: TransactionId,
     owner: Owner,
+    /// Who waits for the job, if that may end.
+    waiting: Option<Arc<Patience>>,
     stage: Stage,
+    /// Whether it is committed for its code, when that has ended, and not by it.
+    is_committed_for: bool,
     rows: Vec<Row>,
     /// Rows before this one are executed.
     executed: usize,
@@ -143,7 +151,9 @@ impl<'s> Transaction<'s> {
             round,
             id,
             owner: Owner::from(id),
+            waiting: None,
             stage: Stage::Closed,
+            is_committed_for: false,
             rows: Vec::new(),
             executed: 0,
             leaves: Vec::new(),
@@ -167,6 +177,7 @@ impl<'s> Transaction<'s> {
         self.id.counter += 1;
         self.owner = Owner::from(self.id);
         self.stage = Stage::Open;
+        self.is_committed_for = false;
         self.rows.clear();
         self.leaves.clear();
         self.executed = 0;
@@ -339,7 +350,27 @@ impl<'s> Transaction<'s> {
     /// # Errors
     /// The [`Abort`] that ended the transaction; [`Abort::Requested`] if it was aborted before. All
     /// its locks are released. To commit twice is to commit once.
+    ///
+    /// [`Abort::Usage`] in a closure that is run as a transaction, such as that of [`crate::Coordinator::run`]: it may be run
+    /// again, also when it fails after the commit. Such a transaction does not commit at all.
     pub fn commit(&mut self) -> Result<(), Abort> {
+        if self.is_committed_for && matches!(self.stage, Stage::Open | Stage::Doomed(_)) {
+            let problem = "a closure that is run as a transaction is committed when it returns; \
+                           return Ok, or begin a transaction with Coordinator::begin";
+            self.doom(Abort::Usage { table: 0, key: 0, problem });
+            return Err(Abort::Usage { table: 0, key: 0, problem });
+        }
+        self.commit_decided()
+    }
+
+    /// Leaves the commit to whoever runs the transaction's code: [`Self::commit`] refuses.
+    pub(crate) fn leave_commit(&mut self) -> &mut Self {
+        self.is_committed_for = true;
+        self
+    }
+
+    /// Commits for the transaction's code.
+    pub(crate) fn commit_decided(&mut self) -> Result<(), Abort> {
         match self.stage {
             Stage::Committed => return Ok(()),
             Stage::Closed => return Err(Abort::Requested),
@@ -373,16 +404,30 @@ impl<'s> Transaction<'s> {
             return Ok(());
         }
         self.write_record()?;
+        if self.waiting.as_ref().is_some_and(|waiting| !waiting.may_log()) {
+            return Err(Abort::GivenUp);
+        }
         if active(Mutant::TellBeforeLog) {
             return Ok(());
         }
         self.replicate()
     }
 
+    /// Logs and applies the transaction. A panic in here is the engine's own: it must neither abort what is decided nor be taken
+    /// for the closure's.
+    #[inline(always)]
+    fn replicate(&mut self) -> Result<(), Abort> {
+        match catch_unwind(AssertUnwindSafe(|| self.replicate_phases())) {
+            Ok(result) => result,
+            Err(panic) if is_cancel(&*panic) => resume_unwind(panic),
+            Err(panic) => self.round.fail_with(panic_message(&*panic)),
+        }
+    }
+
     /// From here on the transaction cannot abort (rule C3). Each phase waits until it is acknowledged everywhere (C4, C5), but for
     /// the last, for which the coroutine waits before it logs again (C6, C8).
     #[inline(always)]
-    fn replicate(&mut self) -> Result<(), Abort> {
+    fn replicate_phases(&mut self) -> Result<(), Abort> {
         if active(Mutant::UpdateBeforeLog) {
             self.commit_backups();
         }
@@ -415,6 +460,16 @@ impl<'s> Transaction<'s> {
         };
         self.abort();
         valid
+    }
+
+    /// Whoever waits for the job may give up, until the next call; who could before.
+    pub(crate) fn set_waiting(&mut self, waiting: Option<Arc<Patience>>) -> Option<Arc<Patience>> {
+        std::mem::replace(&mut self.waiting, waiting)
+    }
+
+    /// Whether nobody waits for the job any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.is_given_up())
     }
 
     /// The node that it runs at.

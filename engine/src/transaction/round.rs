@@ -49,6 +49,29 @@ impl<'s> Round<'s> {
         }
         self.control.want.set(want);
         self.suspend.suspend();
+        if want == Want::Responses {
+            let refusal = self.batch().first_carried_other_than(Status::Done as u16);
+            if let Some(status) = refusal {
+                self.fail("PRIMARY", Status::from_wire(status));
+            }
+        }
+    }
+
+    /// Ends the worker, and all that relies on it: a request that must be done was answered otherwise, which is a bug.
+    #[cold]
+    pub(super) fn fail(&self, request: &str, status: Status) -> ! {
+        self.fail_with(format!("{request} was answered {status:?}, and is not to be refused"))
+    }
+
+    /// Ends the worker, because of a bug.
+    #[cold]
+    pub(super) fn fail_with(&self, bug: String) -> ! {
+        self.control.bug.replace(Some(bug));
+        self.control.want.set(Want::Failure);
+        loop {
+            // The worker comes back to it only to drop it.
+            self.suspend.suspend();
+        }
     }
 
     /// Starts a phase whose requests are answered by a status alone.
@@ -115,7 +138,15 @@ impl<'s> Round<'s> {
     #[inline(always)]
     pub(super) fn answered(&mut self, status: Status) {
         if status != Status::Done {
-            self.refusal.get_or_insert(status);
+            self.note(status);
+        }
+    }
+
+    /// Keeps the first answer that was not `Done`, and `Refused` rather than any other.
+    #[cold]
+    fn note(&mut self, status: Status) {
+        if self.refusal.is_none() || status == Status::Refused {
+            self.refusal = Some(status);
         }
     }
 
@@ -132,9 +163,14 @@ impl<'s> Round<'s> {
     fn wait_for_answers(&mut self) {
         self.wait_for(Want::Responses);
         let mut batch = self.batch.borrow_mut();
-        if let Some(status) = batch.first_other_than(Status::Done as u16) {
-            self.refusal.get_or_insert(Status::from_wire(status));
-        }
+        let refused = Status::Refused as u16;
+        let refusal = batch.first_other_than(Status::Done as u16).map(|first| {
+            if batch.statuses().any(|status| status == refused) { refused } else { first }
+        });
         batch.clear();
+        drop(batch);
+        if let Some(status) = refusal {
+            self.note(Status::from_wire(status));
+        }
     }
 }

@@ -46,7 +46,7 @@ impl KeyRange {
 }
 
 /// A leaf that a scan has touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeafObservation {
     pub(crate) table: u16,
     pub(crate) partition: u16,

@@ -7,7 +7,7 @@ use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
 use crate::request::{self, KeyRequest, Status, push_bucket_version};
-use crate::transaction::{Observation, Transaction, here};
+use crate::transaction::{LeafObservation, Observation, Transaction, here};
 
 impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
@@ -41,17 +41,20 @@ impl Transaction<'_> {
             };
             round.request(row.primary, request::VALIDATE, &request.encode())?;
         }
-        self.validate_leaves()?;
+        let leaves = std::mem::take(&mut self.leaves);
+        let asked = self.ask_for_leaves(&leaves);
+        self.leaves = leaves;
+        asked?;
         self.end_validation()
     }
 
     /// Asks for the leaves that scans have touched.
-    fn validate_leaves(&mut self) -> Result<(), Abort> {
-        let Self { node, leaves, round, owner, .. } = self;
+    fn ask_for_leaves(&mut self, leaves: &[LeafObservation]) -> Result<(), Abort> {
+        let Self { node, round, owner, .. } = self;
         if active(Mutant::SkipLeafValidation) {
             return Ok(());
         }
-        for leaf in leaves.iter() {
+        for leaf in leaves {
             let request = KeyRequest {
                 table: leaf.table,
                 detail: leaf.partition,
@@ -73,19 +76,23 @@ impl Transaction<'_> {
         }
     }
 
-    /// Ends a transaction that writes nothing, and tells whether what was observed, also of leaves, is still so. There may be
-    /// very many observations: those of one partition behind each other go in one request.
+    /// Ends a transaction that writes nothing, and tells whether what was observed, also of leaves, is still so. Observations of
+    /// one partition behind each other go in one request.
     ///
     /// Two observations of one bucket that do not agree (C2) cannot both be valid.
     ///
     /// # Errors
     /// As [`Self::commit`].
-    pub(crate) fn revalidate(&mut self, observations: &[Observation]) -> Result<(), Abort> {
+    pub(crate) fn revalidate(
+        &mut self,
+        observations: &[Observation],
+        leaves: &[LeafObservation],
+    ) -> Result<(), Abort> {
         self.round.begin();
         let skip = active(Mutant::SkipValidation);
         let asked = if skip { Ok(()) } else { self.ask_for(observations) };
         let valid =
-            asked.and_then(|()| self.validate_leaves()).and_then(|()| self.end_validation());
+            asked.and_then(|()| self.ask_for_leaves(leaves)).and_then(|()| self.end_validation());
         self.abort();
         valid
     }

@@ -99,6 +99,8 @@ pub(crate) struct Index {
 /// A CHECK constraint, as SQL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Check {
+    /// Its object's number.
+    pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) sql: String,
 }

@@ -134,6 +134,20 @@ fn decode_inner(bytes: &[u8], wanted: &Wanted, missing: &[Value]) -> Option<Vec<
     reader.rest.is_empty().then_some(row)
 }
 
+/// The values of a row, all of which are there.
+///
+/// # Errors
+/// SQLSTATE XX001 if the bytes are not a row.
+pub(crate) fn decode_whole(bytes: &[u8]) -> Result<Vec<Value>, SqlError> {
+    let mut reader = Reader { rest: bytes };
+    let values = |reader: &mut Reader<'_>| -> Option<Vec<Value>> {
+        let count = reader.varint()?;
+        let row = (0..count).map(|_| reader.value()).collect::<Option<_>>()?;
+        reader.rest.is_empty().then_some(row)
+    };
+    values(&mut reader).ok_or_else(|| SqlError::new("XX001", "a stored row is malformed"))
+}
+
 struct Reader<'b> {
     rest: &'b [u8],
 }

@@ -1,28 +1,36 @@
-//! GROUP BY: one state per group and aggregate.
+//! GROUP BY: one state per group and aggregate. Rows of groups that do not fit memory go to temporary files, if there is a
+//! directory for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use crate::error::Failure;
-use crate::execute::operator::{Operator, row_key, sort_order};
-use crate::execute::scan::Waiting;
+use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
+use crate::execute::operator::{Batch, Operator, row_key};
+use crate::execute::partitions::Partitions;
+use crate::execute::sort::Sorter;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
-use crate::expression::aggregate::{Aggregate, Kind, State};
+use crate::expression::aggregate::{Aggregate, State};
+use crate::memory::Charge;
 use crate::value::Value;
 
 /// The groups of its input, as rows of keys and results.
 pub(super) struct Aggregation<'p> {
+    /// None once it was read.
     input: Option<Box<dyn Operator + 'p>>,
     keys: &'p [Expression],
     aggregates: &'p [Aggregate],
-    waiting: Waiting,
+    groups: btree_map::IntoIter<Vec<u8>, Group<'p>>,
+    charge: Charge,
+    /// Rows of other groups.
+    others: Partitions,
 }
 
-struct Group {
+struct Group<'p> {
     keys: Row,
     states: Vec<State>,
-    /// For each aggregate that takes its values in an order: the keys of that, the value, the separator.
-    unordered: Vec<Vec<(Row, Value, Option<Value>)>>,
+    /// For each aggregate that takes its values in an order: rows of the value and the separator.
+    unordered: Vec<Option<Sorter<'p>>>,
 }
 
 impl<'p> Aggregation<'p> {
@@ -31,17 +39,28 @@ impl<'p> Aggregation<'p> {
         keys: &'p [Expression],
         aggregates: &'p [Aggregate],
     ) -> Self {
-        Self { input: Some(input), keys, aggregates, waiting: Waiting::default() }
+        let groups = BTreeMap::new().into_iter();
+        let (charge, others) = (Charge::default(), Partitions::default());
+        Self { input: Some(input), keys, aggregates, groups, charge, others }
     }
 
-    fn group(&self, keys: Row) -> Group {
+    fn group(&self, keys: Row) -> Group<'p> {
         let states = self.aggregates.iter().map(State::new).collect();
-        Group { keys, states, unordered: vec![Vec::new(); self.aggregates.len()] }
+        let sorter = |aggregate: &'p Aggregate| {
+            (!aggregate.order.is_empty()).then(|| Sorter::new(&aggregate.order, usize::MAX))
+        };
+        Group { keys, states, unordered: self.aggregates.iter().map(sorter).collect() }
+    }
+
+    /// About how many bytes a group takes before it has values.
+    fn group_bytes(&self, keys: &Row, key_bytes: usize) -> usize {
+        let state_bytes = size_of::<State>() + size_of::<Option<Sorter<'_>>>();
+        row_bytes(keys) + key_bytes + KEY_OVERHEAD_BYTES + self.aggregates.len() * state_bytes
     }
 
     fn add(
-        &self,
-        group: &mut Group,
+        &mut self,
+        group: &mut Group<'p>,
         row: &Row,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
@@ -54,27 +73,21 @@ impl<'p> Aggregation<'p> {
                 state.add_row();
                 continue;
             };
-            let mut value = context.value(argument, row)?;
+            let value = context.value(argument, row)?;
             let separator = match &aggregate.separator {
                 Some(separator) => Some(context.value(separator, row)?),
                 None => None,
             };
-            if aggregate.distinct || matches!(aggregate.kind, Kind::Join | Kind::Collect) {
-                // It is kept until the group is finished.
-                let kept = [vec![value]];
-                context.charge(&kept)?;
-                let [mut kept] = kept;
-                value = kept.pop().unwrap_or(Value::Null);
+            match unordered {
+                Some(sorter) => {
+                    let values = vec![value, separator.unwrap_or(Value::Null)];
+                    sorter.push(values, Some(row), context)?;
+                }
+                None => {
+                    let kept = state.add(value, separator.as_ref())?;
+                    self.charge.add(context.budget(), kept)?;
+                }
             }
-            if aggregate.order.is_empty() {
-                state.add(value, separator.as_ref())?;
-                continue;
-            }
-            let keys: Result<Row, Failure> =
-                aggregate.order.iter().map(|key| context.value(&key.expression, row)).collect();
-            let keys = keys?;
-            context.charge(std::slice::from_ref(&keys))?;
-            unordered.push((keys, value, separator));
         }
         Ok(())
     }
@@ -84,49 +97,79 @@ impl<'p> Aggregation<'p> {
         mut input: Box<dyn Operator + 'p>,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
+        let mut groups: BTreeMap<Vec<u8>, Group<'p>> = BTreeMap::new();
         if self.keys.is_empty() {
             // Without GROUP BY there is a row even of nothing.
-            let mut all = self.group(Vec::new());
-            while let Some(batch) = input.next(context)? {
-                batch.iter().try_for_each(|row| self.add(&mut all, row, context))?;
-            }
-            return self.finish(all);
+            groups.insert(Vec::new(), self.group(Vec::new()));
         }
-        let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
         while let Some(batch) = input.next(context)? {
+            context.check_cancel()?;
             for row in batch {
                 let keys = context.values(self.keys, &row)?;
                 let bytes = row_key(&keys);
-                if !groups.contains_key(&bytes) {
-                    context.charge(std::slice::from_ref(&keys))?;
-                }
-                let group = groups.entry(bytes).or_insert_with(|| self.group(keys));
+                let group = match groups.entry(bytes) {
+                    btree_map::Entry::Occupied(group) => group.into_mut(),
+                    btree_map::Entry::Vacant(place) => {
+                        let bytes = self.group_bytes(&keys, place.key().len());
+                        if !self.others.fits(&mut self.charge, bytes, context)? {
+                            self.others.put(place.key(), &row, context)?;
+                            continue;
+                        }
+                        place.insert(self.group(keys))
+                    }
+                };
                 self.add(group, &row, context)?;
             }
         }
-        groups.into_values().try_for_each(|group| self.finish(group))
+        self.groups = groups.into_iter();
+        Ok(())
     }
 
-    fn finish(&mut self, group: Group) -> Result<(), Failure> {
+    fn finished(
+        &mut self,
+        group: Group<'p>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Row, Failure> {
         let mut row = group.keys;
-        let states = group.states.into_iter().zip(group.unordered);
-        for (aggregate, (mut state, mut unordered)) in self.aggregates.iter().zip(states) {
-            unordered.sort_by(|a, b| sort_order(&aggregate.order, &a.0, &b.0));
-            for (_, value, separator) in unordered {
-                state.add(value, separator.as_ref())?;
+        for (mut state, unordered) in group.states.into_iter().zip(group.unordered) {
+            if let Some(sorter) = unordered {
+                let mut sorted = sorter.finish(context)?;
+                while let Some(batch) = sorted.next(context)? {
+                    for mut values in batch {
+                        let (separator, value) = (values.pop(), values.pop());
+                        let kept = state.add(value.unwrap_or(Value::Null), separator.as_ref())?;
+                        self.charge.add(context.budget(), kept)?;
+                    }
+                }
             }
             row.push(state.finish()?);
         }
-        self.waiting.extend([row]);
-        Ok(())
+        Ok(row)
     }
 }
 
 impl Operator for Aggregation<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        if let Some(input) = self.input.take() {
-            self.aggregate(input, context)?;
+        loop {
+            if let Some(input) = self.input.take() {
+                self.aggregate(input, context)?;
+            }
+            context.check_cancel()?;
+            let mut batch = Batch::default();
+            while !batch.is_full()
+                && let Some((key, group)) = self.groups.next()
+            {
+                self.charge.release(self.group_bytes(&group.keys, key.len()));
+                batch.push(self.finished(group, context)?);
+            }
+            if let Some(rows) = batch.rows() {
+                return Ok(Some(rows));
+            }
+            self.charge.clear();
+            match self.others.next(context)? {
+                Some(others) => self.input = Some(others),
+                None => return Ok(None),
+            }
         }
-        Ok(self.waiting.batch())
     }
 }

@@ -117,7 +117,10 @@ fn add_column(
             "column \"{}\" of relation \"{}\" contains null values",
             column.name, table.name
         );
-        return Err(SqlError::new("23502", message).with_hint("give it a DEFAULT").into());
+        return Err(SqlError::new("23502", message)
+            .of_column(&table.name, &column.name)
+            .with_hint("give it a DEFAULT")
+            .into());
     }
     let mut built = built_column(changes, &table.name, column, context)?;
     built.missing = value;

@@ -79,18 +79,16 @@ pub(super) fn add_entries(
         None => Ok(()),
         Some(number) => {
             let error = duplicate_key(table, &index.name, &index.columns, &rows[number].1);
-            Err(not_built(&index.name, error).into())
+            Err(not_built(table, &index.name, error).into())
         }
     }
 }
 
 /// The error for rows that are no set of keys.
-fn not_built(name: &str, error: SqlError) -> SqlError {
+fn not_built(table: &Table, name: &str, error: SqlError) -> SqlError {
     let detail = error.detail.map(|detail| detail.replace("already exists", "is duplicated"));
-    SqlError {
-        detail,
-        ..SqlError::new("23505", format!("could not create unique index \"{name}\""))
-    }
+    let message = format!("could not create unique index \"{name}\"");
+    SqlError { detail, ..SqlError::new("23505", message).of_constraint(&table.name, name) }
 }
 
 pub(super) fn is_empty(table: &Table, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
@@ -114,7 +112,7 @@ fn no_nulls(table: &Table, columns: &[usize], row: &Row) -> Result<(), SqlError>
             let (column, table) = (&table.columns[*column].name, &table.name);
             let message =
                 format!("column \"{column}\" of relation \"{table}\" contains null values");
-            Err(SqlError::new("23502", message))
+            Err(SqlError::new("23502", message).of_column(table, column))
         }
     }
 }
@@ -134,7 +132,7 @@ pub(super) fn check_rows(
                 let message = format!(
                     "check constraint \"{name}\" of relation \"{relation}\" is violated by some row"
                 );
-                return Err(SqlError::new("23514", message).into());
+                return Err(SqlError::new("23514", message).of_constraint(relation, name).into());
             }
         }
         Ok(())
@@ -170,7 +168,7 @@ pub(super) fn add_rows(
         Some(number) => {
             let name = table.primary_key.as_ref().map_or("", |key| &key.name);
             let row = &rows[number / keys_per_row].1;
-            Err(not_built(name, duplicate_key(table, name, columns, row)).into())
+            Err(not_built(table, name, duplicate_key(table, name, columns, row)).into())
         }
     }
 }

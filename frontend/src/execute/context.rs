@@ -1,38 +1,56 @@
 //! What a running statement has at hand: its transaction, parameters, limits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use gannet_engine::{
     Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page,
 };
 
+use crate::aside::Pending;
 use crate::catalog::{Catalog, SeenVersions};
 use crate::database::Database;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
 use crate::execute::operator::open;
-use crate::execute::{Row, Transaction};
-use crate::expression::evaluate::{Environment, evaluate};
+use crate::execute::{Row, Touched, Transaction};
+use crate::expression::evaluate::{AsideJob, Environment, evaluate, hold};
 use crate::expression::function::Facts;
+use crate::expression::pattern::{self, Compiled, Syntax};
+use crate::expression::set::{SetKey, ValueSet};
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, compare};
+use crate::memory::{Budget, Charge};
 use crate::plan::{Node, Subquery};
+use crate::spill::Spill;
 use crate::value::Value;
 
-/// Bytes that the rows of a statement may take in memory.
-const STATEMENT_BYTES_MAX: usize = 1 << 30;
 /// Bytes that a transaction may write.
 const WRITTEN_BYTES_MAX: usize = 64 << 20;
+/// Bytes by which what a transaction has read and written may grow before they are charged.
+const CHARGE_STEP_BYTES: usize = 4 << 10;
+/// Bytes of memory that a key takes beside its own, in a set or map of keys.
+pub(super) const KEY_OVERHEAD_BYTES: usize = 48;
 /// Results of subqueries that are kept for the next row.
 const MEMO_MAX: usize = 64;
+/// Computed patterns that are kept for the next row.
+const PATTERNS_MAX: usize = 16;
+/// Rows between two looks at the clock.
+const ROWS_BETWEEN_CHECKS: u32 = 8;
+/// First wait for another thread's result; it doubles with each further one.
+const ASIDE_WAIT_MIN: Duration = Duration::from_micros(10);
+/// Longest wait for another thread's result.
+const ASIDE_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// What a statement has from its session, and gives back.
 pub(crate) struct Resources {
     pub(crate) database: Arc<Database>,
     pub(crate) facts: Facts,
     pub(crate) seen_versions: SeenVersions,
+    /// By the transaction.
+    pub(crate) touched: Touched,
     /// Of the statement: `$1` is the first.
     pub(crate) parameters: Vec<Value>,
     pub(crate) cancel: Arc<AtomicBool>,
@@ -48,10 +66,17 @@ pub(crate) struct Context<'c, 's> {
     /// Whether the statement commits by itself, and is run again if that fails.
     pub(crate) commits: bool,
     pub(crate) round_trips: u64,
-    memory_bytes: usize,
     outer: Row,
     memo: BTreeMap<usize, Memo>,
+    /// Patterns that were computed, the last ones.
+    patterns: VecDeque<(PatternKey, Arc<Compiled>)>,
+    sets: BTreeMap<SetKey, Arc<ValueSet>>,
+    /// Times that [`Self::pace`] was called.
+    paced: u32,
 }
+
+/// A pattern, and how it is meant.
+type PatternKey = (String, Syntax, bool);
 
 /// The result of a subquery for some arguments.
 struct Memo {
@@ -60,10 +85,17 @@ struct Memo {
 }
 
 /// The rows of a subquery.
+#[derive(Default)]
 struct Rows {
+    /// None for a comparison with the keys.
     rows: Vec<Row>,
-    /// The first columns as keys, NULLs apart; made when they are first compared.
-    keys: std::sync::OnceLock<BTreeSet<Vec<u8>>>,
+    /// The first columns as keys, NULLs apart, for a comparison with them.
+    keys: BTreeSet<Vec<u8>>,
+    /// The least and the greatest first column, for any other comparison; found when it is first asked for.
+    extremes: OnceLock<Option<[Value; 2]>>,
+    count: usize,
+    has_null: bool,
+    charge: Charge,
 }
 
 impl<'c, 's> Context<'c, 's> {
@@ -79,9 +111,11 @@ impl<'c, 's> Context<'c, 's> {
             attempt: 1,
             commits: false,
             round_trips: 0,
-            memory_bytes: 0,
             outer: Vec::new(),
             memo: BTreeMap::new(),
+            patterns: VecDeque::new(),
+            sets: BTreeMap::new(),
+            paced: 0,
         }
     }
 
@@ -98,11 +132,15 @@ impl<'c, 's> Context<'c, 's> {
         self.rely_on_version()?;
         self.round_trips += 1;
         let table = self.resources.database.table;
-        let unshared = keys.first().is_some_and(|key| self.transaction.is_unshared(key));
+        let first = keys.first();
+        first.into_iter().for_each(|key| self.resources.touched.add(key));
+        let unshared = first.is_some_and(|key| self.transaction.is_unshared(key));
         let Self { coordinator, transaction, .. } = self;
         let mut read = |deferred: &mut Deferred| deferred.get_many(coordinator, table, keys);
         let deferred = &mut transaction.deferred;
-        Ok(if unshared { deferred.unshared(read)? } else { read(deferred)? })
+        let read = if unshared { deferred.unshared(read)? } else { read(deferred)? };
+        self.charge_transaction()?;
+        Ok(read)
     }
 
     /// Reads the catalog's version unless the transaction depends on it.
@@ -166,12 +204,26 @@ impl<'c, 's> Context<'c, 's> {
         let (Bound::Included(from) | Bound::Excluded(from)) = &range.from else {
             return Err(SqlError::new("XX000", "a range of rows starts nowhere").into());
         };
+        self.resources.touched.add(from);
         let unshared = self.transaction.is_unshared(from);
         let Self { coordinator, transaction, .. } = self;
         let mut read =
             |deferred: &mut Deferred| deferred.scan(coordinator, table, range, direction, limit);
         let deferred = &mut transaction.deferred;
-        Ok(if unshared { deferred.unshared(read)? } else { read(deferred)? })
+        let read = if unshared { deferred.unshared(read)? } else { read(deferred)? };
+        self.charge_transaction()?;
+        Ok(read)
+    }
+
+    /// Charges what the transaction depends on and is to write.
+    fn charge_transaction(&mut self) -> Result<(), Failure> {
+        let bytes = self.transaction.deferred.memory_bytes();
+        let budget = self.budget();
+        let charge = &mut self.transaction.charge;
+        if bytes.abs_diff(charge.bytes()) >= CHARGE_STEP_BYTES {
+            charge.set(budget, bytes)?;
+        }
+        Ok(())
     }
 
     /// Sets a key that was read.
@@ -181,10 +233,16 @@ impl<'c, 's> Context<'c, 's> {
         self.check_written()
     }
 
+    /// What the transaction has made of a key: its value, or that it is gone; None if it has not written the key.
+    pub(crate) fn written(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.transaction.deferred.written(self.resources.database.table, key)
+    }
+
     /// Adds a key that was not read; whether the transaction has not written it before. Commit finds out whether others
     /// have, and the statement is run again.
     pub(crate) fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<bool, Failure> {
         Self::check_sizes(&key, &value)?;
+        self.resources.touched.add(&key);
         let is_new = self.transaction.deferred.insert(self.resources.database.table, key, value);
         self.check_written()?;
         Ok(is_new)
@@ -209,9 +267,9 @@ impl<'c, 's> Context<'c, 's> {
         self.check_written()
     }
 
-    fn check_written(&self) -> Result<(), Failure> {
+    fn check_written(&mut self) -> Result<(), Failure> {
         if self.transaction.deferred.written_bytes() <= WRITTEN_BYTES_MAX {
-            return Ok(());
+            return self.charge_transaction();
         }
         let mebibytes = WRITTEN_BYTES_MAX >> 20;
         let message = format!("the transaction writes more than {mebibytes} MiB");
@@ -225,26 +283,66 @@ impl<'c, 's> Context<'c, 's> {
     pub(crate) fn check_cancel(&mut self) -> Result<(), Failure> {
         self.coordinator.give_way();
         // Relaxed: the flag carries nothing but itself.
-        if self.resources.cancel.load(Ordering::Relaxed) {
+        if self.resources.cancel.load(Ordering::Relaxed) || self.coordinator.is_given_up() {
             return Err(SqlError::new("57014", "canceling statement due to user request").into());
         }
         Ok(())
     }
 
-    /// Counts rows that are kept in memory.
-    pub(crate) fn charge(&mut self, rows: &[Row]) -> Result<(), Failure> {
-        self.memory_bytes += rows.iter().map(row_bytes).sum::<usize>();
-        Self::check_memory(self.memory_bytes)
+    /// As [`Self::check_cancel`], for every row: it looks at the clock now and then.
+    #[inline]
+    pub(crate) fn pace(&mut self) -> Result<(), Failure> {
+        self.paced = self.paced.wrapping_add(1);
+        if self.paced.is_multiple_of(ROWS_BETWEEN_CHECKS) { self.check_cancel() } else { Ok(()) }
     }
 
-    /// Checks what a statement keeps, or an operator has made and not handed on yet.
-    pub(crate) fn check_memory(bytes: usize) -> Result<(), Failure> {
-        if bytes <= STATEMENT_BYTES_MAX {
-            return Ok(());
+    /// What another thread computes; the statement can be cancelled meanwhile, and others have this thread.
+    fn computed_aside<T: Send + 'static>(
+        &mut self,
+        job: impl FnOnce(&AtomicBool) -> Result<T, SqlError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let pending = self.resources.database.aside.submit(job);
+        self.awaited(&pending)
+    }
+
+    /// Whether there is a place for rows that are too many for memory.
+    pub(super) fn may_spill(&self) -> bool {
+        self.resources.database.spill.is_some()
+    }
+
+    /// What another thread does with temporary files, as [`Self::computed_aside`].
+    pub(super) fn on_disk<T: Send + 'static>(
+        &mut self,
+        job: impl FnOnce(&Spill) -> Result<T, SqlError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let Some(spill) = &self.resources.database.spill else {
+            return Err(self.budget().exceeded().into());
+        };
+        let own = Arc::clone(spill);
+        let pending = spill.submit(move || job(&own));
+        self.awaited(&pending)
+    }
+
+    fn awaited<T>(&mut self, pending: &Pending<T>) -> Result<T, Failure> {
+        let mut wait = ASIDE_WAIT_MIN;
+        loop {
+            if let Some(result) = pending.poll() {
+                return Ok(result?);
+            }
+            self.check_cancel()?;
+            self.coordinator.pause(wait);
+            wait = (2 * wait).min(ASIDE_WAIT_MAX);
         }
-        let mebibytes = STATEMENT_BYTES_MAX >> 20;
-        let message = format!("the statement keeps more than {mebibytes} MiB of rows in memory");
-        Err(SqlError::new("53200", message).with_hint("add a condition or a LIMIT").into())
+    }
+
+    /// What the session's statements are charged to.
+    pub(crate) fn budget(&self) -> &'c Arc<Budget> {
+        &self.resources.facts.budget
+    }
+
+    /// Charges rows that are about to be kept.
+    pub(crate) fn keep(&self, charge: &mut Charge, rows: &[Row]) -> Result<(), Failure> {
+        Ok(charge.add(self.budget(), rows.iter().map(row_bytes).sum())?)
     }
 
     /// The value of an expression on a row.
@@ -262,7 +360,14 @@ impl<'c, 's> Context<'c, 's> {
         expressions: &[Expression],
         row: &[Value],
     ) -> Result<Row, Failure> {
-        expressions.iter().map(|expression| evaluate(expression, row, self)).collect()
+        let mut held = Charge::default();
+        let mut values = Vec::with_capacity(expressions.len());
+        for expression in expressions {
+            let value = evaluate(expression, row, self)?;
+            hold(&mut held, &value, self)?;
+            values.push(value);
+        }
+        Ok(values)
     }
 
     /// Whether a condition, if there is one, holds on a row.
@@ -277,12 +382,12 @@ impl<'c, 's> Context<'c, 's> {
         }
     }
 
-    /// All rows of a node.
-    pub(crate) fn rows(&mut self, node: &Node) -> Result<Vec<Row>, Failure> {
+    /// All rows of a node, which are charged.
+    pub(crate) fn rows(&mut self, node: &Node, charge: &mut Charge) -> Result<Vec<Row>, Failure> {
         let mut operator = open(node);
         let mut rows = Vec::new();
         while let Some(mut batch) = operator.next(self)? {
-            self.charge(&batch)?;
+            self.keep(charge, &batch)?;
             if rows.is_empty() {
                 rows = batch;
             } else {
@@ -301,8 +406,8 @@ impl<'c, 's> Context<'c, 's> {
         {
             return Ok(Arc::clone(&memo.rows));
         }
-        let rows = self.run_subquery(&query.subquery, &query.kind, arguments.clone())?;
-        let rows = Arc::new(Rows { rows, keys: std::sync::OnceLock::new() });
+        let found = self.run_subquery(&query.subquery, &query.kind, arguments.clone())?;
+        let rows = Arc::new(found);
         if self.memo.len() >= MEMO_MAX {
             self.memo.clear();
         }
@@ -315,27 +420,43 @@ impl<'c, 's> Context<'c, 's> {
         subquery: &Subquery,
         kind: &SubqueryKind,
         arguments: Row,
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Rows, Failure> {
+        let outer = std::mem::replace(&mut self.outer, arguments);
+        let found = self.gather(subquery, kind);
+        self.outer = outer;
+        found
+    }
+
+    /// As many rows of a subquery as are needed.
+    fn gather(&mut self, subquery: &Subquery, kind: &SubqueryKind) -> Result<Rows, Failure> {
         let enough = match kind {
             SubqueryKind::Exists => 1,
             // The second row is the error.
             SubqueryKind::Scalar => 2,
             SubqueryKind::Any(..) => usize::MAX,
         };
-        let outer = std::mem::replace(&mut self.outer, arguments);
-        let mut run = || -> Result<Vec<Row>, Failure> {
-            let mut operator = open(&subquery.node);
-            let mut rows = Vec::new();
-            while rows.len() < enough {
-                let Some(mut batch) = operator.next(self)? else { break };
-                self.charge(&batch)?;
-                rows.append(&mut batch);
+        let mut operator = open(&subquery.node);
+        let mut found = Rows::default();
+        while found.count < enough {
+            let Some(mut batch) = operator.next(self)? else { break };
+            found.count += batch.len();
+            if let SubqueryKind::Any(_, comparison) = kind {
+                found.has_null |= batch.iter().any(|row| row[0].is_null());
+                if *comparison == Comparison::Equal {
+                    for value in batch.iter().map(|row| &row[0]).filter(|value| !value.is_null()) {
+                        let key = key_of(value);
+                        if !found.keys.contains(&key) {
+                            found.charge.add(self.budget(), key.len() + KEY_OVERHEAD_BYTES)?;
+                            found.keys.insert(key);
+                        }
+                    }
+                    continue;
+                }
             }
-            Ok(rows)
-        };
-        let rows = run();
-        self.outer = outer;
-        rows
+            self.keep(&mut found.charge, &batch)?;
+            found.rows.append(&mut batch);
+        }
+        Ok(found)
     }
 
     fn any(
@@ -347,25 +468,49 @@ impl<'c, 's> Context<'c, 's> {
     ) -> Result<Value, Failure> {
         let value = self.value(value, row)?;
         let found = self.subquery_rows(query, row)?;
-        if found.rows.is_empty() {
+        if found.count == 0 {
             return Ok(Value::Boolean(false));
         }
         if value.is_null() {
             return Ok(Value::Null);
         }
-        let columns = || found.rows.iter().map(|row| &row[0]);
         let holds = if comparison == Comparison::Equal {
-            let keys = found
-                .keys
-                .get_or_init(|| columns().filter(|value| !value.is_null()).map(key_of).collect());
-            keys.contains(&key_of(&value))
+            found.keys.contains(&key_of(&value))
         } else {
-            columns().any(|other| !other.is_null() && comparison.holds(compare(&value, other)))
+            let extremes = match found.extremes.get() {
+                Some(extremes) => extremes,
+                None => {
+                    let extremes = self.extremes(&found.rows)?;
+                    found.extremes.get_or_init(|| extremes)
+                }
+            };
+            // What holds for any value holds for the least or the greatest.
+            let mut extremes = extremes.iter().flatten();
+            extremes.any(|other| comparison.holds(compare(&value, other)))
         };
         if holds {
             return Ok(Value::Boolean(true));
         }
-        Ok(if columns().any(Value::is_null) { Value::Null } else { Value::Boolean(false) })
+        Ok(if found.has_null { Value::Null } else { Value::Boolean(false) })
+    }
+
+    /// The least and the greatest value but NULL of the first column of rows.
+    fn extremes(&mut self, rows: &[Row]) -> Result<Option<[Value; 2]>, Failure> {
+        let (mut least, mut greatest): (Option<&Value>, Option<&Value>) = (None, None);
+        for row in rows {
+            self.pace()?;
+            let value = &row[0];
+            if value.is_null() {
+                continue;
+            }
+            if least.is_none_or(|least| compare(value, least).is_lt()) {
+                least = Some(value);
+            }
+            if greatest.is_none_or(|greatest| compare(value, greatest).is_gt()) {
+                greatest = Some(value);
+            }
+        }
+        Ok(least.zip(greatest).map(|(least, greatest)| [least.clone(), greatest.clone()]))
     }
 }
 
@@ -407,9 +552,7 @@ impl Environment for Context<'_, '_> {
                     .into()),
                 }
             }
-            SubqueryKind::Exists => {
-                Ok(Value::Boolean(!self.subquery_rows(query, row)?.rows.is_empty()))
-            }
+            SubqueryKind::Exists => Ok(Value::Boolean(self.subquery_rows(query, row)?.count > 0)),
             SubqueryKind::Any(value, comparison) => self.any(value, *comparison, query, row),
         }
     }
@@ -421,5 +564,47 @@ impl Environment for Context<'_, '_> {
 
     fn facts(&self) -> &Facts {
         &self.resources.facts
+    }
+
+    fn budget(&self) -> Option<&Arc<Budget>> {
+        Some(&self.resources.facts.budget)
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        self.check_cancel()
+    }
+
+    fn compiled(
+        &mut self,
+        pattern: &str,
+        syntax: Syntax,
+        ignore_case: bool,
+    ) -> Result<Arc<Compiled>, Failure> {
+        let is_it = |((text, of, ignores), _): &&(PatternKey, Arc<Compiled>)| {
+            text == pattern && *of == syntax && *ignores == ignore_case
+        };
+        if let Some((_, compiled)) = self.patterns.iter().find(is_it) {
+            return Ok(Arc::clone(compiled));
+        }
+        let text = pattern.to_owned();
+        let compiled = self
+            .computed_aside(move |_| pattern::compile(&text, syntax, ignore_case).map(Arc::new))?;
+        if self.patterns.len() == PATTERNS_MAX {
+            self.patterns.pop_front();
+        }
+        self.patterns.push_back(((pattern.to_owned(), syntax, ignore_case), Arc::clone(&compiled)));
+        Ok(compiled)
+    }
+
+    fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>> {
+        self.sets.get(&key).cloned()
+    }
+
+    fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>) {
+        self.sets.insert(key, set);
+    }
+
+    fn aside(&mut self, job: AsideJob) -> Result<Value, Failure> {
+        self.computed_aside(job)
     }
 }

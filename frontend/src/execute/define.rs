@@ -79,7 +79,7 @@ fn apply(
     };
     let build = changes.build.take();
     let notices = changes.write(context)?;
-    Ok((Output { rows: None, tag: tag.to_owned(), notices }, build))
+    Ok((Output { rows: None, tag: tag.to_owned(), notices, ..Output::default() }, build))
 }
 
 fn create_table(
@@ -187,7 +187,8 @@ pub(super) fn add_constraint(
                 String::new()
             };
             let name = named(name, format!("{}{middle}_check", table.name))?;
-            table.checks.push(Check { name, sql: sql.clone() });
+            let id = new_object(context)?;
+            table.checks.push(Check { id, name, sql: sql.clone() });
         }
     }
     Ok(())

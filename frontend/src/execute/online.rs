@@ -9,7 +9,12 @@
 //! ```
 //! Every transaction depends on the version of the catalog, so that nobody writes without keeping a declared index.
 //!
-//! *Invariants*: a page depends on the table's descriptor, so that a build ends when another definition changes the
+//! Until a unique index is ready, an entry leads to *a* row with its value, and others may have the same value: a change that
+//! would add the entry of a second row fails with 23505, as beside PostgreSQL's CREATE INDEX CONCURRENTLY, a change of a row
+//! that has no entry leaves that of the other, and the fill that meets another row's entry ends the build.
+//!
+//! *Invariants*: a row that the fill has passed has its entry, and an entry leads to a row that is there and has its value;
+//! then a build that ends has neither lost an entry nor let a duplicate in. A page depends on the table's descriptor, so that a build ends when another definition changes the
 //! table. What fails, a cancelled statement included, takes back the declaration and empties what was built.
 //!
 //! *Source*: the states of Rae et al., "Online, Asynchronous Schema Change in F1", VLDB 2013, section 3; as no
@@ -101,22 +106,22 @@ fn fill(
     while let Some(range) = rest {
         let begin = |_| Transaction::part_of(Arc::clone(&catalog));
         rest = alone(coordinator, resources, begin, |context| {
-            fill_page(build, table, &range, context)
+            // Where others change rows, fewer at a time get through.
+            let rows_max = (BATCH_ROWS >> (context.attempt - 1).min(6)).max(1);
+            fill_page(build, table, (&range, rows_max), context)
         })?;
     }
     Ok(())
 }
 
-/// Builds what belongs to the first rows of a range; what is left of the range.
+/// Builds what belongs to the first rows of a range, at most so many; what is left of the range.
 fn fill_page(
     build: &Build,
     table: &Table,
-    range: &KeyRange,
+    (range, rows_max): (&KeyRange, usize),
     context: &mut Context<'_, '_>,
 ) -> Result<Option<KeyRange>, Failure> {
     depend_on(table, context)?;
-    // Where others change rows, fewer at a time get through.
-    let rows_max = (BATCH_ROWS >> (context.attempt - 1).min(6)).max(1);
     let (rows, rest) = page(table, range, rows_max, context)?;
     match build {
         Build::Index { index, .. } => {
@@ -181,3 +186,6 @@ fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure
     changes.put(table);
     changes.write(context).map(|_| ())
 }
+
+#[cfg(test)]
+mod tests;

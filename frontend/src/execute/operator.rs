@@ -1,19 +1,21 @@
 //! The operators of queries, each a source of batches of rows.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalog::system::Relation;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
 use crate::execute::aggregate::Aggregation;
-use crate::execute::context::row_bytes;
+use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
 use crate::execute::join::{JoinRows, LookupRows};
+use crate::execute::partitions::Partitions;
 use crate::execute::scan::ScanRows;
+use crate::execute::sort::Sort;
 use crate::execute::window::{Elements, RowNumbers};
 use crate::execute::{BATCH_ROWS, Context, Row};
-use crate::expression::{Expression, compare};
-use crate::plan::{Node, SetOperation, SortKey};
+use crate::expression::Expression;
+use crate::memory::Charge;
+use crate::plan::{Node, SetOperation};
 use crate::value::Value;
 
 /// Values in a batch, from which on it is handed on before it is full.
@@ -23,6 +25,30 @@ const BATCH_BYTES_MAX: usize = 16 << 20;
 pub(super) trait Operator {
     /// The next rows, at least one; None at the end.
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure>;
+}
+
+/// Rows that an operator gives, as they come.
+#[derive(Default)]
+pub(super) struct Batch {
+    rows: Vec<Row>,
+    bytes: usize,
+}
+
+impl Batch {
+    pub(super) fn push(&mut self, row: Row) {
+        self.bytes += row_bytes(&row);
+        self.rows.push(row);
+    }
+
+    /// Whether it is to be handed on.
+    pub(super) fn is_full(&self) -> bool {
+        self.rows.len() >= BATCH_ROWS || self.bytes > BATCH_BYTES_MAX
+    }
+
+    /// The rows, if there are any.
+    pub(super) fn rows(self) -> Option<Vec<Row>> {
+        (!self.rows.is_empty()).then_some(self.rows)
+    }
 }
 
 /// Begins to execute a node.
@@ -48,9 +74,7 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
         Node::Aggregate { input, keys, aggregates } => {
             Box::new(Aggregation::new(open(input), keys, aggregates))
         }
-        Node::Sort { input, keys, limit } => {
-            Box::new(Sort { input: open(input), keys, limit: limit.as_ref(), done: false })
-        }
+        Node::Sort { input, keys, limit } => Box::new(Sort::new(open(input), keys, limit.as_ref())),
         Node::Limit { input, limit, offset } => Box::new(Limit {
             input: open(input),
             limit: limit.as_ref(),
@@ -61,9 +85,14 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
             Box::new(RowNumbers::new(open(input), *column, partition))
         }
         Node::Elements { input, vectors } => Box::new(Elements::new(open(input), vectors)),
-        Node::Distinct { input, columns } => {
-            Box::new(Distinct { input: open(input), columns: *columns, seen: BTreeSet::new() })
-        }
+        Node::Distinct { input, columns, keeps_order } => Box::new(Distinct {
+            input: open(input),
+            columns: *columns,
+            keeps_order: *keeps_order,
+            seen: BTreeSet::new(),
+            charge: Charge::default(),
+            others: Partitions::default(),
+        }),
         Node::SetOperation { operation, all, left, right } => Box::new(SetRows {
             operation: *operation,
             all: *all,
@@ -72,6 +101,7 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
             left_done: false,
             seen: BTreeMap::new(),
             ready: false,
+            charge: Charge::default(),
         }),
     }
 }
@@ -118,6 +148,7 @@ pub(super) fn kept(
 ) -> Result<Vec<Row>, Failure> {
     let mut kept = Vec::with_capacity(rows.len());
     for row in rows {
+        context.pace()?;
         if context.holds(condition, &row)? {
             kept.push(row);
         }
@@ -226,67 +257,8 @@ impl Operator for Project<'_> {
     }
 }
 
-struct Sort<'p> {
-    input: Box<dyn Operator + 'p>,
-    keys: &'p [SortKey],
-    limit: Option<&'p Expression>,
-    done: bool,
-}
-
-/// The order of two rows by some columns, which stand before them.
-pub(super) fn sort_order(keys: &[SortKey], a: &[Value], b: &[Value]) -> Ordering {
-    for ((key, a), b) in keys.iter().zip(a).zip(b) {
-        let order = match (a.is_null(), b.is_null()) {
-            (false, false) if key.descending => compare(b, a),
-            (false, false) => compare(a, b),
-            (a, b) if key.nulls_first => b.cmp(&a),
-            (a, b) => a.cmp(&b),
-        };
-        if order.is_ne() {
-            return order;
-        }
-    }
-    Ordering::Equal
-}
-
-impl Operator for Sort<'_> {
-    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        if std::mem::replace(&mut self.done, true) {
-            return Ok(None);
-        }
-        let limit = match self.limit {
-            Some(limit) => row_count(limit, context)?.unwrap_or(usize::MAX),
-            None => usize::MAX,
-        };
-        let keep = limit.saturating_mul(2).max(2 * BATCH_ROWS);
-        let mut rows: Vec<(Row, Row)> = Vec::new();
-        let by_key = |a: &(Row, Row), b: &(Row, Row)| sort_order(self.keys, &a.0, &b.0);
-        while let Some(batch) = self.input.next(context)? {
-            if limit == usize::MAX {
-                context.charge(&batch)?;
-            }
-            for row in batch {
-                let mut key = Vec::with_capacity(self.keys.len());
-                for sort_key in self.keys {
-                    key.push(context.value(&sort_key.expression, &row)?);
-                }
-                rows.push((key, row));
-            }
-            // Only the first ones are wanted: the others need not be kept.
-            if rows.len() > keep {
-                rows.sort_by(by_key);
-                rows.truncate(limit);
-            }
-        }
-        rows.sort_by(by_key);
-        rows.truncate(limit);
-        let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
-        Ok((!rows.is_empty()).then_some(rows))
-    }
-}
-
 /// A number of rows; None is no limit.
-fn row_count(
+pub(super) fn row_count(
     expression: &Expression,
     context: &mut Context<'_, '_>,
 ) -> Result<Option<usize>, Failure> {
@@ -354,19 +326,54 @@ pub(super) fn row_key(values: &[Value]) -> Vec<u8> {
 struct Distinct<'p> {
     input: Box<dyn Operator + 'p>,
     columns: usize,
+    keeps_order: bool,
     seen: BTreeSet<Vec<u8>>,
+    charge: Charge,
+    /// Rows whose keys memory does not take.
+    others: Partitions,
+}
+
+impl Distinct<'_> {
+    /// Whether a row is the first with its key, as far as that is known now.
+    fn is_given(&mut self, row: &Row, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
+        let key = row_key(&row[..self.columns]);
+        if self.seen.contains(&key) {
+            return Ok(false);
+        }
+        let bytes = key.len() + KEY_OVERHEAD_BYTES;
+        if self.keeps_order {
+            self.charge.add(context.budget(), bytes)?;
+        } else if !self.others.fits(&mut self.charge, bytes, context)? {
+            self.others.put(&key, row, context)?;
+            return Ok(false);
+        }
+        self.seen.insert(key);
+        Ok(true)
+    }
 }
 
 impl Operator for Distinct<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        while let Some(mut batch) = self.input.next(context)? {
-            batch.retain(|row| self.seen.insert(row_key(&row[..self.columns])));
-            context.charge(&batch)?;
-            if !batch.is_empty() {
-                return Ok(Some(batch));
+        loop {
+            while let Some(batch) = self.input.next(context)? {
+                context.check_cancel()?;
+                let mut given = Vec::with_capacity(batch.len());
+                for row in batch {
+                    if self.is_given(&row, context)? {
+                        given.push(row);
+                    }
+                }
+                if !given.is_empty() {
+                    return Ok(Some(given));
+                }
+            }
+            self.seen.clear();
+            self.charge.clear();
+            match self.others.next(context)? {
+                Some(others) => self.input = others,
+                None => return Ok(None),
             }
         }
-        Ok(None)
     }
 }
 
@@ -379,15 +386,20 @@ struct SetRows<'p> {
     /// UNION: the rows that were given. Otherwise: how often a row is on the right.
     seen: BTreeMap<Vec<u8>, usize>,
     ready: bool,
+    charge: Charge,
 }
 
 impl SetRows<'_> {
     fn count_right(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
         if !std::mem::replace(&mut self.ready, true) {
             while let Some(batch) = self.right.next(context)? {
-                context.charge(&batch)?;
+                context.check_cancel()?;
                 for row in batch {
-                    *self.seen.entry(row_key(&row)).or_default() += 1;
+                    let key = row_key(&row);
+                    if !self.seen.contains_key(&key) {
+                        self.charge.add(context.budget(), key.len() + KEY_OVERHEAD_BYTES)?;
+                    }
+                    *self.seen.entry(key).or_default() += 1;
                 }
             }
         }
@@ -437,19 +449,16 @@ impl Operator for SetRows<'_> {
                 self.left_done = true;
                 continue;
             };
+            context.check_cancel()?;
             batch.retain(|row| self.is_given(row));
-            if !self.all {
-                context.charge(&batch)?;
+            if !self.all && self.operation != SetOperation::Intersect {
+                // Each of them is remembered.
+                let key_bytes = |row: &Row| row_key(row).len() + KEY_OVERHEAD_BYTES;
+                self.charge.add(context.budget(), batch.iter().map(key_bytes).sum())?;
             }
             if !batch.is_empty() {
                 return Ok(Some(batch));
             }
         }
     }
-}
-
-/// Rows in batches.
-pub(super) fn batched(rows: &mut VecDeque<Row>) -> Option<Vec<Row>> {
-    let count = rows.len().min(BATCH_ROWS);
-    (count > 0).then(|| rows.drain(..count).collect())
 }

@@ -9,8 +9,8 @@ use crate::catalog::{Index, PREFIX_BYTES, PRIMARY_INDEX};
 use crate::encoding::key;
 use crate::encoding::row::decode;
 use crate::error::Failure;
-use crate::execute::operator::{Operator, batched};
-use crate::execute::{BATCH_ROWS, Context, Row};
+use crate::execute::operator::Operator;
+use crate::execute::{Context, Row};
 use crate::expression::Expression;
 use crate::plan::{Access, IndexChoice, IndexRange, Scan};
 use crate::value::Value;
@@ -19,6 +19,9 @@ use crate::value::Value;
 const FIRST_PAGE_ROWS: usize = 128;
 /// Rows of a further page: of long pages fewer rows are read that another partition's share leaves out.
 const NEXT_PAGE_ROWS: usize = 4_000;
+
+/// Rows that are read by their keys in one round trip.
+const POINT_ROWS: usize = 1_000;
 
 /// A primary key after the prefix.
 pub(super) type PrimaryBytes = Vec<u8>;
@@ -31,6 +34,8 @@ pub(super) struct ScanRows<'p> {
 
 enum State {
     New,
+    /// Keys that are not read yet.
+    Points(std::vec::IntoIter<Vec<u8>>),
     /// A range that is not exhausted.
     Range(KeyRange),
     Done,
@@ -62,12 +67,30 @@ impl<'p> ScanRows<'p> {
     }
 }
 
+impl ScanRows<'_> {
+    /// The rows with the next keys.
+    fn points(
+        &mut self,
+        mut keys: std::vec::IntoIter<Vec<u8>>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Vec<Row>, Failure> {
+        let Access::Points { index, .. } = &self.scan.access else { return Ok(Vec::new()) };
+        context.check_cancel()?;
+        let some: Vec<Vec<u8>> = keys.by_ref().take(POINT_ROWS).collect();
+        if keys.len() > 0 {
+            self.state = State::Points(keys);
+        }
+        Ok(rows_at(self.scan, *index, some, context)?.into_iter().flatten().collect())
+    }
+}
+
 impl Operator for ScanRows<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         loop {
             let rows = match std::mem::replace(&mut self.state, State::Done) {
                 State::Done => return Ok(None),
                 State::Range(rest) => self.page(&rest, NEXT_PAGE_ROWS, context)?,
+                State::Points(keys) => self.points(keys, context)?,
                 State::New => match &self.scan.access {
                     Access::Points { index, columns } => {
                         let prefix = index.prefix(&self.scan.table);
@@ -76,7 +99,7 @@ impl Operator for ScanRows<'_> {
                         if keys.len() > 1 {
                             keys.retain(|key| seen.insert(key.clone()));
                         }
-                        rows_at(self.scan, *index, keys, context)?.into_iter().flatten().collect()
+                        self.points(keys.into_iter(), context)?
                     }
                     Access::Range(range) => match key_range(self.scan, range, &[], context)? {
                         Some(range) => self.page(&range, FIRST_PAGE_ROWS, context)?,
@@ -117,6 +140,7 @@ pub(super) fn points(
     let mut numbers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut wanted = Vec::with_capacity(left.len());
     for row in left {
+        context.pace()?;
         let mut own = Vec::new();
         for key in point_keys(columns, prefix.clone(), row, context)? {
             let count = numbers.len();
@@ -183,6 +207,7 @@ fn point_keys(
         let mut longer = Vec::with_capacity(keys.len() * values.len());
         for start in &keys {
             for value in values.iter().filter(|value| !value.is_null()) {
+                context.pace()?;
                 let mut key = start.clone();
                 key::push(&mut key, value);
                 longer.push(key);
@@ -305,46 +330,11 @@ fn decoded_row(
     bytes: &[u8],
     context: &mut Context<'_, '_>,
 ) -> Result<Option<Row>, Failure> {
+    context.pace()?;
     let mut row = decode(bytes, &scan.wanted, &scan.missing)?;
     let passes = context.holds(scan.filter.as_ref(), &row)?;
     if scan.with_key {
         row.push(Value::Bytea(primary));
     }
     Ok(passes.then_some(row))
-}
-
-/// All rows that an access by a range finds for one row on the left.
-pub(super) fn range_rows(
-    scan: &Scan,
-    range: &IndexRange,
-    left: &[Value],
-    context: &mut Context<'_, '_>,
-) -> Result<Vec<Row>, Failure> {
-    let mut rest = key_range(scan, range, left, context)?;
-    let mut rows = Vec::new();
-    while let Some(keys) = rest {
-        let page = context.scan(&keys, Direction::Ascending, BATCH_ROWS)?;
-        rows.extend(rows_of_entries(scan, range.index, &page.rows, context)?);
-        rest = page.rest;
-    }
-    Ok(rows)
-}
-
-/// Rows that wait to be given.
-#[derive(Default)]
-pub(super) struct Waiting(VecDeque<Row>);
-
-impl Waiting {
-    pub(super) fn extend(&mut self, rows: impl IntoIterator<Item = Row>) {
-        self.0.extend(rows);
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The next batch of them.
-    pub(super) fn batch(&mut self) -> Option<Vec<Row>> {
-        batched(&mut self.0)
-    }
 }

@@ -13,6 +13,7 @@ use crate::catalog::{Catalog, Table, index_prefix, storage_of, storage_prefix};
 use crate::database::Database;
 use crate::error::{Failure, SqlError};
 use crate::execute::{Context, Resources};
+use crate::memory::Charge;
 
 /// Runs of a transaction before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
@@ -44,6 +45,8 @@ pub(crate) struct Transaction {
     /// What is emptied once it has committed.
     pub(crate) dropped: BTreeSet<Stored>,
     pub(crate) savepoints: Vec<NamedSavepoint>,
+    /// Of what it has read and written.
+    pub(crate) charge: Charge,
 }
 
 /// What ROLLBACK TO goes back to.
@@ -66,6 +69,7 @@ impl Transaction {
             filled: Filled::default(),
             dropped: BTreeSet::new(),
             savepoints: Vec::new(),
+            charge: Charge::default(),
         }
     }
 
@@ -202,17 +206,32 @@ pub(crate) fn alone<T>(
     begin: impl Fn(u32) -> Transaction,
     work: impl Fn(&mut Context<'_, '_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    alone_unless(coordinator, resources, begin, work, |failure| failure)
+}
+
+/// The same; `ended` tells what the failure of a run is to the statement: one that is no conflict is final.
+///
+/// # Errors
+/// As [`alone`].
+pub(crate) fn alone_unless<T>(
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+    begin: impl Fn(u32) -> Transaction,
+    work: impl Fn(&mut Context<'_, '_>) -> Result<T, Failure>,
+    ended: impl Fn(Failure) -> Failure,
+) -> Result<T, Failure> {
     retried(coordinator, |coordinator, attempt| {
         let mut transaction = begin(attempt);
         let mut context = Context::new(coordinator, &mut transaction, resources);
         (context.attempt, context.commits) = (attempt, true);
-        match work(&mut context) {
-            Ok(output) => {
-                transaction.commit(coordinator, resources)?;
-                Ok(output)
-            }
+        let result = match work(&mut context) {
+            Ok(output) => match transaction.commit(coordinator, resources) {
+                Ok(()) => Ok(output),
+                Err(abort) => Err(abort.into()),
+            },
             Err(failure) => Err(given_up(coordinator, &mut transaction, failure)),
-        }
+        };
+        result.map_err(&ended)
     })
 }
 

@@ -2,9 +2,10 @@
 
 use crate::array::{self, Element};
 use crate::error::{Failure, SqlError};
-use crate::execute::operator::{Operator, row_key};
-use crate::execute::{BATCH_ROWS, Context, Row};
+use crate::execute::operator::{Batch, Operator, row_key};
+use crate::execute::{Context, Row};
 use crate::expression::Expression;
+use crate::memory::Charge;
 use crate::value::Value;
 
 /// Numbers rows that come in order, from 1 wherever some columns change.
@@ -51,11 +52,44 @@ pub(super) struct Elements<'p> {
     vectors: &'p [(Expression, Element)],
     /// Rows of the input that were not expanded yet.
     waiting: std::vec::IntoIter<Row>,
+    /// The one that is expanded.
+    current: Option<Expanded>,
+}
+
+/// A row and its arrays.
+struct Expanded {
+    row: Row,
+    /// The elements of each, and the subscript of the first.
+    arrays: Vec<(Vec<Value>, i64)>,
+    /// The next place, counted from 0.
+    place: usize,
+    _charge: Charge,
+}
+
+impl Expanded {
+    fn next(&mut self) -> Option<Row> {
+        let count = self.arrays.iter().map(|(values, _)| values.len()).max().unwrap_or(0);
+        if self.place >= count {
+            return None;
+        }
+        let place = i64::try_from(self.place).unwrap_or(i64::MAX);
+        let mut row = self.row.clone();
+        for (values, first) in &self.arrays {
+            row.extend(match values.get(self.place) {
+                Some(value) => {
+                    [value.clone(), Value::Integer(place + 1), Value::Integer(place + first)]
+                }
+                None => [Value::Null, Value::Null, Value::Null],
+            });
+        }
+        self.place += 1;
+        Some(row)
+    }
 }
 
 impl<'p> Elements<'p> {
     pub(super) fn new(input: Box<dyn Operator + 'p>, vectors: &'p [(Expression, Element)]) -> Self {
-        Self { input, vectors, waiting: Vec::new().into_iter() }
+        Self { input, vectors, waiting: Vec::new().into_iter(), current: None }
     }
 }
 
@@ -70,47 +104,38 @@ fn elements(array: &Value, element: Element) -> Result<(Vec<Value>, i64), SqlErr
 }
 
 impl Elements<'_> {
-    fn expand(
-        &self,
-        row: &Row,
-        expanded: &mut Vec<Row>,
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), Failure> {
+    fn expand(&self, row: Row, context: &mut Context<'_, '_>) -> Result<Expanded, Failure> {
         let mut arrays = Vec::with_capacity(self.vectors.len());
+        let mut charge = Charge::default();
         for (vector, element) in self.vectors {
-            arrays.push(elements(&context.value(vector, row)?, *element)?);
+            let (values, first) = elements(&context.value(vector, &row)?, *element)?;
+            charge.add(context.budget(), values.iter().map(Value::memory_bytes).sum())?;
+            arrays.push((values, first));
         }
-        let count = arrays.iter().map(|(values, _)| values.len()).max().unwrap_or(0);
-        for (number, place) in (0..count).zip(0_i64..) {
-            let mut row = row.clone();
-            for (values, first) in &arrays {
-                row.extend(match values.get(number) {
-                    Some(value) => {
-                        [value.clone(), Value::Integer(place + 1), Value::Integer(place + first)]
-                    }
-                    None => [Value::Null, Value::Null, Value::Null],
-                });
-            }
-            expanded.push(row);
-        }
-        Ok(())
+        Ok(Expanded { row, arrays, place: 0, _charge: charge })
     }
 }
 
 impl Operator for Elements<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        let mut expanded = Vec::new();
-        while expanded.len() < BATCH_ROWS {
-            if let Some(row) = self.waiting.next() {
-                context.check_cancel()?;
-                self.expand(&row, &mut expanded, context)?;
+        let mut batch = Batch::default();
+        while !batch.is_full() {
+            if let Some(row) = self.current.as_mut().and_then(Expanded::next) {
+                batch.push(row);
                 continue;
             }
-            match self.input.next(context)? {
-                Some(batch) => self.waiting = batch.into_iter(),
-                None => break,
-            }
+            context.check_cancel()?;
+            self.current = match self.waiting.next() {
+                Some(row) => Some(self.expand(row, context)?),
+                None => match self.input.next(context)? {
+                    Some(batch) => {
+                        self.waiting = batch.into_iter();
+                        None
+                    }
+                    None => break,
+                },
+            };
         }
-        Ok((!expanded.is_empty()).then_some(expanded))
+        Ok(batch.rows())
     }
 }

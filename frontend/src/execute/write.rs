@@ -3,6 +3,10 @@
 //! All keys that a batch of rows touches are read in one round trip before they are written, as the engine wants
 //! it; what they have tells of duplicates. Given rows that a statement inserts by itself are not read: its commit
 //! fails if one of their keys is there, and the next attempt reads them and says which.
+//!
+//! *Invariants*: every row of a statement sees what earlier rows of the statement wrote and freed. A change removes or
+//! replaces only entries that lead to its own row: while a unique index is being filled, another row may have its value,
+//! and the entry may be that row's.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +15,10 @@ use gannet_engine::Abort;
 use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
+use crate::execute::context::row_bytes;
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
+use crate::memory::Charge;
 use crate::plan::{Delete, IndexChoice, Insert, OnConflict, RowRules, Update};
 use crate::value::Value;
 
@@ -43,16 +49,19 @@ fn index_at(table: &Table, number: usize) -> Option<&Index> {
 /// Runs INSERT: the number of rows, and those of RETURNING.
 pub(super) fn insert(
     insert: &Insert,
+    charge: &mut Charge,
     context: &mut Context<'_, '_>,
 ) -> Result<(u64, Option<Vec<Row>>), Failure> {
-    let source = context.rows(&insert.source)?;
-    insert_rows(insert, &source, context)
+    let mut kept = Charge::default();
+    let source = context.rows(&insert.source, &mut kept)?;
+    insert_rows(insert, &source, charge, context)
 }
 
-/// Inserts rows of the source that are in memory.
+/// Inserts rows of the source that are in memory. Those of RETURNING are charged.
 pub(crate) fn insert_rows(
     insert: &Insert,
     source: &[Row],
+    charge: &mut Charge,
     context: &mut Context<'_, '_>,
 ) -> Result<(u64, Option<Vec<Row>>), Failure> {
     let mut count = 0;
@@ -73,7 +82,9 @@ pub(crate) fn insert_rows(
         count += written.len() as u64;
         if let (Some(returned), Some(expressions)) = (&mut returned, &insert.returning) {
             for row in written {
-                returned.push(context.values(expressions, &row)?);
+                let row = context.values(expressions, &row)?;
+                context.keep(charge, std::slice::from_ref(&row))?;
+                returned.push(row);
             }
         }
     }
@@ -128,45 +139,37 @@ fn insert_batch(
     let table = &*insert.rules.table;
     let keys = entries.iter().flat_map(|entry| entry.keys.iter().map(|(key, _)| key.clone()));
     let there = context.get_many(&keys.collect::<Vec<_>>())?;
-    // What this batch has put since.
-    let mut put: BTreeSet<Vec<u8>> = BTreeSet::new();
     let mut written = Vec::with_capacity(entries.len());
     for (entry, there) in entries.into_iter().zip(there.chunks(1 + table.indexes.len())) {
-        let taken = entry
-            .keys
-            .iter()
-            .zip(there)
-            .position(|((key, _), there)| there.is_some() || put.contains(key));
-        match (taken, &insert.conflict) {
-            (None, _) => {
-                written.push(entry.row);
-                if insert.conflict.is_some() {
-                    touched.insert(entry.primary);
-                }
-                for (key, value) in entry.keys {
-                    put.insert(key.clone());
-                    context.put(key, value)?;
-                }
-            }
-            (Some(number), Some(conflict)) if is_target(conflict, number) => {
-                if let Some(row) =
-                    update_conflicting(insert, conflict, &entry, number, touched, context)?
-                {
-                    written.push(row);
-                }
-            }
-            (Some(number), _) => return Err(duplicate(table, number, &entry.row).into()),
+        // Earlier rows may have taken keys since, and freed others.
+        let is_taken = |number: &usize| match context.written(&entry.keys[*number].0) {
+            Some(now) => now.is_some(),
+            None => there[*number].is_some(),
+        };
+        let mut targets = match insert.conflict.as_ref().map(|conflict| conflict.target) {
+            None => 0..0,
+            Some(None) => 0..entry.keys.len(),
+            Some(Some(IndexChoice::Primary)) => 0..1,
+            Some(Some(IndexChoice::Secondary(index))) => index + 1..index + 2,
+        };
+        // The target decides, even where another key forbids the row, too.
+        let conflict = targets.find(is_taken);
+        if let (Some(number), Some(conflict)) = (conflict, &insert.conflict) {
+            written.extend(update_conflicting(insert, conflict, &entry, number, touched, context)?);
+            continue;
+        }
+        if let Some(number) = (0..entry.keys.len()).find(is_taken) {
+            return Err(duplicate(table, number, &entry.row).into());
+        }
+        written.push(entry.row);
+        if insert.conflict.is_some() {
+            touched.insert(entry.primary);
+        }
+        for (key, value) in entry.keys {
+            context.put(key, value)?;
         }
     }
     Ok(written)
-}
-
-fn is_target(conflict: &OnConflict, number: usize) -> bool {
-    match conflict.target {
-        None => true,
-        Some(IndexChoice::Primary) => number == 0,
-        Some(IndexChoice::Secondary(index)) => number == index + 1,
-    }
 }
 
 /// ON CONFLICT: the updated row, if it is updated.
@@ -202,8 +205,11 @@ fn update_conflicting(
     }
     let new = assigned(&old, &both, &update.assignments, context)?;
     check_row(&insert.rules, &new, context)?;
-    replace_rows(table, vec![(old, primary.clone(), new.clone())], context)?;
-    touched.insert(primary);
+    touched.insert(match table.primary_key {
+        Some(_) => table.primary_bytes(&new, None),
+        None => primary.clone(),
+    });
+    replace_rows(table, vec![(old, primary, new.clone())], Charge::default(), context)?;
     Ok(Some(new))
 }
 
@@ -227,14 +233,17 @@ fn assigned(
 /// Runs UPDATE: the number of rows, and those of RETURNING.
 pub(super) fn update(
     update: &Update,
+    charge: &mut Charge,
     context: &mut Context<'_, '_>,
 ) -> Result<(u64, Option<Vec<Row>>), Failure> {
     let table = &*update.rules.table;
     let mut changes = Vec::new();
-    for old in context.rows(&update.source)? {
+    let mut kept = Charge::default();
+    for old in context.rows(&update.source, &mut kept)? {
         let (old, primary) = without_key(old)?;
         let new = assigned(&old, &old, &update.assignments, context)?;
         check_row(&update.rules, &new, context)?;
+        context.keep(&mut kept, std::slice::from_ref(&new))?;
         changes.push((old, primary, new));
     }
     let count = changes.len() as u64;
@@ -242,11 +251,13 @@ pub(super) fn update(
         Some(expressions) => {
             let rows: Result<Vec<Row>, Failure> =
                 changes.iter().map(|(_, _, new)| context.values(expressions, new)).collect();
-            Some(rows?)
+            let rows = rows?;
+            context.keep(charge, &rows)?;
+            Some(rows)
         }
         None => None,
     };
-    replace_rows(table, changes, context)?;
+    replace_rows(table, changes, kept, context)?;
     Ok((count, returned))
 }
 
@@ -258,63 +269,83 @@ fn without_key(mut row: Row) -> Result<(Row, Vec<u8>), SqlError> {
     }
 }
 
-/// Puts new rows in the place of old ones. Keys that only change places are no duplicates.
+/// Puts new rows in the place of old ones, which are charged. Keys that only change places are no duplicates.
 fn replace_rows(
     table: &Table,
     changes: Vec<(Row, Vec<u8>, Row)>,
+    mut charge: Charge,
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
     let mut puts: Vec<Put> = Vec::new();
-    for chunk in changes.chunks(BATCH_ROWS) {
-        let mut keys = Vec::new();
-        let mut deletes = Vec::new();
-        for (old, primary, new) in chunk {
+    let mut kept = Charge::default();
+    let mut changes = changes.into_iter();
+    while changes.len() > 0 {
+        context.check_cancel()?;
+        let mut entries = Vec::new();
+        for (old, primary, new) in changes.by_ref().take(BATCH_ROWS) {
+            charge.release(row_bytes(&old) + row_bytes(&new));
             let new_primary = match table.primary_key {
-                Some(_) => table.primary_bytes(new, None),
+                Some(_) => table.primary_bytes(&new, None),
                 None => primary.clone(),
             };
-            let old = Entry::new(table, old.clone(), primary.clone());
-            let new = Entry::new(table, new.clone(), new_primary);
+            let old = Entry::new(table, old, primary);
+            let new = Entry::new(table, new, new_primary);
             for (number, (old, (key, value))) in old.keys.into_iter().zip(new.keys).enumerate() {
                 let same_key = old.0 == key;
                 if same_key && old.1 == value {
                     continue;
                 }
+                // The row's own key was read with the row.
+                let is_known = number == 0 && same_key;
+                let put = (key, value, number, (!is_known).then(|| new.row.clone()));
+                kept.add(context.budget(), put_bytes(&put))?;
+                if number > 0 {
+                    entries.push((old, put));
+                    continue;
+                }
                 if !same_key {
-                    // The row's own key was read with the row.
-                    if number > 0 {
-                        keys.push(old.0.clone());
-                    }
-                    deletes.push(old.0);
+                    context.delete(old.0)?;
                 }
-                let row = (!same_key).then(|| new.row.clone());
-                if same_key && number > 0 {
-                    keys.push(key.clone());
-                }
-                puts.push((key, value, number, row));
+                puts.push(put);
             }
         }
-        if !keys.is_empty() {
-            context.get_many(&keys)?;
-        }
-        for key in deletes {
-            context.delete(key)?;
+        let keys: Vec<Vec<u8>> = entries.iter().map(|((key, _), _)| key.clone()).collect();
+        let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
+        for (((old_key, old_value), mut put), there) in entries.into_iter().zip(there) {
+            if there.as_ref() == Some(&old_value) {
+                if old_key == put.0 {
+                    // What is replaced is this row's: no other row has it.
+                    put.3 = None;
+                } else {
+                    context.delete(old_key)?;
+                }
+            }
+            puts.push(put);
         }
     }
-    put_checked(table, puts, context)
+    put_checked(table, puts, kept, context)
 }
 
 /// A key, its value, its number in an entry, and the row if the key must not be there yet.
 type Put = (Vec<u8>, Vec<u8>, usize, Option<Row>);
 
-/// Puts entries; those with a row must not be there yet.
+/// About how many bytes it takes.
+fn put_bytes((key, value, _, row): &Put) -> usize {
+    key.len() + value.len() + size_of::<Put>() + row.as_ref().map_or(0, row_bytes)
+}
+
+/// Puts entries, which are charged; those with a row must not be there yet.
 fn put_checked(
     table: &Table,
     puts: Vec<Put>,
+    mut charge: Charge,
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
     let mut put = BTreeSet::new();
-    for chunk in puts.chunks(BATCH_ROWS) {
+    let mut puts = puts.into_iter();
+    while puts.len() > 0 {
+        let chunk: Vec<Put> = puts.by_ref().take(BATCH_ROWS).collect();
+        charge.release(chunk.iter().map(put_bytes).sum());
         let fresh: Vec<Vec<u8>> =
             chunk.iter().filter(|put| put.3.is_some()).map(|put| put.0.clone()).collect();
         let there = if fresh.is_empty() { Vec::new() } else { context.get_many(&fresh)? };
@@ -323,10 +354,10 @@ fn put_checked(
             if let Some(row) = row {
                 let taken = there.next().flatten().is_some();
                 if taken || !put.insert(key.clone()) {
-                    return Err(duplicate(table, *number, row).into());
+                    return Err(duplicate(table, number, &row).into());
                 }
             }
-            context.put(key.clone(), value.clone())?;
+            context.put(key, value)?;
         }
     }
     Ok(())
@@ -335,9 +366,11 @@ fn put_checked(
 /// Runs DELETE: the number of rows, and those of RETURNING.
 pub(super) fn delete(
     delete: &Delete,
+    charge: &mut Charge,
     context: &mut Context<'_, '_>,
 ) -> Result<(u64, Option<Vec<Row>>), Failure> {
-    let rows = context.rows(&delete.source)?;
+    let mut kept = Charge::default();
+    let rows = context.rows(&delete.source, &mut kept)?;
     let count = rows.len() as u64;
     let mut returned = delete.returning.as_ref().map(|_| Vec::new());
     let mut rows = rows.into_iter().peekable();
@@ -346,18 +379,23 @@ pub(super) fn delete(
         for row in rows.by_ref().take(BATCH_ROWS) {
             let (row, primary) = without_key(row)?;
             if let (Some(returned), Some(expressions)) = (&mut returned, &delete.returning) {
-                returned.push(context.values(expressions, &row)?);
+                let row = context.values(expressions, &row)?;
+                context.keep(charge, std::slice::from_ref(&row))?;
+                returned.push(row);
             }
             entries.push(Entry::new(&delete.table, row, primary));
         }
         // The rows themselves were read by the scan.
         let keys = entries.iter().flat_map(|entry| entry.keys[1..].iter().map(|k| k.0.clone()));
         let keys: Vec<Vec<u8>> = keys.collect();
-        if !keys.is_empty() {
-            context.get_many(&keys)?;
-        }
-        for (key, _) in entries.into_iter().flat_map(|entry| entry.keys) {
-            context.delete(key)?;
+        let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
+        let mut there = there.into_iter();
+        for entry in entries {
+            for (number, (key, value)) in entry.keys.into_iter().enumerate() {
+                if number == 0 || there.next().flatten() == Some(value) {
+                    context.delete(key)?;
+                }
+            }
         }
     }
     Ok((count, returned))
@@ -379,6 +417,7 @@ pub(super) fn check_row(
                  constraint"
             );
             return Err(SqlError::new("23502", message)
+                .of_column(relation, name)
                 .with_detail(failing_row(table, row))
                 .into());
         }
@@ -390,6 +429,7 @@ pub(super) fn check_row(
             let message =
                 format!("new row for relation \"{relation}\" violates check constraint \"{name}\"");
             return Err(SqlError::new("23514", message)
+                .of_constraint(relation, name)
                 .with_detail(failing_row(table, row))
                 .into());
         }
@@ -422,5 +462,6 @@ pub(super) fn duplicate_key(table: &Table, name: &str, columns: &[usize], row: &
     let message = format!("duplicate key value violates unique constraint \"{name}\"");
     let (columns, values) = (table.column_list(columns), values.join(", "));
     SqlError::new("23505", message)
+        .of_constraint(&table.name, name)
         .with_detail(format!("Key ({columns})=({values}) already exists."))
 }

@@ -94,6 +94,9 @@ impl Kind {
     }
 }
 
+/// Bytes of memory that a value takes beside its own in the set of those that were seen.
+const SEEN_OVERHEAD_BYTES: usize = 48;
+
 /// An aggregate in progress.
 pub(crate) struct State {
     kind: Kind,
@@ -119,33 +122,41 @@ impl State {
         }
     }
 
-    /// Takes a value, and for `string_agg` the separator before it.
+    /// Takes a value, and for `string_agg` the separator before it. Returns about how many bytes more it takes in memory.
     ///
     /// # Errors
     /// SQLSTATE 22003 when a sum overflows.
-    pub(crate) fn add(&mut self, value: Value, separator: Option<&Value>) -> Result<(), SqlError> {
+    pub(crate) fn add(
+        &mut self,
+        value: Value,
+        separator: Option<&Value>,
+    ) -> Result<usize, SqlError> {
         if value.is_null() && self.kind != Kind::Collect {
-            return Ok(());
+            return Ok(0);
         }
+        let mut kept = 0;
         if let Some(seen) = &mut self.seen {
             let mut bytes = Vec::new();
             key::push(&mut bytes, &value);
+            kept += bytes.len() + SEEN_OVERHEAD_BYTES;
             if !seen.insert(bytes) {
-                return Ok(());
+                return Ok(0);
             }
         }
         self.count += 1;
         match self.kind {
-            Kind::Count => return Ok(()),
+            Kind::Count => return Ok(kept),
             Kind::Collect => {
+                kept += value.memory_bytes();
                 self.collected.push(value);
-                return Ok(());
+                return Ok(kept);
             }
             _ => {}
         }
         let total = std::mem::replace(&mut self.total, Value::Null);
+        let before = total.memory_bytes();
         self.total = if total.is_null() { value } else { self.combine(total, value, separator)? };
-        Ok(())
+        Ok(kept + self.total.memory_bytes().saturating_sub(before))
     }
 
     fn combine(
@@ -158,8 +169,8 @@ impl State {
             Kind::Sum | Kind::Average => {
                 arithmetic::apply(Operator::Add, self.data_type, total, value)?
             }
-            Kind::Min if compare(&value, &total).is_lt() => value,
-            Kind::Max if compare(&value, &total).is_gt() => value,
+            Kind::Min if compare(&value, &total).is_le() => value,
+            Kind::Max if compare(&value, &total).is_ge() => value,
             Kind::Min | Kind::Max => total,
             Kind::And => Value::Boolean(total == Value::Boolean(true) && value == total),
             Kind::Or => {
@@ -224,7 +235,9 @@ mod tests {
             data_type,
         };
         let mut state = State::new(&aggregate);
-        values.iter().for_each(|v| state.add(Value::Integer(*v), None).unwrap());
+        for value in values {
+            state.add(Value::Integer(*value), None).unwrap();
+        }
         state.finish().unwrap()
     }
 

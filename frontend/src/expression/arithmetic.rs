@@ -4,7 +4,7 @@ use chrono::{Days, NaiveDate};
 use rust_decimal::{Decimal, RoundingStrategy};
 
 use crate::error::SqlError;
-use crate::text::{fit_float, integer_fits};
+use crate::text::{fit_date, fit_float, integer_fits, too_many_digits, unsigned_zero};
 use crate::value::{DataType, Value};
 
 /// Significant digits that a quotient has at least.
@@ -71,10 +71,11 @@ pub(crate) fn apply(
         (Value::Date(a), Value::Date(b)) => Ok(Value::Integer((a - b).num_days())),
         (Value::Date(date), Value::Integer(days)) => add_days(operator, date, days),
         (Value::Integer(days), Value::Date(date)) => add_days(operator, date, days),
-        _ => Err(SqlError::new(
-            "42883",
-            format!("operator {} has no such operands", operator.symbol()),
-        )),
+        (left, right) => {
+            let (left, right) = (left.kind(), right.kind());
+            let message = format!("operator does not exist: {left} {} {right}", operator.symbol());
+            Err(SqlError::new("42883", message))
+        }
     }
 }
 
@@ -161,7 +162,8 @@ pub(crate) fn power(base: f64, exponent: f64) -> Result<Value, SqlError> {
     Ok(Value::Float(result))
 }
 
-/// An operator on NUMERIC.
+/// An operator on NUMERIC. Sums, differences and products are exact, and quotients have at least as many digits as
+/// PostgreSQL's: what would lose digits is an error.
 ///
 /// # Errors
 /// SQLSTATE 22012 and 22003.
@@ -169,17 +171,39 @@ pub(crate) fn numerics(operator: Operator, a: Decimal, b: Decimal) -> Result<Dec
     if b.is_zero() && matches!(operator, Operator::Divide | Operator::Remainder) {
         return Err(division_by_zero());
     }
-    let result = match operator {
-        Operator::Add => a.checked_add(b),
-        Operator::Subtract => a.checked_sub(b),
-        Operator::Multiply => a.checked_mul(b),
-        Operator::Divide => {
-            a.checked_div(b).map(|quotient| with_scale(quotient, quotient_scale(a, b)))
-        }
-        Operator::Remainder => a.checked_rem(b),
-        _ => None,
+    let scale = a.scale().max(b.scale());
+    // Zeros at the end are no digits that could be lost.
+    let (x, y) = (a.normalize(), b.normalize());
+    let sum_scale = x.scale().max(y.scale());
+    let (result, exact_scale, scale) = match operator {
+        Operator::Add => (x.checked_add(y), sum_scale, scale),
+        Operator::Subtract => (x.checked_sub(y), sum_scale, scale),
+        Operator::Multiply => (x.checked_mul(y), x.scale() + y.scale(), a.scale() + b.scale()),
+        Operator::Remainder => (x.checked_rem(y), 0, scale),
+        Operator::Divide => return quotient(a, b),
+        _ => (None, 0, 0),
     };
-    result.ok_or_else(|| SqlError::new("22003", "numeric out of range"))
+    let result = result.ok_or_else(too_many_digits)?;
+    // A zero has no digits, unless it is a product that is too small.
+    let is_zero =
+        result.is_zero() && (operator != Operator::Multiply || x.is_zero() || y.is_zero());
+    if result.scale() < exact_scale && !is_zero {
+        return Err(too_many_digits());
+    }
+    let mut shown = result;
+    shown.rescale(scale.min(SCALE_MAX));
+    Ok(unsigned_zero(shown))
+}
+
+fn quotient(a: Decimal, b: Decimal) -> Result<Decimal, SqlError> {
+    let quotient = a.checked_div(b).ok_or_else(too_many_digits)?;
+    let wanted = quotient_scale(a, b);
+    let result = with_scale(quotient, wanted.min(SCALE_MAX));
+    // With fewer digits than it should have, it must be exact.
+    if result.scale() < wanted && quotient.checked_mul(b) != Some(a) {
+        return Err(too_many_digits());
+    }
+    Ok(unsigned_zero(result))
 }
 
 fn with_scale(number: Decimal, scale: u32) -> Decimal {
@@ -194,7 +218,7 @@ fn quotient_scale(a: Decimal, b: Decimal) -> u32 {
     let (weight_b, first_b) = leading_digit(b);
     let weight = weight_a - weight_b - i32::from(first_a <= first_b);
     let digits = u32::try_from(QUOTIENT_DIGITS_MIN - 4 * weight).unwrap_or(0);
-    digits.max(a.scale()).max(b.scale()).min(SCALE_MAX)
+    digits.max(a.scale()).max(b.scale())
 }
 
 /// The weight of the first digit to the base 10,000, and the digit.
@@ -217,7 +241,7 @@ fn add_days(operator: Operator, date: NaiveDate, days: i64) -> Result<Value, Sql
     let distance = Days::new(days.unsigned_abs());
     let result =
         if forward { date.checked_add_days(distance) } else { date.checked_sub_days(distance) };
-    result.map(Value::Date).ok_or_else(|| SqlError::new("22008", "date out of range"))
+    fit_date(result.ok_or_else(|| SqlError::new("22008", "date out of range"))?)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use crate::array::{self, Element};
 use crate::error::SqlError;
+use crate::expression::compare;
+use crate::expression::function::{Facts, joined};
 use crate::value::{DataType, Value};
 
 /// A function on arrays, by the type of their elements.
@@ -55,11 +57,12 @@ pub(crate) fn find(
 /// The result of a function.
 ///
 /// # Errors
-/// None that is expected: an array is well-formed.
+/// SQLSTATE 53200 for a text that is larger than a statement may keep; an array is well-formed.
 pub(crate) fn call(
     function: ArrayFunction,
     element: Element,
     arguments: &[Value],
+    facts: &Facts,
 ) -> Result<Value, SqlError> {
     if function == ArrayFunction::Make {
         return Ok(Value::Text(array::written(arguments, element)));
@@ -81,7 +84,11 @@ pub(crate) fn call(
             Some(place) if place < elements.len() => elements.swap_remove(place),
             _ => Value::Null,
         },
-        ArrayFunction::Contains if elements.contains(&arguments[0]) => Value::Boolean(true),
+        ArrayFunction::Contains
+            if elements.iter().any(|element| compare(element, &arguments[0]).is_eq()) =>
+        {
+            Value::Boolean(true)
+        }
         ArrayFunction::Contains if elements.contains(&Value::Null) => Value::Null,
         ArrayFunction::Contains => Value::Boolean(false),
         ArrayFunction::Length if elements.is_empty() || number(1) != Some(1) => Value::Null,
@@ -92,7 +99,7 @@ pub(crate) fn call(
                 value => Some(value.to_text(element.data_type())),
             };
             let texts: Vec<String> = elements.iter().filter_map(shown).collect();
-            Value::Text(texts.join(text(1).unwrap_or_default()))
+            Value::Text(joined(&texts, text(1).unwrap_or_default(), facts)?)
         }
     })
 }

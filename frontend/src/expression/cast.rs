@@ -1,11 +1,12 @@
 //! Changes of type.
 
 use chrono::NaiveTime;
-use rust_decimal::prelude::{FromPrimitive, ToPrimitive};
+use rust_decimal::prelude::ToPrimitive;
 use rust_decimal::{Decimal, RoundingStrategy};
 
+use crate::array;
 use crate::error::SqlError;
-use crate::text::{fit_float, fit_numeric, fit_text, integer_fits};
+use crate::text::{fit_float, fit_numeric, fit_text, integer_fits, numeric_from_text};
 use crate::value::{DataType, Value};
 
 /// Whether a cast exists at all.
@@ -15,6 +16,9 @@ pub(crate) fn exists(from: DataType, to: DataType, explicit: bool) -> bool {
         return true;
     }
     match (from, to) {
+        (DataType::Array(from), DataType::Array(to)) => {
+            exists(from.data_type(), to.data_type(), explicit)
+        }
         (DataType::Date, DataType::Timestamp) | (DataType::Timestamp, DataType::Date) => true,
         (_, to) if to.is_text() => true,
         (from, _) if from.is_text() => explicit,
@@ -36,6 +40,13 @@ pub(crate) fn cast(
 ) -> Result<Value, SqlError> {
     let value = match (value, to) {
         (Value::Null, _) => return Ok(Value::Null),
+        (Value::Text(text), DataType::Array(to)) if let DataType::Array(from) = from => {
+            let elements = array::read(&text, from)?.into_iter();
+            let (from, element) = (from.data_type(), to.data_type());
+            let elements: Result<Vec<Value>, SqlError> =
+                elements.map(|value| cast(value, from, element, explicit)).collect();
+            return Ok(Value::Text(array::written(&elements?, to)));
+        }
         (Value::Text(text), to) if to.is_text() => return fit_text(text, to, explicit),
         (Value::Text(text), to) => return Value::from_text(&text, to),
         (value, to) if to.is_text() => return fit_text(long_text(&value, from), to, explicit),
@@ -44,7 +55,9 @@ pub(crate) fn cast(
     match to {
         DataType::SmallInt | DataType::Integer | DataType::BigInt => to_integer(value, to),
         DataType::Real | DataType::Double => to_float(&value, to),
-        DataType::Numeric(bounds) => Ok(Value::Numeric(fit_numeric(to_numeric(&value)?, bounds)?)),
+        DataType::Numeric(bounds) => {
+            Ok(Value::Numeric(fit_numeric(to_numeric(&value, from)?, bounds)?))
+        }
         DataType::Boolean => Ok(match value {
             Value::Integer(number) => Value::Boolean(number != 0),
             other => other,
@@ -106,10 +119,17 @@ fn to_float(value: &Value, to: DataType) -> Result<Value, SqlError> {
     }
 }
 
-fn to_numeric(value: &Value) -> Result<Decimal, SqlError> {
+fn to_numeric(value: &Value, from: DataType) -> Result<Decimal, SqlError> {
     let number = match value {
         Value::Integer(number) => Some(Decimal::from(*number)),
-        Value::Float(number) => Decimal::from_f64(*number),
+        Value::Float(number) => {
+            // The digits that the type keeps: 6 of a REAL, 15 of a DOUBLE PRECISION.
+            let places = if from == DataType::Real { 5 } else { 14 };
+            let written = format!("{number:.places$e}");
+            let (digits, exponent) = written.split_once('e').unwrap_or((&written, "0"));
+            let digits = digits.trim_end_matches('0').trim_end_matches('.');
+            numeric_from_text(&format!("{digits}e{exponent}"))
+        }
         Value::Numeric(number) => Some(*number),
         _ => None,
     };

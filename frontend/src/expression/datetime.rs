@@ -118,7 +118,8 @@ pub(crate) fn add_interval(value: Value, interval: &Interval) -> Result<Value, S
         };
         after.checked_add_signed(TimeDelta::microseconds(interval.micros))
     };
-    add().map(Value::Timestamp).ok_or_else(|| SqlError::new("22008", "timestamp out of range"))
+    let sum = add().ok_or_else(|| SqlError::new("22008", "timestamp out of range"))?;
+    crate::text::fit_timestamp(sum)
 }
 
 /// A part of a timestamp, as EXTRACT gives it.

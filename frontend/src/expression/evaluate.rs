@@ -4,13 +4,24 @@
 //! coroutine's stack.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use crate::array::{self, Element};
 use crate::error::{Failure, SqlError};
+use crate::expression::array::ArrayFunction;
+use crate::expression::function::Function;
 use crate::expression::function::{self, Facts};
+use crate::expression::pattern::{Compiled, Syntax};
+use crate::expression::set::{SetId, SetKey, ValueSet};
 use crate::expression::{
-    Cast, Comparison, Expression, Match, SubqueryUse, arithmetic, cast, compare, datetime, pattern,
+    Cast, Comparison, Expression, Match, SubqueryUse, arithmetic, cast, compare, datetime,
 };
+use crate::memory::{Budget, Charge};
 use crate::value::{DataType, Value};
+
+/// Values that are larger are charged while others are computed beside them.
+const LARGE_BYTES: usize = 16 << 10;
 
 /// What expressions need beside their row.
 pub(crate) trait Environment {
@@ -24,7 +35,50 @@ pub(crate) trait Environment {
     fn next_value(&mut self, counter: u32) -> Result<i64, Failure>;
     /// The statement's time, the session's user, the catalog.
     fn facts(&self) -> &Facts;
+    /// What large values are charged to; none where none can be made.
+    fn budget(&self) -> Option<&Arc<Budget>> {
+        None
+    }
+    /// Ends the statement if it is to end, and lets others have the thread if it runs long.
+    fn check(&mut self) -> Result<(), Failure>;
+    /// A pattern that is ready to match.
+    fn compiled(
+        &mut self,
+        pattern: &str,
+        syntax: Syntax,
+        ignore_case: bool,
+    ) -> Result<Arc<Compiled>, Failure>;
+    /// A set that the statement keeps.
+    fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>>;
+    /// Keeps a set until the statement ends.
+    fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>);
+    /// The result of what would hold the thread for too long.
+    fn aside(&mut self, job: AsideJob) -> Result<Value, Failure>;
 }
+
+/// Charges a large value while others are computed beside it.
+///
+/// # Errors
+/// SQLSTATE 53200 if it does not fit the statement's memory.
+pub(crate) fn hold(
+    held: &mut Charge,
+    value: &Value,
+    environment: &dyn Environment,
+) -> Result<(), Failure> {
+    let bytes = value.memory_bytes();
+    match environment.budget() {
+        Some(budget) if bytes > LARGE_BYTES => Ok(held.add(budget, bytes)?),
+        _ => Ok(()),
+    }
+}
+
+/// What is computed on another thread. Its flag is set when nobody waits for the result any more.
+pub(crate) type AsideJob = Box<dyn FnOnce(&AtomicBool) -> Result<Value, SqlError> + Send>;
+
+/// Bytes that a function may be given, or be asked for, on a worker's thread: more take about a millisecond.
+const CALL_BYTES_MAX: usize = 256 << 10;
+/// Values between two checks.
+const VALUES_BETWEEN_CHECKS: usize = 64;
 
 /// The value of an expression on a row.
 ///
@@ -54,7 +108,7 @@ pub(crate) fn evaluate(
         }
         Expression::AddInterval(part, interval) => later(part, interval, row, environment),
         Expression::Match(matching) => matches(matching, row, environment),
-        Expression::In(value, list) => in_list(value, list, row, environment),
+        Expression::In(value, list, id) => in_list(value, list, *id, row, environment),
         Expression::Case(branches, otherwise) => case(branches, otherwise, row, environment),
         Expression::Coalesce(parts) => coalesce(parts, row, environment),
         Expression::Cast(cast) => cast_value(cast, row, environment),
@@ -225,10 +279,14 @@ fn calculation(
     environment: &mut dyn Environment,
 ) -> Result<Value, Failure> {
     let left = evaluate(left, row, environment)?;
+    let mut held = Charge::default();
+    hold(&mut held, &left, environment)?;
     let right = evaluate(right, row, environment)?;
     if left.is_null() || right.is_null() {
         return Ok(Value::Null);
     }
+    // Texts in a row take as much as both.
+    hold(&mut held, &right, environment)?;
     Ok(arithmetic::apply(operator, data_type, left, right)?)
 }
 
@@ -239,18 +297,30 @@ fn matches(
 ) -> Result<Value, Failure> {
     let value = evaluate(&matching.value, row, environment)?;
     let Value::Text(text) = value else { return Ok(Value::Null) };
-    if let Some(compiled) = &matching.compiled {
-        return Ok(Value::Boolean(compiled.matches(&text)));
+    let Match { pattern, syntax, ignore_case, kept, .. } = matching;
+    let compiled = match (pattern, kept.0.get()) {
+        (_, Some(compiled)) => Arc::clone(compiled),
+        (Expression::Constant(Value::Text(pattern)), None) => {
+            let compiled = environment.compiled(pattern, *syntax, *ignore_case)?;
+            // Another statement with this plan may have been faster.
+            Arc::clone(kept.0.get_or_init(|| compiled))
+        }
+        (pattern, None) => {
+            let pattern = evaluate(pattern, row, environment)?;
+            let Value::Text(pattern) = pattern else { return Ok(Value::Null) };
+            environment.compiled(&pattern, *syntax, *ignore_case)?
+        }
+    };
+    match compiled.matches(&text, || environment.check())? {
+        Some(matches) => Ok(Value::Boolean(matches)),
+        None => environment.aside(Box::new(move |_| compiled.search(&text).map(Value::Boolean))),
     }
-    let pattern = evaluate(&matching.pattern, row, environment)?;
-    let Value::Text(pattern) = pattern else { return Ok(Value::Null) };
-    let compiled = pattern::compile(&pattern, matching.syntax, matching.ignore_case)?;
-    Ok(Value::Boolean(compiled.matches(&text)))
 }
 
 fn in_list(
     value: &Expression,
     list: &[Expression],
+    id: SetId,
     row: &[Value],
     environment: &mut dyn Environment,
 ) -> Result<Value, Failure> {
@@ -258,8 +328,21 @@ fn in_list(
     if value.is_null() {
         return Ok(Value::Null);
     }
+    if let Some(key) = SetKey::of_list(id, list) {
+        if let Some(set) = environment.set(key) {
+            return Ok(set.contains(&value));
+        }
+        if let Some(set) = set_of(list, environment)? {
+            let result = set.contains(&value);
+            environment.keep_set(key, Arc::new(set));
+            return Ok(result);
+        }
+    }
     let mut result = Value::Boolean(false);
-    for candidate in list {
+    for (number, candidate) in list.iter().enumerate() {
+        if number % VALUES_BETWEEN_CHECKS == VALUES_BETWEEN_CHECKS - 1 {
+            environment.check()?;
+        }
         let equal = match in_place(candidate, row) {
             Some(candidate) => equal(&value, candidate),
             None => equal(&value, &evaluate(candidate, row, environment)?),
@@ -271,6 +354,64 @@ fn in_list(
         }
     }
     Ok(result)
+}
+
+/// The set of a list; None if it is not the same on every row.
+fn set_of(
+    list: &[Expression],
+    environment: &mut dyn Environment,
+) -> Result<Option<ValueSet>, Failure> {
+    let is_same = |one: &Expression| {
+        matches!(one, Expression::Constant(_) | Expression::Parameter(_))
+            || matches!(one, Expression::Cast(cast) if matches!(cast.operand, Expression::Parameter(_)))
+    };
+    if !list.iter().all(is_same) {
+        return Ok(None);
+    }
+    let mut set = ValueSet::default();
+    for (number, member) in list.iter().enumerate() {
+        if number % VALUES_BETWEEN_CHECKS == VALUES_BETWEEN_CHECKS - 1 {
+            environment.check()?;
+        }
+        match member {
+            Expression::Constant(value) => set.add(value, environment.budget())?,
+            member => {
+                let value = evaluate(member, &[], environment)?;
+                set.add(&value, environment.budget())?;
+            }
+        }
+    }
+    Ok(Some(set))
+}
+
+/// Whether a value is in an array. The elements of one that is the same on every row are read once.
+fn in_array(
+    [value, array]: [&Expression; 2],
+    element: Element,
+    row: &[Value],
+    environment: &mut dyn Environment,
+) -> Result<Option<Value>, Failure> {
+    let Some(key) = SetKey::of_array(array, element) else { return Ok(None) };
+    let value = evaluate(value, row, environment)?;
+    let set = match environment.set(key) {
+        Some(set) => set,
+        None => {
+            let Value::Text(text) = evaluate(array, row, environment)? else {
+                return Ok(Some(Value::Null));
+            };
+            let mut set = ValueSet::default();
+            for (number, value) in array::read(&text, element)?.iter().enumerate() {
+                if number % VALUES_BETWEEN_CHECKS == VALUES_BETWEEN_CHECKS - 1 {
+                    environment.check()?;
+                }
+                set.add(value, environment.budget())?;
+            }
+            let set = Arc::new(set);
+            environment.keep_set(key, Arc::clone(&set));
+            set
+        }
+    };
+    Ok(Some(if value.is_null() { Value::Null } else { set.contains(&value) }))
 }
 
 fn equal(a: &Value, b: &Value) -> Option<bool> {
@@ -306,18 +447,50 @@ fn coalesce(
 }
 
 fn call(
-    called: function::Function,
+    called: Function,
     data_type: DataType,
     parts: &[Expression],
     row: &[Value],
     environment: &mut dyn Environment,
 ) -> Result<Value, Failure> {
+    if let (Function::Array(ArrayFunction::Contains, element), [value, array]) = (called, parts)
+        && let Some(found) = in_array([value, array], element, row, environment)?
+    {
+        return Ok(found);
+    }
     let mut arguments = Vec::with_capacity(parts.len());
+    let mut held = Charge::default();
     for part in parts {
-        arguments.push(evaluate(part, row, environment)?);
+        let argument = evaluate(part, row, environment)?;
+        hold(&mut held, &argument, environment)?;
+        arguments.push(argument);
     }
     if called.is_strict() && arguments.iter().any(Value::is_null) {
         return Ok(Value::Null);
     }
+    if called == Function::RegexpReplace {
+        let facts = environment.facts().clone();
+        return environment.aside(Box::new(move |abandoned| {
+            function::regexp_replace(&arguments, &facts, abandoned).map(Value::Text)
+        }));
+    }
+    if is_long(called, &arguments) {
+        let facts = environment.facts().clone();
+        return environment
+            .aside(Box::new(move |_| function::call(called, data_type, arguments, &facts)));
+    }
     Ok(function::call(called, data_type, arguments, environment.facts())?)
+}
+
+/// Whether a call may hold a worker's thread for too long.
+fn is_long(called: Function, arguments: &[Value]) -> bool {
+    let given: usize = arguments.iter().map(Value::memory_bytes).sum();
+    let count = match (called, arguments.get(1)) {
+        (
+            Function::Repeat | Function::PadLeft | Function::PadRight,
+            Some(Value::Integer(count)),
+        ) => usize::try_from(*count).unwrap_or(0),
+        _ => 1,
+    };
+    given.saturating_mul(count.max(1)) > CALL_BYTES_MAX
 }

@@ -3,7 +3,9 @@
 //! *Not here*: their names and types (`signature`), aggregates (`aggregate`), the parts of dates (`datetime`), what psql asks about the catalog
 //! (`catalog::system`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use chrono::NaiveDateTime;
 use gannet_engine::Cluster;
@@ -14,13 +16,12 @@ use crate::array::Element;
 use crate::catalog::{Catalog, system};
 use crate::error::SqlError;
 use crate::expression::array::ArrayFunction;
-use crate::expression::{arithmetic, array, compare, datetime};
+use crate::expression::{arithmetic, array, compare, datetime, pattern};
+use crate::memory::Budget;
 use crate::value::{DataType, Value};
 
-/// Bytes of a text that a function makes.
-const TEXT_BYTES_MAX: usize = 64 << 20;
-
 /// What functions know beside their arguments.
+#[derive(Clone)]
 pub(crate) struct Facts {
     /// When the transaction began.
     pub(crate) now: NaiveDateTime,
@@ -29,6 +30,8 @@ pub(crate) struct Facts {
     pub(crate) cluster: Arc<Cluster>,
     /// Settings that `current_setting` shows.
     pub(crate) settings: Arc<std::collections::BTreeMap<String, String>>,
+    /// What a value must fit that a function makes.
+    pub(crate) budget: Arc<Budget>,
 }
 
 /// A scalar function.
@@ -76,6 +79,8 @@ pub(crate) enum Function {
     QuoteLiteral,
     RegexpReplace,
     NullIf,
+    /// The text that results show of a value.
+    Shown,
     Greatest,
     Least,
     Now,
@@ -143,9 +148,9 @@ pub(crate) fn call(
     facts: &Facts,
 ) -> Result<Value, SqlError> {
     match function {
-        Function::Concat => Ok(Value::Text(concat(&arguments, ""))),
+        Function::Concat => Ok(Value::Text(concat(&arguments, "", facts)?)),
         Function::ConcatWithSeparator => Ok(match &arguments[0] {
-            Value::Text(separator) => Value::Text(concat(&arguments[1..], separator)),
+            Value::Text(separator) => Value::Text(concat(&arguments[1..], separator, facts)?),
             _ => Value::Null,
         }),
         Function::NullIf => {
@@ -154,9 +159,10 @@ pub(crate) fn call(
             let first = arguments.into_iter().next().expect("NULLIF has two arguments");
             Ok(if equal { Value::Null } else { first })
         }
+        Function::Shown => Ok(Value::Text(arguments[0].to_text(data_type))),
         Function::Greatest => Ok(extreme(arguments, true)),
         Function::Least => Ok(extreme(arguments, false)),
-        Function::Array(function, element) => array::call(function, element, &arguments),
+        Function::Array(function, element) => array::call(function, element, &arguments, facts),
         Function::System(function) => system::call(function, &arguments, facts),
         _ => match arguments.first() {
             Some(Value::Text(_)) => text_call(function, data_type, &arguments, facts),
@@ -166,7 +172,7 @@ pub(crate) fn call(
     }
 }
 
-fn concat(arguments: &[Value], separator: &str) -> String {
+fn concat(arguments: &[Value], separator: &str, facts: &Facts) -> Result<String, SqlError> {
     let texts: Vec<&str> = arguments
         .iter()
         .filter_map(|argument| match argument {
@@ -174,7 +180,27 @@ fn concat(arguments: &[Value], separator: &str) -> String {
             _ => None,
         })
         .collect();
-    texts.join(separator)
+    joined(&texts, separator, facts)
+}
+
+/// Texts with a separator between them.
+///
+/// # Errors
+/// SQLSTATE 53200 for more than a statement may keep.
+pub(super) fn joined(
+    texts: &[impl AsRef<str>],
+    separator: &str,
+    facts: &Facts,
+) -> Result<String, SqlError> {
+    let own: usize = texts.iter().map(|text| text.as_ref().len()).sum();
+    let between = separator.len().saturating_mul(texts.len().saturating_sub(1));
+    facts.budget.check(own.saturating_add(between))?;
+    let mut text = String::with_capacity(own + between);
+    for (number, part) in texts.iter().enumerate() {
+        text.push_str(if number == 0 { "" } else { separator });
+        text.push_str(part.as_ref());
+    }
+    Ok(text)
 }
 
 fn extreme(arguments: Vec<Value>, greatest: bool) -> Value {
@@ -322,7 +348,7 @@ fn numeric_call(function: Function, number: Decimal, places: i64) -> Result<Valu
         Function::Truncate => at_places(number, places, RoundingStrategy::ToZero)?,
         _ => number,
     };
-    Ok(Value::Numeric(result))
+    Ok(Value::Numeric(crate::text::unsigned_zero(result)))
 }
 
 /// A number rounded to places behind the point, or before it if negative.
@@ -366,10 +392,10 @@ fn text_call(
         Function::Initcap => initcap(first),
         Function::Substring => substring(first, arguments)?,
         Function::Trim | Function::TrimLeft | Function::TrimRight => trim(function, arguments),
-        Function::Replace => replace(first, text(arguments, 1), text(arguments, 2))?,
+        Function::Replace => replace([first, text(arguments, 1), text(arguments, 2)], facts)?,
         Function::Left | Function::Right => side(function, first, small(arguments, 1)),
-        Function::PadLeft | Function::PadRight => pad(function, arguments)?,
-        Function::Repeat => repeat(first, small(arguments, 1))?,
+        Function::PadLeft | Function::PadRight => pad(function, arguments, facts)?,
+        Function::Repeat => repeat(first, small(arguments, 1), facts)?,
         Function::Reverse => first.chars().rev().collect(),
         Function::Position => {
             let place = first.find(text(arguments, 1));
@@ -383,7 +409,7 @@ fn text_call(
         }
         Function::QuoteIdentifier => quote_identifier(first),
         Function::QuoteLiteral => format!("'{}'", first.replace('\'', "''")),
-        Function::RegexpReplace => regexp_replace(arguments)?,
+        Function::RegexpReplace => regexp_replace(arguments, facts, &AtomicBool::new(false))?,
         Function::CurrentSetting => {
             let name = first.to_ascii_lowercase();
             facts.settings.get(&name).cloned().ok_or_else(|| {
@@ -442,7 +468,8 @@ fn substring(text: &str, arguments: &[Value]) -> Result<String, SqlError> {
 
 fn trim(function: Function, arguments: &[Value]) -> String {
     let characters = if arguments.len() > 1 { text(arguments, 1) } else { " " };
-    let listed = |c: char| characters.contains(c);
+    let characters: BTreeSet<char> = characters.chars().collect();
+    let listed = |c: char| characters.contains(&c);
     let mut rest = text(arguments, 0);
     if function != Function::TrimRight {
         rest = rest.trim_start_matches(listed);
@@ -453,17 +480,13 @@ fn trim(function: Function, arguments: &[Value]) -> String {
     rest.to_owned()
 }
 
-fn too_long() -> SqlError {
-    SqlError::new("54000", format!("a text of more than {TEXT_BYTES_MAX} bytes; make it shorter"))
-}
-
-fn replace(text: &str, from: &str, to: &str) -> Result<String, SqlError> {
+fn replace([text, from, to]: [&str; 3], facts: &Facts) -> Result<String, SqlError> {
     if from.is_empty() {
         return Ok(text.to_owned());
     }
-    if text.matches(from).count().saturating_mul(to.len()) > TEXT_BYTES_MAX {
-        return Err(too_long());
-    }
+    let count = text.matches(from).count();
+    let others = text.len() - count * from.len();
+    facts.budget.check(count.saturating_mul(to.len()).saturating_add(others))?;
     Ok(text.replace(from, to))
 }
 
@@ -479,26 +502,23 @@ fn side(function: Function, text: &str, count: i64) -> String {
     }
 }
 
-fn pad(function: Function, arguments: &[Value]) -> Result<String, SqlError> {
+fn pad(function: Function, arguments: &[Value], facts: &Facts) -> Result<String, SqlError> {
     let first = text(arguments, 0);
     let fill = if arguments.len() > 2 { text(arguments, 2) } else { " " };
     let length = usize::try_from(small(arguments, 1)).unwrap_or(0);
-    if length > TEXT_BYTES_MAX / 4 {
-        return Err(too_long());
-    }
     let count = first.chars().count();
     if count >= length || fill.is_empty() {
         return Ok(first.chars().take(length).collect());
     }
+    let widest = fill.chars().map(char::len_utf8).max().unwrap_or(0);
+    facts.budget.check(widest.saturating_mul(length - count).saturating_add(first.len()))?;
     let padding: String = fill.chars().cycle().take(length - count).collect();
     Ok(if function == Function::PadLeft { padding + first } else { first.to_owned() + &padding })
 }
 
-fn repeat(text: &str, count: i64) -> Result<String, SqlError> {
+fn repeat(text: &str, count: i64, facts: &Facts) -> Result<String, SqlError> {
     let count = usize::try_from(count).unwrap_or(0);
-    if text.len().saturating_mul(count) > TEXT_BYTES_MAX {
-        return Err(too_long());
-    }
+    facts.budget.check(text.len().saturating_mul(count))?;
     Ok(text.repeat(count))
 }
 
@@ -523,31 +543,17 @@ pub(crate) fn quote_identifier(name: &str) -> String {
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-fn regexp_replace(arguments: &[Value]) -> Result<String, SqlError> {
-    let flags = text(arguments, 3);
-    let syntax = super::pattern::Syntax::Regular;
-    let compiled = super::pattern::compile(text(arguments, 1), syntax, flags.contains('i'))?;
-    let count = usize::from(!flags.contains('g'));
-    // PostgreSQL writes \1 where the crate writes ${1}.
-    let mut replacement = String::new();
-    let mut characters = text(arguments, 2).chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '\\' => match characters.next() {
-                Some(digit) if digit.is_ascii_digit() => {
-                    replacement.push_str("${");
-                    replacement.push(digit);
-                    replacement.push('}');
-                }
-                Some('&') => replacement.push_str("${0}"),
-                Some(other) => replacement.push(other),
-                None => replacement.push('\\'),
-            },
-            '$' => replacement.push_str("$$"),
-            other => replacement.push(other),
-        }
-    }
-    Ok(compiled.regex().replacen(text(arguments, 0), count, replacement.as_str()).into_owned())
+/// `regexp_replace`, which takes long.
+///
+/// # Errors
+/// As [`pattern::replace`].
+pub(crate) fn regexp_replace(
+    arguments: &[Value],
+    facts: &Facts,
+    abandoned: &AtomicBool,
+) -> Result<String, SqlError> {
+    let arguments = [0, 1, 2, 3].map(|number| text(arguments, number));
+    pattern::replace(arguments, |bytes| facts.budget.check(bytes), abandoned)
 }
 
 #[cfg(test)]

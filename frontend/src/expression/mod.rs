@@ -12,6 +12,7 @@ pub(crate) mod datetime;
 pub(crate) mod evaluate;
 pub(crate) mod function;
 pub(crate) mod pattern;
+pub(crate) mod set;
 pub(crate) mod signature;
 
 use std::cmp::Ordering;
@@ -21,6 +22,7 @@ use crate::error::SqlError;
 use crate::expression::arithmetic::Operator;
 use crate::expression::datetime::Interval;
 use crate::expression::function::Function;
+use crate::expression::set::SetId;
 use crate::plan::Subquery;
 use crate::value::{DataType, Value};
 
@@ -51,7 +53,7 @@ pub(crate) enum Expression {
     AddInterval(Box<Expression>, Interval),
     Match(Box<Match>),
     /// `= ANY` of some values.
-    In(Box<Expression>, Vec<Expression>),
+    In(Box<Expression>, Vec<Expression>, SetId),
     /// Conditions with results; else.
     Case(Vec<(Expression, Expression)>, Box<Expression>),
     Coalesce(Vec<Expression>),
@@ -82,8 +84,8 @@ pub(crate) struct Match {
     pub(crate) pattern: Expression,
     pub(crate) syntax: pattern::Syntax,
     pub(crate) ignore_case: bool,
-    /// The pattern if it is a constant.
-    pub(crate) compiled: Option<pattern::Compiled>,
+    /// The pattern if it is a constant, as soon as it has been needed.
+    pub(crate) kept: pattern::Kept,
 }
 
 /// A change of type.
@@ -232,7 +234,7 @@ impl Expression {
             Self::AddInterval(part, _) => vec![part],
             Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
             Self::Match(matching) => vec![&matching.value, &matching.pattern],
-            Self::In(value, list) => std::iter::once(&**value).chain(list).collect(),
+            Self::In(value, list, _) => std::iter::once(&**value).chain(list).collect(),
             Self::Case(branches, otherwise) => {
                 let branches = branches.iter().flat_map(|(when, then)| [when, then]);
                 branches.chain(std::iter::once(&**otherwise)).collect()
@@ -264,7 +266,7 @@ impl Expression {
             Self::AddInterval(part, _) => vec![part],
             Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
             Self::Match(matching) => vec![&mut matching.value, &mut matching.pattern],
-            Self::In(value, list) => std::iter::once(&mut **value).chain(list).collect(),
+            Self::In(value, list, _) => std::iter::once(&mut **value).chain(list).collect(),
             Self::Case(branches, otherwise) => {
                 let branches = branches.iter_mut().flat_map(|(when, then)| [when, then]);
                 branches.chain(std::iter::once(&mut **otherwise)).collect()

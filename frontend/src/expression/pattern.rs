@@ -1,11 +1,40 @@
-//! LIKE and regular expressions, both through `regex`, whose time is linear in the text.
+//! LIKE and regular expressions: compiled beside the workers' threads, matched in steps.
+//!
+//! A pattern is compiled by recursion over what the user has written, and at some length: on a thread of its own ([`Aside`]),
+//! with bounds on its text and on the automaton. It is matched by an automaton whose states are made when they are first
+//! reached, byte by byte, so that a match of any length lets others have the thread in between, and can be cancelled. The time
+//! is linear in the text.
+//!
+//! *Source*: `regex_automata::hybrid`.
+//! *Not here*: where compiled patterns are kept: constants beside their expression ([`Kept`]), others in the statement.
+//!
+//! [`Aside`]: crate::aside::Aside
 
-use regex::{Regex, RegexBuilder};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::error::SqlError;
+use regex_automata::hybrid::dfa::{Cache, Config, DFA};
+use regex_automata::meta::{self, Regex};
+use regex_automata::nfa::thompson::{Config as NfaConfig, WhichCaptures};
+use regex_automata::util::syntax;
+use regex_automata::{Input, hybrid};
+
+use crate::error::{Failure, SqlError};
 
 /// Bytes that a compiled pattern may take.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a regular expression's text: each may stand for a class of all letters.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+/// Groups and classes in each other.
+const NESTING_MAX: u32 = 250;
+/// Bytes of the states that one cache holds.
+const CACHE_BYTES_MAX: usize = 1 << 20;
+/// Caches that wait for the next match.
+const CACHES_MAX: usize = 8;
+/// Bytes of automaton that may be looked at between two checks: well below a millisecond, if every step makes a new state.
+const BYTES_BETWEEN_CHECKS: usize = 4 << 20;
+/// Bytes of automaton times bytes of text of one search that cannot be interrupted, beside the workers: some seconds.
+const SEARCH_MAX: usize = 1 << 36;
 
 /// How a pattern is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,32 +46,99 @@ pub(crate) enum Syntax {
 }
 
 /// A pattern that is ready to match.
-#[derive(Clone, Debug)]
-pub(crate) struct Compiled(Regex);
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    automaton: DFA,
+    caches: Mutex<Vec<Cache>>,
+    /// Bytes of text between two checks.
+    step_bytes: usize,
+    /// For texts that the automaton gives up on.
+    expression: String,
+    ignore_case: bool,
+}
 
-impl PartialEq for Compiled {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
+/// Where a constant pattern is kept when it has been compiled. It is a part of its pattern, and so equal to any other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept(pub(crate) Arc<OnceLock<Arc<Compiled>>>);
+
+impl PartialEq for Kept {
+    fn eq(&self, _: &Self) -> bool {
+        true
     }
 }
 
 impl Compiled {
-    /// Whether a text matches.
-    pub(crate) fn matches(&self, text: &str) -> bool {
-        self.0.is_match(text)
+    /// Whether a text matches; `check` is called again and again if it is long. None if only [`Self::search`] can tell: `\b`
+    /// in a text with other letters than ASCII's.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub(crate) fn matches(
+        &self,
+        text: &str,
+        mut check: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<Option<bool>, Failure> {
+        let kept = self.caches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut cache = kept.unwrap_or_else(|| self.automaton.create_cache());
+        let matched = self.steps(text, &mut cache, &mut check);
+        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        if caches.len() < CACHES_MAX {
+            caches.push(cache);
+        }
+        matched
     }
 
-    /// The expression behind it.
-    pub(crate) fn regex(&self) -> &Regex {
-        &self.0
+    fn steps(
+        &self,
+        text: &str,
+        cache: &mut Cache,
+        check: &mut impl FnMut() -> Result<(), Failure>,
+    ) -> Result<Option<bool>, Failure> {
+        let Ok(mut state) = self.automaton.start_state_forward(cache, &Input::new(text)) else {
+            return Ok(None);
+        };
+        for (number, bytes) in text.as_bytes().chunks(self.step_bytes).enumerate() {
+            if number > 0 {
+                check()?;
+            }
+            for byte in bytes {
+                let Ok(next) = self.automaton.next_state(cache, state, *byte) else {
+                    return Ok(None);
+                };
+                state = next;
+                if state.is_tagged() {
+                    if state.is_match() {
+                        return Ok(Some(true));
+                    }
+                    if state.is_dead() {
+                        return Ok(Some(false));
+                    }
+                    if state.is_quit() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        let end = self.automaton.next_eoi_state(cache, state);
+        Ok(end.ok().map(|state| state.is_match()))
+    }
+
+    /// Whether a text matches, at one go: for threads that nobody waits for.
+    ///
+    /// # Errors
+    /// SQLSTATE 54000 if that would take too long.
+    pub(crate) fn search(&self, text: &str) -> Result<bool, SqlError> {
+        let searcher = searcher(&self.expression, self.ignore_case)?;
+        check_search(&searcher, text)?;
+        Ok(searcher.is_match(text))
     }
 }
 
-/// Makes a pattern ready.
+/// Makes a pattern ready. To be called on a thread of [`crate::aside`].
 ///
 /// # Errors
 /// SQLSTATE 22025 for a LIKE pattern that ends in its escape character, 2201B for a malformed regular
-/// expression.
+/// expression, or one that takes too much.
 pub(crate) fn compile(
     pattern: &str,
     syntax: Syntax,
@@ -50,21 +146,148 @@ pub(crate) fn compile(
 ) -> Result<Compiled, SqlError> {
     let expression = match syntax {
         Syntax::Like(escape) => like_expression(pattern, escape)?,
-        Syntax::Regular => pattern.to_owned(),
+        Syntax::Regular => {
+            check_text(pattern)?;
+            pattern.to_owned()
+        }
     };
-    RegexBuilder::new(&expression)
-        .case_insensitive(ignore_case)
-        .dot_matches_new_line(true)
-        .size_limit(PATTERN_BYTES_MAX)
-        .build()
-        .map(Compiled)
-        .map_err(|error| {
-            SqlError::new("2201B", format!("invalid regular expression: {}", last_line(&error)))
-        })
+    let automaton = DFA::builder()
+        .syntax(syntax_of(ignore_case))
+        .thompson(
+            NfaConfig::new()
+                .nfa_size_limit(Some(PATTERN_BYTES_MAX))
+                .which_captures(WhichCaptures::None),
+        )
+        .configure(
+            Config::new()
+                .unicode_word_boundary(true)
+                .cache_capacity(CACHE_BYTES_MAX)
+                .skip_cache_capacity_check(true),
+        )
+        .build(&expression)
+        .map_err(|error: hybrid::BuildError| malformed(&error))?;
+    let step_bytes = BYTES_BETWEEN_CHECKS / automaton.get_nfa().memory_usage().max(1);
+    Ok(Compiled {
+        automaton,
+        caches: Mutex::default(),
+        step_bytes: step_bytes.max(1),
+        expression,
+        ignore_case,
+    })
 }
 
-fn last_line(error: &regex::Error) -> String {
-    error.to_string().lines().last().unwrap_or_default().trim().to_owned()
+fn syntax_of(ignore_case: bool) -> syntax::Config {
+    syntax::Config::new()
+        .case_insensitive(ignore_case)
+        .dot_matches_new_line(true)
+        .nest_limit(NESTING_MAX)
+}
+
+fn check_text(pattern: &str) -> Result<(), SqlError> {
+    if pattern.len() <= TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let (bytes, max) = (pattern.len(), TEXT_BYTES_MAX);
+    let message = format!("a regular expression of {bytes} bytes is too long; the limit is {max}");
+    Err(SqlError::new("2201B", message))
+}
+
+/// What finds where a regular expression matches.
+fn searcher(expression: &str, ignore_case: bool) -> Result<Regex, SqlError> {
+    Regex::builder()
+        .syntax(syntax_of(ignore_case))
+        .configure(meta::Config::new().nfa_size_limit(Some(PATTERN_BYTES_MAX)))
+        .build(expression)
+        .map_err(|error| malformed(&error))
+}
+
+fn check_search(searcher: &Regex, text: &str) -> Result<(), SqlError> {
+    if searcher.memory_usage().saturating_mul(text.len()) <= SEARCH_MAX {
+        return Ok(());
+    }
+    let message = format!("a text of {} bytes is too long for this pattern", text.len());
+    Err(SqlError::new("54000", message).with_hint("use a simpler pattern, or shorter texts"))
+}
+
+/// The deepest cause says what is wrong; its last line does, where the lines before show the place.
+fn malformed(error: &(dyn std::error::Error + 'static)) -> SqlError {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let text = cause.to_string();
+    let line = text.lines().last().unwrap_or_default().trim();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    SqlError::new("2201B", format!("invalid regular expression: {line}"))
+}
+
+/// `regexp_replace`: the first match, or with `flags` `g` all, replaced; `check` is asked about the length of the result. To be
+/// called on a thread of [`crate::aside`], whose flag ends it early.
+///
+/// # Errors
+/// As [`compile`], those of `check`, and SQLSTATE 54000 for what would take too long.
+pub(crate) fn replace(
+    [text, pattern, replacement, flags]: [&str; 4],
+    check: impl Fn(usize) -> Result<(), SqlError>,
+    abandoned: &AtomicBool,
+) -> Result<String, SqlError> {
+    check_text(pattern)?;
+    let searcher = searcher(pattern, flags.contains('i'))?;
+    check_search(&searcher, text)?;
+    let parts = replacement_parts(replacement);
+    let count = if flags.contains('g') { usize::MAX } else { 1 };
+    let (mut result, mut end) = (String::new(), 0);
+    for found in searcher.captures_iter(text).take(count) {
+        // Relaxed: the flag carries nothing but itself.
+        if abandoned.load(Ordering::Relaxed) {
+            return Err(SqlError::new("57014", "canceling statement due to user request"));
+        }
+        let Some(whole) = found.get_match() else { continue };
+        result.push_str(&text[end..whole.start()]);
+        for part in &parts {
+            let part = match part {
+                Replacement::Text(text) => text.as_str(),
+                Replacement::Group(group) => found.get_group(*group).map_or("", |at| &text[at]),
+            };
+            check(result.len().saturating_add(part.len()))?;
+            result.push_str(part);
+        }
+        end = whole.end();
+    }
+    check(result.len() + text.len() - end)?;
+    result.push_str(&text[end..]);
+    Ok(result)
+}
+
+/// A part of what `regexp_replace` puts in the place of a match.
+enum Replacement {
+    Text(String),
+    /// What a group has matched; 0 is the whole match.
+    Group(usize),
+}
+
+fn replacement_parts(replacement: &str) -> Vec<Replacement> {
+    let mut parts = Vec::new();
+    let mut literal = String::new();
+    let mut characters = replacement.chars();
+    while let Some(character) = characters.next() {
+        let group = match (character, characters.clone().next()) {
+            ('\\', Some('&')) => Some(0),
+            ('\\', Some(digit)) => digit.to_digit(10),
+            _ => None,
+        };
+        match (group, character) {
+            (Some(group), _) => {
+                characters.next();
+                parts.push(Replacement::Text(std::mem::take(&mut literal)));
+                parts.push(Replacement::Group(group as usize));
+            }
+            (None, '\\') => literal.push(characters.next().unwrap_or('\\')),
+            (None, other) => literal.push(other),
+        }
+    }
+    parts.push(Replacement::Text(literal));
+    parts
 }
 
 fn like_expression(pattern: &str, escape: Option<char>) -> Result<String, SqlError> {
@@ -94,8 +317,13 @@ fn like_expression(pattern: &str, escape: Option<char>) -> Result<String, SqlErr
 mod tests {
     use super::*;
 
+    fn compiled(pattern: &str, syntax: Syntax) -> Compiled {
+        compile(pattern, syntax, false).unwrap()
+    }
+
     fn like(text: &str, pattern: &str) -> bool {
-        compile(pattern, Syntax::Like(Some('\\')), false).unwrap().matches(text)
+        let compiled = compiled(pattern, Syntax::Like(Some('\\')));
+        compiled.matches(text, || Ok(())).unwrap().expect("LIKE has no words")
     }
 
     #[test]
@@ -103,12 +331,62 @@ mod tests {
         assert!(like("abc", "a%") && like("abc", "_b_") && like("", "%") && like("a\nb", "a%b"));
         assert!(!like("abc", "a") && !like("abc", "b%"));
         assert!(like("50%", "50\\%") && !like("505", "50\\%") && like("a.c", "a.c"));
-        assert!(!like("abc", "a.c"));
+        assert!(!like("abc", "a.c") && like("naïve", "na_ve"));
     }
 
     #[test]
     fn a_pattern_that_ends_in_its_escape_is_an_error() {
         assert_eq!(compile("a\\", Syntax::Like(Some('\\')), false).unwrap_err().code, "22025");
         assert_eq!(compile("(", Syntax::Regular, false).unwrap_err().code, "2201B");
+    }
+
+    #[test]
+    fn a_long_match_can_be_interrupted_anywhere() {
+        let compiled = compiled("(x+x+)+y[ab]{500}", Syntax::Regular);
+        let text = "x".repeat(1 << 20);
+        assert_eq!(compiled.matches(&text, || Ok(())).unwrap(), Some(false));
+        let mut checks = 0;
+        let check = || {
+            checks += 1;
+            if checks == 3 { Err(SqlError::new("57014", "enough").into()) } else { Ok(()) }
+        };
+        assert!(compiled.matches(&text, check).is_err());
+    }
+
+    #[test]
+    fn words_of_other_letters_are_searched_for() {
+        let compiled = compiled(r"\bnaïve\b", Syntax::Regular);
+        assert_eq!(compiled.matches("naïve", || Ok(())).unwrap(), None);
+        assert!(compiled.search("a naïve one").unwrap() && !compiled.search("naïves").unwrap());
+        let ascii = self::compiled(r"\bword\b", Syntax::Regular);
+        assert_eq!(ascii.matches("a word.", || Ok(())).unwrap(), Some(true));
+    }
+
+    #[test]
+    fn what_takes_too_much_is_refused() {
+        for pattern in ["((a{1000}){1000}){1000}".to_owned(), "a".repeat(TEXT_BYTES_MAX + 1)] {
+            assert_eq!(compile(&pattern, Syntax::Regular, false).unwrap_err().code, "2201B");
+        }
+        let text = "a".repeat(64 << 20);
+        let pattern = r"\w{20}";
+        let error = replace([&text, pattern, "", "g"], |_| Ok(()), &AtomicBool::new(false));
+        assert_eq!(error.unwrap_err().code, "54000");
+    }
+
+    #[test]
+    fn replacements_are_bounded_and_end_early() {
+        let flag = AtomicBool::new(false);
+        let check = |bytes| match bytes {
+            0..=50_000 => Ok(()),
+            _ => Err(SqlError::new("53200", "too much")),
+        };
+        let replaced = |flags| replace(["aXbX", "(X)", "<\\1>$", flags], check, &flag);
+        assert_eq!(replaced("").unwrap(), "a<X>$bX");
+        assert_eq!(replaced("g").unwrap(), "a<X>$b<X>$");
+        let text = "x".repeat(10_000);
+        let error = replace([&text, "x", "1234567890", "g"], check, &flag).unwrap_err();
+        assert_eq!(error.code, "53200");
+        flag.store(true, Ordering::Relaxed);
+        assert_eq!(replace([&text, "x", "y", "g"], check, &flag).unwrap_err().code, "57014");
     }
 }

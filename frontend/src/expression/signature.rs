@@ -34,7 +34,8 @@ pub(crate) fn find(name: &str, arguments: &[Option<DataType>]) -> Result<Signatu
     Ok(Signature { function, arguments: types, result })
 }
 
-fn unknown(name: &str, arguments: &[Option<DataType>]) -> SqlError {
+/// The error for a call of what there is not.
+pub(crate) fn unknown(name: &str, arguments: &[Option<DataType>]) -> SqlError {
     let types: Vec<&str> =
         arguments.iter().map(|a| a.map_or("unknown", DataType::base_name)).collect();
     let message = format!("function {name}({}) does not exist", types.join(", "));

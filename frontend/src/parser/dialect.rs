@@ -1,12 +1,14 @@
-//! What PostgreSQL lets one write and the parser does not read: truth values of COPY options, VACUUM, ANALYZE.
+//! Where the parser reads otherwise than PostgreSQL: operators before a sign, string constants side by side, truth values of
+//! COPY options, VACUUM, ANALYZE.
 //!
-//! *Source*: PostgreSQL 15, reference pages COPY, VACUUM and ANALYZE.
+//! *Source*: PostgreSQL 15, sections 4.1.2.1 and 4.1.3, reference pages COPY, VACUUM and ANALYZE.
 //! *Not here*: everything that the parser reads by itself.
 
 use sqlparser::ast::ObjectName;
+use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser as SqlParser, ParserError};
-use sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace, Word};
 
 /// VACUUM or ANALYZE. There is nothing to do for them: deleted rows leave no versions behind, and plans use no
 /// statistics.
@@ -16,6 +18,86 @@ pub(crate) struct Maintenance {
     pub(crate) tag: &'static str,
     /// The tables that it names.
     pub(crate) tables: Vec<ObjectName>,
+}
+
+/// Parts operators from the signs that follow them: `2>-1` has two operators and not one. Of several characters, an operator
+/// ends in a sign only if it has a character that no operator of the standard has.
+pub(super) fn part_signs(tokens: &mut Vec<TokenWithSpan>) {
+    let is_joined = |token: &TokenWithSpan| matches!(&token.token, Token::CustomBinaryOperator(_));
+    if !tokens.iter().any(is_joined) {
+        return;
+    }
+    let mut parted = Vec::with_capacity(tokens.len() + 2);
+    for token in tokens.drain(..) {
+        match operator_and_signs(&token.token) {
+            Some((operator, signs)) => {
+                let (start, end) = (token.span.start, token.span.end);
+                let middle = Location::new(start.line, start.column + operator.len() as u64);
+                let inner = Tokenizer::new(&PostgreSqlDialect {}, operator).tokenize();
+                let operator = match inner.as_deref() {
+                    Ok([one]) => one.clone(),
+                    _ => Token::CustomBinaryOperator(operator.to_owned()),
+                };
+                parted.push(TokenWithSpan::new(operator, Span::new(start, middle)));
+                for sign in signs.chars() {
+                    let sign = if sign == '-' { Token::Minus } else { Token::Plus };
+                    parted.push(TokenWithSpan::new(sign, Span::new(middle, end)));
+                }
+            }
+            None => parted.push(token),
+        }
+    }
+    *tokens = parted;
+}
+
+fn operator_and_signs(token: &Token) -> Option<(&str, &str)> {
+    let Token::CustomBinaryOperator(joined) = token else { return None };
+    if joined.contains(['~', '!', '@', '#', '%', '^', '&', '|', '`', '?']) {
+        return None;
+    }
+    let operator = joined.trim_end_matches(['+', '-']);
+    // All of it may be signs: the first is the operator then.
+    Some(joined.split_at(operator.len().max(1)))
+}
+
+/// Joins string constants that a line break separates; on one line, a second one is an error.
+///
+/// # Errors
+/// The place and text of a string constant that follows another one on its line.
+pub(super) fn join_strings(tokens: &mut Vec<TokenWithSpan>) -> Result<(), (Location, String)> {
+    let mut joined: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    // The string constant before what is between, and whether that has a line break.
+    let mut before: Option<(usize, bool)> = None;
+    for token in tokens.drain(..) {
+        match (&token.token, before) {
+            (Token::Whitespace(Whitespace::Newline), Some((at, _))) => before = Some((at, true)),
+            (Token::Whitespace(Whitespace::SingleLineComment { comment, .. }), Some((at, _)))
+                if comment.ends_with('\n') =>
+            {
+                before = Some((at, true));
+            }
+            (Token::Whitespace(_), _) => {}
+            (Token::SingleQuotedString(more), Some((at, true))) => {
+                match &mut joined[at].token {
+                    Token::SingleQuotedString(text) | Token::EscapedStringLiteral(text) => {
+                        text.push_str(more);
+                    }
+                    _ => {}
+                }
+                continue;
+            }
+            (Token::SingleQuotedString(more), Some((_, false))) => {
+                return Err((token.span.start, format!("'{more}'")));
+            }
+            (Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_), _) => {
+                before = Some((joined.len(), false));
+            }
+            _ => before = None,
+        }
+        joined.push(token);
+    }
+    *tokens = joined;
+    Ok(())
 }
 
 /// Writes ON, OFF, 1 and 0 after HEADER and FREEZE of a COPY as TRUE and FALSE, which the parser reads.

@@ -5,6 +5,7 @@
 //! most columns before it, the whole table.
 
 use crate::catalog::Table;
+use crate::expression::set::SetId;
 use crate::expression::{Comparison, Expression};
 use crate::plan::{Access, IndexChoice, IndexRange, SortKey};
 use crate::value::Value;
@@ -89,7 +90,7 @@ fn as_list(condition: Expression) -> Expression {
         values.push((**right).clone());
     }
     match column {
-        Some(column) => Expression::In(column.clone(), values),
+        Some(column) => Expression::In(column.clone(), values, SetId::new()),
         None => condition,
     }
 }
@@ -121,7 +122,7 @@ fn known_columns(
                     known[column].learn(number, comparison.flipped(), left);
                 }
             }
-            Expression::In(value, list) => {
+            Expression::In(value, list, _) => {
                 if let Some(column) = own(value).filter(|_| list.iter().all(is_known))
                     && known[column].equal.is_none()
                 {

@@ -13,8 +13,9 @@ use crate::expression::array::ArrayFunction;
 use crate::expression::function::Function;
 use crate::expression::{Comparison, Expression};
 use crate::plan::bind::{Binder, Typed};
-use crate::plan::operator::{comparison_of, negated_condition};
+use crate::plan::operator::{comparison_of, negated_condition, no_operator};
 use crate::plan::scope::Scope;
+use crate::plan::types;
 use crate::value::{DataType, Value};
 
 impl Binder {
@@ -140,6 +141,15 @@ impl Binder {
                 return Err(SqlError::new("42809", message));
             }
             (None, known) => element_of(known.unwrap_or(DataType::Text))?,
+        };
+        // Both are brought to their common type: that of the elements may not hold the value.
+        let element = match value.data_type {
+            None => element,
+            Some(data_type) => {
+                let common = types::common(data_type, element.data_type())
+                    .ok_or_else(|| no_operator("=", data_type, element.data_type()))?;
+                element_of(common)?
+            }
         };
         let value = self.coerced(value, element.data_type(), false)?;
         let array = self.coerced(array, DataType::Array(element), false)?;

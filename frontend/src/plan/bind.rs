@@ -12,9 +12,10 @@ use sqlparser::tokenizer::Span;
 use crate::catalog::Catalog;
 use crate::error::{Failure, SqlError};
 use crate::expression::aggregate::Aggregate;
-use crate::expression::evaluate::{Environment, evaluate};
+use crate::expression::evaluate::{AsideJob, Environment, evaluate};
 use crate::expression::function::Facts;
-use crate::expression::pattern::Syntax;
+use crate::expression::pattern::{Compiled, Syntax};
+use crate::expression::set::{SetKey, ValueSet};
 use crate::expression::{Cast, Comparison, Expression, SubqueryUse, cast};
 use crate::plan::operator::{escape, negated_condition};
 use crate::plan::query::CommonTable;
@@ -64,6 +65,18 @@ pub(crate) fn name_of(ident: &Ident) -> String {
     }
 }
 
+/// A name that is given to an output column.
+///
+/// # Errors
+/// SQLSTATE 42601 for one in single quotes, which are those of constants.
+pub(super) fn alias_of(ident: &Ident) -> Result<String, SqlError> {
+    if ident.quote_style == Some('\'') {
+        let message = format!("syntax error at or near \"{ident}\"");
+        return Err(SqlError::new("42601", message).with_hint("write the name in double quotes"));
+    }
+    Ok(name_of(ident))
+}
+
 /// The parts of a name.
 ///
 /// # Errors
@@ -95,13 +108,39 @@ impl Environment for Nothing {
     fn facts(&self) -> &Facts {
         unreachable!("constants do not depend on the session")
     }
+    fn check(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn compiled(&mut self, _: &str, _: Syntax, _: bool) -> Result<Arc<Compiled>, Failure> {
+        Err(SqlError::unsupported("a pattern in a constant").into())
+    }
+    fn set(&mut self, _: SetKey) -> Option<Arc<ValueSet>> {
+        None
+    }
+    fn keep_set(&mut self, _: SetKey, _: Arc<ValueSet>) {}
+    fn aside(&mut self, _: AsideJob) -> Result<Value, Failure> {
+        Err(SqlError::unsupported("a large value in a constant").into())
+    }
 }
 
-/// Computes what is computed from constants only. Errors stay for when it runs.
+/// Bytes of constants that are computed with while a statement is planned.
+const FOLDED_BYTES_MAX: usize = 4 << 10;
+
+/// Computes what is computed from constants only, if that takes next to no time: whoever plans another statement waits. The
+/// rest is computed when the statement runs. Errors stay for then, too.
 pub(super) fn folded(expression: Expression) -> Expression {
     let parts = expression.parts();
-    let constants = parts.iter().all(|part| matches!(part, Expression::Constant(_)));
-    if parts.is_empty() || !constants || !expression.is_constant() || takes_facts(&expression) {
+    let mut bytes = 0;
+    let constants = parts.iter().all(|part| match part {
+        Expression::Constant(value) => {
+            bytes += value.memory_bytes();
+            true
+        }
+        _ => false,
+    });
+    let is_cheap = bytes <= FOLDED_BYTES_MAX && !matches!(expression, Expression::Match(_));
+    let is_constant = !parts.is_empty() && constants && expression.is_constant();
+    if !is_cheap || !is_constant || takes_facts(&expression) {
         return expression;
     }
     match evaluate(&expression, &[], &mut Nothing) {
@@ -156,7 +195,11 @@ impl Binder {
         if let Expression::Cast(cast) = &cast
             && let Expression::Constant(value) = &cast.operand
         {
-            return cast::cast(value.clone(), from, to, explicit).map(Expression::Constant);
+            // An error stays for when it runs: it may be in a branch that is not taken.
+            return Ok(match cast::cast(value.clone(), from, to, explicit) {
+                Ok(value) => Expression::Constant(value),
+                Err(_) => Expression::Cast(cast.clone()),
+            });
         }
         Ok(cast)
     }
@@ -455,6 +498,10 @@ pub(super) fn number(digits: &str) -> Result<Typed, SqlError> {
     if let Some(number) = crate::text::numeric_from_text(digits) {
         let constant = Expression::Constant(Value::Numeric(number));
         return Ok(Typed::new(constant, DataType::Numeric(None)));
+    }
+    // Without an exponent its digits are meant as they are written.
+    if !digits.contains(['e', 'E']) {
+        return Err(crate::text::too_many_digits());
     }
     // A literal too large or too small even for this would become infinite or lose all of its digits.
     match digits.parse::<f64>() {

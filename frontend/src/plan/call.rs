@@ -14,7 +14,8 @@ use crate::expression::function::Function;
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, signature};
 use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, Typed, names_of};
-use crate::plan::query::{Planned, sort_options};
+use crate::plan::operator::shown;
+use crate::plan::query::{Planned, is_regclass, sort_options};
 use crate::plan::scope::{Level, Scope};
 use crate::plan::{SortKey, Subquery, types};
 use crate::value::{DataType, Value};
@@ -135,11 +136,7 @@ impl Binder {
                 return Ok(Typed::new(Expression::Call(function, data_type, parts), data_type));
             }
             ("nullif", 2) => {
-                let first = arguments[0].data_type;
-                let (parts, data_type) = self.one_type(arguments, "NULLIF")?;
-                let data_type = first.or(data_type).unwrap_or(DataType::Text);
-                let call = Expression::Call(Function::NullIf, data_type, parts);
-                return Ok(Typed::new(call, data_type));
+                return self.null_if(arguments);
             }
             ("nextval", 1) => return self.next_value(&arguments[0]),
             ("row", _) => return Err(SqlError::unsupported("a row as a value")),
@@ -148,8 +145,12 @@ impl Binder {
                     .with_hint("write SELECT ... FROM generate_series(...) AS series (number)"));
             }
             ("pg_typeof", 1) => {
-                let name = arguments[0].data_type.map_or("unknown".to_owned(), DataType::name);
-                return Ok(Typed::new(Expression::Constant(Value::Text(name)), DataType::Text));
+                let name = match arguments[0].data_type {
+                    None => "unknown",
+                    Some(data_type) => data_type.base_name(),
+                };
+                let name = Value::Text(name.to_owned());
+                return Ok(Typed::new(Expression::Constant(name), DataType::Text));
             }
             _ => {}
         }
@@ -167,20 +168,40 @@ impl Binder {
                 .data_type
                 .is_none_or(|from| from.is_text() == to.is_text() || castable || !to.is_text());
             if !fits {
-                let shown: Vec<String> = argument_types
-                    .iter()
-                    .map(|t| t.map_or("unknown".into(), |t| t.base_name().to_owned()))
-                    .collect();
-                let message = format!("function {name}({}) does not exist", shown.join(", "));
-                return Err(SqlError::new("42883", message).with_hint(
-                    "No function matches the given name and argument types. You might need to \
-                     add explicit type casts.",
-                ));
+                return Err(signature::unknown(name, &argument_types));
             }
-            parts.push(self.coerced(argument, *to, false)?);
+            // These take the form that results have, and not that of a cast.
+            let takes_shown = matches!(
+                signature.function,
+                Function::Concat | Function::ConcatWithSeparator | Function::OctetLength
+            );
+            let argument = if takes_shown { shown(argument) } else { argument };
+            let part = self.coerced(argument, *to, false).map_err(|error| match error.code {
+                "42846" => signature::unknown(name, &argument_types),
+                _ => error,
+            })?;
+            parts.push(part);
         }
         let call = Expression::Call(signature.function, signature.result, parts);
         Ok(Typed::new(call, signature.result))
+    }
+
+    /// NULLIF, whose type is that of the left operand of the `=` that it compares with.
+    fn null_if(&mut self, arguments: Vec<Typed>) -> Result<Typed, SqlError> {
+        use DataType::{Date, Double, Real, Timestamp};
+        let types = (arguments[0].data_type, arguments[1].data_type);
+        let (parts, common) = self.one_type(arguments, "NULLIF")?;
+        let common = common.unwrap_or(DataType::Text);
+        // Between these PostgreSQL compares without a cast of the left operand.
+        let kept = match types {
+            (Some(a), Some(b)) if a.is_integer() && b.is_integer() => Some(a),
+            (Some(a @ (Real | Double)), Some(Real | Double)) => Some(a),
+            (Some(a @ (Date | Timestamp)), Some(Date | Timestamp)) => Some(a),
+            _ => None,
+        };
+        let call = Typed::new(Expression::Call(Function::NullIf, common, parts), common);
+        let Some(kept) = kept.filter(|kept| *kept != common) else { return Ok(call) };
+        Ok(Typed::new(self.coerced(call, kept, true)?, kept))
     }
 
     fn next_value(&mut self, sequence: &Typed) -> Result<Typed, SqlError> {
@@ -316,6 +337,13 @@ impl Binder {
             return Ok(Typed::new(expression, DataType::Text));
         }
         let data_type = types::from_written(written)?;
+        if data_type.is_text()
+            && is_regclass(operand)
+            && typed.data_type.is_some_and(DataType::is_integer)
+        {
+            let name = self.named_call("pg_relation_name", vec![typed])?;
+            return Ok(Typed::new(self.coerced(name, data_type, true)?, data_type));
+        }
         let literal = match (&typed.expression, typed.data_type) {
             // '  7 '::varchar(3) is cut, as an explicit cast of a text is.
             (Expression::Constant(_), None) if data_type.is_text() => {

@@ -50,7 +50,7 @@ pub(super) fn renamed(table: &Table, from: &str, to: &str) -> Result<Vec<Check>,
     let renamed = |check: &Check| {
         let expr = parser::parse_expression(&check.sql)?;
         let sql = with_columns(expr, |name| (name == from).then(|| quote_identifier(to)));
-        Ok(Check { name: check.name.clone(), sql })
+        Ok(Check { id: check.id, name: check.name.clone(), sql })
     };
     table.checks.iter().map(renamed).collect()
 }

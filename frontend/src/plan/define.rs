@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sqlparser::ast::{
     self, AlterColumnOperation, AlterTableOperation, ColumnDef, ColumnOption, Expr, GeneratedAs,
-    IndexColumn, ObjectType, RenameTableNameKind, TableConstraint, TruncateIdentityOption,
+    IndexColumn, ObjectType, RenameTableNameKind, Spanned, TableConstraint, TruncateIdentityOption,
 };
 
 use crate::catalog::{AsSerial, Check, system};
@@ -151,7 +151,7 @@ impl Binder {
         let typed: Result<Vec<(String, DataType)>, SqlError> = create
             .columns
             .iter()
-            .map(|column| Ok((name_of(&column.name), types::from_written(&column.data_type)?)))
+            .map(|column| Ok((name_of(&column.name), self.column_type(column)?)))
             .collect();
         let scope = Rc::new(Scope::named(&name, typed?));
         let mut columns: Vec<NewColumn> = Vec::with_capacity(create.columns.len());
@@ -178,11 +178,7 @@ impl Binder {
 
     fn new_column(&mut self, column: &ColumnDef, scope: &Rc<Scope>) -> Result<NewColumn, SqlError> {
         let name = checked_name(name_of(&column.name))?;
-        let data_type = types::from_written(&column.data_type)?;
-        if let DataType::Array(_) = data_type {
-            return Err(SqlError::unsupported("a column of an array type")
-                .with_hint("keep the elements as rows of another table"));
-        }
+        let data_type = self.column_type(column)?;
         let written = column.data_type.to_string().to_lowercase();
         let serial = written.contains("serial");
         let mut new = NewColumn {
@@ -229,13 +225,30 @@ impl Binder {
                     });
                 }
                 ColumnOption::Collation(_) => {}
-                ColumnOption::ForeignKey(_) => return Err(foreign_key()),
+                ColumnOption::ForeignKey(_) => {
+                    return Err(foreign_key().with_position(self.position(option.option.span())));
+                }
                 other => {
                     return Err(SqlError::unsupported(format_args!("the column option {other}")));
                 }
             }
         }
         Ok(new)
+    }
+
+    fn column_type(&self, column: &ColumnDef) -> Result<DataType, SqlError> {
+        let data_type = match types::from_written(&column.data_type) {
+            Ok(DataType::Array(_)) => Err(SqlError::unsupported("a column of an array type")
+                .with_hint("keep the elements as rows of another table")),
+            data_type => data_type,
+        };
+        data_type.map_err(|error| {
+            let message = match error.code {
+                "0A000" => format!("{}: column {}", error.message, column.name),
+                _ => error.message,
+            };
+            SqlError { message, ..error }.with_position(self.position(column.name.span))
+        })
     }
 
     fn default(
@@ -264,22 +277,24 @@ impl Binder {
         match constraint {
             TableConstraint::PrimaryKey(key) => {
                 let name = key.name.as_ref().map(name_of);
-                Ok(NewConstraint::PrimaryKey { name, columns: index_columns(&key.columns)? })
+                Ok(NewConstraint::PrimaryKey { name, columns: self.index_columns(&key.columns)? })
             }
             TableConstraint::Unique(unique) => {
                 let name = unique.name.as_ref().map(name_of);
-                Ok(NewConstraint::Unique { name, columns: index_columns(&unique.columns)? })
+                Ok(NewConstraint::Unique { name, columns: self.index_columns(&unique.columns)? })
             }
             TableConstraint::Check(check) => {
                 self.check(check.name.as_ref().map(name_of), &check.expr, scope)
             }
-            TableConstraint::ForeignKey(_) => Err(foreign_key()),
+            TableConstraint::ForeignKey(_) => {
+                Err(foreign_key().with_position(self.position(constraint.span())))
+            }
             other => Err(SqlError::unsupported(format_args!("the constraint {other}"))),
         }
     }
 
     /// CREATE INDEX.
-    pub(super) fn create_index(create: &ast::CreateIndex) -> Result<Definition, SqlError> {
+    pub(super) fn create_index(&self, create: &ast::CreateIndex) -> Result<Definition, SqlError> {
         let unsupported = [
             (create.predicate.is_some(), "a partial index"),
             (!create.include.is_empty(), "INCLUDE"),
@@ -300,10 +315,34 @@ impl Binder {
         Ok(Definition::CreateIndex(NewIndex {
             name,
             table: bare_name(&names_of(&create.table_name)?)?,
-            columns: index_columns(&create.columns)?,
+            columns: self.index_columns(&create.columns)?,
             unique: create.unique,
             if_not_exists: create.if_not_exists,
         }))
+    }
+
+    fn index_columns(&self, columns: &[IndexColumn]) -> Result<Vec<String>, SqlError> {
+        let column = |column: &IndexColumn| {
+            let expr = &column.column.expr;
+            let error = match (expr, &column.operator_class) {
+                (Expr::Identifier(ident), None) => return Ok(name_of(ident)),
+                (Expr::Identifier(ident), Some(class)) => {
+                    let of = format_args!("operator class {class} of column {ident} in an index");
+                    SqlError::unsupported(of)
+                        .with_hint("leave it out: text is in the order of its bytes")
+                }
+                (Expr::Collate { expr, collation }, _) => SqlError::unsupported(format_args!(
+                    "collation {collation} of column {expr} in an index"
+                ))
+                .with_hint("leave it out: text is in the order of its bytes"),
+                (other, _) => {
+                    SqlError::unsupported(format_args!("an index on the expression {other}"))
+                        .with_hint("keep its value in a column of its own, and index that")
+                }
+            };
+            Err(error.with_position(self.position(expr.span())))
+        };
+        columns.iter().map(column).collect()
     }
 
     /// DROP TABLE and DROP INDEX.
@@ -374,7 +413,7 @@ impl Binder {
             AlterTableOperation::AddColumn { if_not_exists, column_def, .. } => {
                 let mut scope = (**scope).clone();
                 let table = scope.columns.first().and_then(|column| column.table.clone());
-                let data_type = types::from_written(&column_def.data_type)?;
+                let data_type = self.column_type(column_def)?;
                 let added = (name_of(&column_def.name), data_type);
                 scope.append(Scope::named(&table.unwrap_or_default(), [added]));
                 let column = self.new_column(column_def, &Rc::new(scope))?;
@@ -433,14 +472,6 @@ impl Binder {
 fn foreign_key() -> SqlError {
     SqlError::unsupported("FOREIGN KEY")
         .with_hint("leave the constraint out and keep the rule in the application")
-}
-
-fn index_columns(columns: &[IndexColumn]) -> Result<Vec<String>, SqlError> {
-    let column = |column: &IndexColumn| match &column.column.expr {
-        Expr::Identifier(ident) if column.operator_class.is_none() => Ok(name_of(ident)),
-        other => Err(SqlError::unsupported(format_args!("an index on {other}"))),
-    };
-    columns.iter().map(column).collect()
 }
 
 /// A name without its schema.

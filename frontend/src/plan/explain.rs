@@ -218,7 +218,7 @@ fn shown(expression: &Expression, name: &impl Fn(usize) -> String) -> String {
         Expression::Match(matching) => {
             format!("{} ~~ {}", shown(&matching.value, name), shown(&matching.pattern, name))
         }
-        Expression::In(value, members) => {
+        Expression::In(value, members, _) => {
             format!("{} IN ({})", shown(value, name), list(members, ", "))
         }
         Expression::Case(..) => "CASE".to_owned(),

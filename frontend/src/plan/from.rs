@@ -14,7 +14,7 @@ use crate::catalog::system::Relation as SystemRelation;
 use crate::catalog::{Table, system};
 use crate::error::SqlError;
 use crate::expression::{Comparison, Expression};
-use crate::plan::bind::{Binder, Typed, name_of, names_of};
+use crate::plan::bind::{Binder, Typed, alias_of, name_of, names_of};
 use crate::plan::join::build;
 use crate::plan::query::COMMON_USES_MAX;
 use crate::plan::scope::Scope;
@@ -331,7 +331,7 @@ fn aliased(
     alias: Option<&TableAlias>,
 ) -> Result<Scope, SqlError> {
     let Some(alias) = alias else { return Ok(Scope::named(name, columns)) };
-    let alias_name = name_of(&alias.name);
+    let alias_name = alias_of(&alias.name)?;
     if alias.columns.len() > columns.len() {
         let (has, given) = (columns.len(), alias.columns.len());
         let message = format!(

@@ -156,6 +156,8 @@ pub(crate) enum Node {
     Distinct {
         input: Box<Node>,
         columns: usize,
+        /// Whether they are to stay in their order.
+        keeps_order: bool,
     },
     SetOperation {
         operation: SetOperation,

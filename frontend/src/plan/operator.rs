@@ -8,13 +8,14 @@ use crate::error::SqlError;
 use crate::expression::arithmetic::Operator;
 use crate::expression::datetime::Interval;
 use crate::expression::function::Function;
-use crate::expression::pattern::{self, Syntax};
+use crate::expression::pattern::{Kept, Syntax};
+use crate::expression::set::SetId;
 use crate::expression::{Comparison, Expression, Match};
 use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, Typed, folded, number};
 use crate::plan::scope::Scope;
 use crate::plan::types;
-use crate::value::{DataType, Value};
+use crate::value::DataType;
 
 impl Binder {
     pub(super) fn unary(
@@ -27,6 +28,13 @@ impl Binder {
             UnaryOperator::Not => {
                 let condition = self.condition(operand, scope, "NOT")?;
                 return Ok(negated_condition(Typed::boolean(condition)));
+            }
+            // The parser binds a sign less tightly than a power; PostgreSQL's -2^2 is (-2)^2.
+            UnaryOperator::Minus | UnaryOperator::Plus
+                if let Expr::BinaryOp { left, op: op @ BinaryOperator::PGExp, right } = operand =>
+            {
+                let signed = Expr::UnaryOp { op: operator, expr: left.clone() };
+                return self.binary(&signed, op, right, scope);
             }
             UnaryOperator::Minus => {
                 // The digits of the smallest BIGINT without its sign are no BIGINT.
@@ -316,7 +324,7 @@ impl Binder {
         let value = self.coerced(value, data_type, false)?;
         let members: Result<Vec<Expression>, SqlError> =
             members.into_iter().map(|member| self.coerced(member, data_type, false)).collect();
-        Ok(Typed::boolean(folded(Expression::In(Box::new(value), members?))))
+        Ok(Typed::boolean(folded(Expression::In(Box::new(value), members?, SetId::new()))))
     }
 
     /// `= ANY (...)` of values that are already bound.
@@ -341,18 +349,21 @@ impl Binder {
                 return Err(no_operator(symbol, data_type, DataType::Text));
             }
         }
-        let value = self.coerced(value, DataType::Text, false)?;
+        let value = self.coerced(shown(value), DataType::Text, false)?;
         let pattern = self.coerced(pattern, DataType::Text, false)?;
-        let compiled = match &pattern {
-            Expression::Constant(Value::Text(text)) => {
-                Some(pattern::compile(text, syntax, ignore_case)?)
-            }
-            _ => None,
-        };
-        let matching = Match { value, pattern, syntax, ignore_case, compiled };
+        let kept = Kept::default();
+        let matching = Match { value, pattern, syntax, ignore_case, kept };
         let found = Typed::boolean(Expression::Match(Box::new(matching)));
         Ok(if negated { negated_condition(found) } else { found })
     }
+}
+
+/// A value as results show it where that is no cast to text: a CHAR with its blanks, TRUE as `t`.
+pub(super) fn shown(typed: Typed) -> Typed {
+    let Some(from @ (DataType::Char(Some(_)) | DataType::Boolean)) = typed.data_type else {
+        return typed;
+    };
+    Typed::new(Expression::Call(Function::Shown, from, vec![typed.expression]), DataType::Text)
 }
 
 /// NOT.
@@ -363,12 +374,13 @@ pub(super) fn negated_condition(condition: Typed) -> Typed {
 fn unbounded(data_type: DataType) -> DataType {
     match data_type {
         DataType::Numeric(_) => DataType::Numeric(None),
+        DataType::Char(_) => DataType::Char(None),
         data_type if data_type.is_text() => DataType::Text,
         other => other,
     }
 }
 
-fn no_operator(symbol: &str, left: DataType, right: DataType) -> SqlError {
+pub(super) fn no_operator(symbol: &str, left: DataType, right: DataType) -> SqlError {
     let (left, right) = (left.base_name(), right.base_name());
     SqlError::new("42883", format!("operator does not exist: {left} {symbol} {right}")).with_hint(
         "No operator matches the given name and argument types. You might need to add explicit \

@@ -72,6 +72,56 @@ impl Planned {
         }
         Ok(())
     }
+
+    /// Gives the output columns of a statement that are written as `::regclass` the names of the relations: inside of a
+    /// statement they are numbers.
+    ///
+    /// # Errors
+    /// None that is expected.
+    pub(super) fn show_relations(
+        &mut self,
+        binder: &mut Binder,
+        query: &Query,
+    ) -> Result<(), SqlError> {
+        let SetExpr::Select(select) = &*query.body else { return Ok(()) };
+        let is_relation = |item: &ast::SelectItem| match item {
+            ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } => {
+                is_regclass(expr)
+            }
+            _ => false,
+        };
+        let relations: Vec<bool> = select.projection.iter().map(is_relation).collect();
+        // With a wildcard, columns are not as many as what is written.
+        if relations.len() != self.columns.len() || !relations.contains(&true) {
+            return Ok(());
+        }
+        let mut expressions = Vec::with_capacity(relations.len());
+        for (number, is_relation) in relations.into_iter().enumerate() {
+            let column = &mut self.columns[number];
+            let typed = Typed::new(Expression::Column(number), column.data_type);
+            if is_relation && column.data_type.is_integer() {
+                let named = binder.named_call("pg_relation_name", vec![typed])?;
+                column.data_type = DataType::Text;
+                expressions.push(named.expression);
+            } else {
+                expressions.push(typed.expression);
+            }
+        }
+        let input = Box::new(std::mem::replace(&mut self.node, Node::Values(Vec::new())));
+        self.node = Node::Project { input, expressions };
+        Ok(())
+    }
+}
+
+/// Whether an expression is written as the number of a relation.
+pub(super) fn is_regclass(expr: &Expr) -> bool {
+    match expr {
+        Expr::Nested(inner) => is_regclass(inner),
+        Expr::Cast { data_type, .. } => {
+            data_type.to_string().to_lowercase().trim_start_matches("pg_catalog.") == "regclass"
+        }
+        _ => false,
+    }
 }
 
 /// Whether a key of ORDER BY is descending, and whether NULLs come first.

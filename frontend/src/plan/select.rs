@@ -12,7 +12,7 @@ use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::expression::aggregate::Aggregate;
 use crate::plan::array::ordered;
-use crate::plan::bind::{Binder, name_of, names_of};
+use crate::plan::bind::{Binder, alias_of, name_of, names_of};
 use crate::plan::join::build;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
@@ -133,7 +133,7 @@ impl Binder {
                     items.push(self.item(output_name(expr), expr, scope)?);
                 }
                 SelectItem::ExprWithAlias { expr, alias } => {
-                    items.push(self.item(name_of(alias), expr, scope)?);
+                    items.push(self.item(alias_of(alias)?, expr, scope)?);
                 }
                 SelectItem::Wildcard(_) => {
                     if scope.columns.is_empty() {
@@ -305,7 +305,9 @@ impl DistinctColumns {
         match self {
             Self::None => sorted(node, order, limit),
             Self::All => {
-                sorted(Node::Distinct { input: Box::new(node), columns: visible }, order, None)
+                let input = Box::new(node);
+                let distinct = Node::Distinct { input, columns: visible, keeps_order: false };
+                sorted(distinct, order, None)
             }
             Self::On(keys) => distinct_rows(sorted(node, order, None), keys, visible),
         }
@@ -571,7 +573,7 @@ fn distinct_rows(node: Node, keys: Vec<usize>, visible: usize) -> Node {
     let front = keys.into_iter().map(Expression::Column);
     let expressions = front.chain((0..width).map(Expression::Column)).collect();
     let input = Box::new(Node::Project { input: Box::new(node), expressions });
-    let input = Box::new(Node::Distinct { input, columns: count });
+    let input = Box::new(Node::Distinct { input, columns: count, keeps_order: true });
     let expressions = (count..count + width).map(Expression::Column).collect();
     Node::Project { input, expressions }
 }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sqlparser::ast::{
-    self, CopyLegacyCsvOption, CopyLegacyOption, CopyOption, CopySource, CopyTarget, Expr, Reset,
-    Set, Statement, Value as Literal,
+    self, CloseCursor, CopyLegacyCsvOption, CopyLegacyOption, CopyOption, CopySource, CopyTarget,
+    Expr, FetchDirection, Reset, Set, Statement, Value as Literal,
 };
 
 use crate::catalog::Catalog;
@@ -16,7 +16,7 @@ use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::home::Home;
 use crate::plan::scope::Scope;
 use crate::plan::{Insert, Node, Plan, PlanKind, types};
-use crate::session::{Column, CopyFormat, CopyOptions};
+use crate::session::{Column, CopyFormat, CopyOptions, Fetch};
 use crate::value::{DataType, Value};
 
 /// What a statement is for the session.
@@ -56,6 +56,7 @@ pub(crate) enum Command {
     /// None: all.
     Deallocate(Option<String>),
     DiscardAll,
+    ResetAll,
     CopyIn {
         insert: Arc<Plan>,
         columns: Vec<Column>,
@@ -65,6 +66,17 @@ pub(crate) enum Command {
         query: Arc<Plan>,
         options: CopyOptions,
     },
+    Declare {
+        name: String,
+        query: Arc<Plan>,
+        forward_only: bool,
+    },
+    Fetch {
+        name: String,
+        fetch: Fetch,
+    },
+    /// None: all.
+    Close(Option<String>),
     /// VACUUM, ANALYZE and their like: only their tag.
     Nothing(&'static str),
 }
@@ -119,7 +131,8 @@ fn plan_kind(
 ) -> Result<(PlanKind, Vec<Column>), SqlError> {
     match statement {
         Statement::Query(query) => {
-            let planned = binder.query(query)?;
+            let mut planned = binder.query(query)?;
+            planned.show_relations(binder, query)?;
             Ok((PlanKind::Query(planned.node), planned.columns))
         }
         Statement::Insert(insert) => {
@@ -155,7 +168,7 @@ fn plan_kind(
         other => {
             let definition = match other {
                 Statement::CreateTable(create) => binder.create_table(create)?,
-                Statement::CreateIndex(create) => Binder::create_index(create)?,
+                Statement::CreateIndex(create) => binder.create_index(create)?,
                 Statement::AlterTable(alter) => binder.alter_table(alter)?,
                 Statement::Truncate(truncate) => Binder::truncate(truncate)?,
                 Statement::Drop { object_type, names, if_exists, .. } => {
@@ -193,7 +206,9 @@ fn command(binder: &mut Binder, statement: &Statement) -> Result<Option<Command>
             Reset::ConfigurationParameter(name) => {
                 Command::Set { name: names_of(name)?.join("."), value: None }
             }
-            _ => Command::Nothing("RESET"),
+            // There are no roles to go back from.
+            Reset::SessionAuthorization => Command::Nothing("RESET"),
+            Reset::ALL => Command::ResetAll,
         },
         Statement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(name_of).collect();
@@ -225,12 +240,62 @@ fn command(binder: &mut Binder, statement: &Statement) -> Result<Option<Command>
             name => Command::Deallocate(Some(name)),
         },
         Statement::Discard { .. } => Command::DiscardAll,
+        // Nobody listens: LISTEN is refused.
+        Statement::UNLISTEN { .. } => Command::Nothing("UNLISTEN"),
+        Statement::Declare { stmts } => declare(binder, stmts)?,
+        Statement::Fetch { name, direction, into: None, .. } => {
+            Command::Fetch { name: name_of(name), fetch: fetch(direction)? }
+        }
+        Statement::Close { cursor: CloseCursor::All } => Command::Close(None),
+        Statement::Close { cursor: CloseCursor::Specific { name } } => {
+            Command::Close(Some(name_of(name)))
+        }
         Statement::Copy { source, to, target, options, legacy_options, .. } => {
             let options = copy_options(options, legacy_options)?;
             copy(binder, source, *to, target, options)?
         }
         _ => return Ok(None),
     }))
+}
+
+fn declare(binder: &mut Binder, declared: &[ast::Declare]) -> Result<Command, SqlError> {
+    let [ast::Declare { names, for_query: Some(query), hold, scroll, .. }] = declared else {
+        return Err(SqlError::unsupported("DECLARE of anything but a cursor"));
+    };
+    let [name] = names.as_slice() else {
+        return Err(SqlError::unsupported("DECLARE of several names"));
+    };
+    if *hold == Some(true) {
+        return Err(SqlError::unsupported("a cursor WITH HOLD"));
+    }
+    let (kind, columns) = plan_kind(binder, &Statement::Query(query.clone()))?;
+    let parameters = std::mem::take(&mut binder.parameters);
+    let inner = Binder::new(Arc::clone(&binder.catalog), "", parameters);
+    let query = Arc::new(finished(inner, kind, columns)?);
+    Ok(Command::Declare { name: name_of(name), query, forward_only: *scroll == Some(false) })
+}
+
+fn fetch(direction: &FetchDirection) -> Result<Fetch, SqlError> {
+    let count = |limit: &ast::ValueWithSpan| match &limit.value {
+        Literal::Number(text, _) => text.parse().map_err(|_| {
+            SqlError::new("22003", format!("the count {text} of FETCH is out of range"))
+        }),
+        other => Err(SqlError::unsupported(format_args!("FETCH {other}"))),
+    };
+    let or_one = |limit: &Option<ast::ValueWithSpan>| limit.as_ref().map_or(Ok(1), count);
+    Ok(match direction {
+        FetchDirection::Count { limit } => Fetch::Forward(count(limit)?),
+        FetchDirection::Next => Fetch::Forward(1),
+        FetchDirection::Prior => Fetch::Forward(-1),
+        FetchDirection::First => Fetch::Absolute(1),
+        FetchDirection::Last => Fetch::Absolute(-1),
+        FetchDirection::Absolute { limit } => Fetch::Absolute(count(limit)?),
+        FetchDirection::Relative { limit } => Fetch::Relative(count(limit)?),
+        FetchDirection::All | FetchDirection::ForwardAll => Fetch::Forward(i64::MAX),
+        FetchDirection::Forward { limit } => Fetch::Forward(or_one(limit)?),
+        FetchDirection::Backward { limit } => Fetch::Forward(-or_one(limit)?),
+        FetchDirection::BackwardAll => Fetch::Forward(-i64::MAX),
+    })
 }
 
 fn set_command(set: &Set) -> Result<Command, SqlError> {

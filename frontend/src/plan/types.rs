@@ -44,7 +44,7 @@ pub(crate) fn from_written(written: &Written) -> Result<DataType, SqlError> {
         | Written::CharacterVarying(length)
         | Written::CharVarying(length) => DataType::Varchar(characters(*length)?),
         Written::Char(length) | Written::Character(length) => {
-            DataType::Char(characters(*length)?.unwrap_or(1))
+            DataType::Char(Some(characters(*length)?.unwrap_or(1)))
         }
         Written::Bytea => DataType::Bytea,
         Written::Date => DataType::Date,
@@ -140,7 +140,7 @@ fn custom(name: &ObjectName, arguments: &[String]) -> Result<DataType, SqlError>
         "bool" => DataType::Boolean,
         "text" | "name" | "cstring" | "char" => DataType::Text,
         "varchar" => DataType::Varchar(None),
-        "bpchar" => DataType::Text,
+        "bpchar" => DataType::Char(None),
         "numeric" => DataType::Numeric(None),
         "bytea" => DataType::Bytea,
         "date" => DataType::Date,
@@ -194,7 +194,7 @@ fn characters(length: Option<CharacterLength>) -> Result<Option<u32>, SqlError> 
 
 /// Whether values need no change to be of another type.
 pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
-    use DataType::{Double, Numeric, Real, Text, Varchar};
+    use DataType::{Char, Double, Numeric, Real, Text, Varchar};
     if from == to {
         return true;
     }
@@ -203,6 +203,8 @@ pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
     }
     match (from, to) {
         (Real, Double) | (Numeric(_), Numeric(None)) => true,
+        // Inside the engine a CHAR has no blanks at its end, whatever its length.
+        (Char(_), Char(None)) => true,
         (from, Text | Varchar(None)) => from.is_text(),
         (Varchar(Some(from)), Varchar(Some(to))) => from <= to,
         _ => false,
@@ -211,7 +213,7 @@ pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
 
 /// The type that two operands of a comparison, or two branches, are brought to.
 pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
-    use DataType::{Date, Double, Numeric, Real, Text, Timestamp};
+    use DataType::{Char, Date, Double, Numeric, Real, Text, Timestamp, Varchar};
     if a == b {
         return Some(a);
     }
@@ -227,7 +229,12 @@ pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
         });
     }
     if a.is_text() && b.is_text() {
-        return Some(Text);
+        return Some(match (a, b) {
+            // A VARCHAR is taken as a CHAR, whose blanks at the end say nothing; a TEXT is not.
+            (Char(_), Char(_) | Varchar(_)) | (Varchar(_), Char(_)) => Char(None),
+            (Varchar(_), Varchar(_)) => Varchar(None),
+            _ => Text,
+        });
     }
     match (a, b) {
         (Date, Timestamp) | (Timestamp, Date) => Some(Timestamp),

@@ -200,7 +200,9 @@ impl Binder {
         let mut targets = Vec::with_capacity(insert.columns.len());
         for column in &insert.columns {
             let name = names_of(column)?.pop().unwrap_or_default();
-            let number = table.require_column(&name)?;
+            let number = table
+                .require_column(&name)
+                .map_err(|error| error.with_position(self.position(column.span())))?;
             if targets.contains(&number) {
                 let message = format!("column \"{name}\" specified more than once");
                 return Err(SqlError::new("42701", message));
@@ -301,6 +303,7 @@ impl Binder {
         check_not_generated(column)?;
         let typed = self.expression(expr, scope)?;
         self.assigned(typed, &column.name, column.data_type)
+            .map_err(|error| error.with_position(self.position(expr.span())))
     }
 
     fn on_conflict(
@@ -380,9 +383,11 @@ impl Binder {
                     return Err(SqlError::unsupported("SET (...) = a subquery"));
                 }
             };
-            for (name, value) in pairs {
-                let name = names_of(name)?.pop().unwrap_or_default();
-                let number = table.require_column(&name)?;
+            for (target, value) in pairs {
+                let name = names_of(target)?.pop().unwrap_or_default();
+                let number = table
+                    .require_column(&name)
+                    .map_err(|error| error.with_position(self.position(target.span())))?;
                 if bound.iter().any(|(other, _)| *other == number) {
                     let message = format!("multiple assignments to same column \"{name}\"");
                     return Err(SqlError::new("42601", message));
@@ -392,7 +397,8 @@ impl Binder {
                 } else {
                     check_not_generated(&table.columns[number])?;
                     let typed = self.expression(value, scope)?;
-                    self.assigned(typed, &name, table.columns[number].data_type)?
+                    self.assigned(typed, &name, table.columns[number].data_type)
+                        .map_err(|error| error.with_position(self.position(value.span())))?
                 };
                 bound.push((number, expression));
             }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ use crate::settings;
 
 /// For the last words to a client.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a statement that is cancelled may take to notice: one that waits for a silent node cannot.
+const CANCEL_PATIENCE: Duration = Duration::from_millis(250);
 /// How often a statement that runs long looks whether its client is still there.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -77,12 +80,6 @@ impl Limits {
         stream: &Stream,
         statement: impl Future<Output = Result<T, SqlError>>,
     ) -> Result<T, Interruption> {
-        let timeout = async {
-            match self.statement_timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
-            }
-        };
         let gone = async {
             // Sleeps first: most statements end sooner, and of those a client may await the answer
             // though it said that it sends no more.
@@ -97,15 +94,69 @@ impl Limits {
         let interruption = tokio::select! {
             biased;
             result = &mut statement => return Ok(result?),
-            () = timeout => {
+            () = self.timeout() => {
                 SqlError::new("57014", "canceling statement due to statement timeout").into()
             }
             () = gone => Interruption::Disconnected,
+            () = self.cancel.requested() => {
+                SqlError::new("57014", "canceling statement due to user request").into()
+            }
         };
         self.cancel.cancel();
-        match statement.await {
+        let ended = tokio::time::timeout(CANCEL_PATIENCE, &mut statement).await;
+        let result = match ended {
+            Ok(result) => result,
+            Err(_) => {
+                self.cancel.give_up();
+                statement.await
+            }
+        };
+        match result {
             Err(error) if error.code == "57014" => Err(interruption),
             result => Ok(result?),
+        }
+    }
+}
+
+impl Limits {
+    /// Sends rows of a statement, at most as long as it may run. A client that takes no bytes when that ends is not waited for: its
+    /// connection ends in the middle of a message.
+    pub(super) async fn send<T>(
+        &self,
+        sending: impl Future<Output = Result<T, Interruption>>,
+    ) -> Result<T, Interruption> {
+        let mut sending = pin!(sending);
+        let reason = tokio::select! {
+            biased;
+            sent = &mut sending => return sent,
+            () = self.timeout() => "canceling statement due to statement timeout",
+            () = self.cancel.requested() => "canceling statement due to user request",
+        };
+        self.cancel.cancel();
+        match tokio::time::timeout(CANCEL_PATIENCE, sending).await {
+            Ok(Err(Interruption::Statement(error))) if error.code == "57014" => {
+                Err(SqlError::new("57014", reason).into())
+            }
+            Ok(sent) => sent,
+            Err(_) => Err(Interruption::Disconnected),
+        }
+    }
+
+    /// Begins to send rows of a statement that has sent some before.
+    pub(super) fn go_on(&self) {
+        self.cancel.reset();
+    }
+
+    /// Whether the statement is to end.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_requested()
+    }
+
+    /// Waits as long as a statement may run.
+    async fn timeout(&self) {
+        match self.statement_timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
         }
     }
 }

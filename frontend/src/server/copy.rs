@@ -5,7 +5,12 @@
 use super::connection::Connection;
 use super::interruption::Interruption;
 use super::message::{ClientMessage, violation};
+use super::replies::Replies;
+use super::rows::Rows;
 use crate::error::SqlError;
+use crate::execute::Row;
+use crate::execute::copy::line;
+use crate::session::{Column, CopyOptions};
 
 impl Connection {
     /// Takes the data that the client sends, up to CopyDone or CopyFail.
@@ -47,19 +52,26 @@ impl Connection {
         interruption
     }
 
-    /// Sends the lines of a COPY.
+    /// Sends the lines of a COPY, and those of the rows that are left.
     pub(super) async fn copy_out(
         &mut self,
-        columns: usize,
-        lines: &[Vec<u8>],
+        columns: &[Column],
+        options: &CopyOptions,
+        lines: Vec<Vec<u8>>,
         tag: &str,
     ) -> Result<(), Interruption> {
-        self.stream.replies.copy_out_response(columns)?;
+        self.stream.replies.copy_out_response(columns.len())?;
+        let first = lines.len() - usize::from(options.header);
         for line in lines {
-            self.stream.replies.copy_data(line)?;
+            self.stream.replies.copy_data(&line)?;
             self.stream.flush_if_full().await?;
         }
+        let mut result = Rows::new(Vec::new(), self.session.take_rest());
+        let put =
+            |replies: &mut Replies, row: &Row| replies.copy_data(&line(row, columns, options));
+        let sent = self.send(&mut result, usize::MAX, put).await?;
         self.stream.replies.copy_done();
+        let tag = if result.had_rest { &format!("COPY {}", first + sent) } else { tag };
         self.stream.replies.command_complete(tag);
         Ok(())
     }

@@ -15,10 +15,13 @@ use super::connection::Connection;
 use super::interruption::Interruption;
 use super::message::{self, Bind, ClientMessage, Kind, violation};
 use super::query::Control;
-use super::replies::Severity;
+use super::replies::{Replies, Severity};
+use super::rows::Rows;
 use super::wire_types::{Format, declared_type, formats, read_value};
 use crate::error::SqlError;
-use crate::session::{Column, PreparedStatement, StatementResult, TransactionStatus};
+use crate::execute::Row;
+use crate::memory::Charge;
+use crate::session::{Column, PreparedStatement, StatementResult, Takes, TransactionStatus};
 use crate::value::Value;
 
 /// Named statements, and portals, of a connection.
@@ -54,8 +57,10 @@ enum Progress {
     /// Rows that the client did not ask for yet.
     Rows {
         columns: Arc<[Column]>,
-        rows: std::vec::IntoIter<Vec<Value>>,
+        rows: Rows,
         tag: String,
+        /// Of the rows.
+        _charge: Charge,
     },
     Done,
 }
@@ -166,7 +171,11 @@ impl Connection {
     }
 
     fn describe_portal(&mut self, name: &str) -> Result<(), SqlError> {
-        let portal = self.portals.get(name).ok_or_else(|| no_portal(name))?;
+        let Some(portal) = self.portals.get(name) else {
+            // A cursor is a portal, too.
+            let columns = self.session.cursor_columns(name).ok_or_else(|| no_portal(name))?;
+            return self.stream.replies.row_description(&columns, &[]);
+        };
         let (prepared, formats) = (portal.statement.prepared.clone(), portal.formats.clone());
         self.describe_rows(prepared.as_deref(), &formats)
     }
@@ -203,11 +212,14 @@ impl Connection {
         match std::mem::replace(&mut portal.progress, Progress::Done) {
             Progress::Bound(parameters) => {
                 self.enter_transaction(portal.statement.control).await?;
+                // A portal that is read in parts must not hold the session.
+                self.session.take_large(if rows_max > 0 { Takes::Kept } else { Takes::All });
                 let run = self.session.execute_prepared(prepared, parameters);
                 match self.limits.run(&self.stream, run).await? {
                     StatementResult::Rows { columns, rows, tag } => {
-                        let rows = rows.into_iter();
-                        portal.progress = Progress::Rows { columns, rows, tag };
+                        let rows = Rows::new(rows, self.session.take_rest());
+                        let charge = self.session.take_result();
+                        portal.progress = Progress::Rows { columns, rows, tag, _charge: charge };
                     }
                     other => return self.finish(other).await,
                 }
@@ -221,24 +233,27 @@ impl Connection {
                     .with_hint("Bind the statement again.")
                     .into());
             }
-            rows @ Progress::Rows { .. } => portal.progress = rows,
+            rows @ Progress::Rows { .. } => {
+                self.limits.go_on();
+                portal.progress = rows;
+            }
         }
         self.send_rows(portal, rows_max).await
     }
 
     /// Sends rows of a portal, all or at most `rows_max` if it is positive.
     async fn send_rows(&mut self, portal: &mut Portal, rows_max: i32) -> Result<(), Interruption> {
-        let Progress::Rows { columns, rows, tag } = &mut portal.progress else {
+        let Progress::Rows { columns, rows, tag, .. } = &mut portal.progress else {
             return Ok(());
         };
         let rows_max = usize::try_from(rows_max).ok().filter(|max| *max > 0);
-        for row in rows.by_ref().take(rows_max.unwrap_or(usize::MAX)) {
-            self.stream.replies.row(columns, &portal.formats, &row)?;
-            self.stream.flush_if_full().await?;
-        }
-        if rows_max.is_some() && rows.len() > 0 {
+        let (columns, formats) = (Arc::clone(columns), &portal.formats);
+        let put = |replies: &mut Replies, row: &Row| replies.row(&columns, formats, row);
+        self.send(rows, rows_max.unwrap_or(usize::MAX), put).await?;
+        if rows_max.is_some() && rows.may_go_on() {
             self.stream.replies.portal_suspended();
         } else {
+            let tag = if rows.had_rest { &format!("SELECT {}", rows.sent) } else { &*tag };
             self.stream.replies.command_complete(tag);
             portal.progress = Progress::Done;
         }

@@ -3,7 +3,8 @@
 //! ```text
 //! accept ─ startup (TLS, users) ─ connection ┬ query      simple protocol
 //!                                            ├ extended   Parse, Bind, Execute; portals
-//!                                            └ copy       COPY in and out
+//!                                            ├ copy       COPY in and out
+//!                                            └ rows       results on their way to the client
 //! ```
 //!
 //! *Source*: PostgreSQL 15, chapter 55.
@@ -11,6 +12,7 @@
 //! it drops its session; every connection, startup, wait and shutdown is bounded.
 //! *Not here*: replication, GSSAPI, the function call protocol.
 
+mod admission;
 mod cancellation;
 mod connection;
 mod copy;
@@ -19,6 +21,8 @@ mod interruption;
 mod message;
 mod query;
 mod replies;
+mod rows;
+mod secret;
 mod settings;
 mod startup;
 mod stream;
@@ -27,7 +31,7 @@ mod users;
 mod wire_types;
 
 use std::future::Future;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,15 +43,16 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::database::Database;
+pub use admission::Admission;
 use cancellation::Cancellation;
 pub use stream::TlsError;
 pub use threads::ServerThreads;
 pub use users::{Users, UsersError, add_user};
 
-/// Connections in their startup, or refused, beyond those with a session.
+/// Connections of one address in their startup, beyond the number of sessions: all of them may come at once.
 const STARTUPS_MAX: usize = 64;
-/// The time that a startup may take: PostgreSQL's authentication_timeout.
-const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time that a startup may take.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a failed accept, such as by too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// For statements that were cancelled, before their connections are dropped.
@@ -62,6 +67,8 @@ pub struct ServerOptions {
     pub users: Users,
     /// PEM files of the certificate chain and its key, to offer TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// Refuse clients without TLS; if not given, where other machines can connect and there is a certificate.
+    pub tls_required: Option<bool>,
     /// Connections with a session.
     pub connections_max: usize,
     /// How long a client may send nothing, between statements and in transactions.
@@ -78,6 +85,7 @@ impl Default for ServerOptions {
             listen: "127.0.0.1:5433".to_owned(),
             users: Users::default(),
             tls: None,
+            tls_required: None,
             connections_max: 100,
             idle_timeout: None,
             statement_timeout: None,
@@ -103,6 +111,9 @@ pub enum ServerError {
          on 127.0.0.1"
     )]
     Open(SocketAddr),
+    /// TLS is to be required, without a certificate.
+    #[error("TLS is required, and there is no certificate; give --tls-cert and --tls-key")]
+    NoCertificate,
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -117,6 +128,7 @@ struct Shared {
     options: ServerOptions,
     tls: Option<Tls>,
     cancellation: Arc<Cancellation>,
+    admission: Arc<Admission>,
     /// One permit for each session.
     sessions: Arc<Semaphore>,
 }
@@ -145,6 +157,7 @@ pub struct Server {
     listener: std::net::TcpListener,
     options: ServerOptions,
     tls: Option<Tls>,
+    admission: Arc<Admission>,
 }
 
 impl Server {
@@ -152,7 +165,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`] for what is wrong with the options.
-    pub fn bind(options: ServerOptions) -> Result<Self, ServerError> {
+    pub fn bind(mut options: ServerOptions) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { address: options.listen.clone(), source };
         let tls = match &options.tls {
             None => None,
@@ -166,9 +179,33 @@ impl Server {
         if let Some(address) = outside.filter(|_| options.users.is_empty()) {
             return Err(ServerError::Open(*address));
         }
-        let listener = std::net::TcpListener::bind(&addresses[..]).map_err(listen_error)?;
-        listener.set_nonblocking(true).map_err(listen_error)?;
-        Ok(Self { listener, options, tls })
+        let by_default = outside.is_some() && tls.is_some();
+        let is_required = *options.tls_required.get_or_insert(by_default);
+        if is_required && tls.is_none() {
+            return Err(ServerError::NoCertificate);
+        }
+        if let Some(address) = outside.filter(|_| !is_required) {
+            tracing::warn!(
+                "other machines reach {address}, and may send data in clear; give --tls-cert, --tls-key \
+                 and --tls required"
+            );
+        }
+        let listener = std::net::TcpListener::bind(&addresses[..]);
+        let listener = listener.and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let address = options.listen.clone();
+        let listener = listener.map_err(|source| ServerError::Listen { address, source })?;
+        let startups_max = options.connections_max.saturating_add(STARTUPS_MAX);
+        let admission = Arc::new(Admission::new(startups_max));
+        Ok(Self { listener, options, tls, admission })
+    }
+
+    /// Who is let in, and how many were not.
+    #[must_use]
+    pub fn admission(&self) -> Arc<Admission> {
+        Arc::clone(&self.admission)
     }
 
     /// Serves a database until the process is told to stop by SIGTERM or SIGINT, on `threads` if they are given, which then
@@ -183,10 +220,10 @@ impl Server {
         listening: impl FnOnce(SocketAddr),
     ) -> Result<(), ServerError> {
         let runtime = threads::runtime(threads.is_some()).map_err(ServerError::Runtime)?;
-        let Self { listener, options, tls } = self;
+        let Self { listener, options, tls, admission } = self;
         let sessions = Arc::new(Semaphore::new(options.connections_max));
         let cancellation = Arc::default();
-        let shared = Arc::new(Shared { database, options, tls, cancellation, sessions });
+        let shared = Arc::new(Shared { database, options, tls, cancellation, admission, sessions });
         let own = runtime.handle();
         let next_thread = || threads.as_deref().map_or(own, ServerThreads::next);
         let served = runtime.block_on(async {
@@ -210,20 +247,20 @@ async fn accept_until<'t>(
     next_thread: impl Fn() -> &'t Handle,
 ) {
     let (stopping, stopped) = watch::channel(false);
-    let sockets_max = shared.options.connections_max.saturating_add(STARTUPS_MAX);
-    let sockets = Arc::new(Semaphore::new(sockets_max.min(Semaphore::MAX_PERMITS)));
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
             () = &mut stop => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &sockets) => accepted,
+            accepted = accept(&listener) => accepted,
         };
-        let (socket, permit) = match accepted {
+        let (socket, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                eprintln!("gannet serve: cannot accept a connection: {error}");
+                if let Some(left_out) = shared.admission.accept_lines.next() {
+                    tracing::warn!("cannot accept a connection: {error}{left_out}");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -232,9 +269,8 @@ async fn accept_until<'t>(
         let attend = async move {
             // Fails only where the system has no more descriptors.
             if let Ok(socket) = TcpStream::from_std(socket) {
-                startup::attend(socket, shared, stopped).await;
+                startup::attend(socket, from, shared, stopped).await;
             }
-            drop(permit);
         };
         connections.spawn_on(attend, next_thread());
     }
@@ -251,15 +287,10 @@ async fn accept_until<'t>(
     connections.shutdown().await;
 }
 
-async fn accept(
-    listener: &TcpListener,
-    sockets: &Arc<Semaphore>,
-) -> std::io::Result<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let permit =
-        Arc::clone(sockets).acquire_owned().await.map_err(|_| std::io::Error::other("closed"))?;
-    let (socket, _) = listener.accept().await?;
+async fn accept(listener: &TcpListener) -> std::io::Result<(std::net::TcpStream, IpAddr)> {
+    let (socket, from) = listener.accept().await?;
     // Fails only if the client is gone already, which the first read tells as well.
     let _ = socket.set_nodelay(true);
     // It is another thread's from here on.
-    Ok((socket.into_std()?, permit))
+    Ok((socket.into_std()?, from.ip()))
 }

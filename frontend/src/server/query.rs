@@ -5,9 +5,11 @@
 
 use super::connection::Connection;
 use super::interruption::Interruption;
+use super::replies::Replies;
+use super::rows::Rows;
 use crate::error::SqlError;
-use crate::session::{StatementResult, TransactionStatus};
-use crate::value::Value;
+use crate::execute::Row;
+use crate::session::{StatementResult, Takes, TransactionStatus};
 
 /// What a statement says about the transaction around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,19 +101,21 @@ impl Connection {
             self.stream.replies.command_complete("DEALLOCATE");
             return Ok(());
         }
+        self.session.take_large(Takes::All);
         let result = self.limits.run(&self.stream, self.session.execute(statement)).await?;
         match result {
             StatementResult::Rows { columns, rows, tag } => {
                 self.stream.replies.row_description(&columns, &[])?;
-                for row in rows {
-                    let row: Vec<Value> = row;
-                    self.stream.replies.row(&columns, &[], &row)?;
-                    self.stream.flush_if_full().await?;
-                }
+                let mut result = Rows::new(rows, self.session.take_rest());
+                let put = |replies: &mut Replies, row: &Row| replies.row(&columns, &[], row);
+                let sent = self.send(&mut result, usize::MAX, put).await?;
+                let tag = if result.had_rest { format!("SELECT {sent}") } else { tag };
                 self.stream.replies.command_complete(&tag);
             }
             other => self.finish(other).await?,
         }
+        // An idle session keeps nothing of what was sent.
+        drop(self.session.take_result());
         Ok(())
     }
 
@@ -131,8 +135,8 @@ impl Connection {
             }
             StatementResult::Empty => self.stream.replies.empty_query(),
             StatementResult::CopyIn { columns, .. } => self.copy_in(columns.len()).await?,
-            StatementResult::CopyOut { columns, lines, tag, .. } => {
-                self.copy_out(columns.len(), &lines, &tag).await?;
+            StatementResult::CopyOut { columns, options, lines, tag } => {
+                self.copy_out(&columns, &options, lines, &tag).await?;
             }
             StatementResult::Rows { tag, .. } => self.stream.replies.command_complete(&tag),
         }

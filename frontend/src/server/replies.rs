@@ -21,6 +21,8 @@ use crate::error::SqlError;
 use crate::session::{Column, TransactionStatus};
 use crate::value::{DataType, Value};
 
+/// The schema of all tables.
+const SCHEMA: &str = "public";
 /// The longest text of an error's field; a longer one is cut.
 const FIELD_BYTES_MAX: usize = 6_000;
 
@@ -227,6 +229,11 @@ fn fields(severity: &str, code: &str, error: &SqlError) -> Vec<(u8, String)> {
     fields.extend(error.detail.as_deref().map(|detail| (b'D', cut(detail))));
     fields.extend(error.hint.as_deref().map(|hint| (b'H', cut(hint))));
     fields.extend(error.position.map(|position| (b'P', position.to_string())));
+    if let Some(subject) = &error.subject {
+        fields.extend([(b's', SCHEMA.to_owned()), (b't', cut(&subject.table))]);
+        fields.extend(subject.column.as_deref().map(|column| (b'c', cut(column))));
+        fields.extend(subject.constraint.as_deref().map(|name| (b'n', cut(name))));
+    }
     fields
 }
 

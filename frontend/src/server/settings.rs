@@ -46,7 +46,7 @@ impl Reported {
     }
 }
 
-/// Sets what the startup message asks for. Settings that there are not become warnings.
+/// Sets what the startup message asks for, and RESET goes back to. Settings that there are not become warnings.
 pub(super) async fn apply(
     session: &mut Session,
     parameters: &[(String, String)],
@@ -69,6 +69,7 @@ pub(super) async fn apply(
             Err(error) => replies.notice(&format!("WARNING: {name} is not set: {error}")),
         }
     }
+    session.keep_settings();
     Ok(())
 }
 

@@ -8,6 +8,7 @@
 //! *Source*: PostgreSQL 15, sections 55.2.1, 55.2.8, 55.2.10 and 55.3; RFC 5802.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use pgwire::messages::startup::{
     Authentication, BackendKeyData, NegotiateProtocolVersion, SecretKey,
 };
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use super::connection::Connection;
 use super::interruption::Interruption;
@@ -37,13 +38,18 @@ const SCRAM_BOUND: &str = "SCRAM-SHA-256-PLUS";
 /// Does everything for a client, from its first byte to the end of its connection.
 pub(super) async fn attend(
     socket: TcpStream,
+    from: IpAddr,
     shared: Arc<Shared>,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let (dismiss, dismissed) = oneshot::channel::<()>();
+    let caller = shared.admission.callers.enter(from, move || drop(dismiss));
     let opened = tokio::select! {
-        opened = tokio::time::timeout(STARTUP_TIMEOUT, open(socket, &shared)) => opened,
+        opened = tokio::time::timeout(STARTUP_TIMEOUT, open(socket, from, &shared)) => opened,
         _ = stopped.wait_for(|stopped| *stopped) => return,
+        _ = dismissed => return,
     };
+    drop(caller);
     // Of a client that is gone, refused or too slow nothing is left to do.
     if let Ok(Ok(Some(opened))) = opened {
         Connection::new(opened, shared, stopped).run().await;
@@ -60,11 +66,11 @@ pub(super) struct Opened {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
-async fn open(socket: TcpStream, shared: &Shared) -> io::Result<Option<Opened>> {
+async fn open(socket: TcpStream, from: IpAddr, shared: &Shared) -> io::Result<Option<Opened>> {
     let Some((mut stream, startup)) = negotiate(Stream::new(socket), shared).await? else {
         return Ok(None);
     };
-    match begin(&mut stream, &startup, shared).await {
+    match begin(&mut stream, &startup, from, shared).await {
         Ok((session, permit)) => {
             let registration = shared.cancellation.register(session.cancel_handle());
             let reported = Reported::default();
@@ -139,6 +145,7 @@ async fn negotiate(mut stream: Stream, shared: &Shared) -> io::Result<Option<(St
 async fn begin(
     stream: &mut Stream,
     startup: &Startup,
+    from: IpAddr,
     shared: &Shared,
 ) -> Result<(Session, OwnedSemaphorePermit), Interruption> {
     if startup.major != 3 {
@@ -154,16 +161,22 @@ async fn begin(
     let user = startup.parameter("user").filter(|user| !user.is_empty()).ok_or_else(|| {
         SqlError::new("28000", "no PostgreSQL user name specified in startup packet")
     })?;
+    if shared.options.tls_required == Some(true) && !stream.is_tls() {
+        return Err(SqlError::new("28000", "the server takes encrypted connections alone")
+            .with_hint("Connect with sslmode=require or stricter.")
+            .into());
+    }
     negotiate_version(stream, startup)?;
+    if !shared.options.users.is_empty() {
+        authenticate(stream, user, from, shared).await?;
+    }
+    // Nobody holds one of these who has not shown who it is.
     let permit = Arc::clone(&shared.sessions).try_acquire_owned().map_err(|_| {
         SqlError::new("53300", "sorry, too many clients already").with_hint(format!(
             "The server takes {} connections; close some, or start it with more --connections-max.",
             shared.options.connections_max
         ))
     })?;
-    if !shared.options.users.is_empty() {
-        authenticate(stream, user, shared).await?;
-    }
     stream.replies.message(&Message::Authentication(Authentication::Ok))?;
     let mut session = shared.database.session(user);
     settings::apply(&mut session, &startup.parameters, &mut stream.replies).await?;
@@ -186,9 +199,11 @@ fn negotiate_version(stream: &mut Stream, startup: &Startup) -> Result<(), SqlEr
 async fn authenticate(
     stream: &mut Stream,
     user: &str,
+    from: IpAddr,
     shared: &Shared,
 ) -> Result<(), Interruption> {
     let failed = |_: PgWireError| {
+        shared.admission.failed(from, user);
         let message = format!("password authentication failed for user \"{user}\"");
         Interruption::Fatal(SqlError::new("28P01", message))
     };
@@ -210,10 +225,12 @@ async fn authenticate(
     let challenge = Authentication::SASLContinue(challenge.into());
     stream.replies.message(&Message::Authentication(challenge))?;
     let proof = password(stream).await?;
+    shared.admission.attempt(from, user)?;
     let signature = exchange.on_client_final_message(&proof).map_err(failed)?;
     if !exists {
         return Err(failed(PgWireError::InvalidPassword(user.to_owned())));
     }
+    shared.admission.succeeded(from);
     let signature = Authentication::SASLFinal(signature.into());
     stream.replies.message(&Message::Authentication(signature))?;
     Ok(())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use pgwire::tokio::TlsAcceptor;
-use pgwire::tokio::tokio_rustls::rustls::pki_types::pem::PemObject;
+use pgwire::tokio::tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use pgwire::tokio::tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use pgwire::tokio::tokio_rustls::rustls::{self, ServerConfig};
 use pgwire::tokio::tokio_rustls::server::TlsStream;
@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::replies::Replies;
+use super::secret::{self, SecretError};
 
 /// Room for what one read may bring.
 const READ_BYTES: usize = 16 << 10;
@@ -132,7 +133,15 @@ pub enum TlsError {
         /// Its path.
         path: String,
         /// What is wrong.
-        source: rustls::pki_types::pem::Error,
+        source: pem::Error,
+    },
+    /// Others may read the key.
+    #[error("the key {path} has mode {mode:o}, so others may use it; chmod 600 {path}")]
+    Exposed {
+        /// Its path.
+        path: String,
+        /// Its permissions.
+        mode: u32,
     },
     /// The two do not fit together, or are of no use.
     #[error("cannot use the certificate and its key: {0}")]
@@ -146,7 +155,11 @@ pub(super) fn tls_acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor
     let certificates = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|source| pem_error(certificate, source))?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|source| pem_error(key, source))?;
+    let bytes = secret::read(key).map_err(|error| match error {
+        SecretError::Unreadable(source) => pem_error(key, pem::Error::Io(source)),
+        SecretError::Exposed(mode) => TlsError::Exposed { path: key.display().to_string(), mode },
+    })?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|source| pem_error(key, source))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

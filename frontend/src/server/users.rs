@@ -17,6 +17,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pgwire::api::auth::sasl::scram::{ScramSecret, gen_salted_password};
 
+use super::secret::{self, SecretError};
+
 const MECHANISM: &str = "SCRAM-SHA-256";
 /// Iterations shown to users who do not exist, as PostgreSQL's default.
 const ITERATIONS: usize = 4096;
@@ -35,6 +37,14 @@ pub enum UsersError {
         path: String,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// Others may read it.
+    #[error("the users file {path} has mode {mode:o}, so others may use it; chmod 600 {path}")]
+    Exposed {
+        /// Its path.
+        path: String,
+        /// Its permissions.
+        mode: u32,
     },
     /// A line is malformed.
     #[error(
@@ -87,7 +97,14 @@ impl Users {
     /// # Errors
     /// [`UsersError`] if it cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, UsersError> {
-        let text = std::fs::read_to_string(path).map_err(|source| file_error(path, source))?;
+        let bytes = secret::read(path).map_err(|error| match error {
+            SecretError::Unreadable(source) => file_error(path, source),
+            SecretError::Exposed(mode) => {
+                UsersError::Exposed { path: path.display().to_string(), mode }
+            }
+        })?;
+        let text = String::from_utf8(bytes)
+            .map_err(|error| file_error(path, std::io::Error::other(error.utf8_error())))?;
         Self::parse(&text)
     }
 

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::array::{self, Element};
 use crate::error::SqlError;
 use crate::session::Column;
+use crate::text::{numeric_from_text, too_many_digits, unsigned_zero};
 use crate::value::{DataType, Value};
 
 /// How a value travels.
@@ -70,15 +71,14 @@ pub(super) fn declared_type(oid: u32) -> Result<Option<DataType>, SqlError> {
         Type::FLOAT4 => DataType::Real,
         Type::FLOAT8 => DataType::Double,
         Type::NUMERIC => DataType::Numeric(None),
-        Type::TEXT | Type::NAME | Type::BPCHAR => DataType::Text,
+        Type::TEXT | Type::NAME => DataType::Text,
+        Type::BPCHAR => DataType::Char(None),
         Type::VARCHAR => DataType::Varchar(None),
         Type::BYTEA => DataType::Bytea,
         Type::DATE => DataType::Date,
         Type::TIMESTAMP => DataType::Timestamp,
         Type::UUID => DataType::Uuid,
-        Type::VARCHAR_ARRAY | Type::BPCHAR_ARRAY | Type::NAME_ARRAY => {
-            DataType::Array(Element::Text)
-        }
+        Type::VARCHAR_ARRAY | Type::NAME_ARRAY => DataType::Array(Element::Text),
         Type::OID_ARRAY => DataType::Array(Element::BigInt),
         other if matches!(other.kind(), Kind::Array(_)) => {
             let arrays = Element::ALL.map(DataType::Array);
@@ -223,7 +223,7 @@ fn read_binary(
         DataType::BigInt => Value::Integer(i64::from_sql(&wire, bytes)?),
         DataType::Real => Value::Float(f32::from_sql(&wire, bytes)?.into()),
         DataType::Double => Value::Float(f64::from_sql(&wire, bytes)?),
-        DataType::Numeric(_) => Value::Numeric(Decimal::from_sql(&wire, bytes)?),
+        DataType::Numeric(_) => Value::Numeric(read_numeric(bytes)?),
         DataType::Text | DataType::Varchar(_) | DataType::Char(_) => {
             Value::from_text(utf8(bytes)?, data_type)?
         }
@@ -233,6 +233,34 @@ fn read_binary(
         DataType::Uuid => Value::Uuid(Uuid::from_slice(bytes)?),
         DataType::Array(element) => read_array(element, bytes)?,
     })
+}
+
+/// Groups of four digits, their number, the first one's weight, the sign, the scale; none of the digits is lost.
+fn read_numeric(mut bytes: &[u8]) -> Result<Decimal, Box<dyn std::error::Error + Send + Sync>> {
+    let (count, weight) = (bytes.try_get_u16()?, bytes.try_get_i16()?);
+    let (sign, scale) = (bytes.try_get_u16()?, bytes.try_get_u16()?);
+    let sign = match sign {
+        0 => "",
+        0x4000 => "-",
+        _ => return Err(SqlError::unsupported("NaN or Infinity as a NUMERIC").into()),
+    };
+    let mut digits = String::from("0");
+    for _ in 0..count {
+        let group = bytes.try_get_u16()?;
+        if group > 9_999 {
+            return Err("a group of digits is larger than 9999".into());
+        }
+        write!(digits, "{group:04}")?;
+    }
+    if !bytes.is_empty() {
+        return Err("bytes are left over".into());
+    }
+    let exponent = 4 * (i32::from(weight) + 1 - i32::from(count));
+    let exponent = if count == 0 { 0 } else { exponent };
+    let number = numeric_from_text(&format!("{sign}{digits}e{exponent}"));
+    let mut number = number.ok_or_else(too_many_digits)?;
+    number.rescale(u32::from(scale).min(28));
+    Ok(unsigned_zero(number))
 }
 
 /// Dimensions, whether there are NULLs, the type of the elements, their number, the first one's place; the elements.
@@ -304,7 +332,7 @@ mod tests {
             (DataType::Numeric(None), Value::Numeric("-12345.067800".parse().unwrap())),
             (DataType::Numeric(None), Value::Numeric("0.00".parse().unwrap())),
             (DataType::Text, Value::Text("häßlich 𝄞".to_owned())),
-            (DataType::Char(3), Value::Text("a".to_owned())),
+            (DataType::Char(Some(3)), Value::Text("a".to_owned())),
             (DataType::Bytea, Value::Bytea(vec![0, 1, 255])),
             (DataType::Date, Value::Date(date)),
             (DataType::Timestamp, Value::Timestamp(date.and_hms_micro_opt(23, 59, 59, 1).unwrap())),
@@ -325,6 +353,30 @@ mod tests {
         assert_eq!(formats(&[0, 1], 2), Ok(vec![Format::Text, Format::Binary]));
         assert!(formats(&[0, 1], 3).is_err());
         assert!(formats(&[2], 1).is_err());
+    }
+
+    #[test]
+    fn no_digit_of_a_binary_numeric_is_lost() {
+        let read = |groups: &[u16], weight: i16, sign: u16, scale: u16| {
+            let mut bytes = BytesMut::new();
+            bytes.put_u16(u16::try_from(groups.len()).unwrap());
+            bytes.put_i16(weight);
+            bytes.put_u16(sign);
+            bytes.put_u16(scale);
+            groups.iter().for_each(|group| bytes.put_u16(*group));
+            read_value(DataType::Numeric(None), Format::Binary, &bytes)
+        };
+        let text = |value: Result<Value, SqlError>| {
+            value.map(|value| value.to_text(DataType::Numeric(None))).map_err(|error| error.code)
+        };
+        assert_eq!(text(read(&[1, 5000], 0, 0, 2)), Ok("1.50".to_owned()));
+        assert_eq!(text(read(&[12, 3400], 1, 0x4000, 0)), Ok("-123400".to_owned()));
+        assert_eq!(text(read(&[], 0, 0x4000, 2)), Ok("0.00".to_owned()));
+        assert_eq!(text(read(&[1], -7, 0, 28)), Ok("0.0000000000000000000000000001".to_owned()));
+        // 1E-30.
+        assert_eq!(text(read(&[100], -8, 0, 30)), Err("22003"));
+        assert_eq!(text(read(&[], 0, 0xc000, 0)), Err("0A000"));
+        assert_eq!(text(read(&[10_000], 0, 0, 0)), Err("22P03"));
     }
 
     proptest! {

@@ -2,22 +2,35 @@
 
 use std::sync::Arc;
 
+use crate::catalog::system::{self, Relation};
 use crate::error::SqlError;
-use crate::execute::Transaction;
 use crate::execute::copy::{Reader, header, line};
+use crate::execute::{Output, Transaction};
 use crate::expression::Expression;
-use crate::plan::statement::{Command, constant};
+use crate::plan::Plan;
+use crate::plan::statement::{Command, Prepared, constant};
+use crate::session::cursor::query_of;
 use crate::session::run::aborted;
-use crate::session::{Column, CopyIn, Session, StatementResult, TransactionStatus, pad};
+use crate::session::{
+    Column, CopyIn, CopyOptions, Session, StatementResult, Takes, TransactionStatus, pad,
+};
 use crate::settings;
 use crate::value::{DataType, Value};
 
-fn done(tag: &str) -> StatementResult {
+pub(super) fn done(tag: &str) -> StatementResult {
     StatementResult::Done { tag: tag.to_owned(), notices: Vec::new() }
 }
 
 fn warned(tag: &str, notice: &str) -> StatementResult {
     StatementResult::Done { tag: tag.to_owned(), notices: vec![format!("WARNING: {notice}")] }
+}
+
+fn relation_columns(relation: &Relation) -> Vec<Column> {
+    let column = |(name, data_type): &(&str, DataType)| Column {
+        name: (*name).to_owned(),
+        data_type: *data_type,
+    };
+    relation.columns.iter().map(column).collect()
 }
 
 fn text_column(name: &str) -> Column {
@@ -31,8 +44,14 @@ impl Session {
             Command::Show(name) if name == "all" => {
                 vec![text_column("name"), text_column("setting")]
             }
-            Command::Show(name) => vec![text_column(name)],
+            Command::Show(name) => match system::of_cluster(name) {
+                Some(relation) => relation_columns(relation),
+                None => vec![text_column(name)],
+            },
             Command::ShowTables => vec![text_column("table_name")],
+            Command::Fetch { name, .. } => {
+                self.cursor_columns(name).map_or_else(Vec::new, |columns| columns.to_vec())
+            }
             Command::Execute { name, .. } => {
                 self.statements.get(name).map_or_else(Vec::new, |s| s.columns.to_vec())
             }
@@ -45,6 +64,7 @@ impl Session {
         &mut self,
         command: &Command,
         sql: &str,
+        parameters: Vec<Value>,
     ) -> Result<StatementResult, SqlError> {
         let ends = matches!(command, Command::Commit | Command::Rollback | Command::RollbackTo(_));
         if self.status == TransactionStatus::Failed && !ends {
@@ -60,11 +80,13 @@ impl Session {
             }
             Command::RollbackTo(name) => {
                 self.open_transaction("ROLLBACK TO SAVEPOINT")?.roll_back_to(name)?;
+                self.roll_back_cursors();
                 self.status = TransactionStatus::InTransaction;
                 Ok(done("ROLLBACK"))
             }
             Command::Release(name) => {
                 self.open_transaction("RELEASE SAVEPOINT")?.release(name)?;
+                self.release_cursors();
                 Ok(done("RELEASE"))
             }
             Command::Set { name, value } => self.set(name, value.as_deref()),
@@ -83,8 +105,12 @@ impl Session {
             }
             Command::DiscardAll => {
                 self.statements.clear();
-                self.settings = Arc::new(settings::defaults(&self.user));
+                self.settings = Arc::clone(&self.first_settings);
                 Ok(done("DISCARD ALL"))
+            }
+            Command::ResetAll => {
+                self.settings = Arc::clone(&self.first_settings);
+                Ok(done("RESET"))
             }
             Command::CopyIn { insert, columns, options } => {
                 self.copy = Some(CopyIn {
@@ -96,7 +122,12 @@ impl Session {
                 });
                 Ok(StatementResult::CopyIn { columns: columns.clone(), options: options.clone() })
             }
-            Command::CopyOut { .. } => self.copy_out(command, sql).await,
+            Command::CopyOut { query, options } => self.copy_out(query, options, sql).await,
+            Command::Declare { name, query, forward_only } => {
+                self.declare((name, query, *forward_only), sql, parameters).await
+            }
+            Command::Fetch { name, fetch } => self.fetch(name, *fetch),
+            Command::Close(name) => self.close_cursor(name.as_deref()),
             Command::Nothing("VACUUM") if self.status != TransactionStatus::Idle => {
                 let message = "VACUUM cannot run inside a transaction block";
                 Err(SqlError::new("25001", message).with_hint("end it first, or leave VACUUM out"))
@@ -204,15 +235,18 @@ impl Session {
         let value = match value {
             Some(value) => {
                 settings::check(&name, value)?;
-                value.to_owned()
+                settings::kept(&name, value)
             }
-            None => settings::default_of(&name).unwrap_or_default().to_owned(),
+            None => self.first_settings.get(&name).cloned().unwrap_or_default(),
         };
         Arc::make_mut(&mut self.settings).insert(name, value);
         Ok(done(tag))
     }
 
-    fn show(&self, name: &str) -> Result<StatementResult, SqlError> {
+    fn show(&mut self, name: &str) -> Result<StatementResult, SqlError> {
+        if let Some(relation) = system::of_cluster(name) {
+            return Ok(self.show_relation(relation));
+        }
         let tag = "SHOW".to_owned();
         if name == "all" {
             let pair = |(name, value): (&String, &String)| {
@@ -230,31 +264,52 @@ impl Session {
         Ok(StatementResult::Rows { columns: [text_column(name)].into(), rows, tag })
     }
 
-    async fn copy_out(
+    /// What a relation says of the cluster. It also says so when the cluster has halted, and no transaction runs any more.
+    fn show_relation(&mut self, relation: &Relation) -> StatementResult {
+        let resources = self.resources(&self.catalog());
+        let rows = (relation.rows)(&resources.facts);
+        self.resources = Some(resources);
+        let columns = relation_columns(relation).into();
+        StatementResult::Rows { columns, rows, tag: "SHOW".to_owned() }
+    }
+
+    /// What the query inside of a command gives, and its plan, which may be newer than the command's.
+    pub(super) async fn query_output(
         &mut self,
-        command: &Command,
+        query: &Arc<Plan>,
         sql: &str,
-    ) -> Result<StatementResult, SqlError> {
-        let Command::CopyOut { query, options } = command else { return Err(aborted()) };
+        parameters: Vec<Value>,
+        takes: Takes,
+    ) -> Result<(Arc<Plan>, Output), SqlError> {
+        let types: Vec<_> = query.parameters.iter().copied().map(Some).collect();
         let mut query = Arc::clone(query);
-        let output = loop {
-            if let Some(output) = self.run_plan(&query, Vec::new()).await? {
-                break output;
+        loop {
+            if let Some(output) = self.run_plan(&query, parameters.clone(), takes).await? {
+                return Ok((query, output));
             }
             self.reload().await?;
-            if let Some(crate::plan::statement::Prepared::Command(command)) =
-                self.plan(sql, &[]).await?
-                && let Command::CopyOut { query: newer, .. } = &*command
+            if let Some(Prepared::Command(command)) = self.plan(sql, &types).await?
+                && let Some(newer) = query_of(&command)
             {
                 query = Arc::clone(newer);
             }
-        };
+        }
+    }
+
+    async fn copy_out(
+        &mut self,
+        query: &Arc<Plan>,
+        options: &CopyOptions,
+        sql: &str,
+    ) -> Result<StatementResult, SqlError> {
+        let (query, output) = self.query_output(query, sql, Vec::new(), self.takes).await?;
+        self.result = output.charge;
         let columns = query.columns.to_vec();
         let mut rows = output.rows.unwrap_or_default();
         pad(&mut rows, &columns);
         let tag = format!("COPY {}", rows.len());
         let first = options.header.then(|| header(&columns, options));
-        let lines = rows.iter().map(|row| line(row, &columns, options));
+        let lines = rows.into_iter().map(|row| line(&row, &columns, options));
         let lines = first.into_iter().chain(lines).collect();
         Ok(StatementResult::CopyOut { columns, options: options.clone(), lines, tag })
     }

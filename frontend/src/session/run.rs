@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{ClusterError, Coordinator};
+use gannet_engine::{Cluster, ClusterError, Completion, Coordinator, Patience};
 
 use crate::catalog::{Catalog, SeenVersions};
 use crate::error::{Failure, SqlError};
 use crate::execute::copy::BATCH_ROWS;
-use crate::execute::transaction::{OVERTAKEN_MAX, alone, given_up};
-use crate::execute::{self, Context, Output, Resources, Row, Transaction, online};
+use crate::execute::transaction::{OVERTAKEN_MAX, alone, alone_unless, given_up};
+use crate::execute::{self, Beyond, Context, Output, Resources, Row, Touched, Transaction, online};
 use crate::expression::function::Facts;
+use crate::memory::Charge;
 use crate::parser;
 use crate::plan::statement::{self, Command, Prepared};
 use crate::plan::{Plan, PlanKind};
-use crate::session::{Session, StatementResult, TransactionStatus, pad};
+use crate::session::rest::{Ended, Rest, Takes};
+use crate::session::{CancelHandle, Session, StatementResult, TransactionStatus, pad};
 use crate::value::{DataType, Value};
 
 /// Times that a statement is planned anew because the catalog has changed.
@@ -43,6 +45,7 @@ impl Session {
         sql: &str,
         types: &[Option<DataType>],
     ) -> Result<Option<Prepared>, SqlError> {
+        let mut version = self.catalog().version;
         let mut error = match self.plan_once(sql, types).await {
             Err(error) if error.code != "42601" => error,
             result => return result,
@@ -50,11 +53,14 @@ impl Session {
         if self.status == TransactionStatus::Failed {
             return Err(aborted());
         }
-        // The error may be the old catalog's.
+        // The error may be the old catalog's. Another session may have read the newest meanwhile.
         for _ in 0..CATALOGS_MAX {
-            if !self.reload().await? {
+            self.reload().await?;
+            let newest = self.catalog().version;
+            if newest == version {
                 break;
             }
+            version = newest;
             error = match self.plan_once(sql, types).await {
                 Err(error) => error,
                 result => return result,
@@ -81,7 +87,8 @@ impl Session {
             let statement = parser::parse(&text)?;
             statement::plan(&statement, &text, &planned_with, &known).map(Some)
         });
-        let planned = planned.await?;
+        let planned = self.cancel.unless_given_up(planned).await;
+        let planned = planned.unwrap_or_else(|| Err(canceled()))?;
         if let Some(prepared) = planned.as_ref().filter(|prepared| is_kept(prepared)) {
             self.database.keep_plan(sql, types, &catalog, prepared);
         }
@@ -123,10 +130,30 @@ impl Session {
         resources: Box<Resources>,
         job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<T, SqlError> {
+        let started = self.start(home, resources, job)?;
+        let (resources, output) = started.end(&self.cancel, &self.database.cluster).await?;
+        self.resources = Some(resources);
+        Ok(output)
+    }
+
+    /// Has a job begun as [`Self::spawn`] does.
+    fn start<T: Send + 'static>(
+        &self,
+        home: Option<&[u8]>,
+        resources: Box<Resources>,
+        job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
+    ) -> Result<Started<T>, SqlError> {
         let cluster = &self.database.cluster;
+        let waiting = Arc::new(Patience::default());
+        let awaited = Arc::clone(&waiting);
         let job = move |coordinator: &mut Coordinator<'_>| {
+            if awaited.is_given_up() {
+                // Its coroutine has come too late.
+                return None;
+            }
+            coordinator.let_give_up(awaited);
             let output = job(coordinator, &resources);
-            (resources, output)
+            Some((resources, output))
         };
         let spawned = match home {
             Some(key) => cluster.spawn_near(cluster.configuration().primary_of_row(key), job),
@@ -136,19 +163,12 @@ impl Session {
             ClusterError::Busy => SqlError::new("53000", error.to_string()),
             _ => SqlError::new("57P03", error.to_string()),
         })?;
-        let done = completion.await.map_err(|lost| match cluster.halted() {
-            Some(reason) => SqlError::new("08007", reason)
-                .with_hint("whether what was under way has committed is unknown"),
-            None => SqlError::new("XX000", lost.to_string()),
-        });
-        let (resources, output) = done?;
-        self.resources = Some(resources);
-        Ok(output)
+        Ok(Started { completion, waiting })
     }
 
     /// What a statement is to have. That of the last one is used again, with what the session has seen of the catalog's version,
     /// and without counting its parts anew, whose counters other cores change, too.
-    fn resources(&mut self, catalog: &Arc<Catalog>) -> Box<Resources> {
+    pub(super) fn resources(&mut self, catalog: &Arc<Catalog>) -> Box<Resources> {
         let Some(mut resources) = self.resources.take() else {
             let facts = Facts {
                 now: self.began,
@@ -156,16 +176,22 @@ impl Session {
                 catalog: Arc::clone(catalog),
                 cluster: Arc::clone(&self.database.cluster),
                 settings: Arc::clone(&self.settings),
+                budget: Arc::clone(&self.budget),
             };
-            let (database, cancel) = (Arc::clone(&self.database), Arc::clone(&self.cancel.0));
+            let (database, cancel) =
+                (Arc::clone(&self.database), Arc::clone(&self.cancel.0.is_requested));
             return Box::new(Resources {
                 database,
                 facts,
                 seen_versions: SeenVersions::default(),
+                touched: Touched::default(),
                 parameters: Vec::new(),
                 cancel,
             });
         };
+        if self.transaction.is_none() {
+            resources.touched.clear();
+        }
         let facts = &mut resources.facts;
         facts.now = self.began;
         if !Arc::ptr_eq(&facts.catalog, catalog) {
@@ -188,17 +214,18 @@ impl Session {
         for _ in 0..CATALOGS_MAX {
             let plan = match prepared {
                 Prepared::Command(command) => {
-                    return Box::pin(self.command(&command, sql)).await;
+                    return Box::pin(self.command(&command, sql, parameters)).await;
                 }
                 Prepared::Plan(plan) => plan,
             };
             if self.status == TransactionStatus::Failed {
                 return Err(aborted());
             }
-            let output = self.run_plan(&plan, parameters).await;
+            let output = self.run_plan(&plan, parameters, self.takes).await;
             let back = self.resources.as_mut().map(|resources| &mut resources.parameters);
             parameters = back.map(std::mem::take).unwrap_or_default();
-            if let Some(output) = output? {
+            if let Some(mut output) = output? {
+                self.result = std::mem::take(&mut output.charge);
                 return Ok(result_of(&plan, output));
             }
             self.reload().await?;
@@ -207,36 +234,57 @@ impl Session {
         Err(catalog_changes())
     }
 
-    /// Runs a plan, and leaves the parameters in the resources; None if the catalog has changed.
+    /// Runs a plan, and leaves the parameters in the resources; None if the catalog has changed. What is left of a result that is
+    /// too large for memory is in `rest`, if that may be.
     pub(super) async fn run_plan(
         &mut self,
         plan: &Arc<Plan>,
         parameters: Vec<Value>,
+        takes: Takes,
     ) -> Result<Option<Output>, SqlError> {
         let home = plan.home.as_ref().and_then(|home| home.key(&parameters));
         let mut resources = self.resources(&plan.catalog);
         resources.parameters = parameters;
-        let plan = Arc::clone(plan);
-        if self.status == TransactionStatus::Idle {
-            let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-                current(match &plan.kind {
-                    PlanKind::Define(definition) if online::applies_to(definition) => {
-                        online::run(definition, &plan.catalog, coordinator, resources)
-                    }
-                    _ => {
-                        let begin = |attempt| {
-                            let is_overtaken = attempt > OVERTAKEN_MAX && plan.kind.only_reads();
-                            let transaction = Transaction::new();
-                            if is_overtaken { transaction.guarding() } else { transaction }
-                        };
-                        alone(coordinator, resources, begin, |context| execute::run(&plan, context))
-                    }
-                })
-            };
-            return self.spawn(home.as_deref(), resources, job).await?;
+        let is_idle = self.status == TransactionStatus::Idle;
+        let transaction = match is_idle {
+            true => None,
+            false => Some(self.transaction.take().ok_or_else(aborted)?),
+        };
+        let (beyond, rows) = self.beyond(plan, takes);
+        let own = Arc::clone(plan);
+        let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| match transaction
+        {
+            None => (None, current(run_alone(&own, &beyond, coordinator, resources))),
+            Some(transaction) => {
+                let work = |context: &mut Context<'_, '_>| execute::run(&own, &beyond, context);
+                inside(transaction, work, coordinator, resources)
+            }
+        };
+        let started = self.start(home.as_deref(), resources, job)?;
+        if let Some(mut rows) = rows
+            && let Some(Some(first)) = self.cancel.unless_given_up(rows.recv()).await
+        {
+            let (cancel, database) = (self.cancel.clone(), Arc::clone(&self.database));
+            let end = Box::pin(async move { started.end(&cancel, &database.cluster).await });
+            self.rest = Some(Rest::of_query(rows, end, &plan.columns));
+            return Ok(Some(Output { rows: Some(first), ..Output::default() }));
         }
-        let work = move |context: &mut Context<'_, '_>| execute::run(&plan, context);
-        self.run_inside(home.as_deref(), resources, work).await
+        let ended = started.end(&self.cancel, &self.database.cluster).await?;
+        let mut output = self.take_back(ended)?;
+        if let Some(file) = output.as_mut().and_then(|output| output.file.take()) {
+            self.rest = Some(Rest::of_file(file, &plan.columns));
+        }
+        Ok(output)
+    }
+
+    /// Takes back what a statement was given.
+    pub(super) fn take_back(&mut self, ended: Ended) -> Result<Option<Output>, SqlError> {
+        let (resources, (transaction, result)) = ended;
+        self.resources = Some(resources);
+        if transaction.is_some() {
+            self.transaction = transaction;
+        }
+        result.map_err(|error| self.located(error))
     }
 
     /// Runs part of the session's transaction; None if the catalog has changed.
@@ -246,41 +294,41 @@ impl Session {
         resources: Box<Resources>,
         work: impl FnOnce(&mut Context<'_, '_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<Option<T>, SqlError> {
-        let Some(mut transaction) = self.transaction.take() else { return Err(aborted()) };
+        let Some(transaction) = self.transaction.take() else { return Err(aborted()) };
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            let result = work(&mut Context::new(coordinator, &mut transaction, resources));
-            match result {
-                Ok(output) => (Some(transaction), Ok(Some(output))),
-                Err(Failure::StaleCatalog) => (Some(transaction), Ok(None)),
-                Err(failure) if !transaction.savepoints.is_empty() => {
-                    // The client may go back to a savepoint, and what was read is checked at the end.
-                    (Some(transaction), Err(error_of(failure)))
-                }
-                Err(failure) => {
-                    (None, Err(error_of(given_up(coordinator, &mut transaction, failure))))
-                }
-            }
+            inside(transaction, work, coordinator, resources)
         };
         let (transaction, result) = self.spawn(home, resources, job).await?;
         self.transaction = transaction;
-        result
+        result.map_err(|error| self.located(error))
     }
 
     /// Commits the session's transaction.
     pub(super) async fn commit(&mut self) -> Result<(), SqlError> {
+        self.cursors.clear();
         self.status = TransactionStatus::Idle;
         let catalog = self.catalog();
-        let Some(transaction) = self.transaction.take() else { return Err(aborted()) };
         let resources = self.resources(&catalog);
+        let Some(transaction) = self.transaction.take() else { return Err(aborted()) };
         let home = transaction.deferred.first_written(self.database.table).map(<[u8]>::to_vec);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
             transaction.commit(coordinator, resources)
         };
-        self.spawn(home.as_deref(), resources, job).await?.map_err(SqlError::from)
+        let committed = self.spawn(home.as_deref(), resources, job).await?;
+        committed.map_err(|abort| self.located(abort.into()))
+    }
+
+    /// The same error; a conflict names the tables that the transaction has used.
+    fn located(&self, error: SqlError) -> SqlError {
+        match &self.resources {
+            Some(resources) => resources.touched.named(error, &resources.facts.catalog),
+            None => error,
+        }
     }
 
     /// Gives the session's transaction up, of which nothing is anywhere else.
     pub(super) fn roll_back(&mut self) {
+        self.cursors.clear();
         self.status = TransactionStatus::Idle;
         self.transaction = None;
     }
@@ -378,7 +426,7 @@ impl Session {
             let rows = &batch[first..];
             let fewer = context.attempt.saturating_sub(2).min(6);
             let rows = &rows[..(rows.len() >> fewer).max(1)];
-            let inserted = execute::insert_rows(insert, rows, context);
+            let inserted = execute::insert_rows(insert, rows, &mut Charge::default(), context);
             context.checked(inserted).map(|_| rows.len())
         };
         if self.transaction.is_some() && !fills {
@@ -391,7 +439,73 @@ impl Session {
             };
             current(alone(coordinator, resources, begin, insert))
         };
-        self.spawn(None, resources, job).await?
+        let inserted = self.spawn(None, resources, job).await?;
+        inserted.map_err(|error| self.located(error))
+    }
+}
+
+/// A job that was handed over.
+pub(super) struct Started<T> {
+    completion: Completion<Option<(Box<Resources>, T)>>,
+    waiting: Arc<Patience>,
+}
+
+impl<T> Started<T> {
+    /// What it gives, and what it was given.
+    async fn end(
+        self,
+        cancel: &CancelHandle,
+        cluster: &Cluster,
+    ) -> Result<(Box<Resources>, T), SqlError> {
+        let Some(done) = cancel.unless_given_up(self.completion).await else {
+            // Its coroutine goes on when it is answered, and undoes or completes what it has begun.
+            return Err(if self.waiting.give_up() { unknown() } else { canceled() });
+        };
+        let done = done.map_err(|lost| match cluster.halted() {
+            Some(reason) => SqlError::new("08007", reason)
+                .with_hint("whether what was under way has committed is unknown"),
+            None => SqlError::new("XX000", lost.to_string()),
+        });
+        done?.ok_or_else(canceled)
+    }
+}
+
+/// Runs a plan as a transaction of its own.
+fn run_alone(
+    plan: &Plan,
+    beyond: &Beyond,
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+) -> Result<Output, Failure> {
+    if let PlanKind::Define(definition) = &plan.kind
+        && online::applies_to(definition)
+    {
+        return online::run(definition, &plan.catalog, coordinator, resources);
+    }
+    let begin = |attempt| {
+        let is_overtaken = attempt > OVERTAKEN_MAX && plan.kind.only_reads();
+        let transaction = Transaction::new();
+        if is_overtaken { transaction.guarding() } else { transaction }
+    };
+    let work = |context: &mut Context<'_, '_>| execute::run(plan, beyond, context);
+    alone_unless(coordinator, resources, begin, work, |failure| beyond.ended(failure))
+}
+
+/// Runs part of a session's transaction, and gives it back unless it is lost.
+fn inside<T>(
+    mut transaction: Transaction,
+    work: impl FnOnce(&mut Context<'_, '_>) -> Result<T, Failure>,
+    coordinator: &mut Coordinator<'_>,
+    resources: &Resources,
+) -> (Option<Transaction>, Result<Option<T>, SqlError>) {
+    match work(&mut Context::new(coordinator, &mut transaction, resources)) {
+        Ok(output) => (Some(transaction), Ok(Some(output))),
+        Err(Failure::StaleCatalog) => (Some(transaction), Ok(None)),
+        Err(failure) if !transaction.savepoints.is_empty() => {
+            // The client may go back to a savepoint, and what was read is checked at the end.
+            (Some(transaction), Err(error_of(failure)))
+        }
+        Err(failure) => (None, Err(error_of(given_up(coordinator, &mut transaction, failure)))),
     }
 }
 
@@ -422,7 +536,17 @@ fn error_of(failure: Failure) -> SqlError {
     }
 }
 
-fn catalog_changes() -> SqlError {
+pub(super) fn canceled() -> SqlError {
+    SqlError::new("57014", "canceling statement due to user request")
+}
+
+/// The error of a statement that was given up while its commit was under way.
+fn unknown() -> SqlError {
+    SqlError::new("08007", "the statement was given up while its commit waited for a node")
+        .with_hint("whether it has committed is unknown; it completes if the node comes back")
+}
+
+pub(super) fn catalog_changes() -> SqlError {
     SqlError::new("40001", "the catalog kept changing while the statement was planned")
         .with_hint("run the statement again")
 }

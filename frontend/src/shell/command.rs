@@ -4,10 +4,11 @@ use super::render::Mode;
 
 /// What is shown by `.help`.
 pub(super) const HELP: &str = "\
-.help                  this text                                  (\\?)
+.help                  this text                                  (\\?, help)
 .tables                tables                                     (\\dt, \\d)
 .schema [TABLE]        statements that create a table, or all
 .indexes               indexes                                    (\\di)
+.databases             databases                                  (\\l)
 .mode [MODE]           table, csv, json, line, markdown or raw    (\\x: line on and off)
 .timing [on|off]       how long statements take                   (\\timing)
 .read FILE             run a file's statements                    (\\i FILE)
@@ -15,15 +16,28 @@ pub(super) const HELP: &str = "\
 .export FILE QUERY     write a result to FILE: CSV, or JSON or Markdown by its ending
 .dump                  statements that create everything again
 .bail [on|off]         stop at the first statement that fails
-.quit                  leave                                      (\\q)
+.quit                  leave                                      (\\q, exit, quit)
 \\d TABLE               columns and indexes of a table
-Statements end with a semicolon. Ctrl-C cancels one.";
+Statements end with a semicolon. Ctrl-C cancels one, or gives up what is typed.";
 
 /// Commands, for completion.
-pub(super) const NAMES: [&str; 12] = [
-    ".help", ".tables", ".schema", ".indexes", ".mode", ".timing", ".read", ".import", ".export",
-    ".dump", ".bail", ".quit",
+pub(super) const NAMES: [&str; 13] = [
+    ".help",
+    ".tables",
+    ".schema",
+    ".indexes",
+    ".databases",
+    ".mode",
+    ".timing",
+    ".read",
+    ".import",
+    ".export",
+    ".dump",
+    ".bail",
+    ".quit",
 ];
+/// What people type to learn more, or to leave.
+const WORDS: [&str; 3] = ["help", "exit", "quit"];
 
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +46,7 @@ pub(super) enum Command {
     Tables,
     Schema(Option<String>),
     Indexes,
+    Databases,
     Describe(String),
     /// None asks for the mode.
     Mode(Option<Mode>),
@@ -62,16 +77,35 @@ pub(super) fn is_command(line: &str) -> bool {
     }
 }
 
-/// Parses a line that [`is_command`].
+/// Whether a line that a person types is a command, though it may come within a statement.
+pub(super) fn is_typed(line: &str, within: bool) -> bool {
+    let line = without_semicolon(line);
+    let name = line.split_whitespace().next().unwrap_or_default();
+    // A statement's line may begin with the name of a column.
+    let is_known = || name.starts_with('\\') || name == ".exit" || NAMES.contains(&name);
+    is_word(line) || is_command(line) && (!within || is_known())
+}
+
+fn is_word(line: &str) -> bool {
+    WORDS.iter().any(|word| line.eq_ignore_ascii_case(word))
+}
+
+/// People end commands with a semicolon now and then.
+fn without_semicolon(line: &str) -> &str {
+    line.trim().trim_end_matches(';').trim_end()
+}
+
+/// Parses a line that [`is_command`] or [`is_typed`].
 ///
 /// # Errors
 /// What is wrong with it.
 pub(super) fn parse(line: &str) -> Result<Command, String> {
-    let line = line.trim();
+    let line = without_semicolon(line);
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let mut rest = rest.trim();
-    let command = match name {
-        ".help" | "\\?" | "\\h" => Command::Help,
+    let lower = if is_word(line) { line.to_ascii_lowercase() } else { String::new() };
+    let command = match if lower.is_empty() { name } else { lower.as_str() } {
+        ".help" | "\\?" | "\\h" | "help" => Command::Help,
         ".tables" | "\\dt" => Command::Tables,
         "\\d" | "\\d+" => match word(&mut rest)? {
             Some(table) => Command::Describe(table),
@@ -79,6 +113,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         },
         ".schema" => Command::Schema(word(&mut rest)?),
         ".indexes" | "\\di" => Command::Indexes,
+        ".databases" | "\\l" => Command::Databases,
         ".mode" => Command::Mode(match word(&mut rest)? {
             Some(name) => Some(Mode::from_name(&name).ok_or_else(|| unknown_mode(&name))?),
             None => None,
@@ -100,7 +135,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         }
         ".dump" => Command::Dump,
         ".bail" => Command::Bail(switch(&mut rest)?),
-        ".quit" | ".exit" | "\\q" => Command::Quit,
+        ".quit" | ".exit" | "\\q" | "exit" | "quit" => Command::Quit,
         _ => return Err(unknown_command(name)),
     };
     if rest.is_empty() { Ok(command) } else { Err(format!("{name} takes no {rest:?}; see .help")) }
@@ -147,8 +182,6 @@ fn word(rest: &mut &str) -> Result<Option<String>, String> {
         Some(_) => text.split_once(char::is_whitespace).unwrap_or((text, "")),
     };
     *rest = after.trim_start();
-    // psql's users end commands with a semicolon now and then.
-    let word = if rest.is_empty() { word.trim_end_matches(';') } else { word };
     Ok(Some(word.to_owned()))
 }
 
@@ -170,6 +203,16 @@ mod tests {
     }
 
     #[test]
+    fn people_type_commands_within_statements() {
+        assert_eq!((parse("Quit;"), parse("help ")), (Ok(Command::Quit), Ok(Command::Help)));
+        for line in [".help", "\\q", "exit", "QUIT ;", ".mode json"] {
+            assert!(is_typed(line, true) && is_typed(line, false), "{line}");
+        }
+        assert!(is_typed(".nam", false) && !is_typed(".nam", true));
+        assert!(!is_typed("help me", true) && !is_typed("SELECT 1", false));
+    }
+
+    #[test]
     fn wrong_commands_say_what_is_wrong() {
         assert_eq!(
             parse(".tabels").unwrap_err(),
@@ -179,6 +222,7 @@ mod tests {
         assert!(parse(".mode xml").unwrap_err().contains("use table, csv"));
         assert!(parse(".quit now").is_err());
         assert!(parse(".read 'x").is_err());
+        assert_eq!(parse("\\l;"), Ok(Command::Databases));
         assert!(!is_command("SELECT 1") && !is_command(".5") && is_command("\\q"));
     }
 }

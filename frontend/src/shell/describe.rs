@@ -36,6 +36,15 @@ impl Shell {
         )
     }
 
+    /// The databases, of which a server has one.
+    pub(super) fn databases(&mut self) -> Result<Rows, Failure> {
+        self.rows(
+            "SELECT d.datname AS \"database\", pg_catalog.pg_get_userbyid(d.datdba) AS \"owner\", \
+             pg_catalog.pg_encoding_to_char(d.encoding) AS \"encoding\" \
+             FROM pg_catalog.pg_database d ORDER BY d.datname",
+        )
+    }
+
     /// The indexes and their tables.
     pub(super) fn indexes(&mut self) -> Result<Rows, Failure> {
         self.rows(

@@ -1,4 +1,6 @@
-//! The line editor: history, completion, hints, and statements of many lines.
+//! The line editor: history, completion, hints.
+//!
+//! A statement is one entry of the history, however many lines it has.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -8,7 +10,7 @@ use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::{Hinter, HistoryHinter};
 use rustyline::history::FileHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::validate::Validator;
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
 
 use super::command;
@@ -130,6 +132,10 @@ pub(super) enum Typed {
 pub(super) struct LineEditor {
     editor: Editor<Assistant, FileHistory>,
     history: Option<PathBuf>,
+    /// Lines of a statement that has not ended.
+    unfinished: String,
+    /// The same.
+    scanner: Scanner,
 }
 
 impl LineEditor {
@@ -148,38 +154,49 @@ impl LineEditor {
             // There is none at the first start.
             let _ = editor.load_history(path);
         }
-        Ok(Self { editor, history })
+        Ok(Self { editor, history, unfinished: String::new(), scanner: Scanner::default() })
     }
 
-    /// Asks for a line, or for the lines of a statement.
+    /// Asks for a line.
     pub(super) fn read(&mut self, prompt: &str) -> Result<Typed, ReadlineError> {
         match self.editor.readline(prompt) {
             Ok(line) => {
-                self.editor.add_history_entry(line.trim_end())?;
+                self.remember(&line)?;
                 Ok(Typed::Line(line))
             }
-            Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted),
+            Err(ReadlineError::Interrupted) => {
+                self.unfinished.clear();
+                self.scanner = Scanner::default();
+                Ok(Typed::Interrupted)
+            }
             Err(ReadlineError::Eof) => Ok(Typed::End),
             Err(error) => Err(error),
         }
     }
 
+    fn remember(&mut self, line: &str) -> Result<(), ReadlineError> {
+        if self.scanner.is_command(line) {
+            self.editor.add_history_entry(line.trim_end())?;
+            return Ok(());
+        }
+        self.unfinished.push_str(line.trim_end());
+        self.scanner.push_line(line);
+        while self.scanner.take_statement().is_some() {}
+        if self.scanner.is_blank() {
+            self.editor.add_history_entry(std::mem::take(&mut self.unfinished))?;
+        } else {
+            self.unfinished.push('\n');
+        }
+        Ok(())
+    }
+
     /// Asks for a line of data.
     pub(super) fn read_data(&mut self) -> Result<Typed, ReadlineError> {
-        self.set_data(true);
-        let typed = match self.editor.readline("> ") {
+        match self.editor.readline("> ") {
             Ok(line) => Ok(Typed::Line(line)),
             Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted),
             Err(ReadlineError::Eof) => Ok(Typed::End),
             Err(error) => Err(error),
-        };
-        self.set_data(false);
-        typed
-    }
-
-    fn set_data(&mut self, data: bool) {
-        if let Some(assistant) = self.editor.helper_mut() {
-            assistant.data = data;
         }
     }
 
@@ -200,14 +217,12 @@ impl Drop for LineEditor {
     }
 }
 
-/// Completes, hints, and knows when a statement is whole.
+/// Completes and hints.
 #[derive(Default)]
 struct Assistant {
     names: Vec<String>,
     files: FilenameCompleter,
     hinter: HistoryHinter,
-    /// What is typed are data, of which every line is whole.
-    data: bool,
 }
 
 impl Helper for Assistant {}
@@ -226,26 +241,7 @@ impl Hinter for Assistant {
     }
 }
 
-impl Validator for Assistant {
-    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        Ok(if self.data || is_whole(context.input()) {
-            ValidationResult::Valid(None)
-        } else {
-            ValidationResult::Incomplete
-        })
-    }
-}
-
-/// Whether what was typed can be run.
-fn is_whole(input: &str) -> bool {
-    if command::is_command(input.trim_start()) {
-        return true;
-    }
-    let mut scanner = Scanner::default();
-    scanner.push_line(input);
-    while scanner.take_statement().is_some() {}
-    scanner.is_blank()
-}
+impl Validator for Assistant {}
 
 impl Completer for Assistant {
     type Candidate = Pair;
@@ -306,15 +302,6 @@ fn pairs<'a>(words: impl Iterator<Item = &'a str>) -> Vec<Pair> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn statements_are_whole_at_their_semicolon() {
-        assert!(is_whole("SELECT 1;"));
-        assert!(is_whole(".tables"));
-        assert!(is_whole(""));
-        assert!(!is_whole("SELECT ';'"));
-        assert!(!is_whole("SELECT 1; SELECT"));
-    }
 
     #[test]
     fn words_are_completed_in_the_case_that_was_typed() {

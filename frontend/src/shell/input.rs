@@ -7,7 +7,7 @@ use super::editor::{LineEditor, Typed};
 /// Bytes of COPY data that are sent at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 /// The line that ends COPY data in a script.
-const DATA_END: &str = "\\.";
+pub(super) const DATA_END: &str = "\\.";
 
 /// A source of lines.
 pub(super) enum Input {
@@ -44,7 +44,7 @@ impl Input {
         }
     }
 
-    /// The next line, or the lines of a statement.
+    /// The next line.
     pub(super) fn line(&mut self, prompt: &str) -> io::Result<Line> {
         match self {
             Self::Terminal(editor) => match editor.read(prompt).map_err(io::Error::other)? {
@@ -71,10 +71,7 @@ impl Input {
     /// The data of a COPY, up to its end.
     pub(super) fn copy_data(&mut self) -> Box<dyn Iterator<Item = io::Result<Vec<u8>>> + '_> {
         match self {
-            Self::Terminal(editor) => {
-                println!("Type the data, a row in each line; end with {DATA_END} alone in a line.");
-                Box::new(std::iter::from_fn(|| typed_data(editor)))
-            }
+            Self::Terminal(editor) => Box::new(std::iter::from_fn(|| typed_data(editor))),
             Self::Stream { data_on_stdin: true, .. } => Box::new(chunks(io::stdin().lock())),
             Self::Stream { reader, .. } => Box::new(chunks(reader)),
         }

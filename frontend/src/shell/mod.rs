@@ -31,7 +31,7 @@ use tokio::runtime::Runtime;
 use crate::database::Database;
 use crate::server_address::ServerAddress;
 use command::Command;
-use input::{Input, Line};
+use input::{DATA_END, Input, Line};
 use outcome::{Failure, Outcome, Rows};
 pub use render::Mode;
 use render::write_rows;
@@ -130,6 +130,7 @@ pub fn run_shell(options: ShellOptions) -> Result<bool, ShellError> {
         bail: options.bail.unwrap_or(!interactive),
         failed: false,
         names_changed: true,
+        reader_left: false,
         script_depth: 0,
     };
     if !interactive {
@@ -161,6 +162,8 @@ struct Shell {
     failed: bool,
     /// There may be other tables and columns to complete.
     names_changed: bool,
+    /// Nobody reads standard output any more, which needs not be told.
+    reader_left: bool,
     script_depth: usize,
     /// A statement runs, which Ctrl-C cancels.
     running: Arc<AtomicBool>,
@@ -176,10 +179,13 @@ impl Shell {
         if interactive {
             let editor = editor::LineEditor::open()
                 .map_err(|error| ShellError::Terminal(error.to_string()))?;
-            println!(
-                "Gannet {}. Statements end with a semicolon; .help shows the commands.",
-                env!("CARGO_PKG_VERSION")
+            let version = env!("CARGO_PKG_VERSION");
+            let greeting = format!(
+                "Gannet {version}. Statements end with a semicolon; .help shows the commands."
             );
+            if let Err(failure) = self.say(&greeting) {
+                self.fail(&failure, "");
+            }
             self.process(&mut Input::Terminal(Box::new(editor)));
             // A person has seen what failed.
             self.failed = self.failed && self.bail;
@@ -224,7 +230,11 @@ impl Shell {
                 let names = self.wait(async |target| target.names().await);
                 input.set_names(names);
             }
-            let line = match input.line("gannet> ") {
+            let prompt = match scanner.is_blank() {
+                true => "gannet> ".to_owned(),
+                false => format!("     {}> ", scanner.awaited()),
+            };
+            let line = match input.line(&prompt) {
                 Ok(Line::Text(line)) => line,
                 Ok(Line::Interrupted) => {
                     scanner = Scanner::default();
@@ -236,7 +246,11 @@ impl Shell {
                     return Flow::Stop;
                 }
             };
-            if scanner.is_blank() && command::is_command(line.trim_start()) {
+            let is_command = match input.is_terminal() {
+                true => scanner.is_command(&line),
+                false => scanner.is_blank() && command::is_command(line.trim_start()),
+            };
+            if is_command {
                 if self.run_command(&line) == Flow::Stop {
                     return Flow::Stop;
                 }
@@ -249,7 +263,8 @@ impl Shell {
                 }
             }
         }
-        match scanner.take_rest() {
+        // What a person has not ended is given up.
+        match scanner.take_rest().filter(|_| !input.is_terminal()) {
             Some(statement) => self.run_statement(&statement, input),
             None => Flow::Go,
         }
@@ -280,12 +295,16 @@ impl Shell {
                 for notice in notices {
                     warn(&notice);
                 }
-                self.say(&tag);
-                Ok(())
+                self.say(&tag)
             }
             Outcome::Empty => Ok(()),
             Outcome::CopyIn => {
                 let interactive = input.is_terminal();
+                if interactive {
+                    warn(&format!(
+                        "Type the data, a row in each line; end with {DATA_END} alone in a line."
+                    ));
+                }
                 let mut failure = None;
                 for chunk in input.copy_data() {
                     match (chunk, &failure) {
@@ -307,13 +326,11 @@ impl Shell {
                     Some(failure) => return Err(failure),
                     None => ended?,
                 };
-                self.say(&tag);
-                Ok(())
+                self.say(&tag)
             }
             Outcome::CopyOut { lines, tag } => {
                 self.print(|out| lines.iter().try_for_each(|line| out.write_all(line)))?;
-                self.say(&tag);
-                Ok(())
+                self.say(&tag)
             }
         }
     }
@@ -347,16 +364,17 @@ impl Shell {
 
     /// Tells what failed, and whether to go on.
     fn fail(&mut self, failure: &Failure, statement: &str) -> Flow {
-        warn(&failure.report(statement));
         self.failed = true;
+        if self.reader_left {
+            return Flow::Stop;
+        }
+        warn(&failure.report(statement));
         if self.bail { Flow::Stop } else { Flow::Go }
     }
 
     /// Tells a person something that is no result.
-    fn say(&self, text: &str) {
-        if self.decorated {
-            println!("{text}");
-        }
+    fn say(&mut self, text: &str) -> Result<(), Failure> {
+        if self.decorated { self.print(|out| writeln!(out, "{text}")) } else { Ok(()) }
     }
 
     fn print_rows(&mut self, rows: &Rows) -> Result<(), Failure> {
@@ -370,8 +388,9 @@ impl Shell {
     ) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         write(&mut out).and_then(|()| out.flush()).map_err(|error| {
-            // Nobody reads the results any more, so nothing needs to be run.
+            // Nobody gets the results any more, so nothing needs to be run.
             self.bail = true;
+            self.reader_left |= error.kind() == io::ErrorKind::BrokenPipe;
             Failure::new(format!("cannot write the result: {error}"))
         })
     }
@@ -400,6 +419,10 @@ impl Shell {
                 let indexes = self.indexes()?;
                 self.print_rows(&indexes)?;
             }
+            Command::Databases => {
+                let databases = self.databases()?;
+                self.print_rows(&databases)?;
+            }
             Command::Describe(table) => self.describe(&table)?,
             Command::Schema(table) => self.schema(table.as_deref())?,
             Command::Dump => self.dump()?,
@@ -417,7 +440,7 @@ impl Shell {
             }
             Command::Timing(on) => {
                 self.timing = on.unwrap_or(!self.timing);
-                self.say(if self.timing { "Timing is on." } else { "Timing is off." });
+                self.say(if self.timing { "Timing is on." } else { "Timing is off." })?;
             }
             Command::Bail(on) => self.bail = on.unwrap_or(!self.bail),
             Command::Import { file, table } => self.import(&file, &table)?,

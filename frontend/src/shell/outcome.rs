@@ -103,7 +103,7 @@ impl Failure {
 
 impl From<SqlError> for Failure {
     fn from(error: SqlError) -> Self {
-        let SqlError { code, message, detail, hint, position } = error;
+        let SqlError { code, message, detail, hint, position, subject: _ } = error;
         Self { code: code.to_owned(), message, detail, hint, position }
     }
 }

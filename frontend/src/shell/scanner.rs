@@ -5,6 +5,8 @@
 //! *Source*: PostgreSQL 15, section 4.1 (lexical structure).
 //! *Invariants*: each byte is looked at once, however many lines a statement has.
 
+use super::command;
+
 /// Text that is not yet run: statements, the last of them perhaps without its end.
 #[derive(Debug, Default)]
 pub(super) struct Scanner {
@@ -42,6 +44,22 @@ impl Scanner {
     /// Whether nothing but blanks and comments waits.
     pub(super) fn is_blank(&self) -> bool {
         self.state == State::Plain && self.text.trim().is_empty()
+    }
+
+    /// Whether a line that a person types next is a command.
+    pub(super) fn is_command(&self, line: &str) -> bool {
+        self.state == State::Plain && command::is_typed(line, !self.is_blank())
+    }
+
+    /// What it waits for: the end of a statement (`-`), or of a quote or comment in it.
+    pub(super) fn awaited(&self) -> char {
+        match self.state {
+            State::Plain | State::LineComment => '-',
+            State::Text | State::EscapedText => '\'',
+            State::Name => '"',
+            State::Dollar(_) => '$',
+            State::BlockComment(_) => '*',
+        }
     }
 
     /// Takes the next whole statement, without its semicolon.

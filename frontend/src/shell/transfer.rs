@@ -58,7 +58,7 @@ impl Shell {
         let tag = self.copy_in(&copy, chunks, |sent| bar.inc(sent));
         bar.finish_and_clear();
         let tag = tag?;
-        self.say(&tag);
+        self.say(&tag)?;
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl Shell {
         let mut out = BufWriter::new(File::create(file).map_err(unwritable)?);
         write_rows(&mut out, mode, &result).map_err(unwritable)?;
         out.flush().map_err(unwritable)?;
-        self.say(&format!("EXPORT {}", result.rows.len()));
+        self.say(&format!("EXPORT {}", result.rows.len()))?;
         Ok(())
     }
 }

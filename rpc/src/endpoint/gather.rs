@@ -51,7 +51,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 // Once for all fragments that come again.
                 if ends_window(&contents) {
                     counters.duplicates += 1;
-                    queue_window(sender, scratch, source, session.response.as_slice(), 0);
+                    session.queue_again(sender, scratch, source, contents.again);
                 }
                 return;
             }
@@ -109,7 +109,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 };
                 lane.answered = true;
                 let peer = &mut peers[usize::from(source)];
-                if lane.attempts > 0 {
+                if lane.seemed_lost {
                     peer.learn(contents.again);
                 }
                 if lane.sent_at_ns == NOT_SENT {
@@ -132,13 +132,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 {
                     let peer = &mut peers[usize::from(source)];
                     if gathered == Gathered::Partial {
-                        if lane.attempts > 0 {
+                        if lane.seemed_lost {
                             peer.learn(contents.again);
                         }
                         if lane.sent_at_ns == NOT_SENT {
                             peer.find(contents.coroutine, lane.packets);
                         }
-                        (lane.sent_at_ns, lane.attempts) = (now_ns, 0);
+                        (lane.sent_at_ns, lane.attempts, lane.seemed_lost) = (now_ns, 0, false);
+                        lane.number = peer.number(lane.packets);
                     }
                     let kind = Kind::ContinueResponse;
                     queue_continue(sender, scratch, (peer, source), kind, next, *contents);
@@ -161,10 +162,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         counters.continued += 1;
         lane.next_fragment = contents.fragment;
+        let peer = &mut peers[usize::from(source)];
         if lane.sent_at_ns == NOT_SENT {
-            peers[usize::from(source)].find(contents.coroutine, lane.packets);
+            peer.find(contents.coroutine, lane.packets);
         }
-        (lane.sent_at_ns, lane.attempts) = (now_ns, 0);
+        (lane.sent_at_ns, lane.attempts, lane.seemed_lost) = (now_ns, 0, false);
+        lane.number = peer.number(lane.packets);
         queue_window(sender, scratch, source, lane.request.as_slice(), lane.next_fragment);
     }
 

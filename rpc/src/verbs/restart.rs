@@ -17,8 +17,8 @@ use sys::ibv_qp_state as state;
 
 use super::device::{Failure, QueuePair};
 
-/// Looks at a pair that is down between two attempts to start it, at most; a thread that sleeps looks some times a second.
-const LOOKS_MAX: u32 = 16;
+/// Looks at a pair that is down between two attempts to start it, at most; a thread that sleeps looks once a second.
+const LOOKS_MAX: u32 = 4;
 
 /// The one who starts a worker's pair again.
 #[derive(Debug)]

@@ -25,8 +25,8 @@ pub(crate) struct HotRows {
     found: AtomicU64,
 }
 
-/// The value of `key` at `version`: 8 to 520 bytes, in few size classes, so that the next version of
-/// one row often takes the block that another has just left.
+/// The value of `key` at `version`: 8 to 520 bytes, so that the next version of one row often takes
+/// cells that another has just left.
 fn value(key: &[u8], version: u64, out: &mut Vec<u8>) {
     let seed = RowKey::new(key).hash().wrapping_add(version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = [1, 9, 21, 65][(seed >> 60) as usize % 4];
@@ -40,7 +40,7 @@ impl HotRows {
         let partitioning = Partitioning::new(1).unwrap();
         let mut layout = TableLayout::heap("hot", 1, false, partitioning).unwrap();
         layout.buckets = 2;
-        let arena = Arc::new(Arena::new(1 << 20).unwrap());
+        let arena = Arc::new(Arena::new(1 << 20, &[1 << 20]).unwrap());
         let table = Table::new("hot", layout, partitioning, arena, |_| true).unwrap();
         let keys = [0, 1].map(|bucket| {
             let all = (0..).map(|number: u32| format!("row {number}").into_bytes());

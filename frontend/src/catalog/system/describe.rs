@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::catalog::system::relations::{check_number, constraint_owner, index_owner};
+use crate::catalog::system::relations::{constraint_owner, index_owner};
 use crate::catalog::{Catalog, Table};
 use crate::expression::function::quote_identifier;
 use crate::value::DataType;
@@ -60,8 +60,8 @@ pub(super) fn constraint_definition(catalog: &Catalog, number: i64) -> Option<St
         });
     }
     let checks = |table: &Arc<Table>| {
-        let found = (0..table.checks.len()).find(|check| check_number(table, *check) == number)?;
-        Some(format!("CHECK ({})", table.checks[found].sql))
+        let found = table.checks.iter().find(|check| i64::from(check.id) == number)?;
+        Some(format!("CHECK ({})", found.sql))
     };
     catalog.tables().find_map(checks)
 }
@@ -74,7 +74,7 @@ mod tests {
     fn types_have_the_names_of_format_type() {
         let types = [
             DataType::Varchar(Some(10)),
-            DataType::Char(3),
+            DataType::Char(Some(3)),
             DataType::Numeric(Some((8, 2))),
             DataType::Numeric(None),
             DataType::Timestamp,

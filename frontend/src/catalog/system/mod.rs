@@ -37,6 +37,11 @@ impl PartialEq for Relation {
     }
 }
 
+/// The relation of this name that says how the cluster is, which no transaction is needed to read.
+pub(crate) fn of_cluster(name: &str) -> Option<&'static Relation> {
+    relation(None, name).filter(|relation| relation.name.starts_with("gannet_"))
+}
+
 /// A function of `pg_catalog`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemFunction {
@@ -122,7 +127,9 @@ pub(crate) fn function(name: &str, arguments: usize) -> Option<(SystemFunction, 
             | "pg_tablespace_location"
             | "pg_get_function_result"
             | "pg_get_function_identity_arguments"
-            | "pg_my_temp_schema",
+            | "pg_my_temp_schema"
+            // There are no such locks.
+            | "pg_advisory_unlock_all",
             _,
         ) => (Fn::Nothing, Text),
         ("array_upper", 2) => (Fn::Nothing, DataType::Integer),

@@ -16,9 +16,8 @@ const STANDARD_NAMESPACE: i64 = 13_000;
 const OWNER: i64 = 10;
 const HEAP: i64 = 2;
 const BTREE: i64 = 403;
-/// Numbers of CHECK constraints: above all other objects, so many for each table.
-const CHECKS: i64 = 1 << 32;
-const CHECKS_PER_TABLE: i64 = 4_096;
+/// Where numbers of the system's own relations begin, below those of tables.
+const SYSTEM_RELATIONS: i64 = 12_000;
 
 pub(super) type Rows = Vec<Vec<Value>>;
 
@@ -87,17 +86,32 @@ pub(super) fn constraint_owner(
     index_owner(catalog, number).filter(|(_, index)| index.is_none_or(|index| index.constraint))
 }
 
-/// The number of a CHECK constraint.
-pub(super) fn check_number(table: &Table, check: usize) -> i64 {
-    let check = i64::try_from(check).unwrap_or(0);
-    CHECKS + i64::from(table.id) * CHECKS_PER_TABLE + check
-}
-
 /// The relation with a number.
 pub(super) fn relation_name(catalog: &Catalog, number: i64) -> Option<String> {
     let table = catalog.tables().find(|table| i64::from(table.id) == number);
     let index = || all_indexes(catalog).into_iter().find(|row| i64::from(row.number) == number);
-    table.map(|table| table.name.clone()).or_else(|| index().map(|row| row.name.to_owned()))
+    let of_system =
+        || RELATIONS.iter().find(|relation| system_number(relation.name) == Some(number));
+    table
+        .map(|table| table.name.clone())
+        .or_else(|| index().map(|row| row.name.to_owned()))
+        .or_else(|| of_system().map(|relation| relation.name.to_owned()))
+}
+
+/// The number of a relation of `pg_catalog`: PostgreSQL's own where it is fixed.
+fn system_number(name: &str) -> Option<i64> {
+    match name {
+        "pg_type" => Some(1247),
+        "pg_attribute" => Some(1249),
+        "pg_proc" => Some(1255),
+        "pg_class" => Some(1259),
+        name => {
+            let place = RELATIONS.iter().position(|relation| {
+                relation.schema == super::CATALOG_SCHEMA && relation.name == name
+            })?;
+            Some(SYSTEM_RELATIONS + i64::try_from(place).unwrap_or(0))
+        }
+    }
 }
 
 /// The number of a relation.
@@ -105,6 +119,7 @@ pub(super) fn relation_number(catalog: &Catalog, name: &str) -> Option<i64> {
     let table = catalog.table(name).map(|table| i64::from(table.id));
     let index = || all_indexes(catalog).into_iter().find(|row| row.name == name);
     let counter = || catalog.counter(name).map(i64::from);
+    let counter = || counter().or_else(|| system_number(name));
     table.or_else(|| index().map(|row| i64::from(row.number))).or_else(counter)
 }
 
@@ -318,9 +333,8 @@ pub(super) fn constraints(facts: &Facts) -> Rows {
         rows.push(constraint(oid, row.name, kind, row.table, row.number, row.columns));
     }
     for table in facts.catalog.tables() {
-        for (position, check) in table.checks.iter().enumerate() {
-            let oid = check_number(table, position);
-            rows.push(constraint(oid, &check.name, "c", table, 0, &[]));
+        for check in &table.checks {
+            rows.push(constraint(check.id.into(), &check.name, "c", table, 0, &[]));
         }
     }
     rows
@@ -429,7 +443,7 @@ pub(super) fn standard_columns(facts: &Facts) -> Rows {
     for table in facts.catalog.tables() {
         for (position, column) in table.columns.iter().enumerate() {
             let length = match column.data_type {
-                DataType::Varchar(Some(length)) | DataType::Char(length) => number(length),
+                DataType::Varchar(Some(length)) | DataType::Char(Some(length)) => number(length),
                 _ => Value::Null,
             };
             let (precision, scale) = match column.data_type {

@@ -1,0 +1,244 @@
+//! Members whose connection takes a way that is reset: at any byte, again and again, and for ever.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::frame::Frame;
+use super::{JoinError, Members, Membership, RdmaPort, Transport};
+use crate::accept::Acceptor;
+use gannet_rpc::ClusterKey;
+
+/// Passes connections on, and resets them.
+struct Relay {
+    way: Arc<Way>,
+    acceptor: Option<Acceptor>,
+    address: SocketAddr,
+}
+
+struct Way {
+    target: Mutex<SocketAddr>,
+    /// Both ends of each connection.
+    open: Mutex<Vec<TcpStream>>,
+    /// Bytes until all connections are reset.
+    bytes_left: AtomicUsize,
+}
+
+impl Way {
+    fn reset(&self) {
+        for stream in self.open.lock().unwrap().drain(..) {
+            // What is closed so is reset; the threads that read it have copies of it, which end first.
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+    }
+
+    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            let left = self.bytes_left.load(Ordering::SeqCst);
+            let passed = count.min(left);
+            if to.write_all(&bytes[..passed]).is_err() {
+                break;
+            }
+            if passed == left {
+                self.bytes_left.store(usize::MAX, Ordering::SeqCst);
+                self.reset();
+            } else if left < usize::MAX {
+                self.bytes_left.store(left - passed, Ordering::SeqCst);
+            }
+        }
+        for end in [from, to] {
+            let _ = rustix::net::sockopt::set_socket_linger(end, Some(Duration::ZERO));
+            let _ = end.shutdown(Shutdown::Read);
+        }
+    }
+}
+
+impl Relay {
+    fn new(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let way = Arc::new(Way {
+            target: Mutex::new(target),
+            open: Mutex::default(),
+            bytes_left: AtomicUsize::new(usize::MAX),
+        });
+        let passing = Arc::clone(&way);
+        let acceptor = Acceptor::start("relay", listener, move |caller| {
+            let Ok(called) = TcpStream::connect(*passing.target.lock().unwrap()) else { return };
+            for stream in [&caller, &called] {
+                stream.set_nodelay(true).unwrap();
+                passing.open.lock().unwrap().push(stream.try_clone().unwrap());
+            }
+            let ends = Arc::new((caller, called));
+            for is_back in [false, true] {
+                let (way, ends) = (Arc::clone(&passing), Arc::clone(&ends));
+                std::thread::spawn(move || match is_back {
+                    false => way.pass(&ends.0, &ends.1),
+                    true => way.pass(&ends.1, &ends.0),
+                });
+            }
+        });
+        Self { way, acceptor: Some(acceptor.unwrap()), address }
+    }
+
+    /// From now on nobody listens here.
+    fn close(&mut self) {
+        self.acceptor = None;
+        self.way.reset();
+    }
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A member, which finds them at these addresses.
+fn gather<const N: usize>(node: usize, addresses: [SocketAddr; N]) -> Result<Members, JoinError> {
+    let membership = Membership {
+        node,
+        transport: Transport::Udp,
+        addresses: addresses.to_vec(),
+        key: Some(ClusterKey::new([7; 32])),
+        cluster: "test".to_owned(),
+        mtu: None,
+        rdma: RdmaPort::default(),
+        join_timeout: Duration::from_secs(20),
+    };
+    Members::gather(&membership, BTreeMap::from([("threads".to_owned(), "1".to_owned())]))
+}
+
+/// Two members; the second reaches the first through the relay.
+fn two(relay: &Relay, first: SocketAddr, second: SocketAddr) -> [Members; 2] {
+    std::thread::scope(|scope| {
+        let greater = scope.spawn(|| gather(1, [relay.address, second]).unwrap());
+        let smaller = gather(0, [first, second]).unwrap();
+        [smaller, greater.join().unwrap()]
+    })
+}
+
+/// Both come to a point, and hear what both have said there.
+fn meet(members: &[Members; 2], said: &str) {
+    let expected = [format!("0 {said}"), format!("1 {said}")];
+    std::thread::scope(|scope| {
+        for (member, own) in members.iter().zip(&expected) {
+            let (expected, own) = (&expected, own.clone());
+            scope.spawn(move || {
+                assert_eq!(member.meet("meeting", own).unwrap(), *expected);
+            });
+        }
+    });
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..3_000 {
+        if is_so() {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    panic!("{what} in vain");
+}
+
+#[test]
+fn a_connection_that_is_reset_anywhere_is_made_anew() {
+    let (first, second) = (free_address(), free_address());
+    let relay = Relay::new(first);
+    // Within the greeting, which is not over before both have heard both of its last frames.
+    relay.way.bytes_left.store(100, Ordering::SeqCst);
+    let members = two(&relay, first, second);
+    meet(&members, "first");
+    for bytes in [1, 4, 5, 40, 77, 150, 230, 300, 400, 500, 650] {
+        // In the frames of a meeting, or in the greeting after the last reset.
+        relay.way.bytes_left.store(bytes, Ordering::SeqCst);
+        relay.way.reset();
+        meet(&members, &format!("after {bytes}"));
+        relay.way.bytes_left.store(usize::MAX, Ordering::SeqCst);
+    }
+    // A frame that many others follow before it is heard, or after.
+    for round in 0..20 {
+        let resets = Arc::clone(&relay.way);
+        let resetting = std::thread::spawn(move || resets.reset());
+        meet(&members, &format!("round {round}"));
+        resetting.join().unwrap();
+    }
+    assert_eq!(members.each_ref().map(Members::halted), [None, None]);
+}
+
+#[test]
+fn the_last_word_of_a_greeting_may_be_lost() {
+    let (first, second) = (free_address(), free_address());
+    for bytes in (300..700).step_by(25) {
+        let relay = Relay::new(first);
+        relay.way.bytes_left.store(bytes, Ordering::SeqCst);
+        let members = two(&relay, first, second);
+        meet(&members, "once");
+        assert_eq!(members.each_ref().map(Members::halted), [None, None], "{bytes}");
+    }
+}
+
+#[test]
+fn a_member_that_is_dead_or_another_halts_the_others() {
+    let (first, second) = (free_address(), free_address());
+    let mut relay = Relay::new(first);
+    let members = two(&relay, first, second);
+    relay.close();
+    wait_for("to halt", || members[1].halted().is_some());
+    let reason = members[1].halted().unwrap();
+    assert!(reason.contains("node 0 at") && reason.contains("its process has ended"), "{reason}");
+    drop(members);
+
+    let relay = Relay::new(first);
+    let members = two(&relay, first, second);
+    // A process in the place of the first, which waits for the second.
+    let other = free_address();
+    let another = std::thread::spawn(move || gather(0, [other, free_address()]));
+    wait_for("for the other", || TcpStream::connect(other).is_ok());
+    *relay.way.target.lock().unwrap() = other;
+    relay.way.reset();
+    wait_for("to halt", || members[1].halted().is_some());
+    let reason = members[1].halted().unwrap();
+    assert!(reason.contains("node 0 was started again"), "{reason}");
+    drop((members, relay));
+    drop(another);
+}
+
+#[test]
+fn a_member_that_stops_says_so_though_its_connection_is_broken() {
+    let (first, second) = (free_address(), free_address());
+    let relay = Relay::new(first);
+    let [smaller, greater] = two(&relay, first, second);
+    relay.way.reset();
+    smaller.leave();
+    wait_for("to halt", || greater.halted().is_some());
+    assert!(greater.halted().unwrap().contains("was stopped"), "{:?}", greater.halted());
+}
+
+#[test]
+fn a_point_is_met_though_one_stops_before_all_have_heard_of_it() {
+    let addresses = [(); 3].map(|()| free_address());
+    let members = std::thread::scope(|scope| {
+        [0, 1, 2]
+            .map(|node| scope.spawn(move || gather(node, addresses).unwrap()))
+            .map(|gathering| gathering.join().unwrap())
+    });
+    let [first, second, third] = &members;
+    let arrived = |point| Frame::Arrived { point, what: "end".to_owned(), said: "2".to_owned() };
+    std::thread::scope(|scope| {
+        let meeting = scope.spawn(|| second.meet("end", "1".to_owned()));
+        // The third's words to the second are late.
+        third.links[0].say(&arrived(0));
+        assert_eq!(first.meet("end", "0".to_owned()).unwrap(), ["0", "1", "2"]);
+        first.leave();
+        wait_for("to halt", || second.halted().is_some());
+        third.links[1].say(&arrived(0));
+        assert_eq!(meeting.join().unwrap().unwrap(), ["0", "1", "2"]);
+    });
+    // To the next point the first has not come.
+    third.links[1].say(&arrived(1));
+    assert!(matches!(second.meet("end", "1".to_owned()), Err(JoinError::Halted(_))));
+}

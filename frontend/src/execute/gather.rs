@@ -1,0 +1,259 @@
+//! What a query gives: rows in memory, in a temporary file, or on their way to the client.
+//!
+//! ```text
+//! in memory    up to half of a statement's memory: sent when they are validated
+//! in a file    where there is a directory for it: all rows, sent when they are validated
+//! on their way where there is none: rows are sent as they come, and a conflict at the end makes them void
+//! ```
+//! *Invariants*: a query that has sent rows is not run again, and keeps nobody from writing. It waits for its client with a bounded
+//! number of rows in hand.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::error::{Failure, SqlError};
+use crate::execute::context::row_bytes;
+use crate::execute::operator::open;
+use crate::execute::{BATCH_ROWS, Context, Row};
+use crate::memory::Charge;
+use crate::plan::Node;
+use crate::spill::{RowBuffer, SpillFile};
+use crate::value::Value;
+
+/// First wait for a client that has not taken the last rows; it doubles with each further one.
+const CLIENT_WAIT_MIN: Duration = Duration::from_micros(50);
+/// Longest wait for such a client.
+const CLIENT_WAIT_MAX: Duration = Duration::from_millis(10);
+
+/// What becomes of a result that is larger than the memory for it.
+#[derive(Default)]
+pub(crate) enum Beyond {
+    /// The statement is refused.
+    #[default]
+    Refused,
+    /// It is kept in a file.
+    Kept,
+    /// It is sent while the query runs.
+    Sent(Stream),
+}
+
+/// The way to the client.
+pub(crate) struct Stream {
+    rows: Sender<Vec<Row>>,
+    /// Held from the first rows on.
+    permit: RefCell<Option<OwnedSemaphorePermit>>,
+}
+
+/// The rows of a query.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    /// Those in memory.
+    pub(crate) rows: Vec<Row>,
+    pub(crate) charge: Charge,
+    /// All of them, if they are not in memory.
+    pub(crate) file: Option<Arc<SpillFile>>,
+    /// How many there are, those included that were sent.
+    pub(crate) count: usize,
+}
+
+impl Beyond {
+    /// Whether rows have been sent.
+    pub(crate) fn has_begun(&self) -> bool {
+        matches!(self, Self::Sent(stream) if stream.permit.borrow().is_some())
+    }
+
+    /// What a run of the query failed with: nothing that it would be run again for, once rows have been sent.
+    pub(crate) fn ended(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Abort(abort) if self.has_begun() && abort.is_conflict() => {
+                void(&abort.to_string()).into()
+            }
+            Failure::StaleCatalog if self.has_begun() => void("the catalog has changed").into(),
+            other => other,
+        }
+    }
+}
+
+fn void(reason: &str) -> SqlError {
+    let message = "could not serialize access due to concurrent transactions: the rows that were sent are void";
+    SqlError::new("40001", message).with_detail(reason).with_hint(
+        "run the statement again; a server with --spill sends large results when they are valid",
+    )
+}
+
+impl Stream {
+    pub(crate) fn new(rows: Sender<Vec<Row>>) -> Self {
+        Self { rows, permit: RefCell::new(None) }
+    }
+
+    fn begin(&self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        let streams = Arc::clone(&context.resources.database.streams);
+        let Ok(permit) = streams.try_acquire_owned() else {
+            let mut error = context.budget().exceeded();
+            error.detail = Some(
+                "as many results as may be sent while their queries run are being sent".to_owned(),
+            );
+            return Err(error
+                .with_hint("run it when they are read, or start the server with --spill")
+                .into());
+        };
+        *self.permit.borrow_mut() = Some(permit);
+        context.transaction.deferred.stop_guarding(context.coordinator);
+        Ok(())
+    }
+
+    /// Hands rows over as soon as the client has taken those before them.
+    fn put(&self, rows: Vec<Row>, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        let (mut rows, mut wait) = (rows, CLIENT_WAIT_MIN);
+        loop {
+            context.check_cancel()?;
+            rows = match self.rows.try_send(rows) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(rows)) => rows,
+                Err(TrySendError::Closed(_)) => {
+                    return Err(SqlError::new("57014", "the client takes no more rows").into());
+                }
+            };
+            context.coordinator.pause(wait);
+            wait = (2 * wait).min(CLIENT_WAIT_MAX);
+        }
+    }
+}
+
+/// Rows on their way to a file.
+#[derive(Default)]
+pub(super) struct Writer {
+    file: Option<SpillFile>,
+    buffer: RowBuffer,
+}
+
+impl Writer {
+    /// Goes on behind the rows of a file, if there is one.
+    pub(super) fn behind(file: Option<SpillFile>) -> Self {
+        Self { file, buffer: RowBuffer::default() }
+    }
+
+    /// Whether no row was put.
+    pub(super) fn is_empty(&self) -> bool {
+        self.file.is_none() && self.buffer.is_empty()
+    }
+
+    pub(super) fn put(
+        &mut self,
+        row: &[Value],
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        self.buffer.push(row)?;
+        if self.buffer.is_full() { self.write(context) } else { context.pace() }
+    }
+
+    fn write(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        let (file, buffer) = (self.file.take(), std::mem::take(&mut self.buffer));
+        let written = context.on_disk(move |spill| {
+            let mut file = file.map_or_else(|| spill.file(), Ok)?;
+            file.append(&buffer)?;
+            Ok(file)
+        });
+        self.file = Some(written?);
+        Ok(())
+    }
+
+    /// The file with all rows.
+    pub(super) fn finish(mut self, context: &mut Context<'_, '_>) -> Result<SpillFile, Failure> {
+        self.write(context)?;
+        let none = || SqlError::new("XX000", "a temporary file is missing").into();
+        self.file.ok_or_else(none)
+    }
+}
+
+/// Where rows go.
+enum Sink<'b> {
+    Memory,
+    File(Writer),
+    Client(&'b Stream),
+}
+
+/// All rows of a query.
+pub(super) fn gather(
+    node: &Node,
+    beyond: &Beyond,
+    context: &mut Context<'_, '_>,
+) -> Result<Gathered, Failure> {
+    let mut operator = open(node);
+    let mut gathered = Gathered::default();
+    let mut sink = Sink::Memory;
+    while let Some(mut batch) = operator.next(context)? {
+        gathered.count += batch.len();
+        if matches!(sink, Sink::Memory) {
+            match gathered.keep(&batch, beyond, context) {
+                Ok(()) if gathered.rows.is_empty() => gathered.rows = batch,
+                Ok(()) => gathered.rows.append(&mut batch),
+                Err(refused) => {
+                    sink = leave_memory(beyond, refused, context)?;
+                    let mut rows = std::mem::take(&mut gathered.rows).into_iter();
+                    while rows.len() > 0 {
+                        let some: Vec<Row> = rows.by_ref().take(BATCH_ROWS).collect();
+                        let bytes = some.iter().map(row_bytes).sum();
+                        put(&mut sink, some, context)?;
+                        gathered.charge.release(bytes);
+                    }
+                    put(&mut sink, batch, context)?;
+                }
+            }
+        } else {
+            put(&mut sink, batch, context)?;
+        }
+    }
+    if let Sink::File(writer) = sink {
+        gathered.file = Some(Arc::new(writer.finish(context)?));
+    }
+    Ok(gathered)
+}
+
+impl Gathered {
+    /// Charges rows that are to be kept in memory.
+    fn keep(
+        &mut self,
+        rows: &[Row],
+        beyond: &Beyond,
+        context: &Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        let before = self.charge.bytes();
+        context.keep(&mut self.charge, rows)?;
+        let is_large = self.charge.bytes() > context.budget().result_bytes();
+        if is_large && !matches!(beyond, Beyond::Refused) {
+            self.charge.release(self.charge.bytes() - before);
+            return Err(context.budget().exceeded().into());
+        }
+        Ok(())
+    }
+}
+
+/// Where rows go that memory has refused.
+fn leave_memory<'b>(
+    beyond: &'b Beyond,
+    refused: Failure,
+    context: &mut Context<'_, '_>,
+) -> Result<Sink<'b>, Failure> {
+    match beyond {
+        Beyond::Refused => Err(refused),
+        Beyond::Kept => Ok(Sink::File(Writer::default())),
+        Beyond::Sent(stream) => {
+            stream.begin(context)?;
+            Ok(Sink::Client(stream))
+        }
+    }
+}
+
+fn put(sink: &mut Sink<'_>, rows: Vec<Row>, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    match sink {
+        Sink::Memory => Ok(()),
+        Sink::File(writer) => rows.iter().try_for_each(|row| writer.put(row, context)),
+        Sink::Client(stream) => stream.put(rows, context),
+    }
+}

@@ -1,0 +1,415 @@
+//! Builds one page at a time, with changes of rows between the pages: what a build meets when others are at work, in an order
+//! that the test decides.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use gannet_engine::{Cluster, ClusterOptions, Direction};
+use pollster::block_on;
+use proptest::prelude::{Just, Strategy, prop_oneof};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use super::{Build, Coordinator, KeyRange, Resources, Transaction, alone, declare};
+use super::{fill_page, finish, take_back, whole, with_newest};
+use crate::catalog::{PRIMARY_INDEX, SeenVersions};
+use crate::encoding::row::{Wanted, decode};
+use crate::error::{Failure, SqlError};
+use crate::expression::function::Facts;
+use crate::plan::PlanKind;
+use crate::plan::statement::{self, Prepared};
+use crate::session::{Session, StatementResult};
+use crate::value::Value;
+use crate::{Database, parser, settings};
+
+fn database() -> Arc<Database> {
+    let options = ClusterOptions {
+        threads: 1,
+        memory_limit_bytes: Some(128 << 20),
+        ..ClusterOptions::default()
+    };
+    Database::open(Arc::new(Cluster::open(options).unwrap())).unwrap()
+}
+
+fn run(session: &mut Session, sql: &str) -> Result<StatementResult, SqlError> {
+    block_on(session.execute(sql))
+}
+
+fn numbers(session: &mut Session, sql: &str) -> Vec<Vec<Value>> {
+    match run(session, sql).unwrap() {
+        StatementResult::Rows { rows, .. } => rows,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs a job on a coroutine, to its end.
+fn on<T: Send + 'static>(
+    database: &Arc<Database>,
+    job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> Result<T, Failure> + Send + 'static,
+) -> Result<T, SqlError> {
+    let facts = Facts {
+        now: crate::clock::now(),
+        user: Arc::from("definer"),
+        catalog: database.catalog(),
+        cluster: Arc::clone(&database.cluster),
+        settings: Arc::new(settings::defaults("definer")),
+        budget: database.budget(),
+    };
+    let resources = Resources {
+        database: Arc::clone(database),
+        facts,
+        seen_versions: SeenVersions::default(),
+        touched: Default::default(),
+        parameters: Vec::new(),
+        cancel: Arc::new(AtomicBool::new(false)),
+    };
+    let job = move |coordinator: &mut Coordinator<'_>| job(coordinator, &resources);
+    database.cluster.spawn_anywhere(job).unwrap().wait().unwrap().map_err(|failure| match failure {
+        Failure::Error(error) => *error,
+        Failure::Abort(abort) => abort.into(),
+        Failure::StaleCatalog => panic!("nobody else changes the catalog"),
+    })
+}
+
+/// A build that was declared.
+struct Stepped {
+    database: Arc<Database>,
+    build: Build,
+    /// What is left to fill.
+    rest: Option<KeyRange>,
+}
+
+impl Stepped {
+    fn declare(database: &Arc<Database>, sql: &str) -> Self {
+        let (text, catalog) = (sql.to_owned(), database.catalog());
+        let planned = block_on(
+            database
+                .parser
+                .run(move || statement::plan(&parser::parse(&text)?, &text, &catalog, &[])),
+        );
+        let Prepared::Plan(plan) = planned.unwrap() else { panic!("{sql}") };
+        let build = on(database, move |coordinator, resources| {
+            let PlanKind::Define(definition) = &plan.kind else { panic!("no definition") };
+            let begin = |_| Transaction::seeing(Arc::clone(&plan.catalog));
+            let declared =
+                alone(coordinator, resources, begin, |context| declare(definition, context));
+            declared.map(|(_, build)| build)
+        });
+        let build = build.unwrap().expect("something is built");
+        let rest = Some(whole(database.catalog().table_numbered(table_of(&build)).unwrap()));
+        Self { database: Arc::clone(database), build, rest }
+    }
+
+    /// Fills a page of so many rows; whether something is left.
+    fn fill(&mut self, rows_max: usize) -> Result<bool, SqlError> {
+        let Some(range) = self.rest.take() else { return Ok(false) };
+        let build = self.build.clone();
+        self.rest = on(&self.database, move |coordinator, resources| {
+            let catalog = resources.database.catalog();
+            let table = catalog.table_numbered(table_of(&build)).unwrap();
+            let begin = |_| Transaction::part_of(Arc::clone(&catalog));
+            alone(coordinator, resources, begin, |context| {
+                fill_page(&build, table, (&range, rows_max), context)
+            })
+        })?;
+        Ok(self.rest.is_some())
+    }
+
+    /// Fills what is left, and ends the build, as [`super::run`] does.
+    fn end(mut self, filled: Result<(), SqlError>) -> Result<(), SqlError> {
+        let filled = filled.and_then(|()| {
+            while self.fill(3)? {}
+            Ok(())
+        });
+        let build = self.build;
+        let is_filled = filled.is_ok();
+        on(&self.database, move |coordinator, resources| {
+            with_newest(coordinator, resources, |context| match is_filled {
+                true => finish(&build, context),
+                false => take_back(&build, context),
+            })
+        })
+        .unwrap();
+        filled
+    }
+}
+
+fn table_of(build: &Build) -> u32 {
+    match build {
+        Build::Index { table, .. } => *table,
+        Build::PrimaryKey { frozen, .. } => frozen.id,
+    }
+}
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The entries that the index `i` has, and those that the rows of `t` ask for.
+fn entries(database: &Arc<Database>) -> (Entries, Entries) {
+    let mut entries = on(database, |coordinator, resources| {
+        let (catalog, database) = (resources.database.catalog(), &resources.database);
+        let table = catalog.require("t")?;
+        let mut deferred = gannet_engine::Deferred::new();
+        let mut all = |index: u32| -> Result<Entries, Failure> {
+            let mut range = whole(table);
+            let prefix = table.prefix(index);
+            let mut to = prefix.clone();
+            to.extend_from_slice(&[0xff; 8]);
+            range.from = std::ops::Bound::Included(prefix);
+            range.to = std::ops::Bound::Excluded(to);
+            let page =
+                deferred.scan(coordinator, database.table, &range, Direction::Ascending, 10_000)?;
+            assert!(page.rest.is_none(), "a test's table is small");
+            Ok(page.rows.into_iter().collect())
+        };
+        let rows = all(PRIMARY_INDEX)?;
+        let Some(index) = table.indexes.iter().find(|index| index.name == "i") else {
+            return Ok((Vec::new(), Vec::new()));
+        };
+        let prefix = table.prefix(PRIMARY_INDEX).len();
+        let wanted = rows.iter().map(|(key, row)| {
+            let row = decode(row, &Wanted::All, &table.missing_values()?)?;
+            Ok(table.entry(index, &row, &key[prefix..]))
+        });
+        let wanted: Result<Entries, SqlError> = wanted.collect();
+        Ok((all(index.id)?, wanted?))
+    })
+    .unwrap();
+    entries.1.sort();
+    entries
+}
+
+/// A table whose first and last rows have the same value, of which the first page of a build has one.
+fn first_and_last_alike(session: &mut Session, rows: &str) {
+    for sql in ["DROP TABLE IF EXISTS t", "CREATE TABLE t (id INT PRIMARY KEY, u INT, v INT)"] {
+        run(session, sql).unwrap();
+    }
+    run(session, &format!("INSERT INTO t VALUES {rows}")).unwrap();
+}
+
+const BUILDS: [&str; 2] =
+    ["CREATE UNIQUE INDEX i ON t (u)", "ALTER TABLE t ADD CONSTRAINT i UNIQUE (u)"];
+
+#[test]
+fn a_change_of_a_row_keeps_the_entry_of_another() {
+    let database = database();
+    let mut session = database.session("writer");
+    for build in BUILDS {
+        for change in [
+            "DELETE FROM t WHERE id = 9",
+            "UPDATE t SET u = 5 WHERE id = 9",
+            "UPDATE t SET u = NULL WHERE id = 9",
+            "UPDATE t SET u = 5, id = 8 WHERE id = 9",
+            "INSERT INTO t VALUES (9, 5, 0) ON CONFLICT (id) DO UPDATE SET u = excluded.u",
+            "BEGIN; DELETE FROM t WHERE id = 9; INSERT INTO t VALUES (9, 5, 0); COMMIT",
+        ] {
+            first_and_last_alike(&mut session, "(1, 1, 0), (2, 2, 0), (3, 3, 0), (9, 1, 0)");
+            let mut stepped = Stepped::declare(&database, build);
+            stepped.fill(2).unwrap();
+            for sql in change.split("; ") {
+                run(&mut session, sql).unwrap();
+            }
+            stepped.end(Ok(())).unwrap();
+            let (found, wanted) = entries(&database);
+            assert_eq!(found, wanted, "{build}; {change}");
+            let found = numbers(&mut session, "SELECT id FROM t WHERE u = 1");
+            assert_eq!(found, [[Value::Integer(1)]], "{build}; {change}");
+            let again = run(&mut session, "INSERT INTO t VALUES (7, 1, 0)");
+            assert_eq!(again.unwrap_err().code, "23505", "{build}; {change}");
+        }
+    }
+}
+
+#[test]
+fn a_row_behind_the_fill_that_takes_the_value_of_one_before_it_has_its_entry() {
+    let database = database();
+    let mut session = database.session("writer");
+    for build in BUILDS {
+        first_and_last_alike(&mut session, "(1, 1, 0), (2, 2, 0), (3, 3, 0), (9, 9, 0)");
+        let mut stepped = Stepped::declare(&database, build);
+        stepped.fill(2).unwrap();
+        for sql in
+            ["BEGIN", "INSERT INTO t VALUES (0, 9, 0)", "DELETE FROM t WHERE id = 9", "COMMIT"]
+        {
+            run(&mut session, sql).unwrap();
+        }
+        stepped.end(Ok(())).unwrap();
+        let (found, wanted) = entries(&database);
+        assert_eq!(found, wanted, "{build}");
+        assert_eq!(numbers(&mut session, "SELECT id FROM t WHERE u = 9"), [[Value::Integer(0)]]);
+    }
+}
+
+#[test]
+fn a_duplicate_is_refused_to_who_makes_it_or_ends_the_build() {
+    let database = database();
+    let mut session = database.session("writer");
+    let rows = "(1, 1, 0), (2, 2, 0), (3, 3, 0), (9, 1, 0)";
+    for build in BUILDS {
+        // Of a row that would take the place of another's entry.
+        first_and_last_alike(&mut session, rows);
+        let mut stepped = Stepped::declare(&database, build);
+        stepped.fill(2).unwrap();
+        for sql in ["INSERT INTO t VALUES (0, 2, 0)", "UPDATE t SET id = 0 WHERE id = 9"] {
+            assert_eq!(run(&mut session, sql).unwrap_err().code, "23505", "{build}; {sql}");
+        }
+        // Of two rows that were there before.
+        let error = stepped.end(Ok(())).unwrap_err();
+        let detail = error.detail.as_deref();
+        assert_eq!((error.code, detail), ("23505", Some("Key (u)=(1) is duplicated.")), "{build}");
+        run(&mut session, "INSERT INTO t VALUES (0, 2, 0)").unwrap();
+        // Of a row that a writer has added for one that the fill has not met.
+        first_and_last_alike(&mut session, "(1, 1, 0), (2, 2, 0), (9, 9, 0)");
+        let mut stepped = Stepped::declare(&database, build);
+        stepped.fill(2).unwrap();
+        run(&mut session, "INSERT INTO t VALUES (0, 9, 0)").unwrap();
+        assert_eq!(stepped.end(Ok(())).unwrap_err().code, "23505", "{build}");
+    }
+}
+
+/// The first column of a table, and a build of each kind.
+const KINDS: [(&str, &str); 4] = [
+    ("id INT PRIMARY KEY", "CREATE INDEX i ON t (u)"),
+    ("id INT PRIMARY KEY", "CREATE UNIQUE INDEX i ON t (u)"),
+    ("id INT PRIMARY KEY", "ALTER TABLE t ADD CONSTRAINT i UNIQUE (u)"),
+    ("id INT", "ALTER TABLE t ADD PRIMARY KEY (id)"),
+];
+
+/// Changes: A and B stand for numbers of rows, U for a value.
+const CHANGES: [&str; 14] = [
+    "INSERT INTO t VALUES (A, U, 1)",
+    "INSERT INTO t VALUES (A, U, 1), (B, U + 1, 1)",
+    "INSERT INTO t VALUES (A, U, 1) ON CONFLICT DO NOTHING",
+    "INSERT INTO t VALUES (A, U, 1), (B, U + 1, 1) ON CONFLICT (id) DO UPDATE SET u = excluded.u",
+    "INSERT INTO t VALUES (A, U, 1) ON CONFLICT (id) DO UPDATE SET id = B",
+    "UPDATE t SET u = U WHERE id = A",
+    "UPDATE t SET u = NULL WHERE id = A",
+    "UPDATE t SET v = v + 1 WHERE id = A",
+    "UPDATE t SET id = B WHERE id = A",
+    "UPDATE t SET id = B, u = U WHERE id = A",
+    "UPDATE t SET u = u + 1 WHERE id >= A",
+    "UPDATE t SET id = 30 - id WHERE id >= A",
+    "DELETE FROM t WHERE id = A",
+    "DELETE FROM t WHERE u = U",
+];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Fill(usize),
+    /// Statements in one transaction, if there are several.
+    Change(Vec<String>),
+}
+
+fn change() -> impl Strategy<Value = String> {
+    (0..CHANGES.len(), 0..16_u32, 0..16_u32, 0..20_u32).prop_map(|(number, a, b, u)| {
+        let (a, b, u) = (a.to_string(), b.to_string(), u.to_string());
+        let words = CHANGES[number].split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+        let drawn = |word: &str| {
+            let bare = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+            let drawn = match bare {
+                "A" => &a,
+                "B" => &b,
+                "U" => &u,
+                _ => bare,
+            };
+            format!("{drawn}{}", &word[bare.len()..])
+        };
+        words.map(drawn).collect()
+    })
+}
+
+fn steps() -> impl Strategy<Value = (usize, Vec<u32>, Vec<Step>)> {
+    let step = prop_oneof![
+        2 => (1..4_usize).prop_map(Step::Fill),
+        3 => change().prop_map(|change| Step::Change(vec![change])),
+        1 => proptest::collection::vec(change(), 2..4).prop_map(Step::Change),
+    ];
+    // Few values are those of two rows, so that most builds come to their end.
+    let values = proptest::collection::vec(0..40_u32, 4..12);
+    (
+        0..KINDS.len(),
+        prop_oneof![values, Just((0..9).collect())],
+        proptest::collection::vec(step, 0..20),
+    )
+}
+
+/// What a drawn build came to.
+#[derive(Default)]
+struct Came {
+    built: bool,
+    /// Changes that were refused.
+    refused: u32,
+}
+
+/// Runs a build and the changes between its pages.
+fn build_beside(
+    database: &Arc<Database>,
+    (kind, values, steps): (usize, Vec<u32>, Vec<Step>),
+) -> Result<Came, String> {
+    let mut session = database.session("writer");
+    let mut came = Came::default();
+    let (id, build) = KINDS[kind];
+    let create = format!("CREATE TABLE t ({id}, u INT, v INT)");
+    for sql in ["DROP TABLE IF EXISTS t", &create] {
+        run(&mut session, sql).unwrap();
+    }
+    for (id, u) in values.iter().enumerate() {
+        run(&mut session, &format!("INSERT INTO t VALUES ({id}, {u}, 0)")).unwrap();
+    }
+    let mut stepped = Stepped::declare(database, build);
+    let mut filled = Ok(());
+    for step in steps {
+        match step {
+            Step::Fill(rows_max) => filled = stepped.fill(rows_max).map(|_| ()),
+            Step::Change(mut statements) => {
+                if statements.len() > 1 {
+                    statements.insert(0, "BEGIN".to_owned());
+                    statements.push("COMMIT".to_owned());
+                }
+                for error in statements.iter().filter_map(|sql| run(&mut session, sql).err()) {
+                    let known = ["23505", "21000", "25P02", "55006", "42P10"];
+                    assert!(known.contains(&error.code), "{error:?}");
+                    came.refused += 1;
+                }
+            }
+        }
+        if filled.is_err() {
+            break;
+        }
+    }
+    let ended = stepped.end(filled);
+    // Nobody changes rows between the page that ends a build and its end.
+    let keys = if kind == 3 { "id" } else { "u" };
+    let twice =
+        format!("SELECT 1 FROM t WHERE {keys} IS NOT NULL GROUP BY {keys} HAVING count(*) > 1");
+    let has_duplicates = !numbers(&mut session, &twice).is_empty();
+    came.built = ended.is_ok();
+    let codes = ended.err().map(|error| error.code);
+    let (found, wanted) = entries(database);
+    match codes {
+        _ if found != wanted => Err("the index has other entries than its rows".to_owned()),
+        None if kind > 0 && has_duplicates => Err("there are duplicates".to_owned()),
+        Some("23505") if !has_duplicates => {
+            Err("the keys are unique, and the build failed".to_owned())
+        }
+        None | Some("23505") => Ok(came),
+        Some(code) => Err(format!("the build ended in {code}")),
+    }
+}
+
+#[test]
+fn an_index_that_was_built_beside_any_changes_has_the_entries_of_its_rows() {
+    let database = database();
+    let counts = std::cell::Cell::new((0, 0, 0));
+    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&steps(), |drawn| {
+        let came = build_beside(&database, drawn).map_err(TestCaseError::fail)?;
+        let (built, failed, refused) = counts.get();
+        let failed = failed + u32::from(!came.built);
+        counts.set((built + u32::from(came.built), failed, refused + came.refused));
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let (built, failed, refused) = counts.get();
+    assert!(built > 50 && failed > 20 && refused > 50, "{counts:?}");
+}

@@ -1,0 +1,203 @@
+//! Sorting, a little at a time: short runs are sorted as rows come, and merged as they go. Rows that take more than half of the
+//! statement's memory go to a temporary file as one run, if there is a directory for it.
+//!
+//! *Invariants*: rows whose keys are equal stay in the order in which they came. No step takes longer than the sort of a run,
+//! and between two others have their turn.
+
+use crate::error::Failure;
+use crate::execute::operator::{Batch, Operator, row_count};
+use crate::execute::runs::{Keyed, Levels, Merge, Run, bytes_of, sort_order};
+use crate::execute::{BATCH_ROWS, Context, Row};
+use crate::expression::Expression;
+use crate::memory::Charge;
+use crate::plan::SortKey;
+
+/// Rows that are sorted at once: well under a millisecond.
+const RUN_ROWS: usize = 1_000;
+/// Rows of fewer bytes are not worth a run in a file.
+const SPILLED_BYTES_MIN: usize = 64 << 10;
+
+/// Rows on their way into an order.
+pub(super) struct Sorter<'p> {
+    keys: &'p [SortKey],
+    /// How many of the first rows are wanted.
+    limit: usize,
+    /// Sorted, in the order in which their rows came.
+    runs: Vec<Vec<Keyed>>,
+    recent: Vec<Keyed>,
+    /// How many rows there are in memory.
+    rows: usize,
+    /// Rows that came before.
+    levels: Levels,
+    charge: Charge,
+}
+
+impl<'p> Sorter<'p> {
+    pub(super) fn new(keys: &'p [SortKey], limit: usize) -> Self {
+        let (runs, recent) = (Vec::new(), Vec::new());
+        let (levels, charge) = (Levels::default(), Charge::default());
+        Self { keys, limit, runs, recent, rows: 0, levels, charge }
+    }
+
+    /// Adds a row; its keys are expressions on `on`.
+    pub(super) fn push(
+        &mut self,
+        row: Row,
+        on: Option<&Row>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        let key = self.key(on.unwrap_or(&row), context)?;
+        let keyed = (key, row);
+        self.charge.add(context.budget(), bytes_of(&keyed))?;
+        self.keep(keyed, context)
+    }
+
+    /// Adds a row that a file may take if memory does not.
+    fn push_large(&mut self, row: Row, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        let keyed = (self.key(&row, context)?, row);
+        let (bytes, budget) = (bytes_of(&keyed), context.budget());
+        let fits = self.charge.bytes() + bytes <= budget.result_bytes();
+        if !fits || self.charge.add(budget, bytes).is_err() {
+            if context.may_spill() && self.charge.bytes() >= SPILLED_BYTES_MIN {
+                self.spill(context)?;
+            }
+            self.charge.add(budget, bytes)?;
+        }
+        self.keep(keyed, context)
+    }
+
+    fn key(&self, row: &Row, context: &mut Context<'_, '_>) -> Result<Row, Failure> {
+        let mut key = Vec::with_capacity(self.keys.len());
+        for sort_key in self.keys {
+            key.push(context.value(&sort_key.expression, row)?);
+        }
+        Ok(key)
+    }
+
+    fn keep(&mut self, keyed: Keyed, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        self.recent.push(keyed);
+        self.rows += 1;
+        if self.recent.len() == RUN_ROWS { self.end_run(context) } else { Ok(()) }
+    }
+
+    /// Writes all rows in memory to a file.
+    fn spill(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        self.sort_recent();
+        let runs = std::mem::take(&mut self.runs).into_iter().map(Run::in_memory).collect();
+        let mut merged = Merge::new(self.keys, runs, context);
+        self.rows = 0;
+        self.levels.add(&mut merged, &mut self.charge, context)
+    }
+
+    fn sort_recent(&mut self) {
+        let mut run = std::mem::take(&mut self.recent);
+        run.sort_by(|a, b| sort_order(self.keys, &a.0, &b.0));
+        self.runs.push(run);
+    }
+
+    fn end_run(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        self.sort_recent();
+        context.check_cancel()?;
+        // Only the first ones are wanted: the others need not be kept.
+        if self.rows / 2 > self.limit.max(RUN_ROWS) {
+            let mut first = Vec::with_capacity(self.limit);
+            let runs = std::mem::take(&mut self.runs).into_iter().map(Run::in_memory).collect();
+            let mut merged = Merge::new(self.keys, runs, context);
+            while first.len() < self.limit
+                && let Some(keyed) = merged.next(&mut Charge::default(), context)?
+            {
+                first.push(keyed);
+                if first.len() % RUN_ROWS == 0 {
+                    context.check_cancel()?;
+                }
+            }
+            self.rows = first.len();
+            self.charge.set(context.budget(), first.iter().map(bytes_of).sum())?;
+            self.runs.push(first);
+        }
+        Ok(())
+    }
+
+    /// All rows in their order.
+    pub(super) fn finish(mut self, context: &mut Context<'_, '_>) -> Result<Sorted<'p>, Failure> {
+        self.end_run(context)?;
+        if !self.levels.is_empty() {
+            // What reads them needs memory, too.
+            self.spill(context)?;
+        }
+        let mut runs = self.levels.into_runs();
+        runs.extend(self.runs.into_iter().map(Run::in_memory));
+        let merge = Merge::new(self.keys, runs, context);
+        Ok(Sorted { merge, left: self.limit, charge: self.charge })
+    }
+}
+
+/// Rows in their order.
+pub(super) struct Sorted<'p> {
+    merge: Merge<'p>,
+    /// How many are wanted.
+    left: usize,
+    charge: Charge,
+}
+
+impl Sorted<'_> {
+    /// The next rows; None at the end.
+    pub(super) fn next(
+        &mut self,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Option<Vec<Row>>, Failure> {
+        context.check_cancel()?;
+        let mut batch = Batch::default();
+        while self.left > 0
+            && !batch.is_full()
+            && let Some(keyed) = self.merge.next(&mut self.charge, context)?
+        {
+            self.left -= 1;
+            batch.push(keyed.1);
+        }
+        Ok(batch.rows())
+    }
+}
+
+/// ORDER BY.
+pub(super) struct Sort<'p> {
+    /// None once it was read.
+    input: Option<Box<dyn Operator + 'p>>,
+    keys: &'p [SortKey],
+    limit: Option<&'p Expression>,
+    sorted: Option<Sorted<'p>>,
+}
+
+impl<'p> Sort<'p> {
+    pub(super) fn new(
+        input: Box<dyn Operator + 'p>,
+        keys: &'p [SortKey],
+        limit: Option<&'p Expression>,
+    ) -> Self {
+        Self { input: Some(input), keys, limit, sorted: None }
+    }
+}
+
+impl Operator for Sort<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        if let Some(mut input) = self.input.take() {
+            let limit = match self.limit {
+                Some(limit) => row_count(limit, context)?.unwrap_or(usize::MAX),
+                None => usize::MAX,
+            };
+            let mut sorter = Sorter::new(self.keys, limit);
+            while let Some(batch) = input.next(context)? {
+                for row in batch {
+                    sorter.push_large(row, context)?;
+                }
+            }
+            self.sorted = Some(sorter.finish(context)?);
+        }
+        match &mut self.sorted {
+            Some(sorted) => sorted.next(context),
+            None => Ok(None),
+        }
+    }
+}
+
+const _: () = assert!(RUN_ROWS <= BATCH_ROWS, "an operator holds its thread for a batch at most");

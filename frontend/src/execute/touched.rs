@@ -1,0 +1,64 @@
+//! The tables that a session's transaction has used, to name them when it ends with a conflict.
+//!
+//! A conflict is found in a bucket, which does not tell whose rows it has.
+
+use std::cell::Cell;
+
+use crate::catalog::{Catalog, storage_of};
+use crate::error::SqlError;
+
+/// Tables that are remembered; of more, the first ones.
+const TABLES_MAX: usize = 8;
+
+/// The numbers of their storages, of which none is used twice.
+#[derive(Default)]
+pub(crate) struct Touched {
+    storages: Cell<[Option<u32>; TABLES_MAX]>,
+    has_more: Cell<bool>,
+}
+
+impl Touched {
+    /// Remembers the table of a key.
+    pub(crate) fn add(&self, key: &[u8]) {
+        let Some(storage) = storage_of(key) else { return };
+        let mut storages = self.storages.get();
+        for slot in &mut storages {
+            match *slot {
+                Some(known) if known == storage => return,
+                Some(_) => {}
+                None => {
+                    *slot = Some(storage);
+                    return self.storages.set(storages);
+                }
+            }
+        }
+        self.has_more.set(true);
+    }
+
+    /// Another transaction begins.
+    pub(crate) fn clear(&self) {
+        self.storages.set([None; TABLES_MAX]);
+        self.has_more.set(false);
+    }
+
+    /// The same error; one of a conflict names the tables.
+    pub(crate) fn named(&self, error: SqlError, catalog: &Catalog) -> SqlError {
+        let Some(detail) = error.detail.as_deref().filter(|_| error.code == "40001") else {
+            return error;
+        };
+        let storages = self.storages.get();
+        let is_used = |storage| storages.contains(&Some(storage));
+        let used = catalog.tables().filter(|table| is_used(table.storage));
+        let names: Vec<String> = used.map(|table| format!("\"{}\"", table.name)).collect();
+        let place = match names.as_slice() {
+            [] => return error,
+            [name] if !self.has_more.get() => format!("it is of table {name}"),
+            names => {
+                let others = if self.has_more.get() { ", ..." } else { "" };
+                format!("it is of one of the tables {}{others}", names.join(", "))
+            }
+        };
+        let detail = format!("{}; {place}", detail.trim_end_matches("; retry"));
+        error.with_detail(detail)
+    }
+}

@@ -1,0 +1,284 @@
+//! Memory of statements: a budget for each session's, and one for all of them.
+//!
+//! ```text
+//! Charge ── bytes that an operator, a read set or a result keeps, until it is dropped
+//!   └─ Budget ── of a session, whose statements run one at a time: --statement-memory
+//!        └─ Pool ── of all sessions of a database: --query-memory
+//! ```
+//!
+//! *Invariants*: what is kept is charged before it is kept, and given back when it is dropped; rows that only pass through an
+//! operator are not charged. A charge that does not fit is refused with SQLSTATE 53200, and leaves the budget as it was.
+//! The first [`FREE_BYTES`] of a session are not counted in the pool, so that short statements share no counter.
+//!
+//! *Not here*: memory of tables, which is the engine's; buffers of connections.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::error::SqlError;
+
+/// Bytes of a session that the pool does not count.
+const FREE_BYTES: usize = 64 << 10;
+/// Bytes that a budget takes from the pool at a time.
+const GRANULE_BYTES: usize = 256 << 10;
+
+/// How much memory the statements of a database may keep, and where what is more goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Bytes that a statement may keep, what its transaction has read and written included.
+    pub statement_bytes: usize,
+    /// Bytes that all statements together may keep.
+    pub all_bytes: usize,
+    /// A directory for temporary files, if there is one.
+    pub spill: Option<PathBuf>,
+}
+
+impl Default for MemoryLimits {
+    fn default() -> Self {
+        Self { statement_bytes: 256 << 20, all_bytes: 1 << 30, spill: None }
+    }
+}
+
+/// The memory of all statements.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    limits: MemoryLimits,
+    /// Bytes that budgets have taken.
+    taken: AtomicUsize,
+}
+
+impl Pool {
+    pub(crate) fn new(limits: MemoryLimits) -> Arc<Self> {
+        Arc::new(Self { limits, taken: AtomicUsize::new(0) })
+    }
+
+    /// The budget of a session.
+    pub(crate) fn budget(self: &Arc<Self>) -> Arc<Budget> {
+        Arc::new(Budget {
+            pool: Arc::clone(self),
+            used: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+        })
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), SqlError> {
+        let max = self.limits.all_bytes;
+        let take = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
+        // Relaxed, here and below: the numbers guard no other memory.
+        match self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let message = format!(
+                    "the statements that run now need more memory than the {} of --query-memory",
+                    shown(max)
+                );
+                let hint = "run fewer large statements at a time, or raise --query-memory";
+                Err(SqlError::new("53200", message).with_hint(hint))
+            }
+        }
+    }
+}
+
+/// The memory of a session's statements.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pool: Arc<Pool>,
+    used: AtomicUsize,
+    /// Bytes that the pool has given, beside [`FREE_BYTES`].
+    taken: AtomicUsize,
+}
+
+impl Budget {
+    /// Checks that a value of some bytes could be kept, before it is built.
+    ///
+    /// # Errors
+    /// SQLSTATE 53200 if it could not.
+    pub(crate) fn check(&self, bytes: usize) -> Result<(), SqlError> {
+        let used = self.used.load(Ordering::Relaxed);
+        if used.saturating_add(bytes) <= self.pool.limits.statement_bytes {
+            return Ok(());
+        }
+        Err(self.exceeded())
+    }
+
+    /// Bytes of a result that is gathered in memory: what reads it may need as much.
+    pub(crate) fn result_bytes(&self) -> usize {
+        self.pool.limits.statement_bytes / 2
+    }
+
+    /// The error of a statement that needs more.
+    pub(crate) fn exceeded(&self) -> SqlError {
+        let max = shown(self.pool.limits.statement_bytes);
+        let message =
+            format!("the statement needs more memory than the {max} of --statement-memory");
+        let hint = "add a condition or a LIMIT, make values shorter, or raise --statement-memory";
+        SqlError::new("53200", message).with_hint(hint)
+    }
+
+    fn charge(&self, bytes: usize) -> Result<(), SqlError> {
+        self.check(bytes)?;
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let taken = self.taken.load(Ordering::Relaxed);
+        let missing = used.saturating_sub(taken + FREE_BYTES);
+        if missing > 0 {
+            let granules = missing.next_multiple_of(GRANULE_BYTES);
+            if let Err(error) = self.pool.take(granules) {
+                self.used.fetch_sub(bytes, Ordering::Relaxed);
+                return Err(error);
+            }
+            self.taken.fetch_add(granules, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn release(&self, bytes: usize) {
+        let used = self.used.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        let spare = |taken: usize| {
+            let needed = used.saturating_sub(FREE_BYTES).next_multiple_of(GRANULE_BYTES);
+            taken.checked_sub(needed).filter(|spare| *spare > GRANULE_BYTES || needed == 0)
+        };
+        let keep = |taken: usize| spare(taken).filter(|s| *s > 0).map(|spare| taken - spare);
+        // Charges of one session may be dropped by two threads: each gives back what it has taken off.
+        if let Ok(before) = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep) {
+            let given = spare(before).unwrap_or(0);
+            self.pool.taken.fetch_sub(given, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        debug_assert_eq!(*self.used.get_mut(), 0, "charges hold their budget");
+        self.pool.taken.fetch_sub(*self.taken.get_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Bytes that are charged to a budget until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Charge {
+    /// None before the first byte.
+    budget: Option<Arc<Budget>>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Charges more bytes.
+    ///
+    /// # Errors
+    /// SQLSTATE 53200 if they do not fit; nothing is charged then.
+    pub(crate) fn add(&mut self, budget: &Arc<Budget>, bytes: usize) -> Result<(), SqlError> {
+        let own = self.budget.get_or_insert_with(|| Arc::clone(budget));
+        own.charge(bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Charges so many bytes in all.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub(crate) fn set(&mut self, budget: &Arc<Budget>, bytes: usize) -> Result<(), SqlError> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.add(budget, more),
+            None => {
+                self.release(self.bytes - bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives bytes back.
+    pub(crate) fn release(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        if let Some(budget) = self.budget.as_ref().filter(|_| bytes > 0) {
+            budget.release(bytes);
+        }
+    }
+
+    /// Gives all back.
+    pub(crate) fn clear(&mut self) {
+        self.release(self.bytes);
+    }
+
+    /// Bytes that are charged.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Bytes in the largest unit that leaves nothing over.
+fn shown(bytes: usize) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fits = |(shift, _): &&(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.iter().find(fits) {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn limits(statement_bytes: usize, all_bytes: usize) -> MemoryLimits {
+        MemoryLimits { statement_bytes, all_bytes, spill: None }
+    }
+
+    fn taken(pool: &Pool) -> usize {
+        pool.taken.load(Ordering::Relaxed)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_charged_comes_back(steps in proptest::collection::vec((0_usize..4, 0_usize..3 << 20), 1..60)) {
+            let pool = Pool::new(limits(4 << 20, 6 << 20));
+            let budgets = [pool.budget(), pool.budget()];
+            let mut charges: [Charge; 4] = Default::default();
+            for (number, bytes) in steps {
+                let charged = charges[number].set(&budgets[number % 2], bytes);
+                let own = |which: usize| charges[which].bytes() + charges[which + 2].bytes();
+                for (which, budget) in budgets.iter().enumerate() {
+                    let used = budget.used.load(Ordering::Relaxed);
+                    prop_assert_eq!(used, own(which));
+                    prop_assert!(used <= 4 << 20);
+                    prop_assert!(used <= budget.taken.load(Ordering::Relaxed) + FREE_BYTES);
+                }
+                prop_assert!(taken(&pool) <= 6 << 20);
+                // What was refused would not have fitted.
+                let other = own(1 - number % 2);
+                let before = charges[number].bytes();
+                let wanted = own(number % 2) - before + bytes;
+                let granules = 4 * GRANULE_BYTES;
+                prop_assert!(charged.is_ok() || wanted > 4 << 20 || wanted + other + granules > 6 << 20);
+            }
+            drop(charges);
+            prop_assert_eq!(taken(&pool), 0);
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_setting_and_the_number() {
+        let pool = Pool::new(limits(64 << 20, 100 << 20));
+        let (one, two) = (pool.budget(), pool.budget());
+        let mut charge = Charge::default();
+        let error = charge.add(&one, (64 << 20) + 1).unwrap_err();
+        assert_eq!(error.code, "53200");
+        assert!(error.message.contains("64 MiB of --statement-memory"), "{error}");
+        charge.add(&one, 60 << 20).unwrap();
+        let error = Charge::default().add(&two, 50 << 20).unwrap_err();
+        assert!(error.message.contains("100 MiB of --query-memory"), "{error}");
+        drop(charge);
+        Charge::default().add(&two, 50 << 20).unwrap();
+        assert_eq!((shown(3 << 30), shown(1000)), ("3 GiB".to_owned(), "1000 bytes".to_owned()));
+    }
+}

@@ -1,0 +1,147 @@
+//! Who is let in: clients in their startup, and how often passwords may be guessed.
+//!
+//! A wrong password costs its address a second; when it is [`ADVANCE_NS`] ahead of the clock, it has to wait. What is right costs
+//! nothing, however many log in at once.
+//!
+//! *Not here*: who the users are (`users`), and the exchange with them (`startup`).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gannet_engine::{Callers, Clock, Lines, MonotonicClock, source};
+
+use crate::error::SqlError;
+
+/// What a wrong password costs.
+const FAILURE_NS: u64 = 1_000_000_000;
+/// How far an address may be ahead: this many wrong passwords at once.
+const ADVANCE_NS: u64 = 10 * FAILURE_NS;
+/// Of a user's name in the log.
+const USER_CHARS_MAX: usize = 63;
+/// Addresses that are known for wrong passwords; the one that is least ahead is forgotten for a further one.
+const ADDRESSES_MAX: usize = 10_000;
+
+/// What bounds those who have not shown who they are, and counts them.
+pub struct Admission {
+    pub(super) callers: Arc<Callers>,
+    /// Of connections that could not be accepted.
+    pub(super) accept_lines: Lines,
+    failure_lines: Lines,
+    failures: AtomicU64,
+    clock: MonotonicClock,
+    /// Until when each address has used up its time.
+    ahead_ns: Mutex<BTreeMap<IpAddr, u64>>,
+}
+
+impl Admission {
+    /// Room for as many startups of one address as there may be sessions, and some more.
+    pub(super) fn new(startups_max: usize) -> Self {
+        Self {
+            callers: Callers::new(startups_max, startups_max.saturating_mul(2)),
+            accept_lines: Lines::default(),
+            failure_lines: Lines::default(),
+            failures: AtomicU64::new(0),
+            clock: MonotonicClock::new(),
+            ahead_ns: Mutex::default(),
+        }
+    }
+
+    /// Counters: their names, what they count, and how many.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, &'static str, u64); 2] {
+        // Relaxed: nothing depends on it.
+        let failures = self.failures.load(Ordering::Relaxed);
+        [
+            ("gannet_login_failures_total", "Logins with a wrong password or user.", failures),
+            (
+                "gannet_startups_dismissed_total",
+                "Connections that made room for others before they had logged in.",
+                self.callers.dismissed(),
+            ),
+        ]
+    }
+
+    /// Lets an address try a password; the try has failed unless [`Self::succeeded`] follows.
+    ///
+    /// # Errors
+    /// SQLSTATE 28000 if too many have failed.
+    pub(super) fn attempt(&self, from: IpAddr, user: &str) -> Result<(), SqlError> {
+        let Err(wait_ns) = self.charge(from, self.clock.now_ns()) else { return Ok(()) };
+        self.failed(from, user);
+        let seconds = wait_ns.div_ceil(1_000_000_000);
+        Err(SqlError::new("28000", format!("too many failed logins from {from}"))
+            .with_hint(format!("try again in {seconds} s")))
+    }
+
+    /// The nanoseconds to wait, if an address may not try.
+    fn charge(&self, from: IpAddr, now_ns: u64) -> Result<(), u64> {
+        let (from, mut ahead) = (source(from), self.ahead());
+        let until = ahead.get(&from).copied().unwrap_or(0).max(now_ns) + FAILURE_NS;
+        if until > now_ns + ADVANCE_NS {
+            return Err(until - now_ns - ADVANCE_NS);
+        }
+        if ahead.len() >= ADDRESSES_MAX && !ahead.contains_key(&from) {
+            ahead.retain(|_, until| *until > now_ns);
+            let least = ahead.iter().min_by_key(|(_, until)| **until).map(|(address, _)| *address);
+            if let Some(address) = least.filter(|_| ahead.len() >= ADDRESSES_MAX) {
+                ahead.remove(&address);
+            }
+        }
+        ahead.insert(from, until);
+        Ok(())
+    }
+
+    /// Gives back what a try has cost.
+    pub(super) fn succeeded(&self, from: IpAddr) {
+        if let Some(until) = self.ahead().get_mut(&source(from)) {
+            *until = until.saturating_sub(FAILURE_NS);
+        }
+    }
+
+    /// Counts a failed login, and says so in the log.
+    pub(super) fn failed(&self, from: IpAddr, user: &str) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let user: String = user.chars().take(USER_CHARS_MAX).collect();
+        if let Some(left_out) = self.failure_lines.next() {
+            tracing::warn!("a login of {user:?} from {from} failed{left_out}");
+        }
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
+        // Nothing panics between two changes of a map, so a poisoned lock guards nothing broken.
+        self.ahead_ns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, last))
+    }
+
+    #[test]
+    fn guesses_are_slowed_down_by_address() {
+        let admission = Admission::new(10);
+        let (now, one) = (5 * FAILURE_NS, address(1));
+        let at_once = (0..100).filter(|_| admission.charge(one, now).is_ok()).count();
+        assert_eq!(at_once, 10);
+        assert!(admission.charge(address(2), now).is_ok());
+        let later = now + 3 * FAILURE_NS;
+        assert_eq!((0..100).filter(|_| admission.charge(one, later).is_ok()).count(), 3);
+        assert_eq!(admission.charge(one, later), Err(FAILURE_NS));
+    }
+
+    #[test]
+    fn right_passwords_cost_nothing() {
+        let admission = Admission::new(10);
+        for _ in 0..1_000 {
+            admission.attempt(address(1), "ada").unwrap();
+            admission.succeeded(address(1));
+        }
+        assert_eq!(admission.named()[0].2, 0);
+    }
+}

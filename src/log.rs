@@ -1,0 +1,179 @@
+//! The log of a process that runs for long, and what it says on standard output: a thread of its own writes either, so that
+//! a reader that is slow, does not read, or is gone holds up and ends nothing.
+//!
+//! *Invariants*: to log never blocks and never fails. Lines that find no room are counted, and the log says so once it is read
+//! again.
+//!
+//! *Not here*: crate `tracing-appender`, whose guard writes to standard error when the thread is stuck there.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tracing::level_filters::LevelFilter;
+
+/// Lines that wait to be written.
+const LINES_MAX: usize = 1_024;
+/// Longest wait for the last lines when the process ends.
+const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Lines that found no room.
+static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// A JSON object per line.
+    Json,
+}
+
+/// What the writing thread is sent.
+enum Message {
+    Line(Vec<u8>),
+    /// The lines before have been written: to be told.
+    Flush(std::sync::mpsc::Sender<()>),
+}
+
+/// The log, whose last lines are waited for, for a moment, when this is dropped.
+pub(crate) struct Log(Lines);
+
+/// Where lines are put.
+#[derive(Clone)]
+struct Lines(SyncSender<Message>);
+
+impl Log {
+    /// Logs to standard error from now on; what panics say, too.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub(crate) fn start(level: LevelFilter, format: LogFormat) -> io::Result<Self> {
+        let (sender, lines) = sync_channel(LINES_MAX);
+        let write = move || write_all(&lines, io::stderr());
+        std::thread::Builder::new().name("gannet-log".to_owned()).spawn(write)?;
+        let own = Lines(sender);
+        let (lines, ansi) = (own.clone(), io::stderr().is_terminal());
+        let log = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(ansi)
+            .with_writer(move || lines.clone());
+        match format {
+            LogFormat::Text => log.with_target(false).init(),
+            LogFormat::Json => log.json().init(),
+        }
+        // The usual hook waits for whoever reads standard error.
+        std::panic::set_hook(Box::new(|panic| {
+            let trace = Backtrace::capture();
+            match trace.status() {
+                BacktraceStatus::Captured => tracing::error!("{panic}\n{trace}"),
+                _ => tracing::error!("{panic}"),
+            }
+        }));
+        Ok(Self(own))
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let (written, is_written) = channel();
+        if self.0.0.try_send(Message::Flush(written)).is_ok() {
+            // Whoever does not read is not waited for.
+            let _ = is_written.recv_timeout(LAST_LINES_TIMEOUT);
+        }
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.0.try_send(Message::Line(line.to_vec())).is_err() {
+            // Relaxed: a statistic.
+            LINES_DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_all(messages: &Receiver<Message>, mut output: impl Write) {
+    let mut told = 0;
+    while let Ok(message) = messages.recv() {
+        match message {
+            Message::Line(line) => {
+                // A full disk or a closed pipe may be mended later.
+                if output.write_all(&line).is_err() {
+                    LINES_DROPPED.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            // Whoever waited may have given up.
+            Message::Flush(written) => drop(written.send(())),
+        }
+        let dropped = lines_dropped();
+        if dropped > told
+            && writeln!(output, "{} lines of the log were lost", dropped - told).is_ok()
+        {
+            told = dropped;
+        }
+    }
+}
+
+/// Lines of the log that were lost so far.
+pub(crate) fn lines_dropped() -> u64 {
+    LINES_DROPPED.load(Ordering::Relaxed)
+}
+
+/// Says something on standard output, which nobody may read.
+pub(crate) fn announce(text: String) {
+    let say = move || {
+        let mut output = io::stdout().lock();
+        // A process that serves goes on without it.
+        let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    };
+    if let Err(error) = std::thread::Builder::new().name("gannet-announce".to_owned()).spawn(say) {
+        tracing::warn!("standard output was not written: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes nothing until it is told to.
+    struct Stuck(Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // When the test has ended it is told by that.
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_nobody_reads_are_counted_and_block_nobody() {
+        let (sender, messages) = sync_channel(LINES_MAX);
+        let (read, reading) = channel();
+        let writing = std::thread::spawn(move || write_all(&messages, Stuck(reading)));
+        let mut lines = Lines(sender);
+        let before = lines_dropped();
+        for _ in 0..LINES_MAX * 2 {
+            lines.write_all(b"a line\n").unwrap();
+        }
+        // One more may be in the hands of the thread.
+        let dropped = lines_dropped() - before;
+        assert!(dropped >= LINES_MAX as u64 - 1, "{dropped}");
+        drop(Log(lines.clone()));
+        drop((read, lines));
+        writing.join().unwrap();
+    }
+}

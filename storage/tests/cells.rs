@@ -1,0 +1,210 @@
+//! Memory that comes back at two copies: what a primary grants fits its backup (rule C9), though that applies updates of other
+//! buckets in another order, and whatever went before.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![cfg(not(loom))]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gannet_storage::{
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner, Partitioning, RowKey,
+    Table, TableLayout,
+};
+use proptest::prelude::*;
+
+/// Bytes beside the main buckets.
+const ROOM_BYTES: usize = 40_000;
+const KEYS: u64 = 300;
+/// Bytes of the values of the fixed table, whose overflow buckets take two lines each and stay.
+const FIXED_BYTES: usize = 40;
+/// Fewer, so that its overflow buckets leave room.
+const FIXED_KEYS: u64 = 150;
+const HEAP_SIZES: [usize; 7] = [0, 50, 56, 200, 700, 1_000, 4_000];
+
+/// A node: a heap table and a fixed one in one arena.
+struct Copy {
+    tables: [Table; 2],
+    arena: Arc<Arena>,
+    empty_bytes: usize,
+}
+
+impl Copy {
+    fn new() -> Self {
+        let partitioning = Partitioning::new(1).unwrap();
+        let mut layouts = [
+            TableLayout::heap("heap", 1, false, partitioning).unwrap(),
+            TableLayout::new("fixed", FIXED_BYTES, 1, partitioning).unwrap(),
+        ];
+        layouts.iter_mut().for_each(|layout| layout.buckets = 20);
+        let main_bytes: usize = layouts.iter().map(|layout| layout.main_bytes(1)).sum();
+        let limit_bytes = main_bytes + ROOM_BYTES;
+        let arena = Arena::new(limit_bytes, &[Arena::share_bytes(limit_bytes, 1)]).unwrap();
+        let arena = Arc::new(arena);
+        let table = |layout: TableLayout| {
+            Table::new("t", layout, partitioning, Arc::clone(&arena), |_| true).unwrap()
+        };
+        let tables = layouts.map(table);
+        Self { tables, empty_bytes: arena.used_bytes(), arena }
+    }
+}
+
+/// A transaction of one row.
+struct Open {
+    /// Number of the table, and the key.
+    row: (usize, u64),
+    owner: Owner,
+    version: u64,
+    /// Bytes of the value that it writes; none to delete the row.
+    value_bytes: Option<usize>,
+    at_backup: bool,
+}
+
+struct Copies {
+    primary: Copy,
+    backup: Copy,
+    open: Vec<Open>,
+    rows: BTreeMap<(usize, u64), usize>,
+    transactions: u64,
+    refused: usize,
+}
+
+impl Copies {
+    fn new() -> Self {
+        let (primary, backup) = (Copy::new(), Copy::new());
+        Self {
+            primary,
+            backup,
+            open: Vec::new(),
+            rows: BTreeMap::new(),
+            transactions: 0,
+            refused: 0,
+        }
+    }
+
+    fn begin(&mut self, row: (usize, u64), value_bytes: Option<usize>) {
+        let mode = match (self.rows.contains_key(&row), value_bytes) {
+            (true, Some(_)) => LockMode::Update,
+            (true, None) => LockMode::Delete,
+            (false, Some(_)) => LockMode::Insert,
+            (false, None) => return,
+        };
+        self.transactions += 1;
+        let owner = Owner(self.transactions);
+        let table = &self.primary.tables[row.0];
+        let bytes = row.1.to_le_bytes();
+        let key = RowKey::new(&bytes);
+        let lock = if row.0 == 0 {
+            let mode = (mode, value_bytes.unwrap_or(0));
+            table.lock_row(table.place(key.hash()).unwrap(), key, owner, mode).0
+        } else {
+            let mut out = [0; FIXED_BYTES];
+            table.lock(table.place(row.1).unwrap(), row.1, owner, mode, &mut out)
+        };
+        match lock {
+            Lock::Granted { version } => {
+                self.open.push(Open { row, owner, version, value_bytes, at_backup: false });
+            }
+            Lock::Full => self.refused += 1,
+            Lock::Locked => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn apply(copy: &Copy, open: &Open, at_backup: bool) {
+        let table = &copy.tables[open.row.0];
+        let bytes = open.row.1.to_le_bytes();
+        let row_key = RowKey::new(&bytes);
+        let (key, row_key) =
+            if open.row.0 == 0 { (row_key.hash(), row_key.bytes()) } else { (open.row.1, &[][..]) };
+        let address = (0, 0, table.locate(key).bucket, 0);
+        let mut unit = Vec::new();
+        let mut writer = BucketUpdateWriter::begin(&mut unit, address, open.version, open.owner);
+        match open.value_bytes {
+            Some(bytes) => writer.put(key, row_key, &vec![7; bytes]),
+            None => writer.delete(key, row_key),
+        }
+        writer.finish();
+        let (place, unit) = (table.place(key).unwrap(), BucketUpdate::parse_checked(&unit));
+        let applied = if at_backup {
+            table.apply_at_backup(place, &unit)
+        } else {
+            table.apply_at_primary(place, &unit)
+        };
+        assert_eq!(applied, Applied::Applied);
+    }
+
+    /// The next step of an open transaction: the backup, then the primary; or it is given up.
+    fn step(&mut self, index: usize, gives_up: bool) {
+        let open = &mut self.open[index];
+        if !open.at_backup && gives_up {
+            let (open, table) = (self.open.swap_remove(index), &self.primary.tables);
+            let (bytes, table) = (open.row.1.to_le_bytes(), &table[open.row.0]);
+            let key = RowKey::new(&bytes);
+            if open.row.0 == 0 {
+                table.unlock_row(table.place(key.hash()).unwrap(), key, open.owner);
+            } else {
+                table.unlock(table.place(open.row.1).unwrap(), open.owner);
+            }
+        } else if !open.at_backup {
+            open.at_backup = true;
+            Self::apply(&self.backup, &self.open[index], true);
+        } else {
+            let open = self.open.swap_remove(index);
+            Self::apply(&self.primary, &open, false);
+            match open.value_bytes {
+                Some(bytes) => self.rows.insert(open.row, bytes),
+                None => self.rows.remove(&open.row),
+            };
+        }
+    }
+
+    fn finish(&mut self) {
+        while !self.open.is_empty() {
+            self.step(0, false);
+        }
+        let [primary, backup] = [&self.primary, &self.backup].map(|copy| copy.arena.used_bytes());
+        assert_eq!(primary, backup);
+    }
+}
+
+/// What is done next: begins with a row, or goes on with an open transaction.
+type Step = (u64, usize, u8);
+
+/// Long phases in which rows come, and in which they go.
+fn phases() -> impl Strategy<Value = Vec<Vec<Step>>> {
+    let step = (0..KEYS, 0..HEAP_SIZES.len(), any::<u8>());
+    proptest::collection::vec(proptest::collection::vec(step, 200..800), 4..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_a_primary_grants_fits_its_backup(phases in phases()) {
+        let mut copies = Copies::new();
+        for (phase, steps) in phases.into_iter().enumerate() {
+            for (key, size, chance) in steps {
+                if chance < 100 || copies.open.is_empty() {
+                    let is_fixed = chance % 8 == 0;
+                    let row = if is_fixed { (1, key % FIXED_KEYS) } else { (0, key) };
+                    let goes = phase % 2 == 1 && chance % 5 != 0;
+                    let value_bytes = if is_fixed { FIXED_BYTES } else { HEAP_SIZES[size] };
+                    copies.begin(row, (!goes).then_some(value_bytes));
+                } else {
+                    let index = usize::from(chance) * size % copies.open.len();
+                    copies.step(index, chance % 16 == 0);
+                }
+            }
+        }
+        copies.finish();
+        prop_assert!(copies.refused > 0, "the memory was never full");
+        // All rows of the heap table go, and their memory with them; what the fixed table took stays.
+        let keys: Vec<_> = copies.rows.keys().copied().collect();
+        for row in keys {
+            copies.begin(row, None);
+            copies.finish();
+        }
+        let kept = copies.primary.arena.used_bytes() - copies.primary.empty_bytes;
+        prop_assert!(kept.is_multiple_of(128) && kept as u64 <= 128 * FIXED_KEYS, "{kept}");
+    }
+}

@@ -1,0 +1,321 @@
+//! Results that are larger than the memory of a statement: in the spill directory, or sent while the query runs.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::Command;
+
+use bytes::Bytes;
+use futures_util::{SinkExt, TryStreamExt};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, RowStream};
+
+use crate::process::{Server, folder};
+
+/// Rows of the table, of about half a kilobyte each: five times what a statement may keep, and more than sockets take.
+const ROWS: i32 = 40_000;
+const SMALL: [&str; 4] = ["--statement-memory", "4MiB", "--query-memory", "32MiB"];
+const ALL: &str = "SELECT id, name FROM big";
+/// Results that are sent at a time while their queries run: a quarter of a worker's coroutines.
+const STREAMS: usize = 5;
+
+/// A server that keeps little in memory, and its spill directory if it has one.
+fn started(has_directory: bool, name: &str) -> (Server, Option<PathBuf>) {
+    let directory = has_directory.then(|| folder(name));
+    let spill = directory.as_ref().map(|path| ["--spill", path.to_str().unwrap()]);
+    let spill = spill.as_ref().map_or(&[][..], |arguments| &arguments[..]);
+    (Server::start(&[&SMALL, spill].concat()), directory)
+}
+
+async fn fill(client: &Client) {
+    client.batch_execute("CREATE TABLE big (id INTEGER PRIMARY KEY, name TEXT)").await.unwrap();
+    let sink = client.copy_in::<_, Bytes>("COPY big FROM STDIN").await.unwrap();
+    let mut sink = std::pin::pin!(sink);
+    let name = "n".repeat(500);
+    for first in (0..ROWS).step_by(1_000) {
+        let lines: String =
+            (first..first + 1_000).map(|id| format!("{id}\t{name}{id}\n")).collect();
+        sink.send(Bytes::from(lines)).await.unwrap();
+    }
+    assert_eq!(sink.finish().await.unwrap(), u64::from(ROWS.unsigned_abs()));
+}
+
+async fn stream(client: &Client) -> Pin<Box<RowStream>> {
+    let none: [&(dyn ToSql + Sync); 0] = [];
+    Box::pin(client.query_raw(ALL, none).await.unwrap())
+}
+
+/// Reads rows to their end: how many there are, and the sum of their numbers.
+async fn drained(rows: &mut Pin<Box<RowStream>>) -> Result<(i32, i64), Error> {
+    let (mut count, mut sum) = (0, 0);
+    while let Some(row) = rows.try_next().await? {
+        let (id, name): (i32, &str) = (row.get(0), row.get(1));
+        assert!(name.ends_with(&id.to_string()));
+        (count, sum) = (count + 1, sum + i64::from(id));
+    }
+    Ok((count, sum))
+}
+
+fn sum_below(count: i32) -> i64 {
+    i64::from(count) * i64::from(count - 1) / 2
+}
+
+fn code(error: &Error) -> &str {
+    error.code().unwrap().code()
+}
+
+#[tokio::test]
+async fn a_table_beyond_the_budget_is_read_and_dumped() {
+    for has_directory in [false, true] {
+        let (server, _) = started(has_directory, "read-and-dumped");
+        let mut client = server.client().await;
+        fill(&client).await;
+        let expected = (ROWS, sum_below(ROWS));
+        assert_eq!(drained(&mut stream(&client).await).await.unwrap(), expected);
+        // The simple protocol, and psql's own checks of it.
+        let text = server.query("SELECT * FROM big");
+        assert_eq!(text.lines().count(), ROWS.unsigned_abs() as usize);
+        let output = server.psql().args(["-c", "COPY big TO STDOUT"]).output().unwrap();
+        assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 40_000);
+        let lines = client.copy_out("COPY big TO STDOUT (FORMAT csv, HEADER)").await.unwrap();
+        let lines: Vec<Bytes> = lines.try_collect().await.unwrap();
+        assert_eq!((lines.len(), &lines[0][..]), (40_001, &b"id,name\n"[..]));
+        // A transaction goes on behind such a result.
+        let transaction = client.transaction().await.unwrap();
+        transaction.execute("INSERT INTO big VALUES ($1, $2)", &[&ROWS, &"40000"]).await.unwrap();
+        let none: [&(dyn ToSql + Sync); 0] = [];
+        let mut rows = Box::pin(transaction.query_raw(ALL, none).await.unwrap());
+        assert_eq!(drained(&mut rows).await.unwrap(), (ROWS + 1, sum_below(ROWS + 1)));
+        transaction.commit().await.unwrap();
+        assert_eq!(server.query("SELECT count(*) FROM big"), (ROWS + 1).to_string());
+        // Elsewhere the refusal stays.
+        let error = server.failure("BEGIN; DECLARE c CURSOR FOR SELECT * FROM big");
+        assert!(error.contains("53200"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn writers_overtake_a_slow_reader() {
+    for has_directory in [false, true] {
+        let (server, directory) = started(has_directory, "slow-reader");
+        let (reader, writer) = (server.client().await, server.client().await);
+        fill(&writer).await;
+        let mut rows = stream(&reader).await;
+        rows.try_next().await.unwrap().unwrap();
+        // Nothing has a name there, so that nothing is left behind.
+        if let Some(directory) = directory {
+            assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
+        }
+        // A row that was read.
+        let update = "UPDATE big SET name = name || ' 0' WHERE id = 0";
+        assert_eq!(writer.execute(update, &[]).await.unwrap(), 1);
+        let read = drained(&mut rows).await;
+        if has_directory {
+            // They were validated before the first was sent.
+            assert_eq!(read.unwrap().0, ROWS - 1);
+        } else {
+            let error = read.unwrap_err();
+            assert_eq!(code(&error), "40001");
+            assert!(
+                error.as_db_error().unwrap().message().contains("rows that were sent are void")
+            );
+        }
+        drop(rows);
+        // The session goes on.
+        assert_eq!(drained(&mut stream(&reader).await).await.unwrap().0, ROWS);
+    }
+}
+
+#[tokio::test]
+async fn slow_readers_leave_the_others_their_coroutines() {
+    let (server, _) = started(false, "");
+    let other = server.client().await;
+    fill(&other).await;
+    let mut readers = Vec::new();
+    for _ in 0..STREAMS {
+        let client = server.client().await;
+        let mut rows = stream(&client).await;
+        rows.try_next().await.unwrap().unwrap();
+        readers.push((client, rows));
+    }
+    let error = drained(&mut stream(&other).await).await.unwrap_err();
+    assert_eq!(code(&error), "53200");
+    assert!(error.as_db_error().unwrap().hint().unwrap().contains("--spill"));
+    for id in 0..200 {
+        assert_eq!(other.execute("SELECT name FROM big WHERE id = $1", &[&id]).await.unwrap(), 1);
+    }
+    // A reader that leaves makes room.
+    drop(readers.pop());
+    while drained(&mut stream(&other).await).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_cancelled() {
+    for has_directory in [false, true] {
+        let (server, _) = started(has_directory, "cancelled");
+        let client = server.client().await;
+        fill(&client).await;
+        let mut rows = stream(&client).await;
+        rows.try_next().await.unwrap().unwrap();
+        client.cancel_token().cancel_query(tokio_postgres::NoTls).await.unwrap();
+        let error = drained(&mut rows).await.unwrap_err();
+        assert_eq!(code(&error), "57014");
+        drop(rows);
+        assert_eq!(drained(&mut stream(&client).await).await.unwrap().0, ROWS);
+    }
+}
+
+#[tokio::test]
+async fn a_portal_gives_a_file_in_parts() {
+    for has_directory in [false, true] {
+        let (server, _) = started(has_directory, "portal");
+        let mut client = server.client().await;
+        fill(&client).await;
+        let transaction = client.transaction().await.unwrap();
+        let portal = transaction.bind(ALL, &[]).await.unwrap();
+        let (mut count, mut sum) = (0, 0);
+        let ended = loop {
+            match transaction.query_portal(&portal, 7_777).await {
+                Ok(rows) if rows.is_empty() => break Ok(()),
+                Ok(rows) => {
+                    count += rows.len();
+                    sum += rows.iter().map(|row| i64::from(row.get::<_, i32>(0))).sum::<i64>();
+                    // Others run in between.
+                    transaction.execute("SELECT 1", &[]).await.unwrap();
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        if has_directory {
+            ended.unwrap();
+            assert_eq!((count, sum), (40_000, sum_below(ROWS)));
+        } else {
+            // What is read in parts would hold a coroutine as long as the client likes.
+            assert_eq!(code(&ended.unwrap_err()), "53200");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sort_beyond_the_budget_goes_through_files() {
+    let (server, directory) = started(true, "sort");
+    let client = server.client().await;
+    // Many short rows, so that runs are merged to longer ones; equal rows stay in their order.
+    let series = "FROM generate_series(1, 400000) i ORDER BY i % 7 DESC";
+    let rows = client.query(&format!("SELECT i {series}"), &[]).await.unwrap();
+    let numbers: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    let mut expected: Vec<i32> = (1..=400_000).collect();
+    expected.sort_by_key(|number| std::cmp::Reverse(number % 7));
+    assert!(numbers == expected);
+    let few = client.query(&format!("SELECT i {series} LIMIT 3 OFFSET 300000"), &[]).await.unwrap();
+    let few: Vec<i32> = few.iter().map(|row| row.get(0)).collect();
+    assert_eq!(few, expected[300_000..300_003]);
+    // Rows of a table, with NULLs and texts as keys.
+    fill(&client).await;
+    let order = "nullif(id % 10, 3) NULLS FIRST, name DESC";
+    let query = format!("SELECT id FROM big ORDER BY {order}");
+    let found: Vec<i32> =
+        client.query(&query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let mut expected: Vec<i32> = (0..ROWS).collect();
+    expected.sort_by_key(|id| {
+        (Some(id % 10).filter(|digit| *digit != 3), std::cmp::Reverse(id.to_string()))
+    });
+    assert!(found == expected);
+    // Two at a time, and one that is given up in between.
+    let other = server.client().await;
+    let (one, two) = tokio::join!(client.query(&query, &[]), other.query(&query, &[]));
+    assert_eq!((one.unwrap().len(), two.unwrap().len()), (found.len(), found.len()));
+    let error = server.failure(&format!("SET statement_timeout = '100ms'; SELECT i {series}, -i"));
+    assert!(error.contains("57014"), "{error}");
+    assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
+    drop(server);
+    let (server, _) = started(false, "");
+    let error = server.failure(&format!("SELECT i {series}"));
+    assert!(error.contains("53200") && error.contains("--statement-memory"), "{error}");
+}
+
+#[tokio::test]
+async fn groups_beyond_the_budget_go_through_files() {
+    const GROUPS: i32 = 150_000;
+    let (server, directory) = started(true, "groups");
+    let client = server.client().await;
+    let series = format!("generate_series(0, {}) i", 2 * GROUPS - 1);
+    // Each group has rows that come while memory takes groups, and others that come when it does not.
+    let key = format!("i % {GROUPS}");
+    let groups =
+        format!("SELECT {key}, count(*), sum(i)::BIGINT, min(i) FROM {series} GROUP BY {key}");
+    for ordered in [false, true] {
+        let order = if ordered { " ORDER BY 1" } else { "" };
+        let rows = client.query(&format!("{groups}{order}"), &[]).await.unwrap();
+        let mut found: Vec<(i32, i64, i64, i32)> =
+            rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect();
+        if !ordered {
+            found.sort_unstable();
+        }
+        let expected = (0..GROUPS).map(|key| (key, 2, i64::from(2 * key + GROUPS), key));
+        assert!(found.into_iter().eq(expected), "{order}");
+    }
+    let distinct = format!("SELECT DISTINCT {key} AS k FROM {series}");
+    let rows = client.query(&distinct, &[]).await.unwrap();
+    let mut found: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    found.sort_unstable();
+    assert!(found.into_iter().eq(0..GROUPS));
+    let sorted = client.query(&format!("{distinct} ORDER BY k DESC LIMIT 2"), &[]).await.unwrap();
+    assert_eq!(sorted.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [GROUPS - 1, GROUPS - 2]);
+    // A text of each row is more than one group takes.
+    let error = server.failure(&format!("SELECT string_agg(repeat('x', 100), '') FROM {series}"));
+    assert!(error.contains("53200"), "{error}");
+    assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
+    drop(server);
+    let (server, _) = started(false, "");
+    for statement in [groups, distinct] {
+        let error = server.failure(&format!("SELECT count(*) FROM ({statement}) AS g"));
+        assert!(error.contains("53200"), "{error}");
+    }
+}
+
+/// A file system of one MiB.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(name: &str) -> Self {
+        let path = folder(name);
+        let mount = ["-t", "tmpfs", "-o", "size=1m", "none"];
+        assert!(Command::new("mount").args(mount).arg(&path).status().unwrap().success());
+        Self(path)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // A server that still runs keeps it busy: it is gone when that ends.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_statement_alone() {
+    let disk = SmallDisk::new("small-disk");
+    let server = Server::start(&[&SMALL[..], &["--spill", disk.0.to_str().unwrap()]].concat());
+    let client = server.client().await;
+    fill(&client).await;
+    for _ in 0..3 {
+        let error = drained(&mut stream(&client).await).await.unwrap_err();
+        assert_eq!(code(&error), "53100");
+        assert!(error.as_db_error().unwrap().message().contains("--spill is full"));
+    }
+    let error = server.failure("SELECT i FROM generate_series(1, 1000000) i ORDER BY -i");
+    assert!(error.contains("53100"), "{error}");
+    assert_eq!(server.query("SELECT count(*) FROM big"), "40000");
+}
+
+#[test]
+fn a_spill_directory_that_cannot_be_written_in_is_refused() {
+    let arguments =
+        ["serve", "--listen", "127.0.0.1:0", "--memory", "64MiB", "--spill", "/nowhere"];
+    let output = Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).output().unwrap();
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("/nowhere") && error.contains("--spill"), "{error}");
+}

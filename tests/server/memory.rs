@@ -1,0 +1,75 @@
+//! Table memory comes back: what rows give up serves rows of other sizes and other tables.
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use crate::nodes::{free_address, get};
+use crate::process::Server;
+
+/// Bytes of text in the rows.
+const SIZES: [usize; 5] = [200, 8, 3_000, 60, 700];
+/// Bytes of rows in a statement that adds some.
+const STATEMENT_BYTES: usize = 10_000;
+
+/// Adds rows with texts of `bytes` and keys from `first` on until there is no room; how many it added.
+async fn fill(client: &Client, table: &str, bytes: usize, first: &mut i64) -> i64 {
+    let rows = i64::try_from(STATEMENT_BYTES / bytes).unwrap().max(1);
+    let insert = format!(
+        "INSERT INTO {table} SELECT i, repeat('x', {bytes}) FROM generate_series($1::int8, $2) s (i)"
+    );
+    let insert = client.prepare(&insert).await.unwrap();
+    let start = *first;
+    loop {
+        let last = *first + rows - 1;
+        match client.execute(&insert, &[first, &last]).await {
+            Ok(_) => *first += rows,
+            Err(error) => {
+                assert_eq!(error.code(), Some(&SqlState::OUT_OF_MEMORY), "{error:?}");
+                return *first - start;
+            }
+        }
+    }
+}
+
+fn memory_bytes(metrics: &str) -> u64 {
+    let text = get(metrics, "/metrics");
+    let line = text.lines().find(|line| line.starts_with("gannet_memory_bytes")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Each time with new keys. A table is emptied by DELETE, by TRUNCATE or by DROP.
+#[tokio::test]
+async fn rows_of_every_size_find_the_room_that_others_had() {
+    let metrics = free_address();
+    let server = Server::start(&["--memory", "8MiB", "--metrics", &metrics]);
+    let client = server.client().await;
+    let mut first = 1;
+    let mut fit = [0; SIZES.len()];
+    let mut empty_bytes = 0;
+    for round in 0..10 {
+        for (number, bytes) in SIZES.into_iter().enumerate() {
+            let table = format!("t{}", round % 3);
+            let create =
+                format!("CREATE TABLE IF NOT EXISTS {table} (id BIGINT PRIMARY KEY, text TEXT)");
+            client.batch_execute(&create).await.unwrap();
+            if round == 0 && number == 0 {
+                empty_bytes = memory_bytes(&metrics);
+            }
+            let rows = fill(&client, &table, bytes, &mut first).await;
+            if round == 0 {
+                fit[number] = rows;
+            }
+            assert!(
+                rows * 10 >= fit[number] * 9,
+                "round {round}: {rows} rows of {bytes} bytes, {} at first",
+                fit[number]
+            );
+            let full_bytes = memory_bytes(&metrics);
+            let empty = ["DELETE FROM", "TRUNCATE", "DROP TABLE"][(round + number) % 3];
+            client.batch_execute(&format!("{empty} {table}")).await.unwrap();
+            let bytes = memory_bytes(&metrics);
+            assert!(full_bytes > empty_bytes * 3, "{full_bytes} bytes of a table that is full");
+            assert!(bytes < empty_bytes * 11 / 10, "{empty}: {bytes} bytes, {empty_bytes} before");
+        }
+    }
+}

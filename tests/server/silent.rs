@@ -1,0 +1,113 @@
+//! A node that is silent: who waits for it is answered in time, and what was given up undoes or completes itself.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, NoTls};
+
+use crate::nodes::Plan;
+use crate::process::Server;
+
+const ROWS: i32 = 40;
+
+/// The SQLSTATE that a statement ends with; none if it succeeds.
+async fn state(client: &Client, statement: &str) -> Option<String> {
+    let error = client.batch_execute(statement).await.err()?;
+    let code = error.code().unwrap_or_else(|| panic!("{statement}: {error}"));
+    Some(code.code().to_owned())
+}
+
+/// One of the rows that can be read or not while a node is silent.
+async fn row(client: &Client, readable: bool) -> i32 {
+    for id in 0..ROWS {
+        let found = state(client, &format!("SELECT n FROM town WHERE id = {id}")).await;
+        assert!(found.as_deref().is_none_or(|state| state == "57014"), "{found:?}");
+        if found.is_none() == readable {
+            return id;
+        }
+    }
+    panic!("the nodes divide {ROWS} rows");
+}
+
+/// What SQL gives while the last node is silent: the rows whose update was given up in which way.
+async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
+    let client = node.client().await;
+    client.batch_execute("SET statement_timeout = '400ms'").await.unwrap();
+    let elsewhere = row(&client, false).await;
+    let here = row(&client, true).await;
+    let update = |id| format!("UPDATE town SET n = n + 1 WHERE id = {id}");
+    assert_eq!(state(&client, &update(elsewhere)).await.as_deref(), Some("57014"));
+    // Its lock is granted, and its record waits for the silent node.
+    assert_eq!(state(&client, &update(here)).await.as_deref(), Some("08007"));
+    let mut unknown = vec![here];
+    // In a transaction block the connection goes on, too.
+    client.batch_execute("BEGIN").await.unwrap();
+    assert_eq!(
+        state(&client, &format!("SELECT n FROM town WHERE id = {elsewhere}")).await.as_deref(),
+        Some("57014")
+    );
+    assert_eq!(state(&client, "SELECT 1").await.as_deref(), Some("25P02"));
+    client.batch_execute("ROLLBACK; BEGIN").await.unwrap();
+    let inserted = format!("INSERT INTO town VALUES ({}, 1)", ROWS + here);
+    let ended = match state(&client, &inserted).await {
+        None => state(&client, "COMMIT").await,
+        ended => ended,
+    };
+    assert!(matches!(ended.as_deref(), Some("57014" | "08007")), "{ended:?}");
+    if ended.as_deref() == Some("08007") {
+        unknown.push(ROWS + here);
+    }
+    client.batch_execute("ROLLBACK").await.unwrap();
+    // Without a time-out a request to cancel ends it.
+    client.batch_execute("SET statement_timeout = 0").await.unwrap();
+    let token = client.cancel_token();
+    let cancel = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        token.cancel_query(NoTls).await.unwrap();
+    };
+    let waits = update(elsewhere);
+    let (ended, ()) = tokio::join!(state(&client, &waits), cancel);
+    assert_eq!(ended.as_deref(), Some("57014"));
+    (elsewhere, unknown)
+}
+
+#[test]
+fn who_waits_for_a_silent_node_is_answered_in_time() {
+    let plan = Plan::new("nodes-silent");
+    let started: Vec<_> =
+        (0..3).map(|node| plan.start(node, &["--shutdown-timeout", "200ms"])).collect();
+    let mut nodes: Vec<_> = started.into_iter().map(Server::listening).collect();
+    nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, n INTEGER)");
+    nodes[0]
+        .query(&format!("INSERT INTO town SELECT n, 0 FROM generate_series(0, {}) n", ROWS - 1));
+    nodes[2].signal("STOP");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (elsewhere, unknown) = runtime.block_on(while_silent(&nodes[0]));
+    nodes[2].signal("CONT");
+    // No lock is left, what was given up before its record was logged has changed nothing, and the copies go on.
+    for node in &nodes {
+        node.query("UPDATE town SET n = n + 10");
+    }
+    let found =
+        nodes[1].query(&format!("SELECT id, n FROM town WHERE n <> 30 OR id = {elsewhere}"));
+    for line in found.lines() {
+        let (id, n) = line.split_once('|').unwrap();
+        let id: i32 = id.parse().unwrap();
+        let is_changed =
+            if id == elsewhere { n != "30" } else { n != "31" || !unknown.contains(&id) };
+        assert!(!is_changed, "{id} is {n}; unknown {unknown:?}");
+    }
+    // Told to stop, a server whose statements wait for the silent node ends.
+    nodes[2].signal("STOP");
+    runtime.block_on(async {
+        let client = nodes[0].client().await;
+        let waits = format!("UPDATE town SET n = 0 WHERE id = {elsewhere}");
+        let stop = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            nodes[0].signal("TERM");
+        };
+        let (ended, ()) = tokio::join!(state(&client, &waits), stop);
+        assert_eq!(ended.as_deref(), Some("57014"));
+    });
+    assert_eq!(nodes[0].wait().code(), Some(0));
+    nodes[2].signal("CONT");
+}
