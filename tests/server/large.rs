@@ -19,14 +19,14 @@ const ALL: &str = "SELECT id, name FROM big";
 const STREAMS: usize = 5;
 
 /// A server that keeps little in memory, and its spill directory if it has one.
-fn started(has_directory: bool, name: &str) -> (Server, Option<PathBuf>) {
+pub(crate) fn started(has_directory: bool, name: &str) -> (Server, Option<PathBuf>) {
     let directory = has_directory.then(|| folder(name));
     let spill = directory.as_ref().map(|path| ["--spill", path.to_str().unwrap()]);
     let spill = spill.as_ref().map_or(&[][..], |arguments| &arguments[..]);
     (Server::start(&[&SMALL, spill].concat()), directory)
 }
 
-async fn fill(client: &Client) {
+pub(crate) async fn fill(client: &Client) {
     client.batch_execute("CREATE TABLE big (id INTEGER PRIMARY KEY, name TEXT)").await.unwrap();
     let sink = client.copy_in::<_, Bytes>("COPY big FROM STDIN").await.unwrap();
     let mut sink = std::pin::pin!(sink);

@@ -26,4 +26,5 @@ mod process;
 mod security;
 mod silent;
 mod simple;
+mod spilled;
 mod tools;

@@ -85,10 +85,10 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
             Box::new(RowNumbers::new(open(input), *column, partition))
         }
         Node::Elements { input, vectors } => Box::new(Elements::new(open(input), vectors)),
-        Node::Distinct { input, columns, keeps_order } => Box::new(Distinct {
+        Node::Distinct { input, columns, is_sorted } => Box::new(Distinct {
             input: open(input),
             columns: *columns,
-            keeps_order: *keeps_order,
+            is_sorted: *is_sorted,
             seen: BTreeSet::new(),
             charge: Charge::default(),
             others: Partitions::default(),
@@ -326,7 +326,7 @@ pub(super) fn row_key(values: &[Value]) -> Vec<u8> {
 struct Distinct<'p> {
     input: Box<dyn Operator + 'p>,
     columns: usize,
-    keeps_order: bool,
+    is_sorted: bool,
     seen: BTreeSet<Vec<u8>>,
     charge: Charge,
     /// Rows whose keys memory does not take.
@@ -341,8 +341,9 @@ impl Distinct<'_> {
             return Ok(false);
         }
         let bytes = key.len() + KEY_OVERHEAD_BYTES;
-        if self.keeps_order {
-            self.charge.add(context.budget(), bytes)?;
+        if self.is_sorted {
+            // No other row has the last key.
+            self.seen.clear();
         } else if !self.others.fits(&mut self.charge, bytes, context)? {
             self.others.put(&key, row, context)?;
             return Ok(false);

@@ -156,8 +156,8 @@ pub(crate) enum Node {
     Distinct {
         input: Box<Node>,
         columns: usize,
-        /// Whether they are to stay in their order.
-        keeps_order: bool,
+        /// Whether those that are equal in these come one after the other.
+        is_sorted: bool,
     },
     SetOperation {
         operation: SetOperation,
@@ -246,6 +246,13 @@ pub(crate) struct SortKey {
     pub(crate) expression: Expression,
     pub(crate) descending: bool,
     pub(crate) nulls_first: bool,
+}
+
+impl SortKey {
+    /// A column in ascending order.
+    pub(crate) fn of(column: usize) -> Self {
+        Self { expression: Expression::Column(column), descending: false, nulls_first: false }
+    }
 }
 
 impl IndexChoice {

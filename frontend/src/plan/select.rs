@@ -306,10 +306,15 @@ impl DistinctColumns {
             Self::None => sorted(node, order, limit),
             Self::All => {
                 let input = Box::new(node);
-                let distinct = Node::Distinct { input, columns: visible, keeps_order: false };
+                let distinct = Node::Distinct { input, columns: visible, is_sorted: false };
                 sorted(distinct, order, None)
             }
-            Self::On(keys) => distinct_rows(sorted(node, order, None), keys, visible),
+            Self::On(keys) => {
+                // The first keys of the order are some of them; the others bring equal rows together.
+                let mut order = order;
+                order.extend(keys.iter().skip(order.len()).map(|column| SortKey::of(*column)));
+                distinct_rows(sorted(node, order, None), keys, visible)
+            }
         }
     }
 }
@@ -522,12 +527,8 @@ fn numberings(items: &mut Vec<Item>) -> Vec<(usize, Vec<usize>, Vec<SortKey>)> {
             .into_iter()
             .map(|(expression, data_type)| add(expression, data_type))
             .collect();
-        let key = |column| SortKey {
-            expression: Expression::Column(column),
-            descending: false,
-            nulls_first: false,
-        };
-        let mut keys: Vec<SortKey> = partition.iter().map(|column| key(*column)).collect();
+        let mut keys: Vec<SortKey> =
+            partition.iter().map(|column| SortKey::of(*column)).collect();
         for (expression, data_type, options) in order {
             let expression = Expression::Column(add(expression, data_type));
             keys.push(SortKey { expression, ..options });
@@ -565,7 +566,7 @@ pub(super) fn sorted(node: Node, keys: Vec<SortKey>, limit: Option<&Expression>)
     Node::Sort { input: Box::new(node), keys, limit: limit.cloned() }
 }
 
-/// The first row of each group of equal keys.
+/// The first row of each group of equal keys, which come one after the other.
 fn distinct_rows(node: Node, keys: Vec<usize>, visible: usize) -> Node {
     // The keys go first, where DISTINCT compares; then the columns come back to their places.
     let count = keys.len();
@@ -573,7 +574,7 @@ fn distinct_rows(node: Node, keys: Vec<usize>, visible: usize) -> Node {
     let front = keys.into_iter().map(Expression::Column);
     let expressions = front.chain((0..width).map(Expression::Column)).collect();
     let input = Box::new(Node::Project { input: Box::new(node), expressions });
-    let input = Box::new(Node::Distinct { input, columns: count, keeps_order: true });
+    let input = Box::new(Node::Distinct { input, columns: count, is_sorted: true });
     let expressions = (count..count + width).map(Expression::Column).collect();
     Node::Project { input, expressions }
 }
