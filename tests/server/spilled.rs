@@ -18,7 +18,10 @@ fn refused(queries: &[String]) {
     let (server, _) = started(false, "");
     for query in queries {
         let error = server.failure(&format!("SELECT count(*) FROM ({query}) AS q"));
-        assert!(error.contains("53200") && error.contains("--statement-memory"), "{query}: {error}");
+        assert!(
+            error.contains("53200") && error.contains("--statement-memory"),
+            "{query}: {error}"
+        );
     }
 }
 
@@ -34,13 +37,60 @@ async fn distinct_on_goes_through_files() {
     assert!(found.into_iter().eq(KEYS..2 * KEYS));
     // What the order does not say is sorted by as well.
     for order in ["", "ORDER BY j", "ORDER BY j, k"] {
-        let first = format!(
-            "SELECT DISTINCT ON (j, k) i, i % {KEYS} AS k, 7 AS j FROM {series} {order}"
-        );
+        let first =
+            format!("SELECT DISTINCT ON (j, k) i, i % {KEYS} AS k, 7 AS j FROM {series} {order}");
         let mut found: Vec<i32> = first_column(&client, &first).await;
         found.sort_unstable();
         assert!(found.into_iter().eq(0..KEYS), "{order}");
     }
     assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
     refused(&[last]);
+}
+
+#[tokio::test]
+async fn set_operations_go_through_files() {
+    let (server, directory) = started(true, "set-operations");
+    let client = server.client().await;
+    // Each number twice, on the right from the middle of those on the left on.
+    let side = |from: i32| {
+        format!("SELECT i % {KEYS} + {from} AS k FROM generate_series(1, {}) i", 2 * KEYS)
+    };
+    let half = KEYS / 2;
+    let (left, right) = (side(0), side(half));
+    let twice = |range: std::ops::Range<i32>| range.flat_map(|key| [key, key]).collect();
+    let expected: [(&str, Vec<i32>); 6] = [
+        ("UNION", (0..KEYS + half).collect()),
+        ("UNION ALL", [twice(0..KEYS), twice(half..KEYS + half)].concat()),
+        ("INTERSECT", (half..KEYS).collect()),
+        ("INTERSECT ALL", twice(half..KEYS)),
+        ("EXCEPT", (0..half).collect()),
+        ("EXCEPT ALL", twice(0..half)),
+    ];
+    let mut queries = Vec::new();
+    for (operation, mut expected) in expected {
+        let query = format!("{left} {operation} {right}");
+        let mut found: Vec<i32> = first_column(&client, &query).await;
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert!(found == expected, "{operation}");
+        // All rows of one side cancel one of each pair.
+        let all = operation.ends_with(" ALL");
+        let once = format!("{left} {operation} SELECT DISTINCT k FROM ({left}) AS l");
+        let count =
+            first_column::<i64>(&client, &format!("SELECT count(*) FROM ({once}) AS q")).await;
+        let expected = match (operation, all) {
+            ("UNION ALL", _) => 3 * KEYS,
+            ("EXCEPT", _) => 0,
+            _ => KEYS,
+        };
+        assert_eq!(count, [i64::from(expected)], "{operation}");
+        if operation != "UNION ALL" {
+            queries.push(query);
+        }
+    }
+    // Nothing of the left is kept where the right fits.
+    let few = format!("SELECT count(*) FROM ({left} EXCEPT ALL SELECT -1) AS q");
+    assert_eq!(first_column::<i64>(&client, &few).await, [i64::from(2 * KEYS)]);
+    assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
+    refused(&queries);
 }

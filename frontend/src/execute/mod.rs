@@ -1,7 +1,8 @@
 //! Plans become rows and changes, inside an engine coroutine.
 //!
 //! ```text
-//! scan  operator  join  sort  aggregate  rows: each operator gives batches
+//! scan  operator  join  sort  sets
+//! aggregate  window                    rows: each operator gives batches
 //! runs                                 sorted rows, in memory and in files, as one
 //! partitions                           rows in files by the hash of a key
 //! gather                               what becomes of them: memory, a file, the client
@@ -29,6 +30,7 @@ mod operator;
 mod partitions;
 mod runs;
 mod scan;
+mod sets;
 mod sort;
 mod touched;
 pub(crate) mod transaction;

@@ -1,6 +1,6 @@
 //! The operators of queries, each a source of batches of rows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::catalog::system::Relation;
 use crate::encoding::key;
@@ -10,12 +10,13 @@ use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
 use crate::execute::join::{JoinRows, LookupRows};
 use crate::execute::partitions::Partitions;
 use crate::execute::scan::ScanRows;
+use crate::execute::sets::{Append, SetRows};
 use crate::execute::sort::Sort;
 use crate::execute::window::{Elements, RowNumbers};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
-use crate::plan::{Node, SetOperation};
+use crate::plan::Node;
 use crate::value::Value;
 
 /// Values in a batch, from which on it is handed on before it is full.
@@ -93,16 +94,10 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
             charge: Charge::default(),
             others: Partitions::default(),
         }),
-        Node::SetOperation { operation, all, left, right } => Box::new(SetRows {
-            operation: *operation,
-            all: *all,
-            left: open(left),
-            right: open(right),
-            left_done: false,
-            seen: BTreeMap::new(),
-            ready: false,
-            charge: Charge::default(),
-        }),
+        Node::SetOperation { operation: None, left, right } => Box::new(Append::new(left, right)),
+        Node::SetOperation { operation: Some(operation), left, right } => {
+            Box::new(SetRows::new(*operation, left, right))
+        }
     }
 }
 
@@ -373,92 +368,6 @@ impl Operator for Distinct<'_> {
             match self.others.next(context)? {
                 Some(others) => self.input = others,
                 None => return Ok(None),
-            }
-        }
-    }
-}
-
-struct SetRows<'p> {
-    operation: SetOperation,
-    all: bool,
-    left: Box<dyn Operator + 'p>,
-    right: Box<dyn Operator + 'p>,
-    left_done: bool,
-    /// UNION: the rows that were given. Otherwise: how often a row is on the right.
-    seen: BTreeMap<Vec<u8>, usize>,
-    ready: bool,
-    charge: Charge,
-}
-
-impl SetRows<'_> {
-    fn count_right(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
-        if !std::mem::replace(&mut self.ready, true) {
-            while let Some(batch) = self.right.next(context)? {
-                context.check_cancel()?;
-                for row in batch {
-                    let key = row_key(&row);
-                    if !self.seen.contains_key(&key) {
-                        self.charge.add(context.budget(), key.len() + KEY_OVERHEAD_BYTES)?;
-                    }
-                    *self.seen.entry(key).or_default() += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a row on the left is a row of the result.
-    fn is_given(&mut self, row: &[Value]) -> bool {
-        let key = row_key(row);
-        let count = self.seen.get(&key).copied().unwrap_or(0);
-        match (self.operation, self.all) {
-            (SetOperation::Union, true) => true,
-            (SetOperation::Union, false) => self.seen.insert(key, 1).is_none(),
-            (SetOperation::Intersect, true) => {
-                self.seen.insert(key, count.saturating_sub(1));
-                count > 0
-            }
-            // A second such row on the left is no other row.
-            (SetOperation::Intersect, false) => self.seen.remove(&key).is_some(),
-            (SetOperation::Except, true) => {
-                self.seen.insert(key, count.saturating_sub(1));
-                count == 0
-            }
-            (SetOperation::Except, false) => self.seen.insert(key, 1).is_none(),
-        }
-    }
-}
-
-impl Operator for SetRows<'_> {
-    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        if self.operation != SetOperation::Union {
-            self.count_right(context)?;
-        }
-        loop {
-            let batch = if self.left_done {
-                match self.operation {
-                    SetOperation::Union => self.right.next(context)?,
-                    SetOperation::Intersect | SetOperation::Except => None,
-                }
-            } else {
-                self.left.next(context)?
-            };
-            let Some(mut batch) = batch else {
-                if self.left_done || self.operation != SetOperation::Union {
-                    return Ok(None);
-                }
-                self.left_done = true;
-                continue;
-            };
-            context.check_cancel()?;
-            batch.retain(|row| self.is_given(row));
-            if !self.all && self.operation != SetOperation::Intersect {
-                // Each of them is remembered.
-                let key_bytes = |row: &Row| row_key(row).len() + KEY_OVERHEAD_BYTES;
-                self.charge.add(context.budget(), batch.iter().map(key_bytes).sum())?;
-            }
-            if !batch.is_empty() {
-                return Ok(Some(batch));
             }
         }
     }

@@ -9,6 +9,7 @@
 //! *Source*: Graefe, Query Evaluation Techniques for Large Databases, section 4.2: hybrid hashing.
 //! *Invariants*: all rows with a key are in memory or in one partition. How often rows are divided is bounded, and so are files.
 
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -39,6 +40,11 @@ pub(super) struct Partitions {
 }
 
 impl Partitions {
+    /// Whether no row was put of what is read now.
+    pub(super) fn is_empty(&self) -> bool {
+        self.writers.is_empty()
+    }
+
     /// Charges a key that is to be kept: whether it fits, and is not to be put here.
     pub(super) fn fits(
         &self,
@@ -78,6 +84,18 @@ impl Partitions {
         self.writers[usize::try_from(number).unwrap_or(0)].put(row, context)
     }
 
+    /// Puts a row of one of two sides into the partition of its key.
+    pub(super) fn put_side(
+        &mut self,
+        key: &[u8],
+        mut row: Row,
+        is_right: bool,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        row.push(Value::Boolean(is_right));
+        self.put(key, &row, context)
+    }
+
     /// The rows that are to be read next, once those before have ended.
     pub(super) fn next(
         &mut self,
@@ -92,6 +110,53 @@ impl Partitions {
         let Some(next) = self.waiting.pop() else { return Ok(None) };
         self.divided = next.divided;
         Ok(Some(Box::new(next)))
+    }
+}
+
+/// Rows of two sides, all of those on the right first.
+pub(super) struct Sides<'p> {
+    /// What is left to be read, and whether it is the right side; None for a partition, whose rows say that.
+    inputs: VecDeque<(Box<dyn Operator + 'p>, Option<bool>)>,
+    /// Rows on the left that were read with others on the right.
+    left: Vec<Row>,
+}
+
+impl<'p> Sides<'p> {
+    pub(super) fn new(left: Box<dyn Operator + 'p>, right: Box<dyn Operator + 'p>) -> Self {
+        Self { inputs: [(right, Some(true)), (left, Some(false))].into(), left: Vec::new() }
+    }
+
+    /// The rows of a partition, which [`Partitions::put_side`] has put.
+    pub(super) fn of_partition(rows: Box<dyn Operator + 'p>) -> Self {
+        Self { inputs: [(rows, None)].into(), left: Vec::new() }
+    }
+
+    /// The next rows, and whether they are on the right; None at the end.
+    pub(super) fn next(
+        &mut self,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Option<(Vec<Row>, bool)>, Failure> {
+        while self.left.is_empty()
+            && let Some((input, side)) = self.inputs.front_mut()
+        {
+            let Some(mut batch) = input.next(context)? else {
+                self.inputs.pop_front();
+                continue;
+            };
+            if let Some(is_right) = side {
+                return Ok(Some((batch, *is_right)));
+            }
+            let is_right = |row: &Row| row.last() == Some(&Value::Boolean(true));
+            self.left = batch.split_off(batch.partition_point(is_right));
+            for row in batch.iter_mut().chain(&mut self.left) {
+                row.pop();
+            }
+            if !batch.is_empty() {
+                return Ok(Some((batch, true)));
+            }
+        }
+        let left = std::mem::take(&mut self.left);
+        Ok((!left.is_empty()).then_some((left, false)))
     }
 }
 

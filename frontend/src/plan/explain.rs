@@ -64,14 +64,14 @@ impl Lines {
             Node::RowNumber { .. } => "Row Number".to_owned(),
             Node::Elements { .. } => "Elements of Arrays".to_owned(),
             Node::Distinct { .. } => "Distinct".to_owned(),
-            Node::SetOperation { operation, all, .. } => {
-                let name = match operation {
-                    SetOperation::Union => "Union",
-                    SetOperation::Intersect => "Intersect",
-                    SetOperation::Except => "Except",
-                };
-                format!("{name}{}", if *all { " All" } else { "" })
+            Node::SetOperation { operation, .. } => match operation {
+                None => "Union All",
+                Some(SetOperation::Intersect) => "Intersect",
+                Some(SetOperation::IntersectAll) => "Intersect All",
+                Some(SetOperation::Except) => "Except",
+                Some(SetOperation::ExceptAll) => "Except All",
             }
+            .to_owned(),
         };
         self.push(level, text);
         self.subqueries(node, level);

@@ -160,19 +160,20 @@ pub(crate) enum Node {
         is_sorted: bool,
     },
     SetOperation {
-        operation: SetOperation,
-        all: bool,
+        /// None is UNION ALL.
+        operation: Option<SetOperation>,
         left: Box<Node>,
         right: Box<Node>,
     },
 }
 
-/// UNION and its like.
+/// INTERSECT and its like; with ALL equal rows are as many as there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetOperation {
-    Union,
     Intersect,
+    IntersectAll,
     Except,
+    ExceptAll,
 }
 
 /// Reads rows of a table.

@@ -290,15 +290,21 @@ impl Binder {
         quantifier: SetQuantifier,
         right: &SetExpr,
     ) -> Result<Planned, SqlError> {
-        let (operation, name) = match operator {
-            SetOperator::Union => (SetOperation::Union, "UNION"),
-            SetOperator::Intersect => (SetOperation::Intersect, "INTERSECT"),
-            SetOperator::Except | SetOperator::Minus => (SetOperation::Except, "EXCEPT"),
-        };
         let all = match quantifier {
             SetQuantifier::All => true,
             SetQuantifier::Distinct | SetQuantifier::None => false,
             _ => return Err(SqlError::unsupported("BY NAME")),
+        };
+        let (operation, name) = match (operator, all) {
+            (SetOperator::Union, _) => (None, "UNION"),
+            (SetOperator::Intersect, false) => (Some(SetOperation::Intersect), "INTERSECT"),
+            (SetOperator::Intersect, true) => (Some(SetOperation::IntersectAll), "INTERSECT"),
+            (SetOperator::Except | SetOperator::Minus, false) => {
+                (Some(SetOperation::Except), "EXCEPT")
+            }
+            (SetOperator::Except | SetOperator::Minus, true) => {
+                (Some(SetOperation::ExceptAll), "EXCEPT")
+            }
         };
         let mut left = self.body(left)?;
         let mut right = self.body(right)?;
@@ -329,7 +335,11 @@ impl Binder {
             side.cast_to(self, &data_types)?;
         }
         let (left_node, right_node) = (Box::new(left.node), Box::new(right.node));
-        let node = Node::SetOperation { operation, all, left: left_node, right: right_node };
+        let mut node = Node::SetOperation { operation, left: left_node, right: right_node };
+        if operation.is_none() && !all {
+            let (input, columns) = (Box::new(node), left.columns.len());
+            node = Node::Distinct { input, columns, is_sorted: false };
+        }
         Ok(Planned { node, columns: left.columns })
     }
 }

@@ -527,8 +527,7 @@ fn numberings(items: &mut Vec<Item>) -> Vec<(usize, Vec<usize>, Vec<SortKey>)> {
             .into_iter()
             .map(|(expression, data_type)| add(expression, data_type))
             .collect();
-        let mut keys: Vec<SortKey> =
-            partition.iter().map(|column| SortKey::of(*column)).collect();
+        let mut keys: Vec<SortKey> = partition.iter().map(|column| SortKey::of(*column)).collect();
         for (expression, data_type, options) in order {
             let expression = Expression::Column(add(expression, data_type));
             keys.push(SortKey { expression, ..options });
