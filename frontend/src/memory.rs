@@ -102,6 +102,13 @@ impl Budget {
         Err(self.exceeded())
     }
 
+    /// Bytes that an operator may keep before its rows go to files, with those that it keeps already: half of what others leave, so
+    /// that operators whose input it is have room, too.
+    pub(crate) fn share(&self, own: usize) -> usize {
+        let others = self.used.load(Ordering::Relaxed).saturating_sub(own);
+        self.pool.limits.statement_bytes.saturating_sub(others) / 2
+    }
+
     /// Bytes of a result that is gathered in memory: what reads it may need as much.
     pub(crate) fn result_bytes(&self) -> usize {
         self.pool.limits.statement_bytes / 2

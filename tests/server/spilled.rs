@@ -94,3 +94,69 @@ async fn set_operations_go_through_files() {
     assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
     refused(&queries);
 }
+
+#[tokio::test]
+async fn joins_go_through_files() {
+    let (server, directory) = started(true, "joins");
+    let client = server.client().await;
+    let both = (KEYS, 3 * KEYS);
+    let side = |(from, to): (i32, i32), name: &str| {
+        format!(
+            "(SELECT nullif(i, {from} + 5) AS k, i AS v FROM generate_series({from}, {} - 1) i) AS {name}",
+            to
+        )
+    };
+    let (l, r) = (side((0, 2 * KEYS), "l"), side(both, "r"));
+    let mut queries = Vec::new();
+    // Each side has a row with NULL, and a half without partners.
+    for (kind, rows, lefts, rights) in [
+        ("JOIN", KEYS - 1, KEYS - 1, KEYS - 1),
+        ("LEFT JOIN", 2 * KEYS, 2 * KEYS, KEYS - 1),
+        ("RIGHT JOIN", 2 * KEYS, KEYS - 1, 2 * KEYS),
+        ("FULL JOIN", 3 * KEYS + 1, 2 * KEYS, 2 * KEYS),
+    ] {
+        let join = format!("{l} {kind} {r} ON l.k = r.k");
+        let counts = format!(
+            "SELECT count(*), count(l.v), count(r.v), count(*) FILTER (WHERE l.k <> r.k), \
+             count(*) FILTER (WHERE l.k + 0 = r.k + 0) FROM {join}"
+        );
+        let row = client.query_one(&counts, &[]).await.unwrap();
+        let found: Vec<i64> = (0..5).map(|column| row.get(column)).collect();
+        let expected = [rows, lefts, rights, 0, KEYS - 1];
+        assert!(found.iter().copied().eq(expected.map(i64::from)), "{kind}: {found:?}");
+        queries.push(format!("SELECT l.v FROM {join}"));
+    }
+    // A further condition, several rows with a key, and rows of both sides as they were.
+    let query = format!(
+        "SELECT l.v, r.v, r.w FROM {l} JOIN \
+         (SELECT i % {KEYS} AS k, i AS v, 'w' || i AS w FROM generate_series(1, {}) i) AS r \
+         ON l.k = r.k AND r.v > l.v ORDER BY 1, 2",
+        2 * KEYS
+    );
+    let rows = client.query(&query, &[]).await.unwrap();
+    let mut found = rows.iter().map(|row| (row.get(0), row.get(1), row.get::<_, String>(2)));
+    for key in (0..KEYS).filter(|key| *key != 5) {
+        let partners = [key, key + KEYS, key + 2 * KEYS];
+        for other in partners.into_iter().filter(|other| (key + 1..=2 * KEYS).contains(other)) {
+            assert_eq!(found.next().unwrap(), (key, other, format!("w{other}")));
+        }
+    }
+    assert_eq!(found.next(), None);
+    // One join in the other, a sort and groups around them: each has a part of the memory.
+    let query = format!(
+        "SELECT a.v % 1000 AS g, count(*) FROM {} JOIN {} ON a.k = b.k JOIN {} ON b.v = c.k \
+         JOIN {} ON c.v = d.k GROUP BY a.v % 1000 ORDER BY g",
+        side(both, "a"),
+        side(both, "b"),
+        side(both, "c"),
+        side(both, "d")
+    );
+    let rows = client.query(&query, &[]).await.unwrap();
+    let sum: i64 = rows.iter().map(|row| row.get::<_, i64>(1)).sum();
+    assert_eq!((rows.len(), sum), (1_000, i64::from(2 * KEYS - 1)));
+    // Rows with one key are not divided.
+    let error = server.failure(&format!("SELECT count(*) FROM {l} JOIN {r} ON l.k % 1 = r.k % 1"));
+    assert!(error.contains("53200"), "{error}");
+    assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
+    refused(&queries);
+}

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use gannet_engine::{Direction, KeyRange};
 
 use crate::error::Failure;
-use crate::execute::context::KEY_OVERHEAD_BYTES;
+use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
 use crate::execute::operator::{Batch, Operator, open, row_key};
+use crate::execute::partitions::{Partitions, Sides};
 use crate::execute::scan::{key_range, points, rows_of_entries};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
@@ -144,17 +145,20 @@ impl Operator for LookupRows<'_> {
     }
 }
 
-/// A join with the right side in memory.
+/// A join with the right side in memory. One by keys that does not fit goes into partitions with all of the left side, and each
+/// of them is joined by itself.
 pub(super) struct JoinRows<'p> {
     join: &'p Join,
-    left: Box<dyn Operator + 'p>,
-    right: Option<Right>,
-    /// Rows of the left batch that are not joined yet.
-    pending: std::vec::IntoIter<Row>,
+    input: Sides<'p>,
+    input_done: bool,
+    /// Rows of the last batch that are not joined yet, and whether they are on the right.
+    pending: (std::vec::IntoIter<Row>, bool),
+    right: Right,
     current: Option<Pairing>,
-    left_done: bool,
     /// Where to go on with rows on the right that may have no partner.
     rest: usize,
+    /// The rows of both sides, if the right one does not fit.
+    others: Partitions,
 }
 
 /// A row on the left, and how far its partners on the right were looked at.
@@ -180,34 +184,65 @@ impl<'p> JoinRows<'p> {
     pub(super) fn new(join: &'p Join) -> Self {
         Self {
             join,
-            left: open(&join.left),
-            right: None,
-            pending: Vec::new().into_iter(),
+            input: Sides::new(open(&join.left), open(&join.right)),
+            input_done: false,
+            pending: (Vec::new().into_iter(), false),
+            right: Right::default(),
             current: None,
-            left_done: false,
             rest: 0,
+            others: Partitions::default(),
         }
     }
 
-    fn read_right(&mut self, context: &mut Context<'_, '_>) -> Result<Right, Failure> {
-        let mut input = open(&self.join.right);
-        let mut right = Right::default();
-        while let Some(batch) = input.next(context)? {
-            context.check_cancel()?;
-            context.keep(&mut right.charge, &batch)?;
-            for row in batch {
-                if !self.join.keys.is_empty()
-                    && let Some(key) = self.key(&row, false, context)?
-                {
-                    let bytes = key.len() + KEY_OVERHEAD_BYTES;
-                    right.charge.add(context.budget(), bytes)?;
-                    right.by_key.entry(key).or_default().push(right.rows.len());
+    /// Keeps a row on the right, or puts it into its partition.
+    fn take_right(
+        &mut self,
+        row: Row,
+        right: &mut Right,
+        joined: &mut Batch,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        if self.join.keys.is_empty() {
+            right.charge.add(context.budget(), row_bytes(&row))?;
+        } else if let Some(key) = self.key(&row, false, context)? {
+            let bytes = row_bytes(&row) + key.len() + KEY_OVERHEAD_BYTES;
+            if !self.others.fits(&mut right.charge, bytes, context)? {
+                for row in std::mem::take(right).rows {
+                    if let Some(key) = self.key(&row, false, context)? {
+                        self.others.put_side(&key, row, true, context)?;
+                    }
                 }
-                right.rows.push(row);
-                right.matched.push(false);
+                return self.others.put_side(&key, row, true, context);
+            }
+            right.by_key.entry(key).or_default().push(right.rows.len());
+        } else {
+            self.alone_right(&row, joined);
+            return Ok(());
+        }
+        right.rows.push(row);
+        right.matched.push(false);
+        Ok(())
+    }
+
+    /// Begins to join a row on the left, or puts it into its partition.
+    fn take_left(&mut self, row: Row, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        let has_keys = !self.join.keys.is_empty();
+        let key = if has_keys { self.key(&row, true, context)? } else { None };
+        match key {
+            Some(key) if !self.others.is_empty() => self.others.put_side(&key, row, false, context),
+            key => {
+                self.current = Some(Pairing { row, key, place: 0, matched: false });
+                Ok(())
             }
         }
-        Ok(right)
+    }
+
+    /// The row on the right without a partner, if it is wanted.
+    fn alone_right(&self, row: &[Value], joined: &mut Batch) {
+        if self.join.keep_right {
+            let nulls = vec![Value::Null; self.join.widths[0]];
+            joined.push([nulls.as_slice(), row].concat());
+        }
     }
 
     /// The key of a row; None if there is a NULL in it, which equals nothing.
@@ -265,18 +300,26 @@ impl<'p> JoinRows<'p> {
         Ok(())
     }
 
-    /// The rows on the right without a partner, at the end.
-    fn rest(&mut self, right: &Right, joined: &mut Batch) {
-        let nulls = vec![Value::Null; self.join.widths[0]];
-        while !joined.is_full()
-            && self.join.keep_right
+    /// The rows on the right without a partner, at the end. Whether all were looked at.
+    fn rest(
+        &mut self,
+        right: &Right,
+        joined: &mut Batch,
+        context: &mut Context<'_, '_>,
+    ) -> Result<bool, Failure> {
+        while self.join.keep_right
             && let Some(row) = right.rows.get(self.rest)
         {
+            context.pace()?;
+            if joined.is_full() {
+                return Ok(false);
+            }
             if !right.matched[self.rest] {
-                joined.push([nulls.as_slice(), row].concat());
+                self.alone_right(row, joined);
             }
             self.rest += 1;
         }
+        Ok(true)
     }
 
     fn next_of(
@@ -288,18 +331,27 @@ impl<'p> JoinRows<'p> {
         while !joined.is_full() {
             if let Some(pairing) = self.current.take() {
                 self.join_row(pairing, right, &mut joined, context)?;
-            } else if let Some(row) = self.pending.next() {
-                let has_keys = !self.join.keys.is_empty();
-                let key = if has_keys { self.key(&row, true, context)? } else { None };
-                self.current = Some(Pairing { row, key, place: 0, matched: false });
-            } else if self.left_done {
-                self.rest(right, &mut joined);
-                break;
-            } else {
+            } else if let Some(row) = self.pending.0.next() {
+                context.pace()?;
+                match self.pending.1 {
+                    true => self.take_right(row, right, &mut joined, context)?,
+                    false => self.take_left(row, context)?,
+                }
+            } else if !self.input_done {
                 context.check_cancel()?;
-                match self.left.next(context)? {
-                    Some(batch) => self.pending = batch.into_iter(),
-                    None => self.left_done = true,
+                match self.input.next(context)? {
+                    Some((batch, is_right)) => self.pending = (batch.into_iter(), is_right),
+                    None => self.input_done = true,
+                }
+            } else if self.rest(right, &mut joined, context)? {
+                *right = Right::default();
+                self.rest = 0;
+                match self.others.next(context)? {
+                    Some(others) => {
+                        self.input = Sides::of_partition(others);
+                        self.input_done = false;
+                    }
+                    None => break,
                 }
             }
         }
@@ -309,12 +361,9 @@ impl<'p> JoinRows<'p> {
 
 impl Operator for JoinRows<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        let mut right = match self.right.take() {
-            Some(right) => right,
-            None => self.read_right(context)?,
-        };
+        let mut right = std::mem::take(&mut self.right);
         let batch = self.next_of(&mut right, context);
-        self.right = Some(right);
+        self.right = right;
         batch
     }
 }

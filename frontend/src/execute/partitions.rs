@@ -57,7 +57,7 @@ impl Partitions {
         }
         let may_divide =
             context.may_spill() && self.divided < DIVIDED_MAX && charge.bytes() >= KEYS_BYTES_MIN;
-        if may_divide && charge.bytes() + bytes > context.budget().result_bytes() {
+        if may_divide && charge.bytes() + bytes > context.budget().share(charge.bytes()) {
             return Ok(false);
         }
         match charge.add(context.budget(), bytes) {

@@ -152,7 +152,7 @@ pub(super) struct Merge<'p> {
 
 impl<'p> Merge<'p> {
     pub(super) fn new(keys: &'p [SortKey], runs: Vec<Run>, context: &Context<'_, '_>) -> Self {
-        let read_bytes = context.budget().result_bytes() / 2 / runs.len().max(1);
+        let read_bytes = context.budget().share(0) / 2 / runs.len().max(1);
         Self::within(keys, runs, read_bytes)
     }
 

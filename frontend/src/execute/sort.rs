@@ -56,7 +56,7 @@ impl<'p> Sorter<'p> {
     fn push_large(&mut self, row: Row, context: &mut Context<'_, '_>) -> Result<(), Failure> {
         let keyed = (self.key(&row, context)?, row);
         let (bytes, budget) = (bytes_of(&keyed), context.budget());
-        let fits = self.charge.bytes() + bytes <= budget.result_bytes();
+        let fits = self.charge.bytes() + bytes <= budget.share(self.charge.bytes());
         if !fits || self.charge.add(budget, bytes).is_err() {
             if context.may_spill() && self.charge.bytes() >= SPILLED_BYTES_MIN {
                 self.spill(context)?;

@@ -227,7 +227,7 @@ pub(crate) struct IndexRange {
     pub(crate) descending: bool,
 }
 
-/// Two inputs, of which the right one is kept in memory.
+/// Two inputs, of which the right one is kept in memory if it fits.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Join {
     pub(crate) left: Node,
