@@ -1,11 +1,13 @@
 //! Connections to a listener, taken on a thread of its own until nobody wants them any more, and their first words.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use crate::callers::{Caller, Callers};
 
 /// Calls that end the wait for calls.
 const LAST_CALLS_MAX: usize = 20;
@@ -55,6 +57,21 @@ impl Acceptor {
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// The address of the other end of `stream`, and its place among the callers: the stream ends if another one needs the place.
+/// `None` if the stream has ended, or if too many files are open: then after a pause.
+pub(crate) fn place(callers: &Arc<Callers>, stream: &TcpStream) -> Option<(SocketAddr, Caller)> {
+    let from = stream.peer_addr().ok()?;
+    let Ok(to_dismiss) = stream.try_clone() else {
+        std::thread::park_timeout(PAUSE);
+        return None;
+    };
+    let caller = callers.enter(from.ip(), move || {
+        // It may have ended.
+        let _ = to_dismiss.shutdown(Shutdown::Both);
+    });
+    Some((from, caller))
 }
 
 impl Drop for Acceptor {

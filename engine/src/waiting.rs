@@ -11,7 +11,9 @@
 //! Only a thread that waits for an answer, or for a job of a thread of its own process, has a budget. Where clients come through
 //! sockets, a core that looks busy keeps the system from putting their threads there.
 //!
-//! A poll of a socket is a system call, and the system finds the thread that sleeps at it by itself: such a thread sleeps at once.
+//! A poll of a socket is a system call, and the system finds the thread that sleeps at it by itself. Such a thread gives up its core
+//! once, if it expects an answer: where others share the core they run now, and what they send needs to wake nobody. Then the
+//! thread sleeps.
 //!
 //! *Source*: halt polling of hypervisors (Linux, `Documentation/virt/kvm/halt-polling.rst`): a budget that grows and shrinks.
 //!
@@ -122,11 +124,12 @@ impl Waiting {
     /// The thread has found nothing to do; `expects`: whether an answer or a job is on its way.
     #[inline]
     pub(crate) fn idle(&mut self, now_ns: u64, expects: bool) -> Decision {
-        if self.medium == Medium::Sockets {
-            return Decision::Sleep;
-        }
+        let begins = self.wait.is_none();
         let wait =
             self.wait.get_or_insert(Wait { began_ns: now_ns, looked_ns: now_ns, has_slept: false });
+        if self.medium == Medium::Sockets {
+            return if expects && begins { Decision::Yield } else { Decision::Sleep };
+        }
         let is_alone = now_ns.saturating_sub(wait.looked_ns) < ALONE_NS;
         wait.looked_ns = now_ns;
         let waited_ns = now_ns.saturating_sub(wait.began_ns);
@@ -188,8 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_slept_at() {
+    fn sockets_are_slept_at_after_one_yield_for_an_answer() {
         let mut waiting = Waiting::new(Medium::Sockets);
-        assert_eq!(waiting.idle(5, true), Decision::Sleep);
+        for _ in 0..3 {
+            assert_eq!(waiting.idle(5, true), Decision::Yield);
+            assert_eq!(waiting.idle(6, true), Decision::Sleep);
+            assert_eq!(waiting.idle(1_000_000, true), Decision::Sleep);
+            waiting.progressed(1_000_001);
+        }
+        assert_eq!(waiting.idle(2_000_000, false), Decision::Sleep, "nothing is expected");
     }
 }

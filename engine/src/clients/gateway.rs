@@ -8,7 +8,7 @@ use std::time::Duration;
 use gannet_rpc::ClusterKey;
 use gannet_storage::RECORD_BYTES_MAX;
 
-use crate::accept::{Acceptor, PAUSE};
+use crate::accept::{Acceptor, PAUSE, place};
 use crate::callers::{Callers, Lines};
 use crate::clients::channel::{Channel, ChannelError};
 use crate::clients::message::{
@@ -176,17 +176,7 @@ impl Sessions {
 
     /// Answers a client on a thread of its own.
     fn begin(self: Arc<Self>, number: u64, stream: TcpStream) {
-        let (from, to_dismiss) = match (stream.peer_addr(), stream.try_clone()) {
-            (Ok(from), Ok(clone)) => (from, clone),
-            // It is gone already.
-            (Err(_), _) => return,
-            // Too many files are open.
-            (Ok(_), Err(_)) => return std::thread::park_timeout(PAUSE),
-        };
-        let caller = self.callers.enter(from.ip(), move || {
-            // It may have ended.
-            let _ = to_dismiss.shutdown(Shutdown::Both);
-        });
+        let Some((from, caller)) = place(&self.callers, &stream) else { return };
         let sessions = Arc::clone(&self);
         let body = move || {
             let greeted = sessions.greet(number, stream);

@@ -5,7 +5,7 @@
 //! that has started again has another incarnation and no memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use gannet_rpc::{Clock, ClusterKey, MonotonicClock};
 
-use crate::accept::{Acceptor, PAUSE};
+use crate::accept::{Acceptor, place};
 use crate::callers::{Callers, Lines};
 use crate::members::frame::Hello;
 use crate::members::greeting::{CallError, Greeted, Objection, answer, call, difference};
@@ -164,17 +164,7 @@ impl Greeter {
 
     /// Answers a call, on a thread of its own.
     fn greet(self: Arc<Self>, stream: TcpStream) {
-        let (from, to_dismiss) = match (stream.peer_addr(), stream.try_clone()) {
-            (Ok(from), Ok(clone)) => (from, clone),
-            // It is gone already.
-            (Err(_), _) => return,
-            // Too many files are open.
-            (Ok(_), Err(_)) => return std::thread::park_timeout(PAUSE),
-        };
-        let caller = self.callers.enter(from.ip(), move || {
-            // It may have ended.
-            let _ = to_dismiss.shutdown(Shutdown::Both);
-        });
+        let Some((_, caller)) = place(&self.callers, &stream) else { return };
         let greeter = Arc::clone(&self);
         let answered = spawn("members-greet", move || {
             greeter.answer(stream);
