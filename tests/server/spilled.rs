@@ -160,3 +160,52 @@ async fn joins_go_through_files() {
     assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
     refused(&queries);
 }
+
+#[tokio::test]
+async fn values_of_aggregates_go_through_files() {
+    let (server, directory) = started(true, "aggregates");
+    let client = server.client().await;
+    let series = format!("generate_series(0, {}) i", 2 * KEYS - 1);
+    // Each value comes twice: in one group, in a few, and in as many as there are values for two.
+    let distinct = |groups: i32| {
+        format!(
+            "SELECT i % {groups}, count(DISTINCT i % {KEYS}), count(*), sum(DISTINCT i % {KEYS})::BIGINT, \
+             count(DISTINCT nullif(i % {KEYS}, i % {groups})) FROM {series} GROUP BY i % {groups} ORDER BY 1"
+        )
+    };
+    for groups in [1, 10, KEYS / 2] {
+        let rows = client.query(&distinct(groups), &[]).await.unwrap();
+        assert_eq!(rows.len(), usize::try_from(groups).unwrap());
+        for (group, row) in (0..).zip(&rows) {
+            let found = [1, 2, 3, 4].map(|column| row.get::<_, i64>(column));
+            let values = (group..KEYS).step_by(usize::try_from(groups).unwrap());
+            let (count, sum) =
+                values.fold((0, 0), |(n, sum), value| (n + 1, sum + i64::from(value)));
+            assert_eq!((row.get::<_, i32>(0), found), (group, [count, 2 * count, sum, count - 1]));
+        }
+    }
+    // An order within groups, and of what is distinct.
+    let ordered = |groups: i32| {
+        format!(
+            "SELECT i % {groups} AS g, string_agg((i % 10)::TEXT, '' ORDER BY i DESC) AS s, \
+             string_agg(DISTINCT (i % 100)::TEXT, ',' ORDER BY (i % 100)::TEXT) AS d \
+             FROM {series} GROUP BY i % {groups} ORDER BY g"
+        )
+    };
+    for groups in [20, KEYS / 2] {
+        let rows = client.query(&ordered(groups), &[]).await.unwrap();
+        for (group, row) in (0..groups).zip(&rows) {
+            let step = usize::try_from(groups).unwrap();
+            let values = (group..2 * KEYS).step_by(step);
+            let expected: String = values.rev().map(|i| (i % 10).to_string()).collect();
+            assert!(row.get::<_, String>(1) == expected, "{groups} {group}");
+            let digits: std::collections::BTreeSet<String> =
+                (group..2 * KEYS).step_by(step).map(|i| (i % 100).to_string()).collect();
+            let digits: Vec<String> = digits.into_iter().collect();
+            assert_eq!(row.get::<_, String>(2), digits.join(","));
+        }
+        assert_eq!(rows.len(), usize::try_from(groups).unwrap());
+    }
+    assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
+    refused(&[distinct(1), distinct(10), ordered(20)]);
+}

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, btree_map};
 
 use crate::error::Failure;
 use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
+use crate::execute::distinct::{Taken, Values};
 use crate::execute::operator::{Batch, Operator, row_key};
 use crate::execute::partitions::Partitions;
-use crate::execute::sort::Sorter;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
 use crate::expression::aggregate::{Aggregate, State};
@@ -20,17 +20,17 @@ pub(super) struct Aggregation<'p> {
     input: Option<Box<dyn Operator + 'p>>,
     keys: &'p [Expression],
     aggregates: &'p [Aggregate],
-    groups: btree_map::IntoIter<Vec<u8>, Group<'p>>,
+    groups: btree_map::IntoIter<Vec<u8>, Group>,
     charge: Charge,
+    /// For each aggregate its values, if it does not take them as they come.
+    values: Vec<Option<Values<'p>>>,
     /// Rows of other groups.
     others: Partitions,
 }
 
-struct Group<'p> {
+struct Group {
     keys: Row,
     states: Vec<State>,
-    /// For each aggregate that takes its values in an order: rows of the value and the separator.
-    unordered: Vec<Option<Sorter<'p>>>,
 }
 
 impl<'p> Aggregation<'p> {
@@ -39,33 +39,36 @@ impl<'p> Aggregation<'p> {
         keys: &'p [Expression],
         aggregates: &'p [Aggregate],
     ) -> Self {
-        let groups = BTreeMap::new().into_iter();
-        let (charge, others) = (Charge::default(), Partitions::default());
-        Self { input: Some(input), keys, aggregates, groups, charge, others }
+        Self {
+            input: Some(input),
+            keys,
+            aggregates,
+            groups: BTreeMap::new().into_iter(),
+            charge: Charge::default(),
+            values: Vec::new(),
+            others: Partitions::default(),
+        }
     }
 
-    fn group(&self, keys: Row) -> Group<'p> {
-        let states = self.aggregates.iter().map(State::new).collect();
-        let sorter = |aggregate: &'p Aggregate| {
-            (!aggregate.order.is_empty()).then(|| Sorter::new(&aggregate.order, usize::MAX))
-        };
-        Group { keys, states, unordered: self.aggregates.iter().map(sorter).collect() }
+    fn group(&self, keys: Row) -> Group {
+        Group { keys, states: self.aggregates.iter().map(State::new).collect() }
     }
 
     /// About how many bytes a group takes before it has values.
     fn group_bytes(&self, keys: &Row, key_bytes: usize) -> usize {
-        let state_bytes = size_of::<State>() + size_of::<Option<Sorter<'_>>>();
-        row_bytes(keys) + key_bytes + KEY_OVERHEAD_BYTES + self.aggregates.len() * state_bytes
+        let states_bytes = self.aggregates.len() * size_of::<State>();
+        row_bytes(keys) + key_bytes + KEY_OVERHEAD_BYTES + states_bytes
     }
 
     fn add(
         &mut self,
-        group: &mut Group<'p>,
+        key: &[u8],
+        group: &mut Group,
         row: &Row,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        let states = group.states.iter_mut().zip(&mut group.unordered);
-        for (aggregate, (state, unordered)) in self.aggregates.iter().zip(states) {
+        let values = self.values.iter_mut().zip(&mut group.states);
+        for (aggregate, (values, state)) in self.aggregates.iter().zip(values) {
             if !context.holds(aggregate.filter.as_ref(), row)? {
                 continue;
             }
@@ -78,15 +81,18 @@ impl<'p> Aggregation<'p> {
                 Some(separator) => Some(context.value(separator, row)?),
                 None => None,
             };
-            match unordered {
-                Some(sorter) => {
-                    let values = vec![value, separator.unwrap_or(Value::Null)];
-                    sorter.push(values, Some(row), context)?;
+            let taken = match values {
+                Some(values) => {
+                    values.take(key, [value, separator.unwrap_or(Value::Null)], row, context)?
                 }
                 None => {
                     let kept = state.add(value, separator.as_ref())?;
                     self.charge.add(context.budget(), kept)?;
+                    None
                 }
+            };
+            if let Some(taken) = taken {
+                add_to(state, taken, &mut self.charge, context)?;
             }
         }
         Ok(())
@@ -97,29 +103,39 @@ impl<'p> Aggregation<'p> {
         mut input: Box<dyn Operator + 'p>,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        let mut groups: BTreeMap<Vec<u8>, Group<'p>> = BTreeMap::new();
+        self.values = self.aggregates.iter().map(Values::new).collect();
+        let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
         if self.keys.is_empty() {
             // Without GROUP BY there is a row even of nothing.
             groups.insert(Vec::new(), self.group(Vec::new()));
         }
         while let Some(batch) = input.next(context)? {
-            context.check_cancel()?;
             for row in batch {
+                context.pace()?;
                 let keys = context.values(self.keys, &row)?;
-                let bytes = row_key(&keys);
-                let group = match groups.entry(bytes) {
-                    btree_map::Entry::Occupied(group) => group.into_mut(),
-                    btree_map::Entry::Vacant(place) => {
-                        let bytes = self.group_bytes(&keys, place.key().len());
-                        if !self.others.fits(&mut self.charge, bytes, context)? {
-                            self.others.put(place.key(), &row, context)?;
-                            continue;
-                        }
-                        place.insert(self.group(keys))
-                    }
-                };
-                self.add(group, &row, context)?;
+                let key = row_key(&keys);
+                if let Some(group) = groups.get_mut(&key) {
+                    self.add(&key, group, &row, context)?;
+                    continue;
+                }
+                let bytes = self.group_bytes(&keys, key.len());
+                if !self.others.fits(&mut self.charge, bytes, context)? {
+                    self.others.put(&key, &row, context)?;
+                    continue;
+                }
+                let mut group = self.group(keys);
+                self.add(&key, &mut group, &row, context)?;
+                groups.insert(key, group);
             }
+        }
+        for number in 0..self.values.len() {
+            let Some(values) = &mut self.values[number] else { continue };
+            while let Some((key, taken)) = values.next_distinct(context)? {
+                if let Some(group) = groups.get_mut(&key) {
+                    add_to(&mut group.states[number], taken, &mut self.charge, context)?;
+                }
+            }
+            values.sort(context)?;
         }
         self.groups = groups.into_iter();
         Ok(())
@@ -127,19 +143,15 @@ impl<'p> Aggregation<'p> {
 
     fn finished(
         &mut self,
-        group: Group<'p>,
+        key: &[u8],
+        group: Group,
         context: &mut Context<'_, '_>,
     ) -> Result<Row, Failure> {
         let mut row = group.keys;
-        for (mut state, unordered) in group.states.into_iter().zip(group.unordered) {
-            if let Some(sorter) = unordered {
-                let mut sorted = sorter.finish(context)?;
-                while let Some(batch) = sorted.next(context)? {
-                    for mut values in batch {
-                        let (separator, value) = (values.pop(), values.pop());
-                        let kept = state.add(value.unwrap_or(Value::Null), separator.as_ref())?;
-                        self.charge.add(context.budget(), kept)?;
-                    }
+        for (mut state, values) in group.states.into_iter().zip(&mut self.values) {
+            if let Some(values) = values {
+                while let Some(taken) = values.next_of(key, context)? {
+                    add_to(&mut state, taken, &mut self.charge, context)?;
                 }
             }
             row.push(state.finish()?);
@@ -148,19 +160,30 @@ impl<'p> Aggregation<'p> {
     }
 }
 
+/// Adds a value to a state, with its separator.
+fn add_to(
+    state: &mut State,
+    [value, separator]: Taken,
+    charge: &mut Charge,
+    context: &Context<'_, '_>,
+) -> Result<(), Failure> {
+    let kept = state.add(value, Some(&separator))?;
+    Ok(charge.add(context.budget(), kept)?)
+}
+
 impl Operator for Aggregation<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         loop {
             if let Some(input) = self.input.take() {
                 self.aggregate(input, context)?;
             }
-            context.check_cancel()?;
             let mut batch = Batch::default();
             while !batch.is_full()
                 && let Some((key, group)) = self.groups.next()
             {
+                context.pace()?;
                 self.charge.release(self.group_bytes(&group.keys, key.len()));
-                batch.push(self.finished(group, context)?);
+                batch.push(self.finished(&key, group, context)?);
             }
             if let Some(rows) = batch.rows() {
                 return Ok(Some(rows));

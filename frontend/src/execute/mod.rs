@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! scan  operator  join  sort  sets
-//! aggregate  window                    rows: each operator gives batches
+//! aggregate  distinct  window          rows: each operator gives batches
 //! runs                                 sorted rows, in memory and in files, as one
 //! partitions                           rows in files by the hash of a key
 //! gather                               what becomes of them: memory, a file, the client
@@ -23,6 +23,7 @@ mod changes;
 mod context;
 pub(crate) mod copy;
 pub(crate) mod define;
+mod distinct;
 mod gather;
 mod join;
 pub(crate) mod online;

@@ -1,21 +1,18 @@
 //! The operators of queries, each a source of batches of rows.
 
-use std::collections::BTreeSet;
-
 use crate::catalog::system::Relation;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
 use crate::execute::aggregate::Aggregation;
-use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
+use crate::execute::context::row_bytes;
 use crate::execute::join::{JoinRows, LookupRows};
-use crate::execute::partitions::Partitions;
+use crate::execute::partitions::Seen;
 use crate::execute::scan::ScanRows;
 use crate::execute::sets::{Append, SetRows};
 use crate::execute::sort::Sort;
 use crate::execute::window::{Elements, RowNumbers};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
-use crate::memory::Charge;
 use crate::plan::Node;
 use crate::value::Value;
 
@@ -86,14 +83,12 @@ pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
             Box::new(RowNumbers::new(open(input), *column, partition))
         }
         Node::Elements { input, vectors } => Box::new(Elements::new(open(input), vectors)),
-        Node::Distinct { input, columns, is_sorted } => Box::new(Distinct {
-            input: open(input),
-            columns: *columns,
-            is_sorted: *is_sorted,
-            seen: BTreeSet::new(),
-            charge: Charge::default(),
-            others: Partitions::default(),
-        }),
+        Node::Distinct { input, columns, is_sorted: true } => {
+            Box::new(FirstOfEach { input: open(input), columns: *columns, last: None })
+        }
+        Node::Distinct { input, columns, is_sorted: false } => {
+            Box::new(Distinct { input: open(input), columns: *columns, seen: Seen::default() })
+        }
         Node::SetOperation { operation: None, left, right } => Box::new(Append::new(left, right)),
         Node::SetOperation { operation: Some(operation), left, right } => {
             Box::new(SetRows::new(*operation, left, right))
@@ -321,41 +316,18 @@ pub(super) fn row_key(values: &[Value]) -> Vec<u8> {
 struct Distinct<'p> {
     input: Box<dyn Operator + 'p>,
     columns: usize,
-    is_sorted: bool,
-    seen: BTreeSet<Vec<u8>>,
-    charge: Charge,
-    /// Rows whose keys memory does not take.
-    others: Partitions,
-}
-
-impl Distinct<'_> {
-    /// Whether a row is the first with its key, as far as that is known now.
-    fn is_given(&mut self, row: &Row, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
-        let key = row_key(&row[..self.columns]);
-        if self.seen.contains(&key) {
-            return Ok(false);
-        }
-        let bytes = key.len() + KEY_OVERHEAD_BYTES;
-        if self.is_sorted {
-            // No other row has the last key.
-            self.seen.clear();
-        } else if !self.others.fits(&mut self.charge, bytes, context)? {
-            self.others.put(&key, row, context)?;
-            return Ok(false);
-        }
-        self.seen.insert(key);
-        Ok(true)
-    }
+    seen: Seen,
 }
 
 impl Operator for Distinct<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         loop {
             while let Some(batch) = self.input.next(context)? {
-                context.check_cancel()?;
                 let mut given = Vec::with_capacity(batch.len());
                 for row in batch {
-                    if self.is_given(&row, context)? {
+                    context.pace()?;
+                    let key = row_key(&row[..self.columns]);
+                    if !self.seen.contains(&key) && self.seen.add(key, || row.clone(), context)? {
                         given.push(row);
                     }
                 }
@@ -363,12 +335,37 @@ impl Operator for Distinct<'_> {
                     return Ok(Some(given));
                 }
             }
-            self.seen.clear();
-            self.charge.clear();
-            match self.others.next(context)? {
+            match self.seen.next(context)? {
                 Some(others) => self.input = others,
                 None => return Ok(None),
             }
         }
+    }
+}
+
+/// The first of each run of rows whose first columns are equal.
+struct FirstOfEach<'p> {
+    input: Box<dyn Operator + 'p>,
+    columns: usize,
+    last: Option<Vec<u8>>,
+}
+
+impl Operator for FirstOfEach<'_> {
+    fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
+        while let Some(batch) = self.input.next(context)? {
+            let mut given = Vec::new();
+            for row in batch {
+                context.pace()?;
+                let key = Some(row_key(&row[..self.columns]));
+                if self.last != key {
+                    self.last = key;
+                    given.push(row);
+                }
+            }
+            if !given.is_empty() {
+                return Ok(Some(given));
+            }
+        }
+        Ok(None)
     }
 }

@@ -9,11 +9,12 @@
 //! *Source*: Graefe, Query Evaluation Techniques for Large Databases, section 4.2: hybrid hashing.
 //! *Invariants*: all rows with a key are in memory or in one partition. How often rows are divided is bounded, and so are files.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use crate::error::Failure;
+use crate::execute::context::KEY_OVERHEAD_BYTES;
 use crate::execute::gather::Writer;
 use crate::execute::operator::Operator;
 use crate::execute::{Context, Row};
@@ -110,6 +111,47 @@ impl Partitions {
         let Some(next) = self.waiting.pop() else { return Ok(None) };
         self.divided = next.divided;
         Ok(Some(Box::new(next)))
+    }
+}
+
+/// Keys that were seen, and rows whose keys memory does not take.
+#[derive(Default)]
+pub(super) struct Seen {
+    keys: BTreeSet<Vec<u8>>,
+    charge: Charge,
+    others: Partitions,
+}
+
+impl Seen {
+    /// Whether a key is among them.
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// Adds a key that is not among them: whether it is new. It may not be where memory does not take it: then its row goes to a
+    /// file.
+    pub(super) fn add(
+        &mut self,
+        key: Vec<u8>,
+        row: impl FnOnce() -> Row,
+        context: &mut Context<'_, '_>,
+    ) -> Result<bool, Failure> {
+        if !self.others.fits(&mut self.charge, key.len() + KEY_OVERHEAD_BYTES, context)? {
+            self.others.put(&key, &row(), context)?;
+            return Ok(false);
+        }
+        self.keys.insert(key);
+        Ok(true)
+    }
+
+    /// Forgets the keys: the rows in files whose keys are to be seen next, once those before have ended.
+    pub(super) fn next(
+        &mut self,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Option<Box<dyn Operator>>, Failure> {
+        self.keys.clear();
+        self.charge.clear();
+        self.others.next(context)
     }
 }
 

@@ -39,22 +39,18 @@ impl<'p> Sorter<'p> {
         Self { keys, limit, runs, recent, rows: 0, levels, charge }
     }
 
-    /// Adds a row; its keys are expressions on `on`.
-    pub(super) fn push(
-        &mut self,
-        row: Row,
-        on: Option<&Row>,
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), Failure> {
-        let key = self.key(on.unwrap_or(&row), context)?;
-        let keyed = (key, row);
-        self.charge.add(context.budget(), bytes_of(&keyed))?;
-        self.keep(keyed, context)
+    /// Adds a row.
+    fn push(&mut self, row: Row, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        let key = self.key(&row, context)?;
+        self.put((key, row), context)
     }
 
-    /// Adds a row that a file may take if memory does not.
-    fn push_large(&mut self, row: Row, context: &mut Context<'_, '_>) -> Result<(), Failure> {
-        let keyed = (self.key(&row, context)?, row);
+    /// Adds a row with what it is sorted by. A file may take those before it if memory does not.
+    pub(super) fn put(
+        &mut self,
+        keyed: Keyed,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
         let (bytes, budget) = (bytes_of(&keyed), context.budget());
         let fits = self.charge.bytes() + bytes <= budget.share(self.charge.bytes());
         if !fits || self.charge.add(budget, bytes).is_err() {
@@ -66,7 +62,8 @@ impl<'p> Sorter<'p> {
         self.keep(keyed, context)
     }
 
-    fn key(&self, row: &Row, context: &mut Context<'_, '_>) -> Result<Row, Failure> {
+    /// What a row is sorted by.
+    pub(super) fn key(&self, row: &Row, context: &mut Context<'_, '_>) -> Result<Row, Failure> {
         let mut key = Vec::with_capacity(self.keys.len());
         for sort_key in self.keys {
             key.push(context.value(&sort_key.expression, row)?);
@@ -141,6 +138,15 @@ pub(super) struct Sorted<'p> {
 }
 
 impl Sorted<'_> {
+    /// The next row with what it is sorted by; None at the end.
+    pub(super) fn next_keyed(
+        &mut self,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Option<Keyed>, Failure> {
+        context.pace()?;
+        self.merge.next(&mut self.charge, context)
+    }
+
     /// The next rows; None at the end.
     pub(super) fn next(
         &mut self,
@@ -188,7 +194,7 @@ impl Operator for Sort<'_> {
             let mut sorter = Sorter::new(self.keys, limit);
             while let Some(batch) = input.next(context)? {
                 for row in batch {
-                    sorter.push_large(row, context)?;
+                    sorter.push(row, context)?;
                 }
             }
             self.sorted = Some(sorter.finish(context)?);

@@ -1,11 +1,8 @@
 //! Aggregates: a state that takes values and gives a result.
 
-use std::collections::BTreeSet;
-
 use rust_decimal::Decimal;
 
 use crate::array::{self, Element};
-use crate::encoding::key;
 use crate::error::SqlError;
 use crate::expression::arithmetic::{self, Operator};
 use crate::expression::{Expression, compare};
@@ -20,7 +17,8 @@ pub(crate) struct Aggregate {
     pub(crate) argument: Option<Expression>,
     /// The separator of `string_agg`.
     pub(crate) separator: Option<Expression>,
-    /// The order in which `string_agg` and `array_agg` take the values, by expressions on the same rows.
+    /// The order in which `string_agg` and `array_agg` take the values, by expressions on the same rows. If there is one, its first
+    /// key stands for the group.
     pub(crate) order: Vec<SortKey>,
     pub(crate) distinct: bool,
     pub(crate) filter: Option<Expression>,
@@ -94,9 +92,6 @@ impl Kind {
     }
 }
 
-/// Bytes of memory that a value takes beside its own in the set of those that were seen.
-const SEEN_OVERHEAD_BYTES: usize = 48;
-
 /// An aggregate in progress.
 pub(crate) struct State {
     kind: Kind,
@@ -105,8 +100,6 @@ pub(crate) struct State {
     total: Value,
     /// The elements of an array.
     collected: Vec<Value>,
-    /// The values seen so far as keys, for DISTINCT.
-    seen: Option<BTreeSet<Vec<u8>>>,
 }
 
 impl State {
@@ -118,11 +111,10 @@ impl State {
             count: 0,
             total: Value::Null,
             collected: Vec::new(),
-            seen: aggregate.distinct.then(BTreeSet::new),
         }
     }
 
-    /// Takes a value, and for `string_agg` the separator before it. Returns about how many bytes more it takes in memory.
+    /// Takes a value, which with DISTINCT it has not taken before, and for `string_agg` the separator before it. Returns about how many bytes more it takes in memory.
     ///
     /// # Errors
     /// SQLSTATE 22003 when a sum overflows.
@@ -134,20 +126,11 @@ impl State {
         if value.is_null() && self.kind != Kind::Collect {
             return Ok(0);
         }
-        let mut kept = 0;
-        if let Some(seen) = &mut self.seen {
-            let mut bytes = Vec::new();
-            key::push(&mut bytes, &value);
-            kept += bytes.len() + SEEN_OVERHEAD_BYTES;
-            if !seen.insert(bytes) {
-                return Ok(0);
-            }
-        }
         self.count += 1;
         match self.kind {
-            Kind::Count => return Ok(kept),
+            Kind::Count => return Ok(0),
             Kind::Collect => {
-                kept += value.memory_bytes();
+                let kept = value.memory_bytes();
                 self.collected.push(value);
                 return Ok(kept);
             }
@@ -156,7 +139,7 @@ impl State {
         let total = std::mem::replace(&mut self.total, Value::Null);
         let before = total.memory_bytes();
         self.total = if total.is_null() { value } else { self.combine(total, value, separator)? };
-        Ok(kept + self.total.memory_bytes().saturating_sub(before))
+        Ok(self.total.memory_bytes().saturating_sub(before))
     }
 
     fn combine(
@@ -223,14 +206,14 @@ impl State {
 mod tests {
     use super::*;
 
-    fn run(kind: Kind, distinct: bool, values: &[i64]) -> Value {
+    fn run(kind: Kind, values: &[i64]) -> Value {
         let data_type = DataType::BigInt;
         let aggregate = Aggregate {
             kind,
             argument: None,
             separator: None,
             order: Vec::new(),
-            distinct,
+            distinct: false,
             filter: None,
             data_type,
         };
@@ -243,15 +226,14 @@ mod tests {
 
     #[test]
     fn aggregates_of_nothing() {
-        assert_eq!(run(Kind::Count, false, &[]), Value::Integer(0));
-        assert_eq!(run(Kind::Sum, false, &[]), Value::Null);
+        assert_eq!(run(Kind::Count, &[]), Value::Integer(0));
+        assert_eq!(run(Kind::Sum, &[]), Value::Null);
     }
 
     #[test]
     fn aggregates_of_some() {
-        assert_eq!(run(Kind::Sum, false, &[1, 2, 2]), Value::Integer(5));
-        assert_eq!(run(Kind::Sum, true, &[1, 2, 2]), Value::Integer(3));
-        assert_eq!(run(Kind::Count, true, &[1, 2, 2]), Value::Integer(2));
-        assert_eq!(run(Kind::Max, false, &[1, 3, 2]), Value::Integer(3));
+        assert_eq!(run(Kind::Sum, &[1, 2, 2]), Value::Integer(5));
+        assert_eq!(run(Kind::Count, &[1, 2, 2]), Value::Integer(3));
+        assert_eq!(run(Kind::Max, &[1, 3, 2]), Value::Integer(3));
     }
 }

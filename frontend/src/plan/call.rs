@@ -254,7 +254,11 @@ impl Binder {
         };
         // The order of values makes no difference to the others.
         let takes_order = matches!(kind, Kind::Join | Kind::Collect);
-        let order = if takes_order { order } else { Vec::new() };
+        let mut order = if takes_order { order } else { Vec::new() };
+        if !order.is_empty() {
+            let expression = Expression::Constant(Value::Null);
+            order.insert(0, SortKey { expression, descending: false, nulls_first: false });
+        }
         let filter = match &call.filter {
             Some(filter) => Some(self.condition(filter, scope, "FILTER")?),
             None => None,
