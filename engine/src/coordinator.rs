@@ -22,8 +22,13 @@ const ATTEMPTS_MAX: u32 = 100;
 const GUARDED_ATTEMPTS_MAX: u32 = 20_000;
 /// Longest first wait after a conflict; it doubles with each further one.
 const BACKOFF_NS_MIN: u64 = 2_000;
-/// Longest wait after a conflict.
+/// Longest wait after one of the first conflicts.
 const BACKOFF_NS_MAX: u64 = 1_000_000;
+/// Conflicts after which the other transaction is taken to be held up: its thread has lost its core, or a node is slow.
+const LASTING_ATTEMPTS: u32 = 40;
+/// Further conflicts until the longest wait doubles, up to so many times.
+const LASTING_STEP: u32 = 10;
+const LASTING_DOUBLINGS_MAX: u32 = 6;
 /// How long a job has its worker to itself, if it asks.
 const TURN_NS_MAX: u64 = 1_000_000;
 
@@ -109,7 +114,10 @@ impl<'s> Coordinator<'s> {
             if *attempts == attempts_max || !conflict.is_conflict() {
                 return Outcome::Aborted(conflict);
             }
-            self.back_off(*attempts);
+            match conflict {
+                Abort::Guarded => self.back_off(*attempts),
+                _ => self.outwait(*attempts),
+            }
         }
     }
 
@@ -128,7 +136,7 @@ impl<'s> Coordinator<'s> {
     ) -> Result<T, E> {
         for number in 1..attempts_max {
             match attempt(self, number) {
-                Err(error) if is_conflict(&error) => self.back_off(number),
+                Err(error) if is_conflict(&error) => self.outwait(number),
                 result => return result,
             }
         }
@@ -137,12 +145,24 @@ impl<'s> Coordinator<'s> {
 
     /// Waits for a random time below a bound that doubles with each attempt, up to a millisecond.
     ///
-    /// For jobs that count conflicts; [`Self::retried`] waits itself.
+    /// For jobs that count conflicts; [`Self::retried`] waits itself, and longer after many.
     pub fn back_off(&mut self, attempt: u32) {
-        let bound = (BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX);
+        self.wait_below((BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX));
+    }
+
+    /// Backs off, longer and longer after many conflicts: all attempts together take half a second or more, so that they outlast
+    /// a thread that has lost its core with rows locked.
+    fn outwait(&mut self, attempt: u32) {
+        let lasting = attempt.saturating_sub(LASTING_ATTEMPTS).div_ceil(LASTING_STEP);
+        let longest = BACKOFF_NS_MAX << lasting.min(LASTING_DOUBLINGS_MAX);
+        self.wait_below((BACKOFF_NS_MIN << attempt.min(16)).min(longest));
+    }
+
+    /// Waits for a random time below a bound.
+    fn wait_below(&mut self, bound_ns: u64) {
         // Knuth's multiplicative generator; its upper bits are good enough to part two rivals.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let wait = (self.random >> 33) % bound;
+        let wait = (self.random >> 33) % bound_ns;
         let until = self.now_ns() + wait;
         self.transaction.sleep_until(until);
     }

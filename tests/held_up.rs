@@ -1,0 +1,61 @@
+//! A transaction whose thread has lost its core holds its locks meanwhile: who meets them waits, and does not fail; in virtual time.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use gannet::{Abort, ClusterOptions, Coordinator, LockMode, Outcome, Place};
+use gannet_benchmarks::check_replicas;
+use gannet_engine::simulation::Simulation;
+
+/// How long the locks are held.
+const HELD_UP: Duration = Duration::from_millis(150);
+const WRITERS: usize = 20;
+/// No run takes so long.
+const END_NS: u64 = 10_000_000_000;
+
+#[test]
+fn who_meets_a_transaction_that_is_held_up_outwaits_it() {
+    let options = ClusterOptions {
+        threads: 1,
+        memory_limit_bytes: Some(16 << 20),
+        ..ClusterOptions::default()
+    };
+    let mut simulation = Simulation::open(options, 1, Vec::new(), None).unwrap();
+    let table = simulation.cluster().create_table("t", 8, 10).unwrap();
+    let mut loader = simulation.cluster().loader();
+    loader.add(table, 1, &[0; 8]).unwrap();
+    loader.finish().unwrap();
+    let held_up = move |coordinator: &mut Coordinator<'_>| {
+        let tx = coordinator.begin();
+        tx.add_to_write_set(table, 1, LockMode::Update);
+        tx.execute().unwrap();
+        coordinator.pause(HELD_UP);
+    };
+    let place = |number: usize| Place { node: number % 3, worker: 0 };
+    let holder = simulation.cluster().spawn(place(0), held_up).unwrap();
+    simulation.run_until(1_000_000, &|| 0);
+    let write = move |coordinator: &mut Coordinator<'_>| {
+        coordinator.run(|tx| {
+            let row = tx.add_to_write_set(table, 1, LockMode::Update);
+            tx.execute()?;
+            tx.value_mut(row)?[0] += 1;
+            Ok::<_, Abort>(())
+        })
+    };
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|number| simulation.cluster().spawn(place(number), write).unwrap())
+        .collect();
+    simulation.run_until(END_NS, &|| 0);
+    let mut now = Context::from_waker(Waker::noop());
+    assert_eq!(pin!(holder).poll(&mut now), Poll::Ready(Ok(())));
+    for writer in writers {
+        let outcome = pin!(writer).poll(&mut now);
+        assert_eq!(outcome, Poll::Ready(Ok(Outcome::Committed(()))));
+    }
+    for check in check_replicas(simulation.cluster()) {
+        assert!(check.passed, "{}: {}", check.name, check.detail);
+    }
+}
