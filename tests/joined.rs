@@ -17,15 +17,18 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const NODES: usize = 2;
 
-/// An address whose UDP and TCP ports are free, and which the system gives to nobody else.
+/// An address whose UDP and TCP ports are free, and which neither the system nor this gives to anybody else.
 fn free_address() -> SocketAddr {
-    let address = || {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
         let random = RandomState::new().build_hasher().finish();
-        SocketAddr::from(([127, 0, 0, 1], 10_000 + u16::try_from(random % 20_000).unwrap()))
-    };
-    std::iter::repeat_with(address)
-        .find(|address| UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok())
-        .unwrap()
+        let port = 10_000 + u16::try_from(random % 20_000).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let is_new = GIVEN.lock().unwrap().insert(port);
+        if is_new && UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 fn memberships(transport: Transport) -> Vec<Membership> {

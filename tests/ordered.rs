@@ -16,7 +16,7 @@ mod ordered {
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gannet::{
     Abort, Change, Cluster, ClusterOptions, Coordinator, Deferred, Direction, Outcome, Place,
@@ -289,16 +289,17 @@ fn a_lock_that_is_asked_for_again_and_refused_is_given_back() {
     });
     let is_over = Arc::new(AtomicBool::new(false));
     let guards_end = Arc::clone(&is_over);
+    let guarded = Arc::new(AtomicU32::new(0));
+    let guards_count = Arc::clone(&guarded);
     let guards = cluster.spawn(Place { node: 0, worker: 1 }, move |coordinator| {
-        let mut count = 0;
         while !guards_end.load(Ordering::SeqCst) {
             let mut reader = Deferred::new().guarding();
             // Whether the row is locked just now does not matter.
             let _ = reader.scan(coordinator, table, &range("k", "l"), Direction::Ascending, 1);
-            count += u32::from(reader.commit(coordinator).is_ok());
+            let done = u32::from(reader.commit(coordinator).is_ok());
+            guards_count.fetch_add(done, Ordering::SeqCst);
             coordinator.back_off(4);
         }
-        count
     });
     let lost = run(&cluster, move |coordinator| {
         let mut write = || {
@@ -310,10 +311,12 @@ fn a_lock_that_is_asked_for_again_and_refused_is_given_back() {
                 transaction.execute()
             })
         };
-        (0..300).map(|_| write()).find(|outcome| *outcome != Outcome::Committed(()))
+        // The guards get their turn, however late.
+        let writes = (0..).take_while(|n| *n < 300 || guarded.load(Ordering::SeqCst) < 10);
+        writes.map(|_| write()).find(|outcome| *outcome != Outcome::Committed(()))
     });
     is_over.store(true, Ordering::SeqCst);
-    assert!(guards.unwrap().wait().unwrap() > 0);
+    guards.unwrap().wait().unwrap();
     assert_eq!(lost, None);
     assert_sound(&cluster);
 }

@@ -13,7 +13,7 @@ if process == 0:
     os.execv(sys.argv[1], [sys.argv[1], "sql", "--memory", "64MiB"])
 shown = ""
 # A prompt that does not come ends the test.
-signal.alarm(120)
+signal.alarm(600)
 
 
 def await_text(text):

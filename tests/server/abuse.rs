@@ -101,18 +101,25 @@ async fn a_constant_that_takes_long_can_be_cancelled() {
             let code = error.code().map_or("", |code| code.code());
             assert!(["57014", "54000"].contains(&code), "{error:?}");
         }
-        assert_eq!(client.query_one("SELECT 1", &[]).await.unwrap().get::<_, i32>(0), 1);
+        // A thread that it had would be taken for longer than all these, each of which is cancelled, too.
+        let mut answers = 0;
+        for _ in 0..10 {
+            answers += usize::from(client.query_one("SELECT 1", &[]).await.is_ok());
+        }
+        assert!(answers > 0, "nobody answers after {:.60}", statement);
     }
 }
 
 /// The lists are made into sets; one by one the comparisons of this test would take minutes.
 #[tokio::test]
 async fn long_lists_are_sets() {
-    let server = Server::start(&["--threads", "1", "--statement-timeout", "20s"]);
+    let server = Server::start(&["--threads", "1"]);
     let client = server.client().await;
     client.batch_execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)").await.unwrap();
     let rows = "INSERT INTO t SELECT i, i FROM generate_series(1, 100000) AS s (i)";
     client.execute(rows, &[]).await.unwrap();
+    // Many times what they take.
+    client.batch_execute("SET statement_timeout = '20s'").await.unwrap();
     let count = async |condition: &str,
                        parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)]| {
         let select = format!("SELECT count(*) FROM t WHERE {condition}");

@@ -208,11 +208,13 @@ fn lists_over_the_wire_are_strictly_serializable() {
 #[cfg(feature = "mutants")]
 #[test]
 fn the_checkers_notice_a_server_that_does_not_validate() {
-    let server = Server::start_without(Some("SkipValidation"), &[]);
-    let (checks, _) = run_on(&[server], |_| {}, || false);
-    let failed: Vec<&Check> = checks.iter().filter(|check| !check.passed).collect();
-    let names = |name: &str| failed.iter().any(|check| check.name == name);
-    assert!(names("strictly serializable"), "{checks:?}");
-    assert!(names("adya: strictly serializable"), "{checks:?}");
-    println!("SkipValidation: {failed:?}");
+    // How many transactions there are at a time is the machine's affair.
+    let noticed = (0..10).find_map(|_| {
+        let server = Server::start_without(Some("SkipValidation"), &[]);
+        let (checks, _) = run_on(&[server], |_| {}, || false);
+        let failed: Vec<Check> = checks.into_iter().filter(|check| !check.passed).collect();
+        let names = |name: &str| failed.iter().any(|check| check.name == name);
+        (names("strictly serializable") && names("adya: strictly serializable")).then_some(failed)
+    });
+    println!("SkipValidation: {:?}", noticed.expect("both checkers notice"));
 }

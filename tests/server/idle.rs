@@ -7,10 +7,11 @@ use crate::process::Server;
 /// How often the threads of a process have gone to sleep.
 fn sleeps(process: u32) -> u64 {
     let of_thread = |thread: std::fs::DirEntry| -> u64 {
-        let status = std::fs::read_to_string(thread.path().join("status")).unwrap();
+        // It may end meanwhile.
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
         let mut lines = status.lines();
         let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        count.unwrap().trim().parse().unwrap()
+        count.map_or(0, |count| count.trim().parse().unwrap())
     };
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     threads.map(|thread| of_thread(thread.unwrap())).sum()
@@ -21,10 +22,16 @@ fn sleeps(process: u32) -> u64 {
 async fn an_idle_server_sleeps() {
     let server = Server::start(&["--threads", "2"]);
     assert_eq!(server.query("SELECT 1"), "1");
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = sleeps(server.id());
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let woken = sleeps(server.id()) - before;
-    println!("woken {woken} times in three seconds");
-    assert!(woken < 60, "woken {woken} times in three seconds");
+    let mut counts = Vec::new();
+    // It has something to do at first, for as long as the machine takes.
+    for _ in 0..10 {
+        let before = sleeps(server.id());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        counts.push(sleeps(server.id()).saturating_sub(before));
+        if counts.last().is_some_and(|woken| *woken < 40) {
+            println!("woken {counts:?} times, each in two seconds");
+            return;
+        }
+    }
+    panic!("woken {counts:?} times, each in two seconds");
 }

@@ -31,10 +31,13 @@ impl Server {
     }
 
     fn command(arguments: &[&str]) -> Command {
-        let memory =
-            if arguments.contains(&"--memory") { &[][..] } else { &["--memory", "128MiB"] };
         let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(memory).args(arguments);
+        command.args(["serve", "--listen", "127.0.0.1:0"]);
+        // The same on every machine, however many cores it has.
+        for default in [["--memory", "128MiB"], ["--threads", "2"]] {
+            command.args(default.iter().filter(|_| !arguments.contains(&default[0])));
+        }
+        command.args(arguments);
         command.stdout(Stdio::piped());
         command
     }

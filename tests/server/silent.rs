@@ -31,7 +31,8 @@ async fn row(client: &Client, readable: bool) -> i32 {
 /// What SQL gives while the last node is silent: the rows whose update was given up in which way.
 async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
     let client = node.client().await;
-    client.batch_execute("SET statement_timeout = '400ms'").await.unwrap();
+    // Enough for what waits for nobody.
+    client.batch_execute("SET statement_timeout = '2s'").await.unwrap();
     let elsewhere = row(&client, false).await;
     let here = row(&client, true).await;
     let update = |id| format!("UPDATE town SET n = n + 1 WHERE id = {id}");
@@ -57,15 +58,19 @@ async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
         unknown.push(ROWS + here);
     }
     client.batch_execute("ROLLBACK").await.unwrap();
-    // Without a time-out a request to cancel ends it.
+    // Without a time-out a request to cancel ends it; one that comes before the statement is rightly without effect.
     client.batch_execute("SET statement_timeout = 0").await.unwrap();
     let token = client.cancel_token();
-    let cancel = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        token.cancel_query(NoTls).await.unwrap();
-    };
     let waits = update(elsewhere);
-    let (ended, ()) = tokio::join!(state(&client, &waits), cancel);
+    let mut statement = std::pin::pin!(state(&client, &waits));
+    let ended = loop {
+        tokio::select! {
+            ended = &mut statement => break ended,
+            () = tokio::time::sleep(Duration::from_millis(100)) => {
+                token.cancel_query(NoTls).await.unwrap();
+            }
+        }
+    };
     assert_eq!(ended.as_deref(), Some("57014"));
     (elsewhere, unknown)
 }
@@ -98,11 +103,16 @@ fn who_waits_for_a_silent_node_is_answered_in_time() {
     }
     // Told to stop, a server whose statements wait for the silent node ends.
     nodes[2].signal("STOP");
+    let again = || nodes[0].query("SELECT retransmitted FROM gannet_nodes WHERE node = 0");
     runtime.block_on(async {
         let client = nodes[0].client().await;
         let waits = format!("UPDATE town SET n = 0 WHERE id = {elsewhere}");
+        let before = again();
         let stop = async {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            // It has begun when its request is sent again.
+            while again() == before {
+                tokio::task::yield_now().await;
+            }
             nodes[0].signal("TERM");
         };
         let (ended, ()) = tokio::join!(state(&client, &waits), stop);

@@ -28,8 +28,12 @@ const CUT_OFF: Duration = Duration::from_millis(700);
 
 /// Nodes that are cut off or pause while lists are read, at least.
 const TURNS: usize = 4;
+/// Transactions of a benchmark: of far more packets than before the cut, and enough for every fault to strike.
+const TRANSACTIONS: u32 = 40_000;
 /// Packets of a benchmark before a node is cut off.
-const PACKETS_BEFORE_CUT: u64 = 3_000;
+const PACKETS_BEFORE_CUT: u64 = 1_000;
+/// Packets of the lists, at least: enough for every fault to strike.
+const PACKETS_OF_LISTS: u64 = 20_000;
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -72,8 +76,7 @@ impl Rig {
             command.arg("bench").args(workload.split(' ')).args([
                 "--threads=1",
                 "--memory=128MiB",
-                "--warmup=100ms",
-                "--duration=3s",
+                &format!("--transactions={TRANSACTIONS}"),
                 &format!("--node={node}"),
                 &format!("--members={}", Self::members()),
             ]);
@@ -177,7 +180,8 @@ fn lists_are_strictly_serializable_on_a_bad_network() {
                 turns.store(turn + 1, Ordering::Relaxed);
             }
         });
-        let goes_on = || turns.load(Ordering::Relaxed) < TURNS;
+        let goes_on =
+            || turns.load(Ordering::Relaxed) < TURNS || rig.relay.relayed() < PACKETS_OF_LISTS;
         let result = consistency::run_on(nodes, |node| network.enter(node), goes_on);
         drop(ended);
         result
