@@ -72,7 +72,7 @@ impl Element {
             DataType::Double => Self::Double,
             DataType::Numeric(_) => Self::Numeric,
             DataType::Text | DataType::Varchar(_) => Self::Text,
-            DataType::Char(_) => Self::Char,
+            DataType::Char(_) | DataType::Padded => Self::Char,
             DataType::Bytea => Self::Bytea,
             DataType::Date => Self::Date,
             DataType::Timestamp => Self::Timestamp,

@@ -38,7 +38,7 @@ impl DataType {
             Self::Numeric(_) => Type::NUMERIC,
             Self::Text => Type::TEXT,
             Self::Varchar(_) => Type::VARCHAR,
-            Self::Char(_) => Type::BPCHAR,
+            Self::Char(_) | Self::Padded => Type::BPCHAR,
             Self::Bytea => Type::BYTEA,
             Self::Date => Type::DATE,
             Self::Timestamp => Type::TIMESTAMP,
@@ -86,6 +86,7 @@ impl DataType {
             | Self::Text
             | Self::Varchar(_)
             | Self::Char(_)
+            | Self::Padded
             | Self::Bytea
             | Self::Array(_) => -1,
         }

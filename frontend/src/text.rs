@@ -58,7 +58,7 @@ impl Value {
             }
             DataType::Real | DataType::Double => float_from_text(trimmed, text, data_type),
             DataType::Numeric(bounds) => numeric_typed(trimmed, text, bounds).map(Self::Numeric),
-            DataType::Text => Ok(Self::Text(text.to_owned())),
+            DataType::Text | DataType::Padded => Ok(Self::Text(text.to_owned())),
             DataType::Varchar(_) | DataType::Char(_) => fit_text(text.to_owned(), data_type, false),
             DataType::Bytea => bytea_from_text(text),
             DataType::Date => timestamp_from_text(trimmed)

@@ -28,8 +28,11 @@ pub enum DataType {
     Text,
     /// VARCHAR(n) in characters; without a number any length.
     Varchar(Option<u32>),
-    /// CHAR(n) in characters, padded with blanks; without a number any length, as where CHARs of several lengths meet.
+    /// CHAR(n) in characters, padded with blanks; without a number any length, as where CHARs of several lengths are compared.
     Char(Option<u32>),
+    /// CHAR of no one length, whose values have the blanks that each had: what CASE, COALESCE and their like make of CHARs of
+    /// several lengths, and of a CHAR and a constant. No column of a table and no parameter has this type.
+    Padded,
     /// BYTEA.
     Bytea,
     /// DATE.
@@ -51,7 +54,7 @@ impl DataType {
             Self::Varchar(Some(length)) => format!("character varying({length})"),
             Self::Char(Some(length)) => format!("character({length})"),
             // PostgreSQL's name for it: `character` alone would be one character.
-            Self::Char(None) => "bpchar".to_owned(),
+            Self::Char(None) | Self::Padded => "bpchar".to_owned(),
             _ => self.base_name().to_owned(),
         }
     }
@@ -69,7 +72,7 @@ impl DataType {
             Self::Numeric(_) => "numeric",
             Self::Text => "text",
             Self::Varchar(_) => "character varying",
-            Self::Char(_) => "character",
+            Self::Char(_) | Self::Padded => "character",
             Self::Bytea => "bytea",
             Self::Date => "date",
             Self::Timestamp => "timestamp without time zone",
@@ -93,7 +96,7 @@ impl DataType {
     /// Whether its values are texts.
     #[must_use]
     pub fn is_text(self) -> bool {
-        matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_))
+        matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Padded)
     }
 }
 
@@ -110,7 +113,8 @@ pub enum Value {
     Float(f64),
     /// NUMERIC.
     Numeric(Decimal),
-    /// TEXT, VARCHAR, CHAR, and arrays as text. Inside the engine CHAR has no blanks at its end; results are padded.
+    /// TEXT, VARCHAR, CHAR, and arrays as text. Inside the engine a CHAR has no blanks at its end, unless it is of
+    /// [`DataType::Padded`]; results are padded.
     Text(String),
     /// BYTEA.
     Bytea(Vec<u8>),

@@ -127,6 +127,7 @@ pub(crate) fn column_bytes(key: &[u8], data_type: DataType) -> Result<usize, Sql
             DataType::Text
             | DataType::Varchar(_)
             | DataType::Char(_)
+            | DataType::Padded
             | DataType::Bytea
             | DataType::Array(_) => escaped_bytes(&key[1..]).ok_or_else(corrupted)? + 1,
         },

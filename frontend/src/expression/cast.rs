@@ -47,7 +47,12 @@ pub(crate) fn cast(
                 elements.map(|value| cast(value, from, element, explicit)).collect();
             return Ok(Value::Text(array::written(&elements?, to)));
         }
-        (Value::Text(text), to) if to.is_text() => return fit_text(text, to, explicit),
+        (Value::Text(mut text), to) if to.is_text() => {
+            if from == DataType::Padded {
+                text.truncate(text.trim_end_matches(' ').len());
+            }
+            return fit_text(text, to, explicit);
+        }
         (Value::Text(text), to) => return Value::from_text(&text, to),
         (value, to) if to.is_text() => return fit_text(long_text(&value, from), to, explicit),
         (value, _) => value,

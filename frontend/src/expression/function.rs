@@ -160,8 +160,8 @@ pub(crate) fn call(
             Ok(if equal { Value::Null } else { first })
         }
         Function::Shown => Ok(Value::Text(arguments[0].to_text(data_type))),
-        Function::Greatest => Ok(extreme(arguments, true)),
-        Function::Least => Ok(extreme(arguments, false)),
+        Function::Greatest => Ok(extreme(arguments, data_type, true)),
+        Function::Least => Ok(extreme(arguments, data_type, false)),
         Function::Array(function, element) => array::call(function, element, &arguments, facts),
         Function::System(function) => system::call(function, &arguments, facts),
         _ => match arguments.first() {
@@ -203,9 +203,19 @@ pub(super) fn joined(
     Ok(text)
 }
 
-fn extreme(arguments: Vec<Value>, greatest: bool) -> Value {
+/// The first of the greatest or of the least arguments.
+fn extreme(arguments: Vec<Value>, data_type: DataType, greatest: bool) -> Value {
+    let ordering = |a: &Value, b: &Value| match (a, b) {
+        (Value::Text(a), Value::Text(b)) if data_type == DataType::Padded => {
+            a.trim_end_matches(' ').cmp(b.trim_end_matches(' '))
+        }
+        _ => compare(a, b),
+    };
     let some = arguments.into_iter().filter(|value| !value.is_null());
-    let found = if greatest { some.max_by(compare) } else { some.min_by(compare) };
+    let better = |a: &Value, b: &Value| {
+        if greatest { ordering(b, a).is_gt() } else { ordering(b, a).is_lt() }
+    };
+    let found = some.reduce(|a, b| if better(&a, &b) { b } else { a });
     found.unwrap_or(Value::Null)
 }
 

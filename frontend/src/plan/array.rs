@@ -163,13 +163,27 @@ impl Binder {
         scope: &Rc<Scope>,
     ) -> Result<Option<Vec<Typed>>, SqlError> {
         match array {
-            Expr::Array(array) => array
-                .elem
-                .iter()
-                .map(|member| self.expression(member, scope))
-                .collect::<Result<_, _>>()
-                .map(Some),
-            Expr::Cast { expr, .. } | Expr::Nested(expr) => self.array_members(expr, scope),
+            Expr::Array(array) => {
+                let members: Result<Vec<Typed>, SqlError> =
+                    array.elem.iter().map(|member| self.expression(member, scope)).collect();
+                let (members, data_type) = self.one_type(members?, "ARRAY")?;
+                let member = |expression| Typed { expression, data_type };
+                Ok(Some(members.into_iter().map(member).collect()))
+            }
+            Expr::Nested(expr) => self.array_members(expr, scope),
+            Expr::Cast { expr, data_type, .. } => {
+                let Some(members) = self.array_members(expr, scope)? else { return Ok(None) };
+                // Names of PostgreSQL's own types, of what the catalog has as texts and numbers, say nothing here.
+                let Ok(DataType::Array(element)) = types::from_written(data_type) else {
+                    return Ok(Some(members));
+                };
+                let to = element.data_type();
+                let mut cast = Vec::with_capacity(members.len());
+                for member in members {
+                    cast.push(Typed::new(self.coerced(member, to, true)?, to));
+                }
+                Ok(Some(cast))
+            }
             Expr::Value(value) => match &value.value {
                 ast::Value::SingleQuotedString(literal) => {
                     let member = |text: Option<String>| Typed {

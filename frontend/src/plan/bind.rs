@@ -17,7 +17,7 @@ use crate::expression::function::Facts;
 use crate::expression::pattern::{Compiled, Syntax};
 use crate::expression::set::{SetKey, ValueSet};
 use crate::expression::{Cast, Comparison, Expression, SubqueryUse, cast};
-use crate::plan::operator::{escape, negated_condition};
+use crate::plan::operator::{escape, negated_condition, shown};
 use crate::plan::query::CommonTable;
 use crate::plan::scope::{Level, Scope};
 use crate::plan::types;
@@ -183,6 +183,13 @@ impl Binder {
         explicit: bool,
     ) -> Result<Expression, SqlError> {
         let Some(from) = typed.data_type else { return self.with_type(typed.expression, to) };
+        let Typed { expression, .. } = match (from, to) {
+            (DataType::Char(Some(_)), DataType::Padded) => {
+                return Ok(folded(shown(typed).expression));
+            }
+            _ => typed,
+        };
+        let typed = Typed::new(expression, from);
         if types::is_same_form(from, to) {
             return Ok(typed.expression);
         }
@@ -211,7 +218,7 @@ impl Binder {
                 Value::from_text(&text, to).map(Expression::Constant)
             }
             Expression::Parameter(number) => {
-                let known = *self.parameters[number].get_or_insert(to);
+                let known = *self.parameters[number].get_or_insert(types::of_keys(to));
                 self.coerced(Typed::new(Expression::Parameter(number), known), to, true)
             }
             other => Ok(other),
@@ -443,17 +450,19 @@ impl Binder {
             });
             results.push(self.expression(&when.result, scope)?);
         }
-        results.push(match otherwise {
+        let otherwise = match otherwise {
             Some(otherwise) => self.expression(otherwise, scope)?,
             None => Typed { expression: Expression::Constant(Value::Null), data_type: None },
-        });
+        };
+        // In PostgreSQL ELSE comes first where the first one decides on the type.
+        results.insert(0, otherwise);
         let (mut results, data_type) = self.one_type(results, "CASE")?;
+        let branches = conditions.into_iter().zip(results.split_off(1)).collect();
         let otherwise = results.pop().expect("ELSE was put there");
-        let branches = conditions.into_iter().zip(results).collect();
         Ok(Typed { expression: Expression::Case(branches, Box::new(otherwise)), data_type })
     }
 
-    /// Brings expressions to one type; None if none of them has one.
+    /// Brings expressions to one type, which is text if none of them has one.
     pub(super) fn one_type(
         &mut self,
         parts: Vec<Typed>,
@@ -463,14 +472,19 @@ impl Binder {
         for part in &parts {
             data_type = match (data_type, part.data_type) {
                 (None, other) | (other, None) => other,
-                (Some(a), Some(b)) => Some(types::common(a, b).ok_or_else(|| {
+                (Some(a), Some(b)) => Some(types::branch(a, b).ok_or_else(|| {
                     let (a, b) = (a.name(), b.name());
                     let message = format!("{construct} types {a} and {b} cannot be matched");
                     SqlError::new("42804", message)
                 })?),
             };
         }
-        let to = data_type.unwrap_or(DataType::Text);
+        let is_null = |part: &Typed| part.expression == Expression::Constant(Value::Null);
+        let has_constant = parts.iter().any(|part| part.data_type.is_none() && !is_null(part));
+        let to = match data_type.unwrap_or(DataType::Text) {
+            data_type if has_constant => types::with_constants(data_type),
+            data_type => data_type,
+        };
         let parts: Result<Vec<Expression>, SqlError> =
             parts.into_iter().map(|part| self.coerced(part, to, false)).collect();
         Ok((parts?, Some(to)))

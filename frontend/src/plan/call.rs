@@ -14,7 +14,7 @@ use crate::expression::function::Function;
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, signature};
 use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, Typed, names_of};
-use crate::plan::operator::shown;
+use crate::plan::operator::{no_operator, shown, unbounded};
 use crate::plan::query::{Planned, is_regclass, sort_options};
 use crate::plan::scope::{Level, Scope};
 use crate::plan::{SortKey, Subquery, types};
@@ -188,15 +188,36 @@ impl Binder {
 
     /// NULLIF, whose type is that of the left operand of the `=` that it compares with.
     fn null_if(&mut self, arguments: Vec<Typed>) -> Result<Typed, SqlError> {
-        use DataType::{Date, Double, Real, Timestamp};
+        use DataType::{Char, Date, Double, Padded, Real, Timestamp};
         let types = (arguments[0].data_type, arguments[1].data_type);
-        let (parts, common) = self.one_type(arguments, "NULLIF")?;
-        let common = common.unwrap_or(DataType::Text);
+        let common = match types {
+            (Some(a), Some(b)) => types::common(a, b).ok_or_else(|| no_operator("=", a, b))?,
+            (None, None) => DataType::Text,
+            (Some(known), None) | (None, Some(known)) => unbounded(known),
+        };
+        let [left, right] = &arguments[..] else { unreachable!("NULLIF has two arguments") };
+        let is_kept = matches!(
+            left.expression,
+            Expression::Constant(_) | Expression::Column(_) | Expression::Parameter(_)
+        );
+        if is_kept && matches!(common, Char(_)) && !matches!(left.data_type, Some(Char(_))) {
+            // It is compared without its blanks, and keeps them.
+            let equal = self.compare(left.clone(), Comparison::Equal, right.clone())?.expression;
+            let kept = self.coerced(left.clone(), Padded, false)?;
+            let null = Expression::Constant(Value::Null);
+            return Ok(Typed::new(Expression::Case(vec![(equal, null)], Box::new(kept)), Padded));
+        }
+        let mut parts = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            parts.push(self.coerced(argument, common, false)?);
+        }
         // Between these PostgreSQL compares without a cast of the left operand.
         let kept = match types {
             (Some(a), Some(b)) if a.is_integer() && b.is_integer() => Some(a),
             (Some(a @ (Real | Double)), Some(Real | Double)) => Some(a),
             (Some(a @ (Date | Timestamp)), Some(Date | Timestamp)) => Some(a),
+            // A CHAR that is compared as such keeps its length.
+            (Some(a @ (Char(_) | Padded)), _) if common == Char(None) => Some(types::of_keys(a)),
             _ => None,
         };
         let call = Typed::new(Expression::Call(Function::NullIf, common, parts), common);
@@ -283,6 +304,7 @@ impl Binder {
             });
         };
         let (argument, from) = self.value(argument, scope)?;
+        let (argument, from) = (types::as_key(argument, from), types::of_keys(from));
         let (to, data_type) = kind.types(from).ok_or_else(|| {
             let from = from.name();
             SqlError::new("42883", format!("function {name}({from}) does not exist"))
@@ -315,6 +337,7 @@ impl Binder {
                 let (descending, nulls_first) = sort_options(key)?;
                 let (expression, data_type) = self.value(&key.expr, scope)?;
                 ordered(data_type)?;
+                let expression = types::as_key(expression, data_type);
                 keys.push(SortKey { expression, descending, nulls_first });
             }
         }
@@ -394,7 +417,7 @@ impl Binder {
         let (mut planned, arguments) = self.nested(query, scope)?;
         let column = planned.only_column()?;
         let common = match value.data_type {
-            None => column,
+            None => types::of_keys(column),
             Some(data_type) => types::common(data_type, column).ok_or_else(|| {
                 let (a, b) = (data_type.name(), column.name());
                 SqlError::new("42883", format!("operator does not exist: {a} = {b}"))

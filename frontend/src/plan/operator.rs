@@ -302,12 +302,46 @@ impl Binder {
             return Ok(if negated { negated_condition(found) } else { found });
         }
         let value = self.expression(operand, scope)?;
-        let mut members = Vec::with_capacity(list.len());
+        let (mut columns, mut constants) = (Vec::new(), Vec::with_capacity(list.len()));
         for member in list {
-            members.push(self.expression(member, scope)?);
+            let member = self.expression(member, scope)?;
+            let of_row = member.expression.any(&is_of_row);
+            if of_row { &mut columns } else { &mut constants }.push(member);
         }
-        let found = self.in_values(value, members)?;
+        if constants.len() == 1 {
+            columns.append(&mut constants);
+        }
+        let mut found = Vec::with_capacity(columns.len() + 1);
+        if !constants.is_empty() {
+            found.push(self.in_constants(value.clone(), constants)?.expression);
+        }
+        for column in columns {
+            found.push(self.compare(value.clone(), Comparison::Equal, column)?.expression);
+        }
+        let found = match found.len() {
+            1 => found.remove(0),
+            _ => folded(Expression::Or(found)),
+        };
+        let found = Typed::boolean(found);
         Ok(if negated { negated_condition(found) } else { found })
+    }
+
+    /// IN with a list of constants: as in PostgreSQL they are an array, to whose type the value contributes. What takes its
+    /// value from the row is compared by itself.
+    fn in_constants(&mut self, value: Typed, constants: Vec<Typed>) -> Result<Typed, SqlError> {
+        let known = std::iter::once(&value).chain(&constants).filter_map(|typed| typed.data_type);
+        let element = known.map(Some).reduce(|a, b| types::branch(a?, b?)).flatten();
+        let Some(element) = element.filter(|element| element.is_text()) else {
+            return self.in_values(value, constants);
+        };
+        let mut members = Vec::with_capacity(constants.len());
+        for constant in constants {
+            members.push(match constant.data_type {
+                Some(_) => Typed::new(self.coerced(constant, element, false)?, element),
+                None => constant,
+            });
+        }
+        self.in_values(value, members)
     }
 
     fn in_values(&mut self, value: Typed, members: Vec<Typed>) -> Result<Typed, SqlError> {
@@ -360,10 +394,17 @@ impl Binder {
 
 /// A value as results show it where that is no cast to text: a CHAR with its blanks, TRUE as `t`.
 pub(super) fn shown(typed: Typed) -> Typed {
-    let Some(from @ (DataType::Char(Some(_)) | DataType::Boolean)) = typed.data_type else {
-        return typed;
+    let from = match typed.data_type {
+        Some(from @ (DataType::Char(Some(_)) | DataType::Boolean)) => from,
+        Some(DataType::Padded) => return Typed::new(typed.expression, DataType::Text),
+        _ => return typed,
     };
     Typed::new(Expression::Call(Function::Shown, from, vec![typed.expression]), DataType::Text)
+}
+
+/// Whether an expression is another one on another row by itself.
+fn is_of_row(part: &Expression) -> bool {
+    matches!(part, Expression::Column(_) | Expression::Aggregate(_) | Expression::Subquery(_))
 }
 
 /// NOT.
@@ -371,10 +412,11 @@ pub(super) fn negated_condition(condition: Typed) -> Typed {
     Typed::boolean(Expression::Not(Box::new(condition.expression)))
 }
 
-fn unbounded(data_type: DataType) -> DataType {
+/// The type that constants are compared in with what has a type.
+pub(super) fn unbounded(data_type: DataType) -> DataType {
     match data_type {
         DataType::Numeric(_) => DataType::Numeric(None),
-        DataType::Char(_) => DataType::Char(None),
+        DataType::Char(_) | DataType::Padded => DataType::Char(None),
         data_type if data_type.is_text() => DataType::Text,
         other => other,
     }

@@ -314,8 +314,9 @@ impl Binder {
         }
         let mut data_types = Vec::with_capacity(left.columns.len());
         for (number, (a, b)) in left.columns.iter().zip(&right.columns).enumerate() {
-            let common = match types::common(a.data_type, b.data_type) {
-                Some(common) => common,
+            let common = match types::branch(a.data_type, b.data_type) {
+                Some(common) if all => common,
+                Some(common) => types::of_keys(common),
                 None if is_null_column(&left.node, number) => b.data_type,
                 None if is_null_column(&right.node, number) => a.data_type,
                 None => {
@@ -381,7 +382,8 @@ fn output_order(order_by: &[OrderByExpr], columns: &[Column]) -> Result<Vec<Sort
                 "ORDER BY of a set operation or VALUES takes output columns only",
             )
         })?;
-        keys.push(SortKey { expression: Expression::Column(number), descending, nulls_first });
+        let expression = types::as_key(Expression::Column(number), columns[number].data_type);
+        keys.push(SortKey { expression, descending, nulls_first });
     }
     Ok(keys)
 }

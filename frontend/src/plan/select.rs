@@ -17,7 +17,7 @@ use crate::plan::join::build;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
 use crate::plan::window::{Expanded, Numbering, element_scope, with_elements};
-use crate::plan::{Node, SortKey};
+use crate::plan::{Node, SortKey, types};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
@@ -33,6 +33,13 @@ struct Item {
 impl Item {
     fn new(name: String, expression: Expression, data_type: DataType) -> Self {
         Self { name, expression, data_type, numbering: None }
+    }
+
+    /// Brings it to the form in which values are compared with those of other rows.
+    fn compare_as_key(&mut self) {
+        let expression = std::mem::replace(&mut self.expression, Expression::Column(0));
+        self.expression = types::as_key(expression, self.data_type);
+        self.data_type = types::of_keys(self.data_type);
     }
 }
 
@@ -61,11 +68,7 @@ impl Binder {
         let projection =
             expanded.as_ref().map_or(&select.projection, |expanded| &expanded.projection);
         self.aggregates = Some(Vec::new());
-        let mut items = self.items(projection, &scope)?;
-        let having = match &select.having {
-            Some(condition) => Some(self.condition(condition, &scope, "HAVING")?),
-            None => None,
-        };
+        let (mut items, having) = self.items_and_having(select, projection, &scope)?;
         let visible = items.len();
         let mut order = self.order(order_by, &mut items, &scope)?;
         let aggregates = self.aggregates.take().unwrap_or_default();
@@ -79,7 +82,8 @@ impl Binder {
             !grouped && select.distinct.is_none() && numberings.is_empty() && expanded.is_none();
         let wanted_order = if direct { on_input(&order, &items) } else { Vec::new() };
         let inner = aggregates.iter().flat_map(Aggregate::expressions);
-        let outputs = items.iter().map(|item| &item.expression).chain(&having).chain(&keys);
+        let outputs = items.iter().map(|item| &item.expression).chain(&having);
+        let outputs = outputs.chain(keys.iter().map(|(key, _)| key));
         let arrays = expanded.iter().flat_map(|expanded| &expanded.arrays).map(|(array, _)| array);
         let inputs = conditions.iter().chain(from.conditions()).chain(arrays);
         let mut needed = columns_of(outputs.chain(inner).chain(inputs));
@@ -118,6 +122,26 @@ impl Binder {
             node = Node::Project { input: Box::new(node), expressions };
         }
         Ok(Planned { node, columns })
+    }
+
+    /// The output columns, and HAVING, both of which may have aggregates.
+    fn items_and_having(
+        &mut self,
+        select: &Select,
+        projection: &[SelectItem],
+        scope: &Rc<Scope>,
+    ) -> Result<(Vec<Item>, Option<Expression>), SqlError> {
+        let mut items = self.items(projection, scope)?;
+        if !matches!(select.distinct, None | Some(Distinct::All)) {
+            for item in &mut items {
+                item.compare_as_key();
+            }
+        }
+        let having = match &select.having {
+            Some(condition) => Some(self.condition(condition, scope, "HAVING")?),
+            None => None,
+        };
+        Ok((items, having))
     }
 
     /// The output columns of SELECT and RETURNING.
@@ -208,7 +232,8 @@ impl Binder {
                 }
             };
             ordered(items[column].data_type)?;
-            keys.push(SortKey { expression: Expression::Column(column), descending, nulls_first });
+            let expression = types::as_key(Expression::Column(column), items[column].data_type);
+            keys.push(SortKey { expression, descending, nulls_first });
         }
         Ok(keys)
     }
@@ -218,7 +243,7 @@ impl Binder {
         group_by: &GroupByExpr,
         items: &[Item],
         scope: &Rc<Scope>,
-    ) -> Result<Vec<Expression>, SqlError> {
+    ) -> Result<Vec<(Expression, DataType)>, SqlError> {
         let GroupByExpr::Expressions(written, modifiers) = group_by else {
             return Err(SqlError::unsupported("GROUP BY ALL"));
         };
@@ -237,10 +262,10 @@ impl Binder {
                 None => output_column(expr, items, "GROUP BY")?,
             };
             let key = match output {
-                Some(column) => items[column].expression.clone(),
-                None => self.value(expr, scope)?.0,
+                Some(column) => (items[column].expression.clone(), items[column].data_type),
+                None => self.value(expr, scope)?,
             };
-            if key.any(&|part| matches!(part, Expression::Aggregate(_))) {
+            if key.0.any(&|part| matches!(part, Expression::Aggregate(_))) {
                 let message = "aggregate functions are not allowed in GROUP BY";
                 return Err(SqlError::new("42803", message));
             }
@@ -379,7 +404,7 @@ pub(super) fn output_name(expr: &Expr) -> String {
 }
 
 fn cast_name(data_type: &ast::DataType) -> String {
-    match super::types::from_written(data_type) {
+    match types::from_written(data_type) {
         Ok(DataType::SmallInt) => "int2".to_owned(),
         Ok(DataType::Integer) => "int4".to_owned(),
         Ok(DataType::BigInt) => "int8".to_owned(),
@@ -387,7 +412,7 @@ fn cast_name(data_type: &ast::DataType) -> String {
         Ok(DataType::Double) => "float8".to_owned(),
         Ok(DataType::Boolean) => "bool".to_owned(),
         Ok(DataType::Varchar(_)) => "varchar".to_owned(),
-        Ok(DataType::Char(_)) => "bpchar".to_owned(),
+        Ok(DataType::Char(_) | DataType::Padded) => "bpchar".to_owned(),
         Ok(DataType::Timestamp) => "timestamp".to_owned(),
         Ok(other) => other.base_name().to_owned(),
         Err(_) => "?column?".to_owned(),
@@ -462,11 +487,12 @@ fn group(
     input: Node,
     items: &mut [Item],
     mut having: Option<Expression>,
-    keys: Vec<Expression>,
+    keys: Vec<(Expression, DataType)>,
     mut aggregates: Vec<Aggregate>,
     scope: &Scope,
     place: &impl Fn(usize) -> usize,
 ) -> Result<Node, SqlError> {
+    let (keys, key_types): (Vec<Expression>, Vec<DataType>) = keys.into_iter().unzip();
     for expression in items.iter_mut().map(|item| &mut item.expression).chain(&mut having) {
         replace_groups(expression, &keys, scope)?;
     }
@@ -477,7 +503,8 @@ fn group(
             *part = part.clone().renumbered(place);
         }
     }
-    let keys = keys.into_iter().map(|key| key.renumbered(place)).collect();
+    let keys = keys.into_iter().zip(key_types);
+    let keys = keys.map(|(key, from)| types::as_key(key.renumbered(place), from)).collect();
     let node = Node::Aggregate { input: Box::new(input), keys, aggregates };
     Ok(match having {
         Some(condition) => Node::Filter { input: Box::new(node), condition },

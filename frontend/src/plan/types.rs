@@ -7,7 +7,7 @@ use sqlparser::ast::{
 
 use crate::error::SqlError;
 use crate::expression::arithmetic::Operator;
-use crate::expression::cast;
+use crate::expression::{Cast, Expression, cast};
 use crate::plan::array::element_of;
 use crate::value::DataType;
 
@@ -194,7 +194,7 @@ fn characters(length: Option<CharacterLength>) -> Result<Option<u32>, SqlError> 
 
 /// Whether values need no change to be of another type.
 pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
-    use DataType::{Char, Double, Numeric, Real, Text, Varchar};
+    use DataType::{Char, Double, Numeric, Padded, Real, Text, Varchar};
     if from == to {
         return true;
     }
@@ -205,16 +205,18 @@ pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
         (Real, Double) | (Numeric(_), Numeric(None)) => true,
         // Inside the engine a CHAR has no blanks at its end, whatever its length.
         (Char(_), Char(None)) => true,
-        (from, Text | Varchar(None)) => from.is_text(),
+        (Padded, _) => false,
+        (Char(Some(_)), Padded) => false,
+        (from, Text | Varchar(None) | Padded) => from.is_text(),
         (Varchar(Some(from)), Varchar(Some(to))) => from <= to,
         _ => false,
     }
 }
 
-/// The type that two operands of a comparison, or two branches, are brought to.
+/// The type that two operands of a comparison are brought to; never [`DataType::Padded`].
 pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
-    use DataType::{Char, Date, Double, Numeric, Real, Text, Timestamp, Varchar};
-    if a == b {
+    use DataType::{Char, Date, Double, Numeric, Padded, Real, Text, Timestamp, Varchar};
+    if a == b && a != Padded {
         return Some(a);
     }
     if a.is_integer() && b.is_integer() {
@@ -231,7 +233,9 @@ pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
     if a.is_text() && b.is_text() {
         return Some(match (a, b) {
             // A VARCHAR is taken as a CHAR, whose blanks at the end say nothing; a TEXT is not.
-            (Char(_), Char(_) | Varchar(_)) | (Varchar(_), Char(_)) => Char(None),
+            (Char(_) | Padded, Char(_) | Padded | Varchar(_)) | (Varchar(_), Char(_) | Padded) => {
+                Char(None)
+            }
             (Varchar(_), Varchar(_)) => Varchar(None),
             _ => Text,
         });
@@ -240,6 +244,42 @@ pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
         (Date, Timestamp) | (Timestamp, Date) => Some(Timestamp),
         _ => None,
     }
+}
+
+/// The type of what takes values of two types, such as CASE. Of two kinds of text the first one decides.
+pub(super) fn branch(a: DataType, b: DataType) -> Option<DataType> {
+    use DataType::{Char, Padded, Text, Varchar};
+    match (a, b) {
+        _ if a == b => Some(a),
+        (Char(_) | Padded, b) if b.is_text() => Some(Padded),
+        (Varchar(_), b) if b.is_text() => Some(Varchar(None)),
+        (Text, b) if b.is_text() => Some(Text),
+        _ => common(a, b),
+    }
+}
+
+/// The type of what takes values of a type, and constants that are read as values of that type.
+pub(super) fn with_constants(data_type: DataType) -> DataType {
+    match data_type {
+        DataType::Numeric(_) => DataType::Numeric(None),
+        DataType::Varchar(_) => DataType::Varchar(None),
+        DataType::Char(_) => DataType::Padded,
+        other => other,
+    }
+}
+
+/// The type that values are grouped and sorted in: blanks at the end of a CHAR say nothing.
+pub(super) fn of_keys(data_type: DataType) -> DataType {
+    if data_type == DataType::Padded { DataType::Char(None) } else { data_type }
+}
+
+/// An expression as [`of_keys`] wants it.
+pub(super) fn as_key(expression: Expression, from: DataType) -> Expression {
+    let to = of_keys(from);
+    if from == to {
+        return expression;
+    }
+    Expression::Cast(Box::new(Cast { operand: expression, from, to, explicit: true }))
 }
 
 /// The types of an operator's operands and result.

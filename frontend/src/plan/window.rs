@@ -20,7 +20,7 @@ use crate::plan::bind::{Binder, Typed, name_of, names_of};
 use crate::plan::query::sort_options;
 use crate::plan::scope::Scope;
 use crate::plan::select::output_name;
-use crate::plan::{Node, SortKey};
+use crate::plan::{Node, SortKey, types};
 use crate::value::{DataType, Value};
 
 /// The function whose rows are the elements of a vector with their places, and the name of what it gives.
@@ -55,7 +55,8 @@ impl Binder {
         }
         let mut partition = Vec::with_capacity(window.partition_by.len());
         for expr in &window.partition_by {
-            partition.push(self.value(expr, scope)?);
+            let (expression, data_type) = self.value(expr, scope)?;
+            partition.push((types::as_key(expression, data_type), types::of_keys(data_type)));
         }
         let mut order = Vec::with_capacity(window.order_by.len());
         for key in &window.order_by {
@@ -64,8 +65,8 @@ impl Binder {
             ordered(data_type)?;
             let place = Expression::Column(order.len());
             order.push((
-                expression,
-                data_type,
+                types::as_key(expression, data_type),
+                types::of_keys(data_type),
                 SortKey { expression: place, descending, nulls_first },
             ));
         }

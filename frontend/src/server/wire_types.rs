@@ -129,7 +129,7 @@ pub(super) fn put_value(
 fn put_text(out: &mut BytesMut, data_type: DataType, value: &Value) {
     match (value, data_type) {
         // These two without an allocation, as most columns have them.
-        (Value::Text(text), DataType::Text | DataType::Varchar(_)) => {
+        (Value::Text(text), DataType::Text | DataType::Varchar(_) | DataType::Padded) => {
             out.put_slice(text.as_bytes());
         }
         (Value::Integer(value), _) => {
@@ -224,7 +224,7 @@ fn read_binary(
         DataType::Real => Value::Float(f32::from_sql(&wire, bytes)?.into()),
         DataType::Double => Value::Float(f64::from_sql(&wire, bytes)?),
         DataType::Numeric(_) => Value::Numeric(read_numeric(bytes)?),
-        DataType::Text | DataType::Varchar(_) | DataType::Char(_) => {
+        DataType::Text | DataType::Varchar(_) | DataType::Char(_) | DataType::Padded => {
             Value::from_text(utf8(bytes)?, data_type)?
         }
         DataType::Bytea => Value::Bytea(bytes.to_vec()),

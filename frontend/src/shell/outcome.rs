@@ -24,6 +24,7 @@ impl From<DataType> for ColumnKind {
             DataType::Text
             | DataType::Varchar(_)
             | DataType::Char(_)
+            | DataType::Padded
             | DataType::Bytea
             | DataType::Date
             | DataType::Timestamp
