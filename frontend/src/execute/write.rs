@@ -152,8 +152,14 @@ fn insert_batch(
             Some(Some(IndexChoice::Primary)) => 0..1,
             Some(Some(IndexChoice::Secondary(index))) => index + 1..index + 2,
         };
+        // A row with NULL in a unique index conflicts with none there; under its entry is a row with its primary key.
+        let has_key = |number: &usize| {
+            let mut columns =
+                index_at(table, *number).map_or(&[][..], |index| &index.columns).iter();
+            columns.all(|column| !entry.row[*column].is_null())
+        };
         // The target decides, even where another key forbids the row, too.
-        let conflict = targets.find(is_taken);
+        let conflict = targets.find(|number| is_taken(number) && has_key(number));
         if let (Some(number), Some(conflict)) = (conflict, &insert.conflict) {
             written.extend(update_conflicting(insert, conflict, &entry, number, touched, context)?);
             continue;
