@@ -10,7 +10,8 @@
 //! | `INSERT_CALL_FORWARDING`'s read of the facility | `tatp`: call forwardings without facility |
 //! | C2, C5, units, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
 //! | C3, C4, C6, C8, the version rule of units | `tests/flush.rs` |
-//! | C9, no copy refuses what is decided | `tests/server/failure.rs`: the process ends |
+//! | C9, no copy refuses what is decided, and none misses it | `tests/server/failure.rs`: the process ends |
+//! | a VALIDATE is answered for what is there | `Refused`, which is not run again |
 //! | the sequence check of a torn read, the fences, what bounds a walk through freed cells | `storage/tests/`, loom in `storage` |
 //!
 //! C7, what a coordinator does that is told of a new epoch, needs membership changes: it is a rule of
@@ -18,10 +19,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::{Limit, Report, Settings, Workload, run};
 use gannet_engine::mutant::{Mutant, activate};
-use gannet_engine::{Abort, Cluster, ClusterOptions, Outcome};
+use gannet_engine::{Abort, Cluster, ClusterOptions, LockMode, Outcome};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -69,6 +73,36 @@ fn rows_until_full(rows_max: u64) -> u64 {
         .unwrap_or(rows_max)
 }
 
+/// The outcome of a transaction one of whose reads a primary refuses to validate, and how often it was run.
+fn run_over_a_refusal() -> (Outcome<(), Abort>, usize) {
+    let cluster = Cluster::open(ClusterOptions {
+        threads: 1,
+        memory_limit_bytes: Some(16 << 20),
+        ..ClusterOptions::default()
+    });
+    let cluster = cluster.unwrap();
+    let table = cluster.create_table("rows", 8, 1_000).unwrap();
+    for number in 0..64_u64 {
+        let value = number.to_le_bytes();
+        let _ = cluster.run(move |tx| match number {
+            0 => tx.insert(table, 1, &value),
+            _ => {
+                let row = tx.add_to_write_set(table, 1, LockMode::Update);
+                tx.execute()?;
+                tx.put(row, &value)
+            }
+        });
+    }
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let outcome = cluster.run(move |tx| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        tx.get(table, 1)?;
+        tx.insert(table, 2, &[2; 8])
+    });
+    (outcome.unwrap(), runs.load(Ordering::Relaxed))
+}
+
 // One test: a mutant is switched for the whole process.
 #[test]
 fn every_mutant_fails_its_verify() {
@@ -99,6 +133,10 @@ fn every_mutant_fails_its_verify() {
     activate(Mutant::None);
     assert!(without > rows, "SkipReservation survives: {without} rows, {rows} before");
     println!("SkipReservation: {without} rows in a memory limit for {rows}");
+    activate(Mutant::RefuseValidation);
+    let (outcome, runs) = run_over_a_refusal();
+    activate(Mutant::None);
+    assert_eq!((outcome, runs), (Outcome::Aborted(Abort::Refused), 1));
     for workload in ["skew", "smallbank", "tatp"] {
         let report = run_workload(workload);
         assert!(report.verify.passed, "{workload} with all rules in place: {}", report.to_text());

@@ -63,6 +63,7 @@ impl From<Abort> for Reason {
             | Abort::ValueBytes { .. }
             | Abort::NoSuchTable { .. }
             | Abort::Usage { .. }
+            | Abort::Refused
             | Abort::GivenUp
             | Abort::Disconnected => Self::Error,
         }

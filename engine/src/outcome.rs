@@ -92,6 +92,12 @@ pub enum Abort {
         /// What is wrong, and what to do.
         problem: &'static str,
     },
+    /// A node refused what no node refuses, before the commit was decided. This is a bug of Gannet: do not run the transaction
+    /// again.
+    #[error(
+        "a node refused to answer for what the transaction had read. This is a bug of Gannet; nothing was written"
+    )]
+    Refused,
     /// The transaction was aborted by its own code.
     #[error("aborted by the application")]
     Requested,
@@ -117,6 +123,7 @@ impl Abort {
             | Self::ValueBytes { .. }
             | Self::NoSuchTable { .. }
             | Self::Usage { .. }
+            | Self::Refused
             | Self::Requested
             | Self::GivenUp
             | Self::Disconnected => false,

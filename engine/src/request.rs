@@ -79,7 +79,7 @@ pub(crate) enum Status {
     Changed = 7,
     /// LOCK for insert: no memory.
     Full = 8,
-    /// BACKUP: an earlier update is missing at this copy.
+    /// BACKUP: an earlier update is missing at this copy. PRIMARY: the lock is.
     Gap = 9,
     /// The request names a table, partition or bucket that is not here, or is malformed.
     Refused = 10,

@@ -18,7 +18,7 @@ pub enum Applied {
     Applied,
     /// The unit was applied before.
     Duplicate,
-    /// An earlier unit is missing here.
+    /// An earlier unit is missing here, or the lock under which a primary was to apply this one.
     Gap,
 }
 
@@ -29,7 +29,9 @@ impl Table {
         // Checked under the sequence, so that of two threads with the same unit one finds it applied.
         bucket.write(|next| {
             if bucket.owner() != unit.owner || bucket.version() != unit.base_version {
-                return Applied::Duplicate;
+                // Only a unit that was applied has raised the version.
+                let is_applied = bucket.version() > unit.base_version;
+                return if is_applied { Applied::Duplicate } else { Applied::Gap };
             }
             self.install(bucket, next, unit);
             // After the version, so that whoever sees the bucket free sees the version too.

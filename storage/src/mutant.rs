@@ -59,11 +59,17 @@ pub enum Mutant {
     TrustTornNumbers = 24,
     /// A reader follows a chain of overflow buckets on and on, though its bucket was changed (loom only).
     FollowFreedCells = 25,
+    /// A primary refuses to validate a bucket at its 65th version, though it knows it.
+    RefuseValidation = 26,
+    /// A backup acknowledges the update that gives a bucket its 65th version, and loses it.
+    LoseBackupUpdate = 27,
+    /// A primary loses the lock under which a bucket gets its 65th version.
+    LoseLock = 28,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -90,6 +96,9 @@ impl Mutant {
         Self::RefuseBackup,
         Self::TrustTornNumbers,
         Self::FollowFreedCells,
+        Self::RefuseValidation,
+        Self::LoseBackupUpdate,
+        Self::LoseLock,
     ];
 }
 

@@ -436,9 +436,9 @@ fn a_unit_of_several_keys_steps_the_version_once() {
 fn a_primary_applies_only_under_the_units_own_lock() {
     let (table, _) = nearly_full(1);
     let put = |owner| unit(0, 0, owner, &[(0, Some(vec![1; 8]))]);
-    assert_eq!(apply_at_primary(&table, &put(Owner(1))), Applied::Duplicate);
+    assert_eq!(apply_at_primary(&table, &put(Owner(1))), Applied::Gap);
     assert_eq!(lock(&table, 0, Owner(2), LockMode::Update), Lock::Granted { version: 0 });
-    assert_eq!(apply_at_primary(&table, &put(Owner(1))), Applied::Duplicate);
+    assert_eq!(apply_at_primary(&table, &put(Owner(1))), Applied::Gap);
     assert_eq!(snapshot(&table, 0).owner, Owner(2));
     assert_eq!(apply_at_primary(&table, &put(Owner(2))), Applied::Applied);
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);

@@ -1,30 +1,75 @@
-//! A worker that dies of a bug ends its process, with a message.
+//! Bugs of the engine, made by mutants: a worker that dies of one ends its process, with a message; a transaction that meets one
+//! before it is decided ends with an error, and is not run again.
 
 use std::process::{Command, Stdio};
 
 use crate::process::{Server, read_all};
 
-/// The transaction is decided when a backup refuses its update: nobody may be told that it has committed, or goes on waiting.
+/// The transaction is decided when a copy refuses its update or cannot apply it: nobody may be told that it has committed, or
+/// goes on waiting.
 #[tokio::test]
-async fn a_backup_that_refuses_what_is_decided_ends_the_process() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--nodes", "3", "--memory", "64MiB"])
-        .env("GANNET_MUTANT", "RefuseBackup")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let stderr = child.stderr.take().unwrap();
-    let mut server = Server::listening(child);
-    let client = server.client().await;
-    client.batch_execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)").await.unwrap();
-    client.batch_execute("INSERT INTO t VALUES (1, 0)").await.unwrap();
-    let mut updates = 0;
-    while client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.is_ok() {
-        updates += 1;
-        assert!(updates < 1_000, "the refusal was read by nobody");
+async fn a_copy_without_what_is_decided_ends_the_process() {
+    for (mutant, expected) in [
+        ("RefuseBackup", "BACKUP was answered Refused"),
+        ("LoseBackupUpdate", "BACKUP was answered Gap"),
+        ("LoseLock", "PRIMARY was answered Gap"),
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--nodes", "3", "--memory", "64MiB"])
+            .env("GANNET_MUTANT", mutant)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let mut server = Server::listening(child);
+        let client = server.client().await;
+        client.batch_execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)").await.unwrap();
+        client.batch_execute("INSERT INTO t VALUES (1, 0)").await.unwrap();
+        let mut updates = 0;
+        while client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.is_ok() {
+            updates += 1;
+            assert!(updates < 1_000, "{mutant}: the answer was read by nobody");
+        }
+        assert_eq!(server.wait().code(), Some(1));
+        let last_words = read_all(stderr);
+        let expected = format!("gannet: a worker has failed: {expected}");
+        assert!(last_words.contains(&expected), "{mutant}: {last_words}");
     }
-    assert_eq!(server.wait().code(), Some(1));
-    let last_words = read_all(stderr);
-    assert!(last_words.contains("gannet: a worker has failed: BACKUP"), "{last_words}");
+}
+
+/// Nothing is decided when a node refuses to validate.
+#[tokio::test]
+async fn a_validation_that_is_refused_is_an_error_and_no_conflict() {
+    let arguments = ["--nodes", "3", "--memory", "64MiB"];
+    let server = Server::start_without(Some("RefuseValidation"), &arguments);
+    let mut client = server.client().await;
+    client.batch_execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)").await.unwrap();
+    client.batch_execute("INSERT INTO t VALUES (1, 0), (2, 0)").await.unwrap();
+    let mut updates = 0;
+    let error = loop {
+        // What is only updated is locked, and not validated; but the catalog's version is, which is a low one.
+        client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.unwrap();
+        updates += 1;
+        let block = client.transaction().await.unwrap();
+        let written = async {
+            block.query("SELECT v FROM t WHERE id = 1", &[]).await?;
+            block.execute("UPDATE t SET v = v - 1 WHERE id = 2", &[]).await?;
+            block.commit().await
+        };
+        if let Err(error) = written.await {
+            break error;
+        }
+        assert!(updates < 1_000, "the refusal was read by nobody");
+    };
+    let error = error.as_db_error().unwrap();
+    assert_eq!(error.code().code(), "XX000", "{error:?}");
+    assert!(error.message().contains("a node refused"), "{error:?}");
+    // Its changes are not there, and nothing is held.
+    let rows = client.query("SELECT v FROM t ORDER BY id", &[]).await;
+    assert!(rows.is_err_and(|error| error.code().is_some_and(|code| code.code() == "XX000")));
+    client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.unwrap();
+    let rows = client.query("SELECT v FROM t ORDER BY id", &[]).await.unwrap();
+    let values: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(values, [updates + 1, 1 - updates]);
 }

@@ -141,6 +141,7 @@ impl AbortCode {
             | Abort::Exists { .. }
             | Abort::ValueBytes { .. }
             | Abort::Usage { .. }
+            | Abort::Refused
             | Abort::Requested
             | Abort::GivenUp
             | Abort::Disconnected => return None,

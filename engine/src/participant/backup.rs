@@ -37,6 +37,9 @@ pub(crate) fn backed_up(
     if active(Mutant::RefuseBackup) && unit.base_version == 64 {
         return Status::Refused;
     }
+    if active(Mutant::LoseBackupUpdate) && unit.base_version == 64 {
+        return Status::Done;
+    }
     match table.apply_at_backup(place, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
         Applied::Gap => {

@@ -15,6 +15,7 @@ mod validate;
 
 pub(crate) use backup::backed_up;
 pub(crate) use lock::lock_status;
+pub(crate) use primary::applied_at_primary;
 pub(crate) use read::read_status;
 pub(crate) use validate::validated;
 

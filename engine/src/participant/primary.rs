@@ -1,8 +1,10 @@
 //! PRIMARY: apply a unit at the primary, raise the version, release the lock.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::BucketUpdate;
+use gannet_storage::mutant::{Mutant, active};
+use gannet_storage::{Applied, BucketUpdate, Place, Table};
 
+use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::request::Status;
 
@@ -15,8 +17,28 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let unit = BucketUpdate::parse_checked(payload);
-        // A duplicate is acknowledged again: the unit is applied.
-        let _ = self.table(prepared.table).apply_at_primary(prepared.place, &unit);
-        response.push(Status::Done as u16);
+        let table = self.table(prepared.table);
+        response.push(applied_at_primary(&self.node, table, prepared.place, &unit) as u16);
+    }
+}
+
+/// The answer to a unit of the bucket at `place`, which is applied at the primary that `node` is. A duplicate is acknowledged
+/// again: the unit is applied.
+#[inline]
+pub(crate) fn applied_at_primary(
+    node: &Node,
+    table: &Table,
+    place: Place,
+    unit: &BucketUpdate<'_>,
+) -> Status {
+    if active(Mutant::LoseLock) && unit.base_version == 64 {
+        let _ = table.unlock(place, unit.owner);
+    }
+    match table.apply_at_primary(place, unit) {
+        Applied::Applied | Applied::Duplicate => Status::Done,
+        Applied::Gap => {
+            node.count_gap();
+            Status::Gap
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! VALIDATE: has a bucket, or have many, still the version that was read? Headers only.
 
 use gannet_rpc::ResponseWriter;
+use gannet_storage::mutant::{Mutant, active};
 use gannet_storage::{Owner, Table, Validation};
 
 use crate::participant::{Participant, Prepared};
@@ -15,6 +16,9 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let (KeyRequest { key: version, owner, .. }, _) = Self::said(payload);
+        if active(Mutant::RefuseValidation) && version == 64 {
+            return self.refuse(response);
+        }
         let status = match self.table(prepared.table).validate(prepared.place, version, owner) {
             Validation::Unchanged => Status::Done,
             Validation::Changed => Status::Changed,
@@ -45,6 +49,9 @@ pub(crate) fn validated(
 ) -> Status {
     for (bucket, version) in buckets {
         let Some(place) = table.bucket_place(partition, bucket) else { return Status::Refused };
+        if active(Mutant::RefuseValidation) && version == 64 {
+            return Status::Refused;
+        }
         match table.validate(place, version, owner) {
             Validation::Unchanged => {}
             Validation::Changed => return Status::Changed,

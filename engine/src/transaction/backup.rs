@@ -3,7 +3,7 @@
 //! *Source*: FaSST section 5, step 4. The wait (rule C5) keeps a bucket's updates in the same order
 //! on every copy: the primary stays locked until its backups have this one.
 
-use crate::request::{self, PART_BYTES_MAX, Status};
+use crate::request::{self, PART_BYTES_MAX};
 use crate::transaction::{Transaction, here};
 
 impl Transaction<'_> {
@@ -11,7 +11,7 @@ impl Transaction<'_> {
     pub(super) fn commit_backups(&mut self) {
         self.ask_for_units(request::BACKUP);
         match self.round.end() {
-            None | Some(Status::Gap) => {}
+            None => {}
             Some(status) => self.round.fail("BACKUP", status),
         }
     }
@@ -19,8 +19,10 @@ impl Transaction<'_> {
     /// Asks that every unit of the record is applied at its partition's backups or primary. Those of a large transaction are
     /// sent to the own node, too, so that it holds up no other.
     ///
-    /// `Gap` is the answer of a copy that missed an earlier update. It is counted at that copy's node, and the comparison
-    /// of replicas reports it. The transaction is decided, and no copy may refuse it: any other answer ends the worker.
+    /// The transaction is decided, and no copy may refuse it: any answer but `Done` ends the worker, and with it the cluster, as
+    /// nobody removes the copy. That holds for `Gap`, too, the answer of a backup that missed an earlier update, or of a primary
+    /// that lost the lock: such a copy has not the update, and whoever were told that the transaction is committed would rely
+    /// on it.
     #[inline(always)]
     pub(super) fn ask_for_units(&mut self, kind: u16) {
         let Self { node, rows, held, record, round, .. } = self;

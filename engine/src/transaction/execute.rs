@@ -153,7 +153,8 @@ impl Transaction<'_> {
                 Status::Refused => Abort::NoSuchTable { table },
                 Status::Changed => Abort::Changed,
                 Status::Guarded => Abort::Guarded,
-                _ => Abort::Locked,
+                Status::Locked => Abort::Locked,
+                _ => Abort::Refused,
             });
         }
     }

@@ -104,9 +104,7 @@ pub(super) fn applied(node: &Node, kind: u16, unit: &[u8]) -> Status {
     let place = table.bucket_place(unit.partition, unit.bucket);
     let place = place.expect("a node has the partitions that it holds");
     if kind == request::PRIMARY {
-        // It holds the lock, and nobody else has applied the unit.
-        let _ = table.apply_at_primary(place, &unit);
-        return Status::Done;
+        return participant::applied_at_primary(node, table, place, &unit);
     }
     participant::backed_up(node, table, place, &unit)
 }

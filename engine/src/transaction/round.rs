@@ -82,9 +82,12 @@ impl<'s> Round<'s> {
     }
 
     /// Ends a phase whose answers are all the same to the coroutine without waiting for them: its requests leave with the
-    /// coroutine's next ones, at the latest when it [settles](Self::settle).
+    /// coroutine's next ones, at the latest when it [settles](Self::settle). What needed no request is answered already.
     #[inline(always)]
     pub(super) fn carry(&mut self) {
+        if let Some(status) = self.refusal {
+            self.fail("PRIMARY", status);
+        }
         self.batch().carry();
     }
 

@@ -13,7 +13,7 @@ impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
     ///
     /// # Errors
-    /// [`Abort::Changed`] or [`Abort::Locked`].
+    /// [`Abort::Changed`] or [`Abort::Locked`]; [`Abort::Refused`], a bug.
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot = self.held.len() + self.read.len() <= 1 && self.leaves.is_empty();
@@ -72,7 +72,9 @@ impl Transaction<'_> {
         match self.round.end() {
             None => Ok(()),
             Some(Status::Locked) => Err(Abort::Locked),
-            Some(_) => Err(Abort::Changed),
+            Some(Status::Changed) => Err(Abort::Changed),
+            // No conflict, which would be run again: to ask for what is not there is a bug.
+            Some(_) => Err(Abort::Refused),
         }
     }
 

@@ -235,7 +235,8 @@ pub(crate) fn alone_unless<T>(
     })
 }
 
-/// What a transaction that is given up fails with: a conflict, if what it had read was not valid.
+/// What a transaction that is given up fails with: a conflict, if what it had read was not valid, or the bug because of which
+/// nobody knows.
 pub(crate) fn given_up(
     coordinator: &mut Coordinator<'_>,
     transaction: &mut Transaction,
@@ -243,7 +244,7 @@ pub(crate) fn given_up(
 ) -> Failure {
     match failure {
         Failure::Error(_) => match transaction.deferred.give_up(coordinator) {
-            Err(abort) if abort.is_conflict() => abort.into(),
+            Err(abort) if abort.is_conflict() || abort == Abort::Refused => abort.into(),
             _ => failure,
         },
         Failure::Abort(_) | Failure::StaleCatalog => failure,
