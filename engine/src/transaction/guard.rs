@@ -9,7 +9,7 @@ use gannet_storage::Owner;
 
 use crate::node::TableId;
 use crate::outcome::Abort;
-use crate::request::{self, KeyRequest};
+use crate::request::{self, KeyRequest, Status};
 use crate::transaction::Transaction;
 
 /// A table that a coordinator guards.
@@ -26,7 +26,7 @@ impl Transaction<'_> {
     pub(crate) fn set_guard(&mut self, table: TableId) -> Result<Guard, Abort> {
         let guard = Guard { table, owner: self.owner };
         let is_ordered = self.node.table(table.0).is_some_and(|table| table.is_ordered());
-        if is_ordered && self.ask_partitions(request::GUARD, &guard) {
+        if is_ordered && self.ask_partitions(request::GUARD, &guard).is_none() {
             return Ok(guard);
         }
         Err(Abort::NoSuchTable { table: table.0 })
@@ -34,12 +34,14 @@ impl Transaction<'_> {
 
     /// Gives a guard back.
     pub(crate) fn release_guard(&mut self, guard: &Guard) {
-        let done = self.ask_partitions(request::UNGUARD, guard);
-        debug_assert!(done, "who guards a table has it");
+        // A guard that stayed would keep everybody out for ever.
+        if let Some(status) = self.ask_partitions(request::UNGUARD, guard) {
+            self.round.fail("UNGUARD", status);
+        }
     }
 
-    /// Whether all have done it.
-    fn ask_partitions(&mut self, kind: u16, guard: &Guard) -> bool {
+    /// The first answer that was not `Done`, if any.
+    fn ask_partitions(&mut self, kind: u16, guard: &Guard) -> Option<Status> {
         let Self { node, round, .. } = self;
         let Guard { table, owner } = *guard;
         let configuration = node.configuration();
@@ -51,6 +53,6 @@ impl Transaction<'_> {
                 .request(configuration.primary(detail), kind, &request.encode())
                 .expect("a request without a key fits a message");
         }
-        round.end().is_none()
+        round.end()
     }
 }
