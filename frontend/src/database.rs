@@ -12,6 +12,7 @@ use gannet_engine::{Cluster, Coordinator, Deferred, TableId};
 use crate::aside::Aside;
 use crate::catalog::{Catalog, VersionKeys, counter_key};
 use crate::error::{Failure, SqlError};
+use crate::execute::BATCH_ROWS;
 use crate::execute::transaction::committed;
 use crate::memory::{Budget, MemoryLimits, Pool};
 use crate::parser::Parser;
@@ -54,6 +55,8 @@ pub struct Database {
     /// Where the catalog's version is.
     pub(crate) versions: VersionKeys,
     pub(crate) parser: Parser,
+    /// Rows that a build fills in at a time.
+    pub(crate) built_rows: usize,
     memory: Arc<Pool>,
     pub(crate) aside: Aside,
     /// Where rows go that are too many for memory, if anywhere.
@@ -66,6 +69,9 @@ pub struct Database {
     plans: Mutex<Plans>,
     counters: Mutex<BTreeMap<u32, Range<i64>>>,
 }
+
+/// Rows that a build fills in at a time on a simulated cluster, whose tables are small.
+const BUILT_ROWS_SIMULATED: usize = 3;
 
 /// What a plan depends on.
 type PlanKey = (String, Vec<Option<DataType>>);
@@ -99,6 +105,24 @@ impl Database {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_within(cluster: Arc<Cluster>, memory: MemoryLimits) -> Result<Arc<Self>, SqlError> {
+        Self::build(cluster, memory, false)
+    }
+
+    /// SQL on a simulated cluster: its sessions do what they do in the same order in every run with the same seed. Statements are
+    /// planned before a future that has them planned goes on, and builds fill in few rows at a time. The futures are polled
+    /// outside of any runtime; large values, for which there are threads, are not for here.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_simulated(cluster: Arc<Cluster>) -> Result<Arc<Self>, SqlError> {
+        Self::build(cluster, MemoryLimits::default(), true)
+    }
+
+    fn build(
+        cluster: Arc<Cluster>,
+        memory: MemoryLimits,
+        is_simulated: bool,
+    ) -> Result<Arc<Self>, SqlError> {
         let table = |name, rows| match cluster.table(name) {
             Some(table) => Ok(table),
             None => cluster
@@ -114,7 +138,8 @@ impl Database {
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,
             cluster,
-            parser: Parser::start()?,
+            parser: Parser::start(is_simulated)?,
+            built_rows: if is_simulated { BUILT_ROWS_SIMULATED } else { BATCH_ROWS },
             memory: Pool::new(memory),
             spill,
             streams: Arc::new(Semaphore::new(streams)),

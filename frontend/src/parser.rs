@@ -9,6 +9,7 @@ mod dialect;
 use std::sync::mpsc::{Sender, channel};
 
 use futures_channel::oneshot;
+use gannet_engine::block_on;
 use sqlparser::ast::{Expr, Statement};
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
@@ -37,6 +38,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The thread that parses and plans.
 pub(crate) struct Parser {
     jobs: Sender<Job>,
+    /// Whoever has something planned does nothing else meanwhile, so that it does not matter how long it takes.
+    blocks: bool,
 }
 
 impl Parser {
@@ -44,7 +47,7 @@ impl Parser {
     ///
     /// # Errors
     /// SQLSTATE 53000 if the system refuses a thread.
-    pub(crate) fn start() -> Result<Self, SqlError> {
+    pub(crate) fn start(blocks: bool) -> Result<Self, SqlError> {
         let (jobs, queue) = channel::<Job>();
         let run = move || {
             for job in queue {
@@ -57,7 +60,7 @@ impl Parser {
             .stack_size(STACK_BYTES)
             .spawn(run)
             .map_err(|error| SqlError::new("53000", format!("no thread to parse on: {error}")))?;
-        Ok(Self { jobs })
+        Ok(Self { jobs, blocks })
     }
 
     /// Runs a job on the thread.
@@ -75,7 +78,8 @@ impl Parser {
             let _ = sender.send(job());
         });
         self.jobs.send(job).map_err(|_| lost())?;
-        receiver.await.map_err(|_| lost())?
+        let planned = if self.blocks { block_on(receiver) } else { receiver.await };
+        planned.map_err(|_| lost())?
     }
 }
 
@@ -321,7 +325,7 @@ mod tests {
 
     /// What parsing gives on the thread that is made for it.
     fn error(sql: &str) -> Option<SqlError> {
-        let parser = Parser::start().unwrap();
+        let parser = Parser::start(false).unwrap();
         let sql = sql.to_owned();
         pollster::block_on(parser.run(move || parse(&sql).map(|_| ()))).err()
     }

@@ -3,6 +3,7 @@
 //! Exit codes: 0 every check held, 1 a check failed, 2 the campaign could not run, 3 a client waited
 //! for ever, 4 the engine panicked, 5 a run could not be repeated, 6 some fault struck too seldom.
 
+mod builds;
 mod campaign;
 mod scenario;
 

@@ -17,6 +17,8 @@ use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 use rand::RngExt;
 
+use crate::simulate::builds;
+
 /// Table memory of a simulated node, in bytes.
 const MEMORY_BYTES: usize = 16 << 20;
 /// The stream of a seed's generator that draws the cluster and the workload.
@@ -32,6 +34,8 @@ pub(crate) enum WorkloadKind {
     Ranges,
     Smallbank,
     Tatp,
+    /// SQL: builds of indexes beside changes of rows.
+    Builds,
 }
 
 /// What one seed stands for.
@@ -70,14 +74,15 @@ impl Scenario {
             seed,
             ..ClusterOptions::default()
         };
-        let drawn = match random.random_range(0..12) {
+        let drawn = match random.random_range(0..13) {
             0..4 => WorkloadKind::ListAppend,
             4..6 => WorkloadKind::Registers,
             6 => WorkloadKind::Pairs,
             7 => WorkloadKind::Skew,
             8 => WorkloadKind::Smallbank,
             9..11 => WorkloadKind::Ranges,
-            _ => WorkloadKind::Tatp,
+            11 => WorkloadKind::Tatp,
+            _ => WorkloadKind::Builds,
         };
         let faults =
             draw_faults(seed, u16::try_from(nodes).expect("at most seven nodes"), transactions);
@@ -94,6 +99,7 @@ impl Scenario {
             WorkloadKind::Ranges => self.run_with(Ranges::new(30)?, trace),
             WorkloadKind::Smallbank => self.run_with(SmallBank::new(200, self.seed)?, trace),
             WorkloadKind::Tatp => self.run_with(Tatp::new(50, true, self.seed)?, trace),
+            WorkloadKind::Builds => builds::run(self, trace),
         }));
         match result {
             Ok(found) => {

@@ -65,11 +65,14 @@ pub enum Mutant {
     LoseBackupUpdate = 27,
     /// A primary loses the lock under which a bucket gets its 65th version.
     LoseLock = 28,
+    /// A change of SQL's rows removes the entries that its row would have, also in an index that is not ready, where they may be
+    /// those of other rows.
+    RemoveOthersEntries = 29,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -99,6 +102,7 @@ impl Mutant {
         Self::RefuseValidation,
         Self::LoseBackupUpdate,
         Self::LoseLock,
+        Self::RemoveOthersEntries,
     ];
 }
 

@@ -24,6 +24,7 @@ mod trace;
 use std::cell::RefCell;
 use std::io::Write;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gannet_rpc::{Clock, Counters};
 use rand::rngs::SmallRng;
@@ -58,7 +59,7 @@ struct SimulatedNode {
 
 /// A simulated cluster; see the module's text.
 pub struct Simulation {
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
     time: VirtualTime,
     network: Rc<RefCell<Network>>,
     nodes: Vec<SimulatedNode>,
@@ -113,7 +114,7 @@ impl Simulation {
             .collect();
         faults.sort_by_key(|fault| std::cmp::Reverse(fault.begins_at));
         Ok(Self {
-            cluster,
+            cluster: Arc::new(cluster),
             time,
             network,
             nodes,
@@ -128,6 +129,12 @@ impl Simulation {
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// The cluster, for what keeps it: whoever waits for it by blocking waits for ever.
+    #[must_use]
+    pub fn shared_cluster(&self) -> Arc<Cluster> {
+        Arc::clone(&self.cluster)
     }
 
     /// Virtual time since the start, in nanoseconds.
@@ -184,8 +191,19 @@ impl Simulation {
     ///
     /// `begun` tells how many transactions have begun: faults wait for it.
     pub fn run_until(&mut self, deadline_ns: u64, begun: &dyn Fn() -> u64) -> bool {
+        self.run_clients(deadline_ns, begun, &mut || true)
+    }
+
+    /// As [`Self::run_until`], with clients beside the cluster, who spawn jobs and look at their results between its steps:
+    /// `clients` lets them, and tells whether all have ended.
+    pub fn run_clients(
+        &mut self,
+        deadline_ns: u64,
+        begun: &dyn Fn() -> u64,
+        clients: &mut dyn FnMut() -> bool,
+    ) -> bool {
         while self.now_ns() < deadline_ns {
-            if self.is_idle() {
+            if clients() && self.is_idle() {
                 return true;
             }
             self.begin_faults(begun());
@@ -196,7 +214,7 @@ impl Simulation {
             let next_ns = if progressed { now_ns + STEP_NS } else { self.next_event_ns() };
             self.time.set(next_ns.clamp(now_ns + 1, deadline_ns.max(now_ns + 1)));
         }
-        self.is_idle()
+        clients() && self.is_idle()
     }
 
     /// Lets every worker that may take a step; whether one did something.

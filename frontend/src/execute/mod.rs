@@ -54,7 +54,7 @@ use crate::spill::SpillFile;
 use crate::value::Value;
 
 /// Rows that an operator gives at a time.
-const BATCH_ROWS: usize = 1_000;
+pub(crate) const BATCH_ROWS: usize = 1_000;
 
 /// A row.
 pub(crate) type Row = Vec<Value>;

@@ -32,7 +32,7 @@ use crate::execute::build::{add_entries, add_rows, page, whole};
 use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::declare;
 use crate::execute::transaction::alone;
-use crate::execute::{BATCH_ROWS, Context, Output, Resources, Stored, Transaction};
+use crate::execute::{Context, Output, Resources, Stored, Transaction};
 use crate::plan::define::{Change, Definition, NewConstraint};
 
 /// Whether a definition may be built in batches.
@@ -107,7 +107,7 @@ fn fill(
         let begin = |_| Transaction::part_of(Arc::clone(&catalog));
         rest = alone(coordinator, resources, begin, |context| {
             // Where others change rows, fewer at a time get through.
-            let rows_max = (BATCH_ROWS >> (context.attempt - 1).min(6)).max(1);
+            let rows_max = (resources.database.built_rows >> (context.attempt - 1).min(6)).max(1);
             fill_page(build, table, (&range, rows_max), context)
         })?;
     }

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use gannet_engine::Abort;
+use gannet_engine::mutant::{Mutant, active};
 
 use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
@@ -318,7 +319,7 @@ fn replace_rows(
         let keys: Vec<Vec<u8>> = entries.iter().map(|((key, _), _)| key.clone()).collect();
         let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
         for (((old_key, old_value), mut put), there) in entries.into_iter().zip(there) {
-            if there.as_ref() == Some(&old_value) {
+            if there.as_ref() == Some(&old_value) || active(Mutant::RemoveOthersEntries) {
                 if old_key == put.0 {
                     // What is replaced is this row's: no other row has it.
                     put.3 = None;
@@ -398,7 +399,8 @@ pub(super) fn delete(
         let mut there = there.into_iter();
         for entry in entries {
             for (number, (key, value)) in entry.keys.into_iter().enumerate() {
-                if number == 0 || there.next().flatten() == Some(value) {
+                let is_own = number == 0 || there.next().flatten() == Some(value);
+                if is_own || active(Mutant::RemoveOthersEntries) {
                     context.delete(key)?;
                 }
             }
