@@ -1,5 +1,8 @@
 //! The simple protocol, by psql.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use crate::process::{Server, errors};
 
 #[test]
@@ -21,6 +24,64 @@ fn command_tags_tell_what_was_done() {
     let output = server.psql().args(["-X", "-c", script]).output().unwrap();
     let tags = String::from_utf8(output.stdout).unwrap();
     assert_eq!(tags, "CREATE TABLE\nINSERT 0 2\nUPDATE 2\nDELETE 2\n");
+}
+
+/// The error of a statement of two lines has its caret at a word in the second one, and names what is wrong.
+fn assert_shown(server: &Server, statement: &str, wrong: &str, named: &str) {
+    let refused = server.failure(statement);
+    let second = statement.lines().nth(1).unwrap();
+    let caret = " ".repeat("LINE 2: ".len() + second.find(wrong).unwrap());
+    let line = format!("LINE 2: {second}");
+    assert!(format!("{refused}\n").contains(&format!("{line}\n{caret}^\n")), "{refused}");
+    assert!(refused.lines().next().unwrap().contains(named), "{refused}");
+}
+
+#[test]
+fn errors_of_groups_unions_and_keys_have_their_place() {
+    let server = Server::start(&[]);
+    server.query("CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL)");
+    for (statement, wrong, named) in [
+        (
+            "SELECT owner,\n id + 1 FROM account GROUP BY owner",
+            "id",
+            "42803: column \"account.id\"",
+        ),
+        (
+            "SELECT max(owner), lower(owner),\n a.owner FROM account a GROUP BY lower(owner)",
+            "a.owner",
+            "42803: column \"a.owner\"",
+        ),
+        ("SELECT max(id) FROM account\n HAVING id > 1", "id", "\"account.id\""),
+        ("SELECT max(id) FROM account\n ORDER BY owner", "owner", "\"account.owner\""),
+        ("SELECT 1 FROM account\n WHERE max(id) = 1", "max", "42803: aggregate functions"),
+        ("SELECT 1 FROM account\n GROUP BY sum(id)", "sum", "42803: aggregate functions"),
+        ("SELECT sum(\n max(id)) FROM account", "max", "functions such as max"),
+        ("SELECT id FROM account UNION\n SELECT owner FROM account", "owner", "integer and text"),
+        ("VALUES (1, 1) EXCEPT\n SELECT 1, TRUE", "TRUE", "EXCEPT types integer and boolean"),
+        ("SELECT 1, 2 UNION\n SELECT 7", "7", "42601: each UNION query"),
+        ("CREATE TABLE thing (id int,\n PRIMARY KEY (ident))", "ident", "42703: column \"ident\""),
+        ("CREATE TABLE thing (id int,\n UNIQUE (id, idd))", "idd", "42703: column \"idd\""),
+        ("CREATE INDEX ON account\n (id, ownr)", "ownr", "42703: column \"ownr\""),
+        ("ALTER TABLE account\n ADD UNIQUE (ownr)", "ownr", "42703: column \"ownr\""),
+    ] {
+        assert_shown(&server, statement, wrong, named);
+    }
+    // What psql tells of the last error again.
+    let script = "SELECT id FROM account UNION SELECT owner FROM account;\n\\errverbose\n";
+    let mut psql = server.psql();
+    psql.args(["-X", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut psql = psql.stderr(Stdio::piped()).spawn().unwrap();
+    psql.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let said = errors(&psql.wait_with_output().unwrap());
+    let (_, again) = said.split_once("42804: UNION types integer and text").unwrap();
+    assert!(again.contains("DETAIL:  column 1 is \"id\"\n"), "{said}");
+    assert!(
+        again.contains(&format!(
+            "\n{}^\n",
+            " ".repeat("LINE 1: SELECT id FROM account UNION SELECT ".len())
+        )),
+        "{said}"
+    );
 }
 
 #[test]
@@ -52,11 +113,7 @@ fn errors_have_code_place_and_hint() {
         ("CREATE TABLE thing (\n id int, document json)", "document", "column document"),
         ("SELECT\n abs(owner) FROM account", "abs", "abs(text)"),
     ] {
-        let refused = server.failure(statement);
-        let second = statement.lines().nth(1).unwrap();
-        let caret = " ".repeat("LINE 2: ".len() + second.find(wrong).unwrap());
-        assert!(refused.contains(&format!("LINE 2: {second}\n{caret}^\n")), "{refused}");
-        assert!(refused.lines().next().unwrap().contains(named), "{refused}");
+        assert_shown(&server, statement, wrong, named);
     }
     let null = server.failure("INSERT INTO account VALUES (1, NULL)");
     assert!(null.contains("ERROR:  23502: "), "{null}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sqlparser::ast::{
     self, DuplicateTreatment, Expr, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
-    FunctionArguments,
+    FunctionArguments, Spanned,
 };
 
 use crate::error::SqlError;
@@ -245,8 +245,11 @@ impl Binder {
         scope: &Rc<Scope>,
     ) -> Result<Typed, SqlError> {
         let Some(found) = self.aggregates.take() else {
-            let message = "aggregate functions are not allowed here, nor inside one another";
-            return Err(SqlError::new("42803", message));
+            let message = format!(
+                "aggregate functions such as {name} are not allowed here, nor inside one another"
+            );
+            let place = self.position(call.name.span());
+            return Err(SqlError::new("42803", message).with_position(place));
         };
         let aggregate = self.bind_aggregate(kind, name, call, scope);
         let found = self.aggregates.insert(found);

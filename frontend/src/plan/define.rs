@@ -277,11 +277,13 @@ impl Binder {
         match constraint {
             TableConstraint::PrimaryKey(key) => {
                 let name = key.name.as_ref().map(name_of);
-                Ok(NewConstraint::PrimaryKey { name, columns: self.index_columns(&key.columns)? })
+                let columns = self.index_columns(&key.columns, Some(scope))?;
+                Ok(NewConstraint::PrimaryKey { name, columns })
             }
             TableConstraint::Unique(unique) => {
                 let name = unique.name.as_ref().map(name_of);
-                Ok(NewConstraint::Unique { name, columns: self.index_columns(&unique.columns)? })
+                let columns = self.index_columns(&unique.columns, Some(scope))?;
+                Ok(NewConstraint::Unique { name, columns })
             }
             TableConstraint::Check(check) => {
                 self.check(check.name.as_ref().map(name_of), &check.expr, scope)
@@ -312,20 +314,39 @@ impl Binder {
         {
             return Err(SqlError::unsupported(format_args!("the index method {method}")));
         }
+        let table = bare_name(&names_of(&create.table_name)?)?;
+        let scope = self.catalog.table(&table).map(|found| {
+            let columns = found.columns.iter().map(|c| (c.name.clone(), c.data_type));
+            Scope::named(&table, columns)
+        });
         Ok(Definition::CreateIndex(NewIndex {
             name,
-            table: bare_name(&names_of(&create.table_name)?)?,
-            columns: self.index_columns(&create.columns)?,
+            columns: self.index_columns(&create.columns, scope.as_ref())?,
+            table,
             unique: create.unique,
             if_not_exists: create.if_not_exists,
         }))
     }
 
-    fn index_columns(&self, columns: &[IndexColumn]) -> Result<Vec<String>, SqlError> {
+    /// The columns of a key; those of the table are in `scope`, if it is there.
+    fn index_columns(
+        &self,
+        columns: &[IndexColumn],
+        scope: Option<&Scope>,
+    ) -> Result<Vec<String>, SqlError> {
+        let known = scope.map_or(&[][..], |scope| &scope.columns);
         let column = |column: &IndexColumn| {
             let expr = &column.column.expr;
             let error = match (expr, &column.operator_class) {
-                (Expr::Identifier(ident), None) => return Ok(name_of(ident)),
+                (Expr::Identifier(ident), None) => {
+                    let name = name_of(ident);
+                    if known.is_empty() || known.iter().any(|column| column.name == name) {
+                        return Ok(name);
+                    }
+                    let message = format!("column \"{name}\" named in key does not exist");
+                    let known = known.iter().map(|column| column.name.as_str());
+                    SqlError::new("42703", message).did_you_mean(&name, known)
+                }
                 (Expr::Identifier(ident), Some(class)) => {
                     let of = format_args!("operator class {class} of column {ident} in an index");
                     SqlError::unsupported(of)

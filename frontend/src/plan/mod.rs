@@ -19,6 +19,7 @@ mod check;
 pub(crate) mod define;
 pub(crate) mod explain;
 mod from;
+mod grouping;
 mod home;
 mod join;
 mod operator;

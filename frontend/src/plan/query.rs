@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use sqlparser::ast::{
-    self, Expr, LimitClause, NonBlock, OrderByExpr, OrderByKind, Query, SetExpr, SetOperator,
-    SetQuantifier, TableAlias,
+    self, Expr, LimitClause, NonBlock, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr,
+    SetOperator, SetQuantifier, Spanned, TableAlias,
 };
+use sqlparser::tokenizer::Span;
 
 use crate::error::SqlError;
 use crate::expression::Expression;
@@ -84,8 +85,8 @@ impl Planned {
         query: &Query,
     ) -> Result<(), SqlError> {
         let SetExpr::Select(select) = &*query.body else { return Ok(()) };
-        let is_relation = |item: &ast::SelectItem| match item {
-            ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } => {
+        let is_relation = |item: &SelectItem| match item {
+            SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
                 is_regclass(expr)
             }
             _ => false,
@@ -306,11 +307,13 @@ impl Binder {
                 (Some(SetOperation::ExceptAll), "EXCEPT")
             }
         };
+        let written = right;
         let mut left = self.body(left)?;
         let mut right = self.body(right)?;
         if left.columns.len() != right.columns.len() {
             let message = format!("each {name} query must have the same number of columns");
-            return Err(SqlError::new("42601", message));
+            let place = output(written, 0).and_then(|span| self.position(span));
+            return Err(SqlError::new("42601", message).with_position(place));
         }
         let mut data_types = Vec::with_capacity(left.columns.len());
         for (number, (a, b)) in left.columns.iter().zip(&right.columns).enumerate() {
@@ -320,9 +323,13 @@ impl Binder {
                 None if is_null_column(&left.node, number) => b.data_type,
                 None if is_null_column(&right.node, number) => a.data_type,
                 None => {
-                    let (a, b) = (a.data_type.name(), b.data_type.name());
-                    let message = format!("{name} types {a} and {b} cannot be matched");
-                    return Err(SqlError::new("42804", message));
+                    let (types, column) = ((a.data_type.name(), b.data_type.name()), &a.name);
+                    let message =
+                        format!("{name} types {} and {} cannot be matched", types.0, types.1);
+                    let place = output(written, number).and_then(|span| self.position(span));
+                    return Err(SqlError::new("42804", message)
+                        .with_detail(format!("column {} is \"{column}\"", number + 1))
+                        .with_position(place));
                 }
             };
             data_types.push(common);
@@ -342,6 +349,23 @@ impl Binder {
             node = Node::Distinct { input, columns, is_sorted: false };
         }
         Ok(Planned { node, columns: left.columns })
+    }
+}
+
+/// Where an output column of a query is written; none of one that `*` stands for.
+fn output(body: &SetExpr, number: usize) -> Option<Span> {
+    match body {
+        SetExpr::Select(select) => {
+            let before = select.projection.get(..=number)?;
+            let is_one = |item: &SelectItem| {
+                matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. })
+            };
+            before.iter().all(is_one).then(|| before[number].span())
+        }
+        SetExpr::Query(query) => output(&query.body, number),
+        SetExpr::Values(values) => Some(values.rows.first()?.content.get(number)?.span()),
+        SetExpr::SetOperation { left, .. } => output(left, number),
+        _ => None,
     }
 }
 

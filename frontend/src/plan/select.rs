@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sqlparser::ast::{
     self, Distinct, Expr, GroupByExpr, OrderByExpr, OrderBySort, Select, SelectItem,
-    SelectItemQualifiedWildcardKind,
+    SelectItemQualifiedWildcardKind, Spanned,
 };
 
 use crate::error::SqlError;
@@ -13,6 +13,7 @@ use crate::expression::Expression;
 use crate::expression::aggregate::Aggregate;
 use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, alias_of, name_of, names_of};
+use crate::plan::grouping::replace_groups;
 use crate::plan::join::build;
 use crate::plan::query::{Planned, sort_options};
 use crate::plan::scope::Scope;
@@ -99,7 +100,8 @@ impl Binder {
         }
         let place = |column: usize| places[column];
         if grouped {
-            node = group(node, &mut items, having, keys, aggregates, &scope, &place)?;
+            let ungrouped = |column| self.ungrouped(column, select, order_by, &scope);
+            node = group(node, &mut items, having, keys, aggregates, &ungrouped, &place)?;
         } else {
             for item in &mut items {
                 let expression = std::mem::replace(&mut item.expression, Expression::Aggregate(0));
@@ -267,7 +269,8 @@ impl Binder {
             };
             if key.0.any(&|part| matches!(part, Expression::Aggregate(_))) {
                 let message = "aggregate functions are not allowed in GROUP BY";
-                return Err(SqlError::new("42803", message));
+                let place = self.position(expr.span());
+                return Err(SqlError::new("42803", message).with_position(place));
             }
             keys.push(key);
         }
@@ -489,12 +492,12 @@ fn group(
     mut having: Option<Expression>,
     keys: Vec<(Expression, DataType)>,
     mut aggregates: Vec<Aggregate>,
-    scope: &Scope,
+    ungrouped: &impl Fn(usize) -> SqlError,
     place: &impl Fn(usize) -> usize,
 ) -> Result<Node, SqlError> {
     let (keys, key_types): (Vec<Expression>, Vec<DataType>) = keys.into_iter().unzip();
     for expression in items.iter_mut().map(|item| &mut item.expression).chain(&mut having) {
-        replace_groups(expression, &keys, scope)?;
+        replace_groups(expression, &keys, ungrouped)?;
     }
     for aggregate in &mut aggregates {
         let keys = aggregate.order.iter_mut().map(|key| &mut key.expression);
@@ -509,34 +512,6 @@ fn group(
     Ok(match having {
         Some(condition) => Node::Filter { input: Box::new(node), condition },
         None => node,
-    })
-}
-
-/// An expression on the groups: keys and aggregates become columns.
-fn replace_groups(
-    expression: &mut Expression,
-    keys: &[Expression],
-    scope: &Scope,
-) -> Result<(), SqlError> {
-    expression.rewrite(&mut |part| {
-        if let Some(number) = keys.iter().position(|key| key == part) {
-            return Ok(Some(Expression::Column(number)));
-        }
-        match part {
-            Expression::Aggregate(number) => Ok(Some(Expression::Column(keys.len() + number))),
-            Expression::Column(number) => {
-                let column = &scope.columns[*number];
-                let table =
-                    column.table.as_ref().map_or(String::new(), |table| format!("{table}."));
-                let message = format!(
-                    "column \"{table}{}\" must appear in the GROUP BY clause or be used in an \
-                     aggregate function",
-                    column.name
-                );
-                Err(SqlError::new("42803", message))
-            }
-            _ => Ok(None),
-        }
     })
 }
 

@@ -1,0 +1,119 @@
+//! What is computed from groups of rows: its keys and aggregates become columns, and nothing else of the rows is left.
+//!
+//! *Not here*: the keys as they are written, and aggregates, which are bound with the SELECT (`select`, `call`).
+
+use std::ops::ControlFlow;
+
+use sqlparser::ast::{Expr, GroupByExpr, OrderByExpr, Select, Spanned, Visit, Visitor};
+use sqlparser::tokenizer::Span;
+
+use crate::error::SqlError;
+use crate::expression::Expression;
+use crate::expression::aggregate::Kind;
+use crate::plan::bind::{Binder, name_of, names_of};
+use crate::plan::scope::Scope;
+
+/// An expression on the groups.
+///
+/// # Errors
+/// SQLSTATE 42803 for a column that is no key.
+pub(super) fn replace_groups(
+    expression: &mut Expression,
+    keys: &[Expression],
+    error: &impl Fn(usize) -> SqlError,
+) -> Result<(), SqlError> {
+    expression.rewrite(&mut |part| {
+        if let Some(number) = keys.iter().position(|key| key == part) {
+            return Ok(Some(Expression::Column(number)));
+        }
+        match part {
+            Expression::Aggregate(number) => Ok(Some(Expression::Column(keys.len() + number))),
+            Expression::Column(number) => Err(error(*number)),
+            _ => Ok(None),
+        }
+    })
+}
+
+impl Binder {
+    /// What is wrong with a column that is neither a key nor in an aggregate.
+    pub(super) fn ungrouped(
+        &self,
+        number: usize,
+        select: &Select,
+        order_by: &[OrderByExpr],
+        scope: &Scope,
+    ) -> SqlError {
+        let column = &scope.columns[number];
+        let table = column.table.as_ref().map_or(String::new(), |table| format!("{table}."));
+        let message = format!(
+            "column \"{table}{}\" must appear in the GROUP BY clause or be used in an aggregate function",
+            column.name
+        );
+        let keys = match &select.group_by {
+            GroupByExpr::Expressions(keys, _) => keys.as_slice(),
+            GroupByExpr::All(_) => &[],
+        };
+        let mut search = Search { number, keys, scope, inside: 0 };
+        let mut found = select.projection.visit(&mut search);
+        if found.is_continue() {
+            found = select.having.visit(&mut search);
+        }
+        if found.is_continue() {
+            found = order_by.iter().try_for_each(|key| key.visit(&mut search));
+        }
+        let place = found.break_value().and_then(|span| self.position(span));
+        SqlError::new("42803", message).with_position(place)
+    }
+}
+
+/// Looks for where a column is written outside of keys, aggregates and subqueries.
+struct Search<'a> {
+    number: usize,
+    keys: &'a [Expr],
+    scope: &'a Scope,
+    /// Of how many of those it is inside.
+    inside: usize,
+}
+
+impl Search<'_> {
+    fn is_left_out(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => true,
+            Expr::Function(call) => {
+                let name = names_of(&call.name).ok().and_then(|mut names| names.pop());
+                self.keys.contains(expr) || name.is_some_and(|name| Kind::of(&name).is_some())
+            }
+            _ => self.keys.contains(expr),
+        }
+    }
+
+    fn is_meant(&self, expr: &Expr) -> bool {
+        let found = match expr {
+            Expr::Identifier(name) => self.scope.find(None, &name_of(name)),
+            Expr::CompoundIdentifier(names) => match names.as_slice() {
+                [.., table, name] => self.scope.find(Some(&name_of(table)), &name_of(name)),
+                _ => Ok(None),
+            },
+            _ => Ok(None),
+        };
+        found.is_ok_and(|found| found == Some(self.number))
+    }
+}
+
+impl Visitor for Search<'_> {
+    type Break = Span;
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Span> {
+        if self.inside > 0 || self.is_left_out(expr) {
+            self.inside += 1;
+        } else if self.is_meant(expr) {
+            return ControlFlow::Break(expr.span());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, _: &Expr) -> ControlFlow<Span> {
+        self.inside = self.inside.saturating_sub(1);
+        ControlFlow::Continue(())
+    }
+}
