@@ -2,7 +2,7 @@
 //! to finish every transaction or none of it.
 //!
 //! A simulated cluster is stopped after every microsecond or so of its transactions. Then the flush
-//! rule of `recovery.md` is applied by hand: every record in any log slot commits, each unit by the
+//! rule of `docs/protocol.md` is applied by hand: every record in any log slot commits, each unit by the
 //! version rule at every copy. Afterwards all copies must be equal, every transaction that was ever
 //! logged all there or all absent, what clients were told was committed there, what they were told
 //! was aborted absent.

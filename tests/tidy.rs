@@ -145,3 +145,38 @@ fn nothing_is_left_to_do_or_switched_off() {
         }
     }
 }
+
+/// What a text cites of `docs/`: the files, each with the heading that follows in quotation marks, if any.
+fn citations(text: &str) -> Vec<(String, Option<String>)> {
+    // A citation may go on in the next line of a comment.
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches(['/', '!', '*']));
+    let text = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+    let cited = text.split("`docs/").skip(1).filter_map(|rest| rest.split_once('`'));
+    let heading = |rest: &str| Some(rest.strip_prefix(", \"")?.split_once('"')?.0.to_owned());
+    cited.map(|(name, rest)| (format!("docs/{name}"), heading(rest))).collect()
+}
+
+#[test]
+fn what_is_cited_is_there() {
+    let protocol = fs::read_to_string(root().join("docs/protocol.md")).unwrap();
+    let mut cited = 0;
+    for (name, text) in sources() {
+        if name == "tests/tidy.rs" {
+            continue;
+        }
+        for (document, heading) in citations(&text) {
+            let found = fs::read_to_string(root().join(&document));
+            let found = found.unwrap_or_else(|_| panic!("{name} cites {document}"));
+            let is_heading =
+                |line: &str| Some(line.trim_start_matches(['#', ' '])) == heading.as_deref();
+            let is_there = heading.is_none() || found.lines().any(is_heading);
+            assert!(is_there, "{name} cites {heading:?} of {document}");
+            cited += 1;
+        }
+        for rest in text.split("rule C").skip(1).filter(|rest| rest.starts_with(char::is_numeric)) {
+            let rule = rest.split(|letter: char| !letter.is_numeric()).next().unwrap();
+            assert!(protocol.contains(&format!("**C{rule}. ")), "{name} cites rule C{rule}");
+        }
+    }
+    assert!(cited > 10, "only {cited} citations found");
+}

@@ -11,7 +11,7 @@
 //! Values are 8 bytes to several packets long, and follow from their keys.
 //!
 //! *Source*: range write skew, and the phantoms of Berenson et al., A Critique of ANSI SQL Isolation
-//! Levels, P3 and A5B; `recovery.md`, "Ordered index".
+//! Levels, P3 and A5B; `docs/protocol.md`, "Ordered index".
 
 use std::ops::Bound;
 

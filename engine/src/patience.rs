@@ -10,7 +10,7 @@
 //! until it is answered. Whoever waits for it may stop; then the transaction that it is in never logs, or, if it has, completes
 //! by itself. What the job does behind that transaction is to clean up.
 //!
-//! *Source*: `recovery.md`, "Commit rules": Unknown; `architecture.md`, "RPC": quarantined sessions.
+//! *Source*: `docs/protocol.md`, "Unknown outcomes"; `architecture.md`, "RPC": quarantined sessions.
 //! *Invariant*: of giving up and the first LOG one comes first, and both sides know which.
 
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -10,7 +10,7 @@ mod model {
     pub(crate) mod history;
     pub(crate) mod protocol;
 
-    /// The rules of `recovery.md`; each may be removed.
+    /// The rules of `docs/protocol.md`; each may be removed.
     #[derive(Clone, Copy, Debug)]
     #[allow(clippy::struct_excessive_bools, reason = "each rule is there or not")]
     pub(crate) struct Rules {

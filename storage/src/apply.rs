@@ -1,6 +1,6 @@
 //! Applying a unit: a transaction's changes to one bucket, at its primary and at its backups.
 //!
-//! *Source*: FaSST section 5, steps 4 and 5; the version rule is `recovery.md`, "Unit of change".
+//! *Source*: FaSST section 5, steps 4 and 5; the version rule is `docs/protocol.md`, "Unit of change".
 
 use std::cmp::Ordering;
 

@@ -8,7 +8,7 @@
 //! - a prefetch has no effect on memory whatever its address.
 //!
 //! Memory is handed out in 64-byte lines by a bump pointer and never taken back. Lines that rows come to and go from are
-//! cells, which are used again (`cells.rs`); main buckets are never freed (`recovery.md`).
+//! cells, which are used again (`cells.rs`); main buckets are never freed (`docs/protocol.md`).
 #![allow(unsafe_code, reason = "the fence around the node's memory; see the facts above")]
 
 use crate::bucket::TAGS;

@@ -10,7 +10,7 @@
 //! ```
 //! Little-endian; every unit is a multiple of 8 bytes long.
 //!
-//! *Source*: `recovery.md`, "Unit of change".
+//! *Source*: `docs/protocol.md`, "Unit of change".
 
 use crate::owner::Owner;
 

@@ -8,7 +8,7 @@
 //! A record larger than a message arrives in parts, one after the other. It is in the log once it is
 //! there as a whole, and acknowledged then alone; the last record stays until it is replaced by it.
 //!
-//! *Source*: FaSST section 5, step 3; `recovery.md`, rule C8.
+//! *Source*: FaSST section 5, step 3; `docs/protocol.md`, rule C8.
 //!
 //! *Not here*: the disk.
 

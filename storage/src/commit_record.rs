@@ -12,7 +12,7 @@
 //! Little-endian. A record holds values, not pointers: replaying all records on the initial load
 //! rebuilds the database.
 //!
-//! *Source*: FaSST section 5, step 3; `recovery.md`, "Unit of change".
+//! *Source*: FaSST section 5, step 3; `docs/protocol.md`, "Unit of change".
 
 use crate::bucket_update::{BucketUpdate, Malformed, read_u16, read_u32, read_u64};
 use crate::owner::TransactionId;

@@ -45,7 +45,7 @@ impl Table {
     /// Locks the bucket of `key`, which lives at `place`, for `owner` and reads the key.
     ///
     /// A bucket that `owner` holds already, through another of its keys, is granted again and still
-    /// reserves space for an insert (`recovery.md`).
+    /// reserves space for an insert (`docs/protocol.md`).
     pub fn lock(
         &self,
         place: Place,

@@ -5,7 +5,7 @@
 //! ```
 //! A scan keeps the counters of the leaves that its range touches; if none has changed when it
 //! validates, no key has appeared or gone. The absence of a key has no version of its own, so that
-//! only counters notice an insertion and a deletion between two scans (`recovery.md`, "Ordered
+//! only counters notice an insertion and a deletion between two scans (`docs/protocol.md`, "Ordered
 //! index"). A key is *pending* from the lock for its insert until the insert is applied.
 //!
 //! The index is local: every replica derives it from the units that it applies.

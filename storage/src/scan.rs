@@ -1,6 +1,6 @@
 //! SCAN: the rows of a range of one partition, and what validates that no other row was there.
 //!
-//! *Source*: `recovery.md`, "Ordered index": the counters of every leaf that the range touches, and
+//! *Source*: `docs/protocol.md`, "Ordered index": the counters of every leaf that the range touches, and
 //! the bucket versions of every row examined.
 
 use std::ops::{Bound, ControlFlow};

@@ -3,7 +3,7 @@
 //! Keys are spread over partitions by their hash, so that every partition has some of the range: each
 //! primary answers a page, and what lies before the end of the shortest page is complete.
 //!
-//! *Source*: `recovery.md`, "Ordered index".
+//! *Source*: `docs/protocol.md`, "Ordered index".
 
 use std::cmp::Ordering;
 use std::ops::Bound;

@@ -1,6 +1,6 @@
 //! The model of a membership change: propose, prepare, flush, activate.
 //!
-//! *Source*: `recovery.md`, "Membership change". Flush and repair are one step here: what is modelled
+//! *Source*: `docs/protocol.md`, "What recovery will need". Flush and repair are one step here: what is modelled
 //! is what they decide, not how their messages interleave.
 
 use std::collections::{BTreeMap, BTreeSet};

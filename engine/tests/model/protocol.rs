@@ -9,7 +9,7 @@
 //! Requests stay in the network for ever: with the RPC slots a request that comes again does nothing,
 //! without them it runs again.
 //!
-//! *Source*: FaSST section 5; `recovery.md`, "Commit rules". Membership changes: `flush.rs`.
+//! *Source*: FaSST section 5; `docs/protocol.md`, "Commit rules". Membership changes: `flush.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
