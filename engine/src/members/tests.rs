@@ -1,6 +1,8 @@
 //! Members whose connection takes a way that is reset: at any byte, again and again, and for ever.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,8 +95,17 @@ impl Relay {
     }
 }
 
+/// An address whose TCP port is free, and which neither the system nor this gives to anybody else.
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let random = RandomState::new().build_hasher().finish();
+        let port = 10_000 + u16::try_from(random % 20_000).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if GIVEN.lock().unwrap().insert(port) && TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// A member, which finds them at these addresses.
