@@ -23,7 +23,8 @@ fn run(session: &mut Session, sql: &str) -> Result<StatementResult, SqlError> {
 }
 
 fn ok(session: &mut Session, sql: &str) -> StatementResult {
-    run(session, sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    let shown = &sql[..sql.len().min(1_000)];
+    run(session, sql).unwrap_or_else(|error| panic!("{shown}: {error:?}"))
 }
 
 fn code(session: &mut Session, sql: &str) -> &'static str {
@@ -266,8 +267,8 @@ fn database_within(statement_bytes: usize, all_bytes: usize) -> Arc<Database> {
         ..ClusterOptions::default()
     };
     let cluster = Arc::new(Cluster::open(options).expect("a small cluster fits"));
-    Database::open_within(cluster, MemoryLimits { statement_bytes, all_bytes, spill: None })
-        .expect("SQL opens on a fresh cluster")
+    let limits = MemoryLimits { statement_bytes, all_bytes, spill: None };
+    Database::open_within(cluster, limits).expect("SQL opens on a fresh cluster")
 }
 
 #[test]
@@ -408,4 +409,45 @@ fn all_sessions_share_a_budget() {
     ok(&mut two, large);
     drop(two);
     ok(&mut one, large);
+}
+
+/// The plan's line about a table.
+fn access_to(session: &mut Session, table: &str, query: &str) -> String {
+    let lines = rows(session, &format!("EXPLAIN {query}"));
+    lines.into_iter().find(|line| line.contains(&format!(" on {table}"))).unwrap_or_default()
+}
+
+#[test]
+fn a_long_list_is_read_key_by_key() {
+    let mut session = database_within(16 << 20, 64 << 20).session("tester");
+    ok(&mut session, "CREATE TABLE t (a INT, b INT, PRIMARY KEY (a, b))");
+    ok(&mut session, "CREATE TABLE u (id INT PRIMARY KEY, code INT UNIQUE)");
+    ok(&mut session, "INSERT INTO t SELECT 1, i FROM generate_series(1, 3000) i");
+    ok(&mut session, "INSERT INTO u SELECT i, -i FROM generate_series(1, 3000) i");
+    // More than are there, and some of them twice.
+    let list = |sign: &str| {
+        let values: Vec<String> = (1..25_000).map(|i| format!("{sign}{}", i % 20_000)).collect();
+        values.join(", ")
+    };
+    for (table, condition) in [
+        ("u", format!("id IN ({})", list(""))),
+        ("u", format!("code IN ({})", list("-"))),
+        ("t", format!("a = 1 AND b IN ({})", list(""))),
+    ] {
+        let query = format!("SELECT count(*) FROM {table} WHERE {condition}");
+        let access = access_to(&mut session, table, &query);
+        assert!(access.contains("Multi Get on "), "{}", &access[..100.min(access.len())]);
+        assert_eq!(rows(&mut session, &query), ["3000"], "{table}");
+    }
+    // A product of lists is not: it may be many times what they name.
+    let product = format!("SELECT count(*) FROM t WHERE a IN (1, 2) AND b IN ({})", list(""));
+    assert!(!access_to(&mut session, "t", &product).contains("Multi Get"));
+    assert_eq!(rows(&mut session, &product), ["3000"]);
+    // Nor is what would be done for each row on the left.
+    let joined = format!("SELECT count(*) FROM u JOIN t ON a = id WHERE b IN ({})", list(""));
+    assert_eq!(rows(&mut session, &joined), ["3000"]);
+    let short: Vec<String> = (1..=9_000).map(|i| i.to_string()).collect();
+    let joined = "SELECT count(*) FROM u JOIN t ON a = id WHERE id < 4";
+    let joined = format!("{joined} AND b IN ({})", short.join(","));
+    assert_eq!(rows(&mut session, &joined), ["3000"]);
 }

@@ -17,6 +17,8 @@ use crate::value::Value;
 
 /// Rows on the left whose keys are looked up in one round trip.
 const LOOKUP_ROWS: usize = 256;
+/// Points that are looked up for rows on the left, unless one row needs more.
+const LOOKUP_POINTS: usize = 10_000;
 /// Pairs of rows that are compared before others have their turn.
 const PAIRS: usize = 256;
 
@@ -77,13 +79,16 @@ impl<'p> LookupRows<'p> {
         }
     }
 
-    /// Joins the next rows by points.
+    /// Joins the next rows by points, of each key column one of some values.
     fn join_points(
         &mut self,
+        columns: &[Vec<Expression>],
         joined: &mut Batch,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        let left: Vec<Row> = self.pending.by_ref().take(LOOKUP_ROWS).collect();
+        let each = columns.iter().map(Vec::len).product::<usize>().max(1);
+        let count = (LOOKUP_POINTS / each).clamp(1, LOOKUP_ROWS);
+        let left: Vec<Row> = self.pending.by_ref().take(count).collect();
         let rows: Vec<&[Value]> = left.iter().map(Vec::as_slice).collect();
         let found = points(self.scan, &rows, context)?;
         for (left, right) in left.into_iter().zip(found) {
@@ -136,7 +141,9 @@ impl Operator for LookupRows<'_> {
             }
             let scan = self.scan;
             match &scan.access {
-                Access::Points { .. } => self.join_points(&mut joined, context)?,
+                Access::Points { columns, .. } => {
+                    self.join_points(columns, &mut joined, context)?
+                }
                 Access::Range(range) => self.join_range(range, &mut joined, context)?,
                 Access::Full { .. } => break,
             }

@@ -9,9 +9,11 @@ use crate::catalog::{Index, PREFIX_BYTES, PRIMARY_INDEX};
 use crate::encoding::key;
 use crate::encoding::row::decode;
 use crate::error::Failure;
+use crate::execute::context::KEY_OVERHEAD_BYTES;
 use crate::execute::operator::Operator;
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
+use crate::memory::Charge;
 use crate::plan::{Access, IndexChoice, IndexRange, Scan};
 use crate::value::Value;
 
@@ -30,6 +32,8 @@ pub(super) type PrimaryBytes = Vec<u8>;
 pub(super) struct ScanRows<'p> {
     scan: &'p Scan,
     state: State,
+    /// Of keys that are not read yet.
+    charge: Charge,
 }
 
 enum State {
@@ -43,7 +47,7 @@ enum State {
 
 impl<'p> ScanRows<'p> {
     pub(super) fn new(scan: &'p Scan) -> Self {
-        Self { scan, state: State::New }
+        Self { scan, state: State::New, charge: Charge::default() }
     }
 
     fn page(
@@ -75,12 +79,38 @@ impl ScanRows<'_> {
         context: &mut Context<'_, '_>,
     ) -> Result<Vec<Row>, Failure> {
         let Access::Points { index, .. } = &self.scan.access else { return Ok(Vec::new()) };
-        context.check_cancel()?;
         let some: Vec<Vec<u8>> = keys.by_ref().take(POINT_ROWS).collect();
         if keys.len() > 0 {
             self.state = State::Points(keys);
         }
-        Ok(rows_at(self.scan, *index, some, context)?.into_iter().flatten().collect())
+        let rows = rows_at(self.scan, *index, &some, context)?;
+        let bytes = some.iter().map(|key| key.len() + KEY_OVERHEAD_BYTES).sum();
+        self.charge.release(bytes);
+        Ok(rows.into_iter().flatten().collect())
+    }
+
+    /// Each key once.
+    fn distinct(
+        &mut self,
+        keys: Vec<Vec<u8>>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        if keys.len() <= 1 {
+            return Ok(keys);
+        }
+        let (mut seen, mut distinct) = (BTreeSet::new(), Vec::with_capacity(keys.len()));
+        let mut held = Charge::default();
+        for key in keys {
+            context.pace()?;
+            let bytes = key.len() + KEY_OVERHEAD_BYTES;
+            if !seen.contains(&key) {
+                held.add(context.budget(), bytes)?;
+                self.charge.add(context.budget(), bytes)?;
+                seen.insert(key.clone());
+                distinct.push(key);
+            }
+        }
+        Ok(distinct)
     }
 }
 
@@ -94,11 +124,8 @@ impl Operator for ScanRows<'_> {
                 State::New => match &self.scan.access {
                     Access::Points { index, columns } => {
                         let prefix = index.prefix(&self.scan.table);
-                        let mut keys = point_keys(columns, prefix, &[], context)?;
-                        let mut seen = BTreeSet::new();
-                        if keys.len() > 1 {
-                            keys.retain(|key| seen.insert(key.clone()));
-                        }
+                        let keys = point_keys(columns, prefix, &[], context)?;
+                        let keys = self.distinct(keys, context)?;
                         self.points(keys.into_iter(), context)?
                     }
                     Access::Range(range) => match key_range(self.scan, range, &[], context)? {
@@ -144,18 +171,17 @@ pub(super) fn points(
         let mut own = Vec::new();
         for key in point_keys(columns, prefix.clone(), row, context)? {
             let count = numbers.len();
-            let number = *numbers.entry(key).or_insert(count);
-            if !own.contains(&number) {
-                own.push(number);
-            }
+            own.push(*numbers.entry(key).or_insert(count));
         }
+        own.sort_unstable();
+        own.dedup();
         wanted.push(own);
     }
     let mut keys = vec![Vec::new(); numbers.len()];
     for (key, number) in numbers {
         keys[number] = key;
     }
-    let rows = rows_at(scan, *index, keys, context)?;
+    let rows = rows_at(scan, *index, &keys, context)?;
     let of_row = |own: Vec<usize>| own.into_iter().filter_map(|n| rows[n].clone()).collect();
     Ok(wanted.into_iter().map(of_row).collect())
 }
@@ -164,22 +190,24 @@ pub(super) fn points(
 fn rows_at(
     scan: &Scan,
     index: IndexChoice,
-    keys: Vec<Vec<u8>>,
+    keys: &[Vec<u8>],
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Option<Row>>, Failure> {
-    match index {
-        IndexChoice::Primary => {
-            let found = context.get_many(&keys)?;
-            let with_key = |(key, row): (&Vec<u8>, Option<Vec<u8>>)| {
-                row.map(|row| (primary_of_row(scan, key), row))
-            };
-            decoded(scan, keys.iter().zip(found).map(with_key), context)
-        }
-        IndexChoice::Secondary(_) => {
-            let primary = context.get_many(&keys)?;
-            by_primary(scan, primary, context)
-        }
+    let mut rows = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(POINT_ROWS) {
+        context.check_cancel()?;
+        let found = context.get_many(keys)?;
+        rows.extend(match index {
+            IndexChoice::Primary => {
+                let with_key = |(key, row): (&Vec<u8>, Option<Vec<u8>>)| {
+                    row.map(|row| (primary_of_row(scan, key), row))
+                };
+                decoded(scan, keys.iter().zip(found).map(with_key), context)?
+            }
+            IndexChoice::Secondary(_) => by_primary(scan, found, context)?,
+        });
     }
+    Ok(rows)
 }
 
 /// The primary key in the key of a row, if the plan wants it.

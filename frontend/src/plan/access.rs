@@ -10,7 +10,7 @@ use crate::expression::{Comparison, Expression};
 use crate::plan::{Access, IndexChoice, IndexRange, SortKey};
 use crate::value::Value;
 
-/// Points of one access; more are found by a filter.
+/// Points of one access, if they are more than the values that the statement names; more are found by a filter.
 const POINTS_MAX: usize = 10_000;
 
 /// An access, and the conditions that are left to check.
@@ -176,7 +176,15 @@ fn score(table: &Table, index: IndexChoice, known: &[Known]) -> usize {
     let points = columns
         .iter()
         .try_fold(1_usize, |points, column| points.checked_mul(known[*column].values()));
-    if is_unique && points.is_some_and(|points| (1..=POINTS_MAX).contains(&points)) {
+    // One list is read value by value however long it is, unless that is done for each row on the left.
+    let named = || {
+        let lists = columns.iter().filter_map(|column| known[*column].equal.as_ref());
+        let is_fixed = lists.clone().all(|(_, list)| list.iter().all(Expression::is_fixed));
+        if is_fixed { lists.map(|(_, list)| list.len()).sum() } else { 0 }
+    };
+    let may_be_points =
+        |points| (1..=POINTS_MAX).contains(&points) || (points > 0 && points <= named());
+    if is_unique && points.is_some_and(may_be_points) {
         return usize::MAX;
     }
     let prefix = columns.iter().take_while(|column| known[**column].values() == 1).count();
