@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
@@ -63,6 +64,8 @@ pub struct Database {
     pub(crate) spill: Option<Arc<Spill>>,
     /// Results that may be sent at a time while their queries run.
     pub(crate) streams: Arc<Semaphore>,
+    /// How long they wait for a client that takes no rows.
+    pub(crate) unread_timeout: Duration,
     catalog: Mutex<Arc<Catalog>>,
     /// The version of that one.
     version: AtomicU64,
@@ -140,6 +143,7 @@ impl Database {
             cluster,
             parser: Parser::start(is_simulated)?,
             built_rows: if is_simulated { BUILT_ROWS_SIMULATED } else { BATCH_ROWS },
+            unread_timeout: memory.unread_timeout,
             memory: Pool::new(memory),
             spill,
             streams: Arc::new(Semaphore::new(streams)),

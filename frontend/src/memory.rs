@@ -15,6 +15,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::error::SqlError;
 
@@ -23,7 +24,7 @@ const FREE_BYTES: usize = 64 << 10;
 /// Bytes that a budget takes from the pool at a time.
 const GRANULE_BYTES: usize = 256 << 10;
 
-/// How much memory the statements of a database may keep, and where what is more goes.
+/// How much memory the statements of a database may keep, and what becomes of rows beyond that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// Bytes that a statement may keep, what its transaction has read and written included.
@@ -32,11 +33,18 @@ pub struct MemoryLimits {
     pub all_bytes: usize,
     /// A directory for temporary files, if there is one.
     pub spill: Option<PathBuf>,
+    /// How long a query whose rows are sent while it runs waits for a client that takes none.
+    pub unread_timeout: Duration,
 }
 
 impl Default for MemoryLimits {
     fn default() -> Self {
-        Self { statement_bytes: 256 << 20, all_bytes: 1 << 30, spill: None }
+        Self {
+            statement_bytes: 256 << 20,
+            all_bytes: 1 << 30,
+            spill: None,
+            unread_timeout: Duration::from_secs(60),
+        }
     }
 }
 
@@ -238,7 +246,7 @@ mod tests {
     use super::*;
 
     fn limits(statement_bytes: usize, all_bytes: usize) -> MemoryLimits {
-        MemoryLimits { statement_bytes, all_bytes, spill: None }
+        MemoryLimits { statement_bytes, all_bytes, ..MemoryLimits::default() }
     }
 
     fn taken(pool: &Pool) -> usize {

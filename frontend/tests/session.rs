@@ -267,7 +267,7 @@ fn database_within(statement_bytes: usize, all_bytes: usize) -> Arc<Database> {
         ..ClusterOptions::default()
     };
     let cluster = Arc::new(Cluster::open(options).expect("a small cluster fits"));
-    let limits = MemoryLimits { statement_bytes, all_bytes, spill: None };
+    let limits = MemoryLimits { statement_bytes, all_bytes, ..MemoryLimits::default() };
     Database::open_within(cluster, limits).expect("SQL opens on a fresh cluster")
 }
 

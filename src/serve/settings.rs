@@ -101,6 +101,10 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) statement_timeout: Option<Duration>,
+    /// Cancel statements without --spill that send a large result to a client that takes no rows for so long [default: 60s].
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) unread_timeout: Option<Duration>,
     /// Wait so long for running statements when told to stop [default: 10s].
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
@@ -266,6 +270,7 @@ impl Settings {
             connections_max: self.connections_max.or(other.connections_max),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
             statement_timeout: self.statement_timeout.or(other.statement_timeout),
+            unread_timeout: self.unread_timeout.or(other.unread_timeout),
             shutdown_timeout: self.shutdown_timeout.or(other.shutdown_timeout),
             nodes: self.nodes.or(other.nodes),
             node: self.node.or(other.node),
@@ -312,7 +317,8 @@ impl Settings {
         let statement_bytes = statement.unwrap_or(defaults.statement_bytes);
         let all_bytes = all.unwrap_or(defaults.all_bytes.max(statement_bytes));
         let statement_bytes = statement_bytes.min(all_bytes);
-        Ok(MemoryLimits { statement_bytes, all_bytes, spill: self.spill.clone() })
+        let unread_timeout = self.unread_timeout.unwrap_or(defaults.unread_timeout);
+        Ok(MemoryLimits { statement_bytes, all_bytes, spill: self.spill.clone(), unread_timeout })
     }
 
     /// Checks numbers that nothing else does.

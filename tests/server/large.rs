@@ -166,6 +166,35 @@ async fn slow_readers_leave_the_others_their_coroutines() {
 }
 
 #[tokio::test]
+async fn readers_that_take_nothing_make_room() {
+    let server = Server::start(&[&SMALL[..], &["--unread-timeout", "300ms"]].concat());
+    let other = server.client().await;
+    fill(&other).await;
+    let mut readers = Vec::new();
+    for _ in 0..STREAMS {
+        let client = server.client().await;
+        let mut rows = stream(&client).await;
+        rows.try_next().await.unwrap().unwrap();
+        readers.push((client, rows));
+    }
+    // None of them reads, and none leaves.
+    while let Err(error) = drained(&mut stream(&other).await).await {
+        // It may itself be slow for a moment.
+        assert!(matches!(code(&error), "53200" | "57014"), "{error:?}");
+        tokio::task::yield_now().await;
+    }
+    for (client, mut rows) in readers {
+        let error = drained(&mut rows).await.unwrap_err();
+        assert_eq!(code(&error), "57014");
+        let message = error.as_db_error().unwrap().message();
+        assert!(message.contains("taken no rows for 300ms"), "{message}");
+        drop(rows);
+        // The session goes on.
+        assert_eq!(client.query_one("SELECT 1", &[]).await.unwrap().get::<_, i32>(0), 1);
+    }
+}
+
+#[tokio::test]
 async fn a_slow_reader_is_cancelled() {
     for has_directory in [false, true] {
         let (server, _) = started(has_directory, "cancelled");

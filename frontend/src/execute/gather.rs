@@ -86,6 +86,15 @@ fn void(reason: &str) -> SqlError {
     )
 }
 
+fn unread(timeout: Duration) -> SqlError {
+    let message = format!(
+        "canceling statement as its client has taken no rows for {timeout:?}: those that were sent are void"
+    );
+    SqlError::new("57014", message).with_hint(
+        "read faster, raise --unread-timeout, or start the server with --spill, which keeps large results",
+    )
+}
+
 impl Stream {
     pub(crate) fn new(rows: Sender<Vec<Row>>) -> Self {
         Self { rows, permit: RefCell::new(None) }
@@ -107,11 +116,18 @@ impl Stream {
         Ok(())
     }
 
-    /// Hands rows over as soon as the client has taken those before them.
+    /// Hands rows over as soon as the client has taken those before them. A client that takes none for long does not hold a coroutine
+    /// any longer, of which there are few.
     fn put(&self, rows: Vec<Row>, context: &mut Context<'_, '_>) -> Result<(), Failure> {
         let (mut rows, mut wait) = (rows, CLIENT_WAIT_MIN);
+        let timeout = context.resources.database.unread_timeout;
+        let since_ns = context.coordinator.now_ns();
         loop {
             context.check_cancel()?;
+            let waited_ns = context.coordinator.now_ns().saturating_sub(since_ns);
+            if Duration::from_nanos(waited_ns) >= timeout {
+                return Err(unread(timeout).into());
+            }
             rows = match self.rows.try_send(rows) {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Full(rows)) => rows,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
 
 use super::Shared;
 use super::cancellation::Registration;
@@ -56,13 +57,16 @@ pub(super) struct Limits {
     server_timeout: Option<Duration>,
     /// The shorter of that and what the session has set.
     statement_timeout: Option<Duration>,
+    /// When the statement that runs, or whose rows are sent, is to end.
+    deadline: Option<Instant>,
     cancel: CancelHandle,
 }
 
 impl Limits {
     fn new(server_timeout: Option<Duration>, session: &Session) -> Self {
         let cancel = session.cancel_handle();
-        let mut limits = Self { server_timeout, statement_timeout: server_timeout, cancel };
+        let statement_timeout = server_timeout;
+        let mut limits = Self { server_timeout, statement_timeout, deadline: None, cancel };
         limits.follow(session);
         limits
     }
@@ -76,10 +80,11 @@ impl Limits {
 
     /// Waits for a statement, at most as long as it may run, and not for one whose client is gone.
     pub(super) async fn run<T>(
-        &self,
+        &mut self,
         stream: &Stream,
         statement: impl Future<Output = Result<T, SqlError>>,
     ) -> Result<T, Interruption> {
+        self.begin();
         let gone = async {
             // Sleeps first: most statements end sooner, and of those a client may await the answer
             // though it said that it sends no more.
@@ -119,7 +124,13 @@ impl Limits {
 }
 
 impl Limits {
-    /// Sends rows of a statement, at most as long as it may run. A client that takes no bytes when that ends is not waited for: its
+    /// Begins to count the time that a statement may run, and send its rows.
+    fn begin(&mut self) {
+        self.deadline =
+            self.statement_timeout.map(|timeout| tokio::time::sleep(timeout).deadline());
+    }
+
+    /// Sends rows of a statement, at most as long as it may run since it began. A client that takes no bytes when that ends is not waited for: its
     /// connection ends in the middle of a message.
     pub(super) async fn send<T>(
         &self,
@@ -143,8 +154,9 @@ impl Limits {
     }
 
     /// Begins to send rows of a statement that has sent some before.
-    pub(super) fn go_on(&self) {
+    pub(super) fn go_on(&mut self) {
         self.cancel.reset();
+        self.begin();
     }
 
     /// Whether the statement is to end.
@@ -152,10 +164,10 @@ impl Limits {
         self.cancel.is_requested()
     }
 
-    /// Waits as long as a statement may run.
+    /// Waits as long as the statement may run.
     async fn timeout(&self) {
-        match self.statement_timeout {
-            Some(timeout) => tokio::time::sleep(timeout).await,
+        match self.deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
             None => std::future::pending().await,
         }
     }
@@ -310,5 +322,32 @@ impl Connection {
                 ),
             })),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_statement_and_its_rows_have_one_timeout() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = Stream::new(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        let timeout = Some(Duration::from_secs(3_600));
+        let cancel = CancelHandle::default();
+        let mut limits =
+            Limits { server_timeout: None, statement_timeout: timeout, deadline: None, cancel };
+        limits.run(&stream, async { Ok(()) }).await.unwrap();
+        let deadline = limits.deadline.unwrap();
+        // Its time passes while it runs; what is left of that is for its rows.
+        limits.deadline = Some(tokio::time::sleep(Duration::ZERO).deadline());
+        let never = std::future::pending::<Result<(), Interruption>>();
+        assert!(matches!(limits.send(never).await, Err(Interruption::Disconnected)));
+        // A part that the client asks for later has the time anew.
+        limits.go_on();
+        assert!(limits.deadline.unwrap() >= deadline && !limits.is_cancelled());
+        limits.send(async { Ok(()) }).await.unwrap();
     }
 }
