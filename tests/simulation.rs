@@ -8,11 +8,11 @@
 //! | UNLOCK on abort | locks held at the end |
 //! | C1, all locks before the first VALIDATE | sums below zero, cycles of transactions |
 //! | C2, observations of one bucket agree | cycles of transactions |
-//! | C5, backups before primaries | updates missing at a backup, replicas that differ |
+//! | C5, backups before primaries | an update that a backup cannot apply |
 //! | refusing reads of a locked bucket | cycles of single-key reads |
 //! | one copy's update | replicas that differ |
 //! | units, one for all keys of a bucket | updates that are lost: sums, appends |
-//! | the version restored on abort | replicas that differ in their versions |
+//! | the version restored on abort | an update that a backup cannot apply |
 //! | the leaves that a scan has touched | gaps in the ledger, groups above their limit (ranges) |
 //! | the session's slot | a request that is run twice: replicas, sums, appends |
 //! | the packet's checksum | anything, a panic included |

@@ -1,7 +1,8 @@
 //! SQL in virtual time: builds of every kind beside every kind of change, then every index against its rows.
 //!
 //! ```text
-//! round    a new table with rows; a session builds, others change rows; all end; the index is compared with the rows
+//! round    a new table with rows; a session builds, others change rows; all end; the index is compared with the rows,
+//!          and in every second round the rows with those of a table that the same transactions changed in the same way
 //! Clients  the sessions' futures, polled in turn between the steps of the simulation
 //! ```
 //! The sessions are those of programs and servers. Their jobs run on the simulated workers, and their statements are planned
@@ -203,14 +204,16 @@ impl Run {
         let rows = self.random.random_range(4..=ROWS_MAX);
         // Many values of few rows, so that most builds come to their end.
         let values_max = rows * self.random.random_range(1..=40);
-        let mut sql = vec![
-            "DROP TABLE IF EXISTS t".to_owned(),
-            format!("CREATE TABLE t ({id}, u INT, v INT)"),
-        ];
+        let is_mirrored = self.random.random_bool(0.5);
+        let mut sql = vec!["DROP TABLE IF EXISTS t, mirror".to_owned()];
+        for table in ["t", "mirror"] {
+            sql.push(format!("CREATE TABLE {table} ({id}, u INT, v INT)"));
+        }
         for row in 0..rows {
             let u = self.random.random_range(0..values_max);
             sql.push(format!("INSERT INTO t VALUES ({row}, {u}, 0)"));
         }
+        sql.push("INSERT INTO mirror SELECT * FROM t".to_owned());
         let (mut session, counts) = (self.session(), Rc::clone(&self.counts));
         let mut clients = Clients::default();
         clients.add(async move {
@@ -226,7 +229,8 @@ impl Run {
         for _ in 0..WRITERS {
             let seed = self.random.random();
             let (session, counts) = (self.session(), Rc::clone(&self.counts));
-            clients.add(change(session, counts, seeded(seed, 0), values_max));
+            let random = seeded(seed, 0);
+            clients.add(change(session, counts, random, values_max, is_mirrored));
         }
         let (mut session, counts, done) =
             (self.session(), Rc::clone(&self.counts), Rc::clone(&built));
@@ -239,16 +243,23 @@ impl Run {
         }
         let (session, counts) = (self.session(), Rc::clone(&self.counts));
         let mut clients = Clients::default();
-        clients.add(compare(session, counts, build, built.get(), is_unique));
+        clients.add(compare(session, counts, build, built.get(), is_unique, is_mirrored));
         self.run_to_the_end(clients)
     }
 }
 
 /// What a session does beside a build.
-async fn change(mut session: Session, counts: Rc<Counts>, mut random: Random, values_max: u32) {
+async fn change(
+    mut session: Session,
+    counts: Rc<Counts>,
+    mut random: Random,
+    values_max: u32,
+    is_mirrored: bool,
+) {
     for _ in 0..CHANGES_PER_WRITER {
         let statements = if random.random_bool(0.3) { random.random_range(2..5) } else { 1 };
-        if statements > 1 {
+        let is_block = statements > 1 || is_mirrored;
+        if is_block {
             counts.run(&mut session, "BEGIN").await;
         }
         for _ in 0..statements {
@@ -256,24 +267,44 @@ async fn change(mut session: Session, counts: Rc<Counts>, mut random: Random, va
             let mut row = || random.random_range(0..ROWS_MAX + 8).to_string();
             let sql = change.replace("{a}", &row()).replace("{b}", &row());
             let sql = sql.replace("{u}", &random.random_range(0..values_max).to_string());
+            // The other table has no index that could keep rows out.
+            if is_mirrored && sql.ends_with("DO NOTHING") {
+                continue;
+            }
             counts.run(&mut session, &sql).await;
+            if is_mirrored {
+                counts.run(&mut session, &sql.replace(" t ", " mirror ")).await;
+            }
         }
-        if statements > 1 {
+        if is_block {
             counts.run(&mut session, "COMMIT").await;
         }
     }
 }
 
-/// Compares what an index gives with the rows.
+/// Compares what an index gives with the rows, and these with the other table's.
 async fn compare(
     mut session: Session,
     counts: Rc<Counts>,
     build: &'static str,
     built: bool,
     is_unique: bool,
+    is_mirrored: bool,
 ) {
     // By the storage of the rows, and by the index.
     let rows = counts.must(&mut session, "SELECT id, u, v FROM t WHERE v + 0 > -1").await;
+    if is_mirrored {
+        let mirror = counts.must(&mut session, "SELECT id, u, v FROM mirror").await;
+        let sorted = |rows: &[Vec<Value>]| {
+            let mut shown: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
+            shown.sort();
+            shown
+        };
+        let (found, wanted) = (sorted(&rows), sorted(&mirror));
+        if found != wanted {
+            counts.note(|| format!("after {build} the rows are {found:?} instead of {wanted:?}"));
+        }
+    }
     if !built {
         // What was declared is taken back: the same name can be given again, to an index that refuses nothing.
         if build.starts_with("CREATE") || build.contains("UNIQUE") {
