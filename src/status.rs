@@ -91,7 +91,7 @@ fn table(nodes: &[(&Row, &Row)], copies: &[Row], interval: Duration) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let rates = COUNTED.map(|name| format!("{name}/s"));
-    let fixed = ["node", "address", "state", "primary of", "copies", "memory"];
+    let fixed = ["node", "address", "state", "primary of", "copies", "memory", "main buckets"];
     table.set_header(fixed.iter().map(ToString::to_string).chain(rates));
     for (row, earlier) in nodes {
         table.add_row(cells(row, earlier, copies, interval));
@@ -126,6 +126,7 @@ fn cells(row: &Row, earlier: &Row, copies: &[Row], interval: Duration) -> Vec<St
         primaries.to_string(),
         copies.len().to_string(),
         format!("{} of {} MiB", mebibytes("memory_bytes"), mebibytes("memory_limit_bytes")),
+        format!("{} MiB of it", mebibytes("memory_reserved_bytes")),
     ];
     cells.extend(COUNTED.map(|name| match (number(row, name), number(earlier, name)) {
         (Some(now), Some(before)) => {

@@ -27,7 +27,7 @@ use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};
 
 /// Version of everything that members say to each other: of packets, requests, records and frames.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 impl Cluster {
     /// Joins a cluster of processes as one of its nodes; blocks until all have come.

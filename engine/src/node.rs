@@ -86,6 +86,18 @@ impl Node {
         self.arena.used_bytes()
     }
 
+    /// Bytes of main buckets, which tables take for good when they are created: a part of [`Self::used_bytes`] whether rows have
+    /// come to them or not. The system gives memory to those alone that were touched.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> usize {
+        let partitions = 0..self.configuration.partitioning.count();
+        let partitions = partitions.filter_map(|partition| u16::try_from(partition).ok());
+        let holds = |partition: &u16| self.configuration.copies(*partition).contains(&self.id);
+        let held = partitions.filter(holds).count();
+        let tables = self.tables.iter().filter_map(OnceLock::get);
+        tables.map(|table| table.layout().main_bytes(held)).sum()
+    }
+
     /// Bytes of table memory that it may use.
     #[must_use]
     pub fn limit_bytes(&self) -> usize {

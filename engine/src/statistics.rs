@@ -111,6 +111,8 @@ pub struct NodeReport {
     pub statistics: Statistics,
     /// Bytes of table memory in use.
     pub memory_bytes: u64,
+    /// Bytes of these in main buckets, which tables have from the start, whether rows have come to them or not.
+    pub memory_reserved_bytes: u64,
     /// Bytes of table memory that it may use.
     pub memory_limit_bytes: u64,
     /// Updates that a copy could not apply because an earlier one is missing: 0, or there is a bug.
@@ -131,6 +133,7 @@ impl Reporter {
         NodeReport {
             statistics: of_workers.fold(Statistics::default(), Add::add),
             memory_bytes: self.node.used_bytes() as u64,
+            memory_reserved_bytes: self.node.reserved_bytes() as u64,
             memory_limit_bytes: self.node.limit_bytes() as u64,
             gaps: self.node.gaps(),
         }

@@ -156,8 +156,14 @@ fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
         .filter(|status| is_here(status.node))
         .filter_map(|status| Some((status.node, status.report.as_ref()?)))
         .collect();
-    let gauges: [Measure; 3] = [
+    let gauges: [Measure; 4] = [
         ("gannet_memory_bytes", "gauge", "Table memory in use.", |r| r.memory_bytes),
+        (
+            "gannet_memory_reserved_bytes",
+            "gauge",
+            "Of the table memory in use, main buckets, with rows or without.",
+            |r| r.memory_reserved_bytes,
+        ),
         ("gannet_memory_limit_bytes", "gauge", "Table memory at most.", |r| r.memory_limit_bytes),
         ("gannet_gaps_total", "counter", "Updates that a copy missed: 0, or a bug.", |r| r.gaps),
     ];

@@ -73,3 +73,29 @@ async fn rows_of_every_size_find_the_room_that_others_had() {
         }
     }
 }
+
+/// Main buckets are there from the start, and what rows take besides comes and goes.
+#[test]
+fn main_buckets_are_counted_apart() {
+    let metrics = free_address();
+    let server = Server::start(&["--memory", "128MiB", "--metrics", &metrics]);
+    let both = || {
+        let sum = "SELECT sum(memory_bytes), sum(memory_reserved_bytes) FROM gannet_nodes";
+        let text = server.query(sum);
+        let (used, reserved) = text.split_once('|').unwrap();
+        [used, reserved].map(|bytes| bytes.parse::<u64>().unwrap())
+    };
+    let [used, reserved] = both();
+    // A sixth of the memory of three nodes, and the few rows of an empty database.
+    assert!(reserved > 48 << 20, "{reserved} of {used}");
+    assert!((reserved..reserved + (3 << 20)).contains(&used), "{reserved} of {used}");
+    server.query("CREATE TABLE t (id BIGINT PRIMARY KEY, text TEXT)");
+    server.query("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 4000) i");
+    let [after, still] = both();
+    assert_eq!(still, reserved);
+    assert!(after > used + 3 * 4_000_000, "{after} after {used}");
+    let text = get(&metrics, "/metrics");
+    let lines = text.lines().filter(|line| line.starts_with("gannet_memory_reserved_bytes{"));
+    let sum: u64 = lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, reserved);
+}

@@ -31,6 +31,7 @@ fn node(status: &NodeStatus) -> Vec<Value> {
         text(state),
         silent,
         reported(|report| report.memory_bytes),
+        reported(|report| report.memory_reserved_bytes),
         reported(|report| report.memory_limit_bytes),
         reported(|report| report.statistics.committed),
         reported(|report| report.statistics.aborted),

@@ -250,6 +250,7 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("state", Text),
             ("silent_seconds", BigInt),
             ("memory_bytes", BigInt),
+            ("memory_reserved_bytes", BigInt),
             ("memory_limit_bytes", BigInt),
             ("committed", BigInt),
             ("aborted", BigInt),
