@@ -451,3 +451,51 @@ fn a_long_list_is_read_key_by_key() {
     let joined = format!("{joined} AND b IN ({})", short.join(","));
     assert_eq!(rows(&mut session, &joined), ["3000"]);
 }
+
+/// In this build every operator is checked to let others have the thread with each row that it is given or gives.
+#[test]
+fn operators_give_way_with_every_row() {
+    let mut session = database_within(64 << 20, 256 << 20).session("tester");
+    ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, g INT, name TEXT)");
+    ok(&mut session, "CREATE INDEX ON t (g)");
+    for first in [0, 10_000, 20_000] {
+        let rows = format!("generate_series({first}, {first} + 9999) i");
+        ok(&mut session, &format!("INSERT INTO t SELECT i, i % 100, 'n' || i FROM {rows}"));
+    }
+    let values: Vec<String> = (0..20_000).map(|i| format!("({i})")).collect();
+    let list: Vec<String> = (0..20_000).map(|i| i.to_string()).collect();
+    for (query, expected) in [
+        ("SELECT count(i + 1) FROM generate_series(1, 30000) i".to_owned(), "30000"),
+        (format!("SELECT count(v + 1) FROM (VALUES {}) AS v(v)", values.join(",")), "20000"),
+        (format!("SELECT count(*) FROM t WHERE id IN ({})", list.join(",")), "20000"),
+        ("SELECT count(*) FROM t WHERE g + 0 = 7".to_owned(), "300"),
+        ("SELECT count(*) FROM t WHERE g >= 0".to_owned(), "30000"),
+        ("SELECT count(*) FROM (SELECT g, name FROM t ORDER BY name) AS q".to_owned(), "30000"),
+        ("SELECT max(n) FROM (SELECT name AS n FROM t ORDER BY n LIMIT 20000) AS q".to_owned(), "n27998"),
+        ("SELECT count(*) FROM (SELECT DISTINCT id FROM t) AS q".to_owned(), "30000"),
+        ("SELECT count(*) FROM (SELECT DISTINCT ON (g) g FROM t) AS q".to_owned(), "100"),
+        ("SELECT count(*) FROM (SELECT id, count(*), max(name) FROM t GROUP BY id) AS q".to_owned(), "30000"),
+        ("SELECT count(DISTINCT id % 20000), length(string_agg('x', '' ORDER BY name)) FROM t".to_owned(), "20000|30000"),
+        ("SELECT count(*) FROM (SELECT id FROM t UNION SELECT id + 1 FROM t) AS q".to_owned(), "30001"),
+        ("SELECT count(*) FROM (SELECT id FROM t UNION ALL SELECT id FROM t) AS q".to_owned(), "60000"),
+        ("SELECT count(*) FROM (SELECT id FROM t INTERSECT SELECT id + 1 FROM t) AS q".to_owned(), "29999"),
+        ("SELECT count(*) FROM (SELECT id FROM t EXCEPT ALL SELECT id + 1 FROM t) AS q".to_owned(), "1"),
+        ("SELECT count(*) FROM t x JOIN t y ON x.id + 0 = y.id + 0".to_owned(), "30000"),
+        ("SELECT count(*) FROM t x FULL JOIN t y ON x.id + 0 = y.id + 1".to_owned(), "30001"),
+        ("SELECT count(*) FROM generate_series(1, 300) i CROSS JOIN generate_series(1, 300) j".to_owned(), "90000"),
+        ("SELECT count(*) FROM generate_series(0, 29999) i JOIN t ON t.id = i".to_owned(), "30000"),
+        ("SELECT count(*) FROM generate_series(0, 99) i LEFT JOIN t ON t.g = i".to_owned(), "30000"),
+        ("SELECT max(n) FROM (SELECT row_number() OVER (PARTITION BY g ORDER BY id) AS n FROM t) AS q".to_owned(), "300"),
+        ("SELECT count(*) FROM (SELECT unnest(ARRAY[id, g, 1]) FROM t) AS q".to_owned(), "90000"),
+        ("SELECT count(*) FROM t WHERE id IN (SELECT id + 1 FROM t)".to_owned(), "29999"),
+        ("SELECT count(*) FROM t WHERE id > ALL (SELECT g FROM t)".to_owned(), "29900"),
+        ("SELECT count(*) FROM (SELECT id FROM t OFFSET 10000 LIMIT 15000) AS q".to_owned(), "15000"),
+    ] {
+        assert_eq!(rows(&mut session, &query), [expected], "{}", &query[..query.len().min(200)]);
+    }
+    let StatementResult::Done { tag, .. } = ok(&mut session, "UPDATE t SET g = g + 1") else {
+        panic!("UPDATE gives no rows");
+    };
+    assert_eq!(tag, "UPDATE 30000");
+    assert_eq!(rows(&mut session, "DELETE FROM t RETURNING id").len(), 30_000);
+}

@@ -16,6 +16,7 @@ use crate::database::Database;
 use crate::encoding::key;
 use crate::error::{Failure, SqlError};
 use crate::execute::operator::open;
+use crate::execute::pace::Inputs;
 use crate::execute::{Row, Touched, Transaction};
 use crate::expression::evaluate::{AsideJob, Environment, evaluate, hold};
 use crate::expression::function::Facts;
@@ -38,7 +39,7 @@ const MEMO_MAX: usize = 64;
 /// Computed patterns that are kept for the next row.
 const PATTERNS_MAX: usize = 16;
 /// Rows between two looks at the clock.
-const ROWS_BETWEEN_CHECKS: u32 = 8;
+const ROWS_BETWEEN_CHECKS: usize = 8;
 /// First wait for another thread's result; it doubles with each further one.
 const ASIDE_WAIT_MIN: Duration = Duration::from_micros(10);
 /// Longest wait for another thread's result.
@@ -72,7 +73,9 @@ pub(crate) struct Context<'c, 's> {
     patterns: VecDeque<(PatternKey, Arc<Compiled>)>,
     sets: BTreeMap<SetKey, Arc<ValueSet>>,
     /// Times that [`Self::pace`] was called.
-    paced: u32,
+    pub(super) paces: usize,
+    /// Of the operator that runs.
+    pub(super) inputs: Inputs,
 }
 
 /// A pattern, and how it is meant.
@@ -115,7 +118,8 @@ impl<'c, 's> Context<'c, 's> {
             memo: BTreeMap::new(),
             patterns: VecDeque::new(),
             sets: BTreeMap::new(),
-            paced: 0,
+            paces: 0,
+            inputs: Inputs::default(),
         }
     }
 
@@ -292,8 +296,8 @@ impl<'c, 's> Context<'c, 's> {
     /// As [`Self::check_cancel`], for every row: it looks at the clock now and then.
     #[inline]
     pub(crate) fn pace(&mut self) -> Result<(), Failure> {
-        self.paced = self.paced.wrapping_add(1);
-        if self.paced.is_multiple_of(ROWS_BETWEEN_CHECKS) { self.check_cancel() } else { Ok(()) }
+        self.paces = self.paces.wrapping_add(1);
+        if self.paces.is_multiple_of(ROWS_BETWEEN_CHECKS) { self.check_cancel() } else { Ok(()) }
     }
 
     /// What another thread computes; the statement can be cancelled meanwhile, and others have this thread.
@@ -422,8 +426,10 @@ impl<'c, 's> Context<'c, 's> {
         arguments: Row,
     ) -> Result<Rows, Failure> {
         let outer = std::mem::replace(&mut self.outer, arguments);
+        let inputs = std::mem::take(&mut self.inputs);
         let found = self.gather(subquery, kind);
         self.outer = outer;
+        self.inputs = inputs;
         found
     }
 
@@ -444,6 +450,7 @@ impl<'c, 's> Context<'c, 's> {
                 found.has_null |= batch.iter().any(|row| row[0].is_null());
                 if *comparison == Comparison::Equal {
                     for value in batch.iter().map(|row| &row[0]).filter(|value| !value.is_null()) {
+                        self.pace()?;
                         let key = key_of(value);
                         if !found.keys.contains(&key) {
                             found.charge.add(self.budget(), key.len() + KEY_OVERHEAD_BYTES)?;

@@ -19,8 +19,6 @@ use crate::value::Value;
 const LOOKUP_ROWS: usize = 256;
 /// Points that are looked up for rows on the left, unless one row needs more.
 const LOOKUP_POINTS: usize = 10_000;
-/// Pairs of rows that are compared before others have their turn.
-const PAIRS: usize = 256;
 
 /// For each row on the left, the rows of a table that an index finds.
 pub(super) struct LookupRows<'p> {
@@ -62,6 +60,7 @@ impl<'p> LookupRows<'p> {
     ) -> Result<bool, Failure> {
         let mut matched = false;
         for right in right {
+            context.pace()?;
             let row = [left.as_slice(), &right].concat();
             if context.holds(self.condition, &row)? {
                 matched = true;
@@ -92,6 +91,7 @@ impl<'p> LookupRows<'p> {
         let rows: Vec<&[Value]> = left.iter().map(Vec::as_slice).collect();
         let found = points(self.scan, &rows, context)?;
         for (left, right) in left.into_iter().zip(found) {
+            context.pace()?;
             if !self.join(&left, right, joined, context)? {
                 self.alone(left, joined);
             }
@@ -285,9 +285,7 @@ impl<'p> JoinRows<'p> {
         };
         let count = partners.map_or(right.rows.len(), <[usize]>::len);
         while pairing.place < count && !joined.is_full() {
-            if pairing.place.is_multiple_of(PAIRS) {
-                context.check_cancel()?;
-            }
+            context.pace()?;
             let number = partners.map_or(pairing.place, |partners| partners[pairing.place]);
             pairing.place += 1;
             let row = [pairing.row.as_slice(), &right.rows[number]].concat();

@@ -5,6 +5,7 @@
 //! aggregate  distinct  window          rows: each operator gives batches
 //! runs                                 sorted rows, in memory and in files, as one
 //! partitions                           rows in files by the hash of a key
+//! pace                                 whether operators give way
 //! gather                               what becomes of them: memory, a file, the client
 //! write                                INSERT, UPDATE, DELETE
 //! define  alter  changes               definitions: what changes in the catalog
@@ -28,6 +29,7 @@ mod gather;
 mod join;
 pub(crate) mod online;
 mod operator;
+mod pace;
 mod partitions;
 mod runs;
 mod scan;

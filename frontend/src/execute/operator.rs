@@ -6,6 +6,7 @@ use crate::error::{Failure, SqlError};
 use crate::execute::aggregate::Aggregation;
 use crate::execute::context::row_bytes;
 use crate::execute::join::{JoinRows, LookupRows};
+use crate::execute::pace::Paced;
 use crate::execute::partitions::Seen;
 use crate::execute::scan::ScanRows;
 use crate::execute::sets::{Append, SetRows};
@@ -51,6 +52,16 @@ impl Batch {
 
 /// Begins to execute a node.
 pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
+    let operator = begun(node);
+    if !cfg!(debug_assertions) {
+        return operator;
+    }
+    let hands_on = matches!(node, Node::Limit { .. } | Node::SetOperation { operation: None, .. })
+        || matches!(node, Node::Project { expressions, .. } if are_first_columns(expressions));
+    Box::new(Paced::checked(operator, hands_on))
+}
+
+fn begun(node: &Node) -> Box<dyn Operator + '_> {
     match node {
         Node::Values(rows) => Box::new(ValueRows { rows: rows.iter() }),
         Node::Scan(scan) => Box::new(ScanRows::new(scan)),
@@ -104,6 +115,7 @@ impl Operator for ValueRows<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         let mut batch = Vec::with_capacity(self.rows.len().min(BATCH_ROWS));
         for row in self.rows.by_ref().take(BATCH_ROWS) {
+            context.pace()?;
             batch.push(context.values(row, &[])?);
         }
         Ok((!batch.is_empty()).then_some(batch))
@@ -122,10 +134,8 @@ impl Operator for SystemRows<'_> {
             return Ok(None);
         }
         context.check_version()?;
-        let mut rows = (self.relation.rows)(&context.resources.facts);
-        if self.filter.is_some() {
-            rows = kept(rows, self.filter, context)?;
-        }
+        let rows = (self.relation.rows)(&context.resources.facts);
+        let rows = kept(rows, self.filter, context)?;
         Ok((!rows.is_empty()).then_some(rows))
     }
 }
@@ -175,6 +185,7 @@ impl Operator for Series<'_> {
             && batch.len() < BATCH_ROWS
             && (if step > 0 { value <= last } else { value >= last })
         {
+            context.pace()?;
             batch.push(vec![Value::Integer(value)]);
             next = value.checked_add(step);
         }
@@ -236,6 +247,7 @@ impl Operator for Project<'_> {
         }
         let mut bytes = 0;
         for number in 0..batch.len() {
+            context.pace()?;
             batch[number] = context.values(self.expressions, &batch[number])?;
             bytes += row_bytes(&batch[number]);
             if bytes > BATCH_BYTES_MAX {

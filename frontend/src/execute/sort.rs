@@ -51,6 +51,7 @@ impl<'p> Sorter<'p> {
         keyed: Keyed,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
+        context.pace()?;
         let (bytes, budget) = (bytes_of(&keyed), context.budget());
         let fits = self.charge.bytes() + bytes <= budget.share(self.charge.bytes());
         if !fits || self.charge.add(budget, bytes).is_err() {
@@ -103,10 +104,8 @@ impl<'p> Sorter<'p> {
             while first.len() < self.limit
                 && let Some(keyed) = merged.next(&mut Charge::default(), context)?
             {
+                context.pace()?;
                 first.push(keyed);
-                if first.len() % RUN_ROWS == 0 {
-                    context.check_cancel()?;
-                }
             }
             self.rows = first.len();
             self.charge.set(context.budget(), first.iter().map(bytes_of).sum())?;
@@ -158,6 +157,7 @@ impl Sorted<'_> {
             && !batch.is_full()
             && let Some(keyed) = self.merge.next(&mut self.charge, context)?
         {
+            context.pace()?;
             self.left -= 1;
             batch.push(keyed.1);
         }

@@ -32,6 +32,7 @@ impl Operator for RowNumbers<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         let Some(mut batch) = self.input.next(context)? else { return Ok(None) };
         for row in &mut batch {
+            context.pace()?;
             let values: Row = self.partition.iter().map(|column| row[*column].clone()).collect();
             let key = row_key(&values);
             if self.last.as_ref() != Some(&key) {
@@ -120,11 +121,11 @@ impl Operator for Elements<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
         let mut batch = Batch::default();
         while !batch.is_full() {
+            context.pace()?;
             if let Some(row) = self.current.as_mut().and_then(Expanded::next) {
                 batch.push(row);
                 continue;
             }
-            context.check_cancel()?;
             self.current = match self.waiting.next() {
                 Some(row) => Some(self.expand(row, context)?),
                 None => match self.input.next(context)? {

@@ -71,9 +71,12 @@ pub(crate) fn insert_rows(
     let mut touched = BTreeSet::new();
     for chunk in source.chunks(BATCH_ROWS) {
         context.check_cancel()?;
-        let rows: Result<Vec<Row>, Failure> =
-            chunk.iter().map(|row| context.values(&insert.values, row)).collect();
-        let entries = entries_of(insert, rows?, context)?;
+        let mut rows = Vec::with_capacity(chunk.len());
+        for row in chunk {
+            context.pace()?;
+            rows.push(context.values(&insert.values, row)?);
+        }
+        let entries = entries_of(insert, rows, context)?;
         let is_first = context.commits && context.attempt == 1;
         let written = if is_first && insert.repeats && source.len() <= BATCH_ROWS {
             insert_unread(entries, context)?
@@ -83,6 +86,7 @@ pub(crate) fn insert_rows(
         count += written.len() as u64;
         if let (Some(returned), Some(expressions)) = (&mut returned, &insert.returning) {
             for row in written {
+                context.pace()?;
                 let row = context.values(expressions, &row)?;
                 context.keep(charge, std::slice::from_ref(&row))?;
                 returned.push(row);
@@ -101,6 +105,7 @@ fn entries_of(
     let table = &*insert.rules.table;
     let mut entries = Vec::with_capacity(rows.len());
     for row in rows {
+        context.pace()?;
         check_row(&insert.rules, &row, context)?;
         let hidden = match table.primary_key {
             Some(_) => None,
@@ -121,6 +126,7 @@ fn insert_unread(entries: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<V
     context.check_version()?;
     let mut written = Vec::with_capacity(entries.len());
     for entry in entries {
+        context.pace()?;
         for (key, value) in entry.keys {
             if !context.insert(key, value)? {
                 return Err(Abort::Changed.into());
@@ -142,6 +148,7 @@ fn insert_batch(
     let there = context.get_many(&keys.collect::<Vec<_>>())?;
     let mut written = Vec::with_capacity(entries.len());
     for (entry, there) in entries.into_iter().zip(there.chunks(1 + table.indexes.len())) {
+        context.pace()?;
         // Earlier rows may have taken keys since, and freed others.
         let is_taken = |number: &usize| match context.written(&entry.keys[*number].0) {
             Some(now) => now.is_some(),
@@ -247,6 +254,7 @@ pub(super) fn update(
     let mut changes = Vec::new();
     let mut kept = Charge::default();
     for old in context.rows(&update.source, &mut kept)? {
+        context.pace()?;
         let (old, primary) = without_key(old)?;
         let new = assigned(&old, &old, &update.assignments, context)?;
         check_row(&update.rules, &new, context)?;
@@ -256,10 +264,13 @@ pub(super) fn update(
     let count = changes.len() as u64;
     let returned = match &update.returning {
         Some(expressions) => {
-            let rows: Result<Vec<Row>, Failure> =
-                changes.iter().map(|(_, _, new)| context.values(expressions, new)).collect();
-            let rows = rows?;
-            context.keep(charge, &rows)?;
+            let mut rows = Vec::with_capacity(changes.len());
+            for (_, _, new) in &changes {
+                context.pace()?;
+                let row = context.values(expressions, new)?;
+                context.keep(charge, std::slice::from_ref(&row))?;
+                rows.push(row);
+            }
             Some(rows)
         }
         None => None,
@@ -290,6 +301,7 @@ fn replace_rows(
         context.check_cancel()?;
         let mut entries = Vec::new();
         for (old, primary, new) in changes.by_ref().take(BATCH_ROWS) {
+            context.pace()?;
             charge.release(row_bytes(&old) + row_bytes(&new));
             let new_primary = match table.primary_key {
                 Some(_) => table.primary_bytes(&new, None),
@@ -319,6 +331,7 @@ fn replace_rows(
         let keys: Vec<Vec<u8>> = entries.iter().map(|((key, _), _)| key.clone()).collect();
         let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
         for (((old_key, old_value), mut put), there) in entries.into_iter().zip(there) {
+            context.pace()?;
             if there.as_ref() == Some(&old_value) || active(Mutant::RemoveOthersEntries) {
                 if old_key == put.0 {
                     // What is replaced is this row's: no other row has it.
@@ -358,6 +371,7 @@ fn put_checked(
         let there = if fresh.is_empty() { Vec::new() } else { context.get_many(&fresh)? };
         let mut there = there.into_iter();
         for (key, value, number, row) in chunk {
+            context.pace()?;
             if let Some(row) = row {
                 let taken = there.next().flatten().is_some();
                 if taken || !put.insert(key.clone()) {
@@ -384,6 +398,7 @@ pub(super) fn delete(
     while rows.peek().is_some() {
         let mut entries = Vec::new();
         for row in rows.by_ref().take(BATCH_ROWS) {
+            context.pace()?;
             let (row, primary) = without_key(row)?;
             if let (Some(returned), Some(expressions)) = (&mut returned, &delete.returning) {
                 let row = context.values(expressions, &row)?;
@@ -398,6 +413,7 @@ pub(super) fn delete(
         let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
         let mut there = there.into_iter();
         for entry in entries {
+            context.pace()?;
             for (number, (key, value)) in entry.keys.into_iter().enumerate() {
                 let is_own = number == 0 || there.next().flatten() == Some(value);
                 if is_own || active(Mutant::RemoveOthersEntries) {
