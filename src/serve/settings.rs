@@ -167,7 +167,7 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) query_memory: Option<usize>,
-    /// Directory for temporary files with results, sorts and groups that are larger than half of a statement's memory.
+    /// Directory for temporary files with results, sorts, groups, sets and joins that take more than half of a statement's memory.
     #[arg(long, value_name = "DIR")]
     pub(crate) spill: Option<PathBuf>,
     /// Where the settings of the file stand.

@@ -130,8 +130,8 @@ impl Limits {
             self.statement_timeout.map(|timeout| tokio::time::sleep(timeout).deadline());
     }
 
-    /// Sends rows of a statement, at most as long as it may run since it began. A client that takes no bytes when that ends is not waited for: its
-    /// connection ends in the middle of a message.
+    /// Sends rows of a statement, at most as long as it may run since it began. A client that takes no bytes when that ends is not
+    /// waited for: its connection ends in the middle of a message.
     pub(super) async fn send<T>(
         &self,
         sending: impl Future<Output = Result<T, Interruption>>,
