@@ -4,13 +4,14 @@ use chrono::{Days, NaiveDate};
 use rust_decimal::{Decimal, RoundingStrategy};
 
 use crate::error::SqlError;
+use crate::expression::numeric_function;
 use crate::text::{fit_date, fit_float, integer_fits, too_many_digits, unsigned_zero};
 use crate::value::{DataType, Value};
 
 /// Significant digits that a quotient has at least.
 const QUOTIENT_DIGITS_MIN: i32 = 16;
 /// Digits behind the point that a NUMERIC can have.
-const SCALE_MAX: u32 = 28;
+pub(super) const SCALE_MAX: u32 = 28;
 
 /// An operator of two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ fn out_of_range(data_type: DataType) -> SqlError {
     SqlError::new("22003", format!("{name} out of range"))
 }
 
-fn division_by_zero() -> SqlError {
+pub(super) fn division_by_zero() -> SqlError {
     SqlError::new("22012", "division by zero")
 }
 
@@ -181,6 +182,7 @@ pub(crate) fn numerics(operator: Operator, a: Decimal, b: Decimal) -> Result<Dec
         Operator::Multiply => (x.checked_mul(y), x.scale() + y.scale(), a.scale() + b.scale()),
         Operator::Remainder => (x.checked_rem(y), 0, scale),
         Operator::Divide => return quotient(a, b),
+        Operator::Power => return numeric_function::power(a, b),
         _ => (None, 0, 0),
     };
     let result = result.ok_or_else(too_many_digits)?;
@@ -222,7 +224,7 @@ fn quotient_scale(a: Decimal, b: Decimal) -> u32 {
 }
 
 /// The weight of the first digit to the base 10,000, and the digit.
-fn leading_digit(number: Decimal) -> (i32, u32) {
+pub(super) fn leading_digit(number: Decimal) -> (i32, u32) {
     let mantissa = number.mantissa().unsigned_abs();
     if mantissa == 0 {
         return (0, 0);

@@ -16,7 +16,7 @@ use crate::array::Element;
 use crate::catalog::{Catalog, system};
 use crate::error::SqlError;
 use crate::expression::array::ArrayFunction;
-use crate::expression::{arithmetic, array, compare, datetime, pattern};
+use crate::expression::{arithmetic, array, compare, datetime, numeric_function, pattern};
 use crate::memory::Budget;
 use crate::value::{DataType, Value};
 
@@ -50,6 +50,8 @@ pub(crate) enum Function {
     Exponential,
     NaturalLogarithm,
     Logarithm,
+    /// To a base, which comes first.
+    LogarithmTo,
     Sign,
     Pi,
     Length,
@@ -286,7 +288,7 @@ fn number_call(
         (Function::TypeOf, _) => Ok(Value::Text(data_type.name())),
         (_, Value::Integer(number)) => integer_call(function, data_type, *number),
         (_, Value::Float(number)) => float_call(function, data_type, *number, arguments),
-        (_, Value::Numeric(number)) => numeric_call(function, *number, small(arguments, 1)),
+        (_, Value::Numeric(number)) => numeric_call(function, *number, arguments),
         _ => Ok(Value::Null),
     }
 }
@@ -346,8 +348,23 @@ fn float_call(
     Ok(Value::Float(crate::text::fit_float(result, data_type)))
 }
 
-fn numeric_call(function: Function, number: Decimal, places: i64) -> Result<Value, SqlError> {
+fn numeric_call(
+    function: Function,
+    number: Decimal,
+    arguments: &[Value],
+) -> Result<Value, SqlError> {
+    let places = small(arguments, 1);
+    let second = match arguments.get(1) {
+        Some(Value::Numeric(second)) => *second,
+        _ => Decimal::ZERO,
+    };
     let result = match function {
+        Function::Power => numeric_function::power(number, second)?,
+        Function::SquareRoot => numeric_function::square_root(number)?,
+        Function::Exponential => numeric_function::exponential(number)?,
+        Function::NaturalLogarithm => numeric_function::natural_logarithm(number)?,
+        Function::Logarithm => numeric_function::logarithm(Decimal::TEN, number)?,
+        Function::LogarithmTo => numeric_function::logarithm(number, second)?,
         Function::Abs => number.abs(),
         Function::Negate => -number,
         Function::Ceil => number.ceil(),

@@ -11,6 +11,7 @@ pub(crate) mod cast;
 pub(crate) mod datetime;
 pub(crate) mod evaluate;
 pub(crate) mod function;
+mod numeric_function;
 pub(crate) mod pattern;
 pub(crate) mod set;
 pub(crate) mod signature;

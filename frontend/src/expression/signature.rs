@@ -159,15 +159,32 @@ fn number_function(name: &str, arguments: &[Option<DataType>]) -> Found {
             };
             (Function::Remainder, vec![data_type; 2], data_type)
         }
-        ("power" | "pow", 2) => (Function::Power, vec![Double; 2], Double),
-        ("sqrt", 1) => (Function::SquareRoot, vec![Double], Double),
-        ("exp", 1) => (Function::Exponential, vec![Double], Double),
-        ("ln", 1) => (Function::NaturalLogarithm, vec![Double], Double),
-        ("log" | "log10", 1) => (Function::Logarithm, vec![Double], Double),
+        ("power" | "pow", 2) => {
+            let second = arguments[1].filter(|data_type| data_type.is_number());
+            let data_type = power_type(number, second);
+            (Function::Power, vec![data_type; 2], data_type)
+        }
+        ("sqrt", 1) => (Function::SquareRoot, vec![fraction], fraction),
+        ("exp", 1) => (Function::Exponential, vec![fraction], fraction),
+        ("ln", 1) => (Function::NaturalLogarithm, vec![fraction], fraction),
+        ("log" | "log10", 1) => (Function::Logarithm, vec![fraction], fraction),
+        ("log", 2) => (Function::LogarithmTo, vec![Numeric(None); 2], Numeric(None)),
         ("pi", 0) => (Function::Pi, vec![], Double),
         ("random", 0) => (Function::Random, vec![], Double),
         _ => return None,
     })
+}
+
+/// The type of a power: NUMERIC if one of the numbers is, and none is a floating-point number.
+pub(crate) fn power_type(base: Option<DataType>, exponent: Option<DataType>) -> DataType {
+    let types = [base, exponent];
+    let has = |is: fn(DataType) -> bool| types.into_iter().flatten().any(is);
+    let is_float = |data_type| matches!(data_type, DataType::Real | DataType::Double);
+    if has(|data_type| matches!(data_type, DataType::Numeric(_))) && !has(is_float) {
+        DataType::Numeric(None)
+    } else {
+        DataType::Double
+    }
 }
 
 fn unbounded(data_type: DataType) -> DataType {

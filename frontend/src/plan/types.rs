@@ -7,6 +7,7 @@ use sqlparser::ast::{
 
 use crate::error::SqlError;
 use crate::expression::arithmetic::Operator;
+use crate::expression::signature::power_type;
 use crate::expression::{Cast, Expression, cast};
 use crate::plan::array::element_of;
 use crate::value::DataType;
@@ -288,7 +289,7 @@ pub(super) fn operation(
     left: DataType,
     right: DataType,
 ) -> Option<(DataType, DataType, DataType)> {
-    use DataType::{Bytea, Date, Double, Integer, Text};
+    use DataType::{Bytea, Date, Integer, Text};
     match operator {
         Operator::Concatenate if left == Bytea && right == Bytea => Some((Bytea, Bytea, Bytea)),
         Operator::Concatenate => {
@@ -297,7 +298,9 @@ pub(super) fn operation(
             (has_text && castable).then_some((Text, Text, Text))
         }
         Operator::Power => {
-            (left.is_number() && right.is_number()).then_some((Double, Double, Double))
+            let data_type = power_type(Some(left), Some(right));
+            let are_numbers = left.is_number() && right.is_number();
+            are_numbers.then_some((data_type, data_type, data_type))
         }
         Operator::BitAnd
         | Operator::BitOr

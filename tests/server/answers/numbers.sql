@@ -25,3 +25,24 @@ select 1.0 = 1.00, 1.0 < 1.01, 1.0 in (1.00, 2), 0.0 = -0.0
 select ($1 + 1)::text, ($1 * 2.00)::text, (-$1)::text
 --$ numeric -0.00
 select $1::text, ($1 + 5)::text
+-- Roots, powers and logarithms of NUMERIC.
+select sqrt(2.0), sqrt(0.0), sqrt(1e-20), sqrt(12345678901234.5), sqrt(2.25), sqrt(0.000123), sqrt(99980001.00), sqrt(2.0000000000000000000001)
+select exp(1.0), exp(0.0), exp(-1.5), exp(20.5), exp(-20.0), exp(0.000000001), exp(42.0)
+select ln(2.0), ln(1.0), ln(10.0), ln(0.5), ln(1.0001), ln(0.99), ln(1.1001), ln(123456789012345678.9), ln(1e-20), ln(1.00000000001), ln(0.0000123)
+select log(100.0), log(2.0), log(0.001), log(2.0, 8), log(2, 1000.5), log(3.0, 9.00), log(1.0), log(0.5, 2), log(10, 2.000)
+select power(2.0, 0.5), power(2.0, 2), power(2.5, -3), power(-2.0, 3), power(-2.0, 4), power(0.0, 0), power(0.0, 5.5), power(10.0, 0.30103), power(1.0000001, 100000000), power(9.0, 1.5), power(0.00, 3), power(7, 0.333), power(100.0, -2.5)
+select 2.0 ^ 0.5, 2 ^ 0.5, 2 ^ 3, 2.0 ^ 3, 1.5 ^ 2, (-1.5) ^ 3, 10.0 ^ -3, 4.0 ^ 0.5::float8
+select pg_typeof(sqrt(2.0)), pg_typeof(sqrt(2)), pg_typeof(exp(1.0)), pg_typeof(ln(2.0)), pg_typeof(log(2.0)), pg_typeof(log(2, 8)), pg_typeof(power(2.0, 3)), pg_typeof(power(2, 3)), pg_typeof(2.0 ^ 3), pg_typeof(2 ^ 3), pg_typeof(2.0 ^ 3::float8), pg_typeof(power(2.0::float4, 3.0)), pg_typeof(sqrt('2')), pg_typeof(sqrt(2.0::real))
+select sqrt(a * a), power(b, 2), exp(b), power(abs(a), 0.5) from amounts order by n
+select sqrt(-1.0)
+select ln(0.0)
+select ln(-1.5)
+select log(-1.0)
+select log(1.0, 2.0)
+select log(0.0, 2.0)
+select log(2.0, -1.0)
+select power(0.0, -1)
+select power(-8.0, 0.5)
+select (-8.0) ^ 0.333
+--$ numeric 2.0 | numeric 3
+select sqrt($1)::text, power($1, $2)::text, ($1 ^ $2)::text, ln($2)::text, pg_typeof($1 ^ $2)::text
