@@ -11,6 +11,7 @@
 //! | C2, C5, units, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
 //! | C3, C4, C6, C8, the version rule of units | `tests/flush.rs` |
 //! | C9, no copy refuses what is decided, and none misses it | `tests/server/failure.rs`: the process ends |
+//! | a PRIMARY is applied under its lock | the cluster halts and says so, wherever the coordinator is |
 //! | a VALIDATE is answered for what is there | `Refused`, which is not run again |
 //! | the sequence check of a torn read, the fences, what bounds a walk through freed cells | `storage/tests/`, loom in `storage` |
 //!
@@ -21,11 +22,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::{Limit, Report, Settings, Workload, run};
 use gannet_engine::mutant::{Mutant, activate};
-use gannet_engine::{Abort, Cluster, ClusterOptions, LockMode, Outcome};
+use gannet_engine::{Abort, Cluster, ClusterOptions, Coordinator, LockMode, Outcome, Place};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -37,7 +40,7 @@ fn verify(workload: impl Workload) -> Report {
             ..ClusterOptions::default()
         },
         limit: Limit::Transactions(200_000),
-        warmup: std::time::Duration::ZERO,
+        warmup: Duration::ZERO,
         seed: 1,
         member: None,
     };
@@ -103,6 +106,36 @@ fn run_over_a_refusal() -> (Outcome<(), Abort>, usize) {
     (outcome.unwrap(), runs.load(Ordering::Relaxed))
 }
 
+/// Why a cluster halts in which a coordinator at `node` updates one row again and again.
+fn failure_of_updates_from(node: usize) -> Option<String> {
+    let (tell, told) = channel();
+    let cluster = Cluster::open(ClusterOptions {
+        threads: 1,
+        memory_limit_bytes: Some(16 << 20),
+        on_failure: Some(Arc::new(move |reason| tell.send(reason.to_owned()).unwrap())),
+        ..ClusterOptions::default()
+    });
+    let cluster = cluster.unwrap();
+    let table = cluster.create_table("rows", 8, 1_000).unwrap();
+    let outcome = cluster.run(move |tx| tx.insert(table, 1, &[0; 8]));
+    assert_eq!(outcome.unwrap(), Outcome::Committed(()));
+    for _ in 0..1_000 {
+        let update = move |coordinator: &mut Coordinator<'_>| {
+            coordinator.run(|tx| {
+                let row = tx.add_to_write_set(table, 1, LockMode::Update);
+                tx.execute()?;
+                tx.put(row, &[1; 8])
+            })
+        };
+        let outcome: Result<Outcome<(), Abort>, _> =
+            cluster.spawn(Place { node, worker: 0 }, update).unwrap().wait();
+        if outcome.is_err() {
+            return told.recv_timeout(Duration::from_secs(60)).ok();
+        }
+    }
+    None
+}
+
 // One test: a mutant is switched for the whole process.
 #[test]
 fn every_mutant_fails_its_verify() {
@@ -137,6 +170,14 @@ fn every_mutant_fails_its_verify() {
     let (outcome, runs) = run_over_a_refusal();
     activate(Mutant::None);
     assert_eq!((outcome, runs), (Outcome::Aborted(Abort::Refused), 1));
+    // The row's primary is one of these nodes: its answer is read at the others, too.
+    activate(Mutant::LoseLock);
+    let failures = [0, 1, 2].map(failure_of_updates_from);
+    activate(Mutant::None);
+    let says_why = |failure: &Option<String>| {
+        failure.as_ref().is_some_and(|reason| reason.contains("PRIMARY was answered Gap"))
+    };
+    assert!(failures.iter().all(says_why), "{failures:?}");
     for workload in ["skew", "smallbank", "tatp"] {
         let report = run_workload(workload);
         assert!(report.verify.passed, "{workload} with all rules in place: {}", report.to_text());
