@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gannet::{
-    Abort, Client, ClientOptions, ClusterKey, Direction, Key, KeyRange, Outcome, RemoteTransaction,
+    Abort, Client, ClientOptions, ClusterKey, Direction, KeyRange, Outcome, RemoteTransaction,
     TableId,
 };
 
@@ -46,7 +46,7 @@ fn count(tx: &mut RemoteTransaction<'_>, tables: Tables, line: &str) -> Result<(
     for word in line.split_whitespace() {
         *words.entry(word).or_default() += 1;
     }
-    let before = tx.get_many(tables.words, words.keys().map(|word| Key::from(*word)))?;
+    let before = tx.get_many(tables.words, words.keys().copied())?;
     for ((word, times), before) in words.iter().zip(&before) {
         let after = number(before.as_deref()) + times;
         tx.put(tables.words, *word, &after.to_le_bytes())?;

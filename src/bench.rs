@@ -299,10 +299,10 @@ impl Arguments {
     /// Processes run what is submitted inside of them.
     fn check_processes(&self) -> Result<(), CommandError> {
         self.common.processes.check(self.common.nodes.is_some())?;
-        let is_carried = matches!(self.workload, WorkloadArguments::Rpc(_))
+        let uses_transport = matches!(self.workload, WorkloadArguments::Rpc(_))
             || self.common.processes.starts()
             || self.common.processes.is_member();
-        if self.common.processes.transport.is_some() && !is_carried {
+        if self.common.processes.transport.is_some() && !uses_transport {
             return Err(CommandError::Transport);
         }
         let refused = match &self.workload {
@@ -323,7 +323,7 @@ impl Arguments {
 }
 
 impl InSql {
-    /// Who runs the workload in SQL, if that is asked for.
+    /// Runs the workload in SQL, if that is requested.
     fn clients(&self) -> Option<&Clients> {
         (self.sql || self.clients.connect.is_some()).then_some(&self.clients)
     }

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Workers of each node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     threads: u8,
-    /// What carries packets between the nodes.
+    /// Transport of packets between the nodes.
     #[arg(long, value_enum, default_value_t = TransportName::Udp)]
     transport: TransportName,
     /// Table memory of each node, such as 512MiB.

@@ -120,6 +120,6 @@ pub use gannet_engine::{
     ClusterKeyError, ClusterOptions, Completion, Configuration, Coordinator, Deferred, Direction,
     Driver, Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue, Loader,
     LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, OnFailure,
-    Outcome, Page, Place, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics,
-    StorageError, TableId, ThreadHost, Topology, Transaction, Transport, block_on,
+    Outcome, Page, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics, StorageError,
+    TableId, ThreadHost, Topology, Transaction, Transport, WorkerId, block_on,
 };

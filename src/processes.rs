@@ -23,7 +23,7 @@ const LAST_PORT: u16 = 32_767;
 /// Whoever looks at the same moment begins elsewhere, up to so many ports behind the first.
 const STARTS: u32 = 20_000;
 
-/// What carries packets between processes, as a setting.
+/// The transport of packets between processes, as a setting.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TransportName {
@@ -53,20 +53,23 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// A folder that one of these signals removes before it ends this process.
+    /// A folder that one of these signals removes before it ends this process, with 128 and the number of the signal as exit code.
     pub(crate) fn new(ended_by: &[SignalKind]) -> io::Result<Self> {
         let number = getrandom::u64()?;
         let path = std::env::temp_dir().join(format!("gannet-{number:016x}"));
         let started = Arc::default();
         let folder = Self { path, started };
         let (path, started) = (folder.path.clone(), Arc::clone(&folder.started));
-        on_signal(ended_by, move || {
-            for process in started.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        on_signal(ended_by, move |number| {
+            // Held to the end: `Drop` waits for it, so that the exit code is always the signal's.
+            let started = started.lock().unwrap_or_else(PoisonError::into_inner);
+            for process in started.iter() {
                 // It may have ended by itself.
                 let _ = kill(*process, Signal::SIGTERM);
             }
             // What is left is in the folder for temporary files.
             let _ = fs::remove_dir_all(&path);
+            std::process::exit(128 + number)
         })?;
         fs::DirBuilder::new().mode(0o700).create(&folder.path)?;
         Ok(folder)
@@ -98,13 +101,14 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        let _signal_has_come = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         // What is left is in the folder for temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// From now on one of these signals lets `act` run and then ends this process, with 128 and the number of the signal.
-fn on_signal(signals: &[SignalKind], act: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// From now on one of these signals lets `act` run, with the number of the signal.
+fn on_signal(signals: &[SignalKind], act: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let arriving = |kind: &SignalKind| Ok((kind.as_raw_value(), signal(*kind)?));
@@ -117,8 +121,7 @@ fn on_signal(signals: &[SignalKind], act: impl FnOnce() + Send + 'static) -> io:
             });
             arrived.map_or(Poll::Pending, Poll::Ready)
         }));
-        act();
-        std::process::exit(128 + number)
+        act(number);
     })?;
     Ok(())
 }

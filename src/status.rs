@@ -1,6 +1,6 @@
 //! `gannet status`: how the nodes of a cluster are, as one of them sees it.
 //!
-//! Exit codes: 0 all nodes are up, 1 one is not or the cluster has halted, 2 it could not be asked.
+//! Exit codes: 0 all nodes are up, 1 one is not or the cluster has halted, 2 its status could not be requested.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     interval: Duration,
 }
 
-/// Why the cluster could not be asked.
+/// Why the cluster's status could not be requested.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]

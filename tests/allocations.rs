@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use gannet_benchmarks::{Workload, seeded};
-use gannet_engine::{Cluster, ClusterOptions, Place};
+use gannet_engine::{Cluster, ClusterOptions, WorkerId};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -73,8 +73,8 @@ fn allocations_of(mut workload: impl Workload) -> u64 {
                 run(COUNTED_TRANSACTIONS);
                 ALLOCATIONS.get() - before
             };
-            let place = Place { node: usize::try_from(client % 3).unwrap(), worker: 0 };
-            cluster.spawn(place, job).unwrap()
+            let worker = WorkerId { node: usize::try_from(client % 3).unwrap(), worker: 0 };
+            cluster.spawn(worker, job).unwrap()
         })
         .collect();
     completions.into_iter().map(|completion| completion.wait().unwrap()).max().unwrap()

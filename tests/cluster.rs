@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use gannet::{
-    Abort, Change, Cluster, ClusterError, ClusterOptions, LockMode, LogObserver, Outcome, Place,
-    TableId,
+    Abort, Change, Cluster, ClusterError, ClusterOptions, LockMode, LogObserver, Outcome, TableId,
+    WorkerId,
 };
 use gannet_benchmarks::check_replicas;
-use gannet_storage::RowKey;
+use gannet_storage::Key;
 
 fn open(memory_bytes: usize) -> Cluster {
     let options = ClusterOptions {
@@ -132,7 +132,7 @@ fn a_closure_that_panics_is_an_outcome_and_the_cluster_goes_on() {
     assert_eq!(read(&cluster, table, 5), Some(5));
 
     let completion = cluster
-        .spawn(Place { node: 0, worker: 1 }, move |coordinator| {
+        .spawn(WorkerId { node: 0, worker: 1 }, move |coordinator| {
             let tx = coordinator.begin();
             tx.add_to_write_set(table, 6, LockMode::Update);
             tx.execute().unwrap();
@@ -188,7 +188,7 @@ fn a_closure_may_abort_its_transaction_and_not_commit_it() {
 #[test]
 fn a_transaction_left_open_holds_no_lock_after_its_job() {
     let (cluster, table) = open_with_table(10);
-    let completion = cluster.spawn(Place { node: 1, worker: 0 }, move |coordinator| {
+    let completion = cluster.spawn(WorkerId { node: 1, worker: 0 }, move |coordinator| {
         let tx = coordinator.begin();
         tx.add_to_write_set(table, 1, LockMode::Update);
         tx.execute()
@@ -206,7 +206,7 @@ fn overtaken(end: fn(u64, u64) -> Result<u64, Abort>) -> Vec<Outcome<u64, Abort>
         let (has_read, reads) = mpsc::channel();
         let (has_changed, changes) = mpsc::channel();
         // The closure keeps worker 0 waiting; the other transaction runs on worker 1.
-        let completion = cluster.spawn(Place { node, worker: 0 }, move |coordinator| {
+        let completion = cluster.spawn(WorkerId { node, worker: 0 }, move |coordinator| {
             coordinator.run(|tx| {
                 let number = |value: &[u8]| u64::from_le_bytes(value.try_into().unwrap());
                 let first = tx.get(table, 0)?.map(number).unwrap();
@@ -219,7 +219,7 @@ fn overtaken(end: fn(u64, u64) -> Result<u64, Abort>) -> Vec<Outcome<u64, Abort>
             })
         });
         assert_eq!(reads.recv(), Ok(0));
-        let change = cluster.spawn(Place { node, worker: 1 }, move |coordinator| {
+        let change = cluster.spawn(WorkerId { node, worker: 1 }, move |coordinator| {
             coordinator.run(|tx| {
                 let row = tx.add_to_write_set(table, 0, LockMode::Update);
                 tx.execute()?;
@@ -531,7 +531,7 @@ fn two_keys_with_one_hash_are_two_rows_of_a_transaction() {
     let table = cluster.create_ordered_table("t", 100).unwrap();
     let [a, b] = keys_with_one_hash(29);
     assert_ne!(a, b);
-    assert_eq!(RowKey::new(&a).hash(), RowKey::new(&b).hash());
+    assert_eq!(Key::hashed(&a).word(), Key::hashed(&b).word());
     let write = |changes: [Change<'static>; 2]| {
         let outcome = cluster.run(move |tx| {
             tx.add_row_to_write_set(table, &a, changes[0]);
@@ -541,7 +541,7 @@ fn two_keys_with_one_hash_are_two_rows_of_a_transaction() {
         assert_eq!(outcome.unwrap(), Outcome::Committed(()));
         assert_sound(&cluster);
         let values = cluster.run(move |tx| {
-            let rows = [&a, &b].map(|key| tx.add_row_to_read_set(table, key));
+            let rows = [&a, &b].map(|key| tx.add_to_read_set(table, key));
             tx.execute()?;
             Ok::<_, Abort>(rows.map(|row| tx.value(row).map(<[u8]>::to_vec)))
         });

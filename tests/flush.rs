@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use gannet::{Abort, ClusterOptions, Coordinator, LockMode, LogObserver, Place, TableId};
+use gannet::{Abort, ClusterOptions, Coordinator, LockMode, LogObserver, TableId, WorkerId};
 use gannet_engine::simulation::{Fault, FaultKind, Simulation};
 use gannet_storage::{Applied, BucketSnapshot, BucketUpdate, CommitRecord, Item};
 use rand::{RngExt, SeedableRng};
@@ -112,11 +112,11 @@ fn stopped(stop_ns: u64, lossy: bool) -> (Simulation, TableId, Vec<Vec<u8>>, Tol
     let told = Arc::new(Mutex::new(Told::default()));
     for number in 0..NODES * COROUTINES {
         let told = Arc::clone(&told);
-        let place = Place { node: number % NODES, worker: 0 };
+        let worker = WorkerId { node: number % NODES, worker: 0 };
         let job = move |coordinator: &mut Coordinator<'_>| {
             client(coordinator, table, number as u64, &told);
         };
-        simulation.cluster().spawn(place, job).unwrap();
+        simulation.cluster().spawn(worker, job).unwrap();
     }
     simulation.run_until(stop_ns, &|| 1);
     let records = records.0.lock().unwrap().iter().cloned().collect();
@@ -137,12 +137,12 @@ fn flush(simulation: &Simulation) {
     for unit in units {
         for &copy in cluster.configuration().copies(unit.partition) {
             let table = cluster.nodes()[usize::from(copy)].table(unit.table).unwrap();
-            let mut place = table.bucket_place(unit.partition, unit.bucket).unwrap();
+            let mut address = table.bucket_address(unit.partition, unit.bucket).unwrap();
             for item in unit.items() {
-                let (Item::Put { key, .. } | Item::Delete { key, .. }) = item;
-                place = place.with_tag(table.locate(key).tag);
+                let (Item::Put { key, .. } | Item::Delete { key }) = item;
+                address = address.with_tag(table.locate(key.word()).tag);
             }
-            let _: Applied = table.apply_at_backup(place, &unit);
+            let _: Applied = table.apply_at_backup(address, &unit);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use gannet::{Abort, ClusterOptions, Coordinator, LockMode, Outcome, Place};
+use gannet::{Abort, ClusterOptions, Coordinator, LockMode, Outcome, WorkerId};
 use gannet_benchmarks::check_replicas;
 use gannet_engine::simulation::Simulation;
 
@@ -34,8 +34,8 @@ fn who_meets_a_transaction_that_is_held_up_outwaits_it() {
         tx.execute().unwrap();
         coordinator.pause(HELD_UP);
     };
-    let place = |number: usize| Place { node: number % 3, worker: 0 };
-    let holder = simulation.cluster().spawn(place(0), held_up).unwrap();
+    let worker = |number: usize| WorkerId { node: number % 3, worker: 0 };
+    let holder = simulation.cluster().spawn(worker(0), held_up).unwrap();
     simulation.run_until(1_000_000, &|| 0);
     let write = move |coordinator: &mut Coordinator<'_>| {
         coordinator.run(|tx| {
@@ -46,7 +46,7 @@ fn who_meets_a_transaction_that_is_held_up_outwaits_it() {
         })
     };
     let writers: Vec<_> = (0..WRITERS)
-        .map(|number| simulation.cluster().spawn(place(number), write).unwrap())
+        .map(|number| simulation.cluster().spawn(worker(number), write).unwrap())
         .collect();
     simulation.run_until(END_NS, &|| 0);
     let mut now = Context::from_waker(Waker::noop());

@@ -12,7 +12,7 @@ use gannet::{
     Abort, Change, Cluster, ClusterError, ClusterKey, ClusterOptions, JoinError, LockMode,
     Membership, Outcome, RdmaPort, TableId, Transport,
 };
-use gannet_storage::BucketSnapshot;
+use gannet_storage::{BucketSnapshot, TableKind};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const NODES: usize = 2;
@@ -170,7 +170,7 @@ fn copies(cluster: &Cluster, tables: [TableId; 2]) -> BTreeMap<(u16, u16), Copie
     let (mut copies, mut snapshot) = (BTreeMap::new(), BucketSnapshot::default());
     let node = &cluster.nodes()[0];
     for table in tables.map(|id| node.table(id.number()).unwrap()) {
-        let number = u16::from(table.is_ordered());
+        let number = u16::from(table.layout().kind == TableKind::Ordered);
         let partitions = 0..16_u16;
         let is_here = |p: &u16| cluster.configuration().copies(*p).contains(&node.id());
         for partition in partitions.filter(is_here) {

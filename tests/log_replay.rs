@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use gannet::{
-    Abort, Cluster, ClusterOptions, Coordinator, LockMode, LogObserver, Outcome, Place, TableId,
+    Abort, Cluster, ClusterOptions, Coordinator, LockMode, LogObserver, Outcome, TableId, WorkerId,
 };
 use gannet_benchmarks::for_each_row;
 use gannet_storage::{BucketUpdate, CommitRecord, Item};
@@ -51,8 +51,8 @@ fn replay(initial: Rows, records: &[Vec<u8>]) -> Rows {
             assert_eq!(version, expected, "no version of a bucket is missing in the log");
             for item in unit.items() {
                 match item {
-                    Item::Put { key, value, .. } => rows.insert((table, key), value.to_vec()),
-                    Item::Delete { key, .. } => rows.remove(&(table, key)),
+                    Item::Put { key, value } => rows.insert((table, key.word()), value.to_vec()),
+                    Item::Delete { key } => rows.remove(&(table, key.word())),
                 };
             }
         }
@@ -108,10 +108,10 @@ fn replaying_the_records_rebuilds_the_database() {
 
     let completions: Vec<_> = (0..6 * 8_usize)
         .map(|number| {
-            let place = Place { node: number % 3, worker: number / 3 % 2 };
+            let worker = WorkerId { node: number % 3, worker: number / 3 % 2 };
             let job =
                 move |coordinator: &mut Coordinator<'_>| client(coordinator, tables, number as u64);
-            cluster.spawn(place, job).unwrap()
+            cluster.spawn(worker, job).unwrap()
         })
         .collect();
     let committed: u32 = completions.into_iter().map(|completion| completion.wait().unwrap()).sum();

@@ -28,7 +28,7 @@ use std::time::Duration;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::{Limit, Report, Settings, Workload, run};
 use gannet_engine::mutant::{Mutant, activate};
-use gannet_engine::{Abort, Cluster, ClusterOptions, Coordinator, LockMode, Outcome, Place};
+use gannet_engine::{Abort, Cluster, ClusterOptions, Coordinator, LockMode, Outcome, WorkerId};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -128,7 +128,7 @@ fn failure_of_updates_from(node: usize) -> Option<String> {
             })
         };
         let outcome: Result<Outcome<(), Abort>, _> =
-            cluster.spawn(Place { node, worker: 0 }, update).unwrap().wait();
+            cluster.spawn(WorkerId { node, worker: 0 }, update).unwrap().wait();
         if outcome.is_err() {
             return told.recv_timeout(Duration::from_secs(60)).ok();
         }

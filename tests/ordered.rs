@@ -6,7 +6,7 @@
 //! | two transactions insert one key | `one_of_two_inserts_of_a_key_wins` |
 //! | a key comes and goes between two scans | `what_came_and_went_between_two_scans_is_noticed` |
 //!
-//! What writers would overtake for ever gets through with a guard: `what_a_scan_guards_is_locked_after_its_commit`.
+//! A scan that writers would overtake for ever gets through with a barrier: `rows_behind_a_scan_barrier_are_locked_after_its_commit`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ordered {
@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gannet::{
-    Abort, Change, Cluster, ClusterOptions, Coordinator, Deferred, Direction, Outcome, Place,
-    TableId,
+    Abort, Change, Cluster, ClusterOptions, Coordinator, Deferred, Direction, Key, Outcome,
+    StorageError, TableId, WorkerId,
 };
 use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 use ordered::rows::{ALL, assert_sound, open, range, run, scan, set};
@@ -225,15 +225,15 @@ fn wait_for(flag: &AtomicBool, coordinator: &mut Coordinator<'_>) {
 }
 
 #[test]
-fn what_a_scan_guards_is_locked_after_its_commit() {
+fn rows_behind_a_scan_barrier_are_locked_after_its_commit() {
     let (cluster, table) = open(2);
     let other = cluster.create_ordered_table("others", 100).unwrap();
     run(&cluster, move |coordinator| set_each(coordinator, table, &["a", "c", "e"], Some(b"")));
     let flags = Arc::new([const { AtomicBool::new(false) }; 2]);
     let writers_flags = Arc::clone(&flags);
-    let reader = cluster.spawn(Place { node: 0, worker: 0 }, move |coordinator| {
+    let reader = cluster.spawn(WorkerId { node: 0, worker: 0 }, move |coordinator| {
         let [is_scanned, is_refused] = &*flags;
-        let mut reader = Deferred::new().guarding();
+        let mut reader = Deferred::new().with_scan_barriers();
         let seen = |reader: &mut Deferred, coordinator: &mut Coordinator<'_>| {
             scan(reader, coordinator, table, &range("b", "e"), Direction::Ascending).unwrap().len()
         };
@@ -243,13 +243,13 @@ fn what_a_scan_guards_is_locked_after_its_commit() {
         assert_eq!(seen(&mut reader, coordinator), 1);
         reader.commit(coordinator)
     });
-    let writer = cluster.spawn(Place { node: 1, worker: 1 }, move |coordinator| {
+    let writer = cluster.spawn(WorkerId { node: 1, worker: 1 }, move |coordinator| {
         let [is_scanned, is_refused] = &*writers_flags;
         wait_for(is_scanned, coordinator);
         // In another table nothing is kept from anybody.
         assert_eq!(set_each(coordinator, other, &["a", "e"], Some(b"new")), [Ok(()), Ok(())]);
         // A change, an insert, and a deletion.
-        let refused = Err(Abort::Guarded);
+        let refused = Err(Abort::Barrier);
         assert_eq!(set_each(coordinator, table, &["c", "d"], Some(b"new")), [refused, refused]);
         assert_eq!(set_each(coordinator, table, &["c"], None), [refused]);
         // What is not in the range shares its buckets.
@@ -268,7 +268,7 @@ fn what_a_scan_guards_is_locked_after_its_commit() {
 }
 
 #[test]
-fn a_lock_that_is_asked_for_again_and_refused_is_given_back() {
+fn a_lock_that_is_requested_again_and_refused_is_released() {
     let options = ClusterOptions {
         nodes: 1,
         replicas: 1,
@@ -278,7 +278,7 @@ fn a_lock_that_is_asked_for_again_and_refused_is_given_back() {
     };
     let cluster = Cluster::open(options).unwrap();
     let table = cluster.create_ordered_table("rows", 100).unwrap();
-    // Three such values do not fit one answer, so that what follows the third is asked for again.
+    // Three such values do not fit one answer, so that the rows after the third are requested again.
     let large = [b"a", b"b", b"c"];
     run(&cluster, move |coordinator| {
         for key in large.iter().chain([&b"k"]) {
@@ -288,16 +288,16 @@ fn a_lock_that_is_asked_for_again_and_refused_is_given_back() {
         }
     });
     let is_over = Arc::new(AtomicBool::new(false));
-    let guards_end = Arc::clone(&is_over);
-    let guarded = Arc::new(AtomicU32::new(0));
-    let guards_count = Arc::clone(&guarded);
-    let guards = cluster.spawn(Place { node: 0, worker: 1 }, move |coordinator| {
-        while !guards_end.load(Ordering::SeqCst) {
-            let mut reader = Deferred::new().guarding();
+    let scans_end = Arc::clone(&is_over);
+    let scanned = Arc::new(AtomicU32::new(0));
+    let scanned_count = Arc::clone(&scanned);
+    let scans = cluster.spawn(WorkerId { node: 0, worker: 1 }, move |coordinator| {
+        while !scans_end.load(Ordering::SeqCst) {
+            let mut reader = Deferred::new().with_scan_barriers();
             // Whether the row is locked just now does not matter.
             let _ = reader.scan(coordinator, table, &range("k", "l"), Direction::Ascending, 1);
             let done = u32::from(reader.commit(coordinator).is_ok());
-            guards_count.fetch_add(done, Ordering::SeqCst);
+            scanned_count.fetch_add(done, Ordering::SeqCst);
             coordinator.back_off(4);
         }
     });
@@ -305,46 +305,82 @@ fn a_lock_that_is_asked_for_again_and_refused_is_given_back() {
         let mut write = || {
             coordinator.run(|transaction| {
                 large.iter().for_each(|key| {
-                    transaction.add_row_to_read_set(table, *key);
+                    transaction.add_to_read_set(table, *key);
                 });
                 transaction.add_row_to_write_set(table, b"k", Change::Update(b"new"));
                 transaction.execute()
             })
         };
-        // The guards get their turn, however late.
-        let writes = (0..).take_while(|n| *n < 300 || guarded.load(Ordering::SeqCst) < 10);
+        // The scans get their turn, however late.
+        let writes = (0..).take_while(|n| *n < 300 || scanned.load(Ordering::SeqCst) < 10);
         writes.map(|_| write()).find(|outcome| *outcome != Outcome::Committed(()))
     });
     is_over.store(true, Ordering::SeqCst);
-    guards.unwrap().wait().unwrap();
+    scans.unwrap().wait().unwrap();
     assert_eq!(lost, None);
     assert_sound(&cluster);
 }
 
 #[test]
-fn a_job_that_ends_guards_nothing() {
+fn a_job_that_ends_leaves_no_barrier() {
     let (cluster, table) = open(1);
     let set = move |coordinator: &mut Coordinator<'_>| {
         set_each(coordinator, table, &["a", "b"], Some(b""))
     };
     for panics in [false, true] {
         let job = move |coordinator: &mut Coordinator<'_>| {
-            let mut reader = Deferred::new().guarding();
+            let mut reader = Deferred::new().with_scan_barriers();
             scan(&mut reader, coordinator, table, &ALL, Direction::Ascending).unwrap();
-            assert!(!panics, "a job that panics while it guards");
+            assert!(!panics, "a job that panics behind its barriers");
         };
-        let ended = cluster.spawn(Place { node: 0, worker: 0 }, job).unwrap().wait();
+        let ended = cluster.spawn(WorkerId { node: 0, worker: 0 }, job).unwrap().wait();
         assert_eq!(ended.is_err(), panics);
         assert_eq!(run(&cluster, set), [Ok(()), Ok(())]);
     }
-    // A transaction that guards and writes after all does not wait for itself.
+    // A transaction that has set barriers and writes after all does not wait for itself.
     let written = run(&cluster, move |coordinator| {
-        let mut transaction = Deferred::new().guarding();
+        let mut transaction = Deferred::new().with_scan_barriers();
         scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending).unwrap();
         transaction.delete(table, b"a".to_vec());
         transaction.commit(coordinator)
     });
     assert_eq!(written, Ok(()));
+    assert_sound(&cluster);
+}
+
+/// A value of eight bytes is not taken for what a slot of an ordered table has beside the hash.
+#[test]
+fn rows_are_loaded_into_an_ordered_table_or_refused() {
+    let (cluster, table) = open(1);
+    let fixed = cluster.create_table("fixed", 8, 10).unwrap();
+    let load = |table: TableId, key: Key<'_>, value: &[u8]| {
+        let mut loader = cluster.loader();
+        loader.add(table, key, value)?;
+        loader.finish()
+    };
+    let refused = load(table, Key::Number(7), &[7; 8]);
+    assert!(matches!(refused, Err(StorageError::KeyKind { .. })), "{refused:?}");
+    for key in [Key::hashed(b""), Key::hashed(&[b'k'; 4_097])] {
+        let refused = load(table, key, b"value");
+        assert!(matches!(refused, Err(StorageError::KeyKind { .. })), "{refused:?}");
+    }
+    let refused = load(table, Key::hashed(b"long"), &vec![1; (1 << 20) + 1]);
+    assert!(matches!(refused, Err(StorageError::LongValue { .. })), "{refused:?}");
+    let refused = load(fixed, Key::hashed(b"bytes"), &[7; 8]);
+    assert!(matches!(refused, Err(StorageError::KeyKind { .. })), "{refused:?}");
+
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = (0..100)
+        .map(|row| (format!("row {row:02}").into_bytes(), vec![row; usize::from(row)]))
+        .collect();
+    let mut loader = cluster.loader();
+    rows.iter().try_for_each(|(key, value)| loader.add(table, &key[..], value)).unwrap();
+    loader.finish().unwrap();
+    let twice = load(table, Key::hashed(b"row 07"), b"another");
+    assert!(twice.unwrap_err().to_string().contains("key \"row 07\""));
+    let read = run(&cluster, move |coordinator| {
+        scan(&mut Deferred::new(), coordinator, table, &ALL, Direction::Ascending)
+    });
+    assert_eq!(read.unwrap(), rows);
     assert_sound(&cluster);
 }
 

@@ -213,13 +213,16 @@ fn imports_and_exports_are_inverse() {
 #[test]
 fn a_dump_creates_everything_again() {
     let create = "CREATE TABLE \"Odd name\" (a BIGINT PRIMARY KEY, \"B\" TEXT NOT NULL DEFAULT 'x''y',\n\
-        c NUMERIC(8,2), d BYTEA, e TIMESTAMP, f DOUBLE PRECISION, UNIQUE (\"B\", c), CHECK (c > 0));\n\
+        c NUMERIC(8,2), d BYTEA, e TIMESTAMP, f DOUBLE PRECISION,\n\
+        g TIMESTAMPTZ DEFAULT now(), UNIQUE (\"B\", c), CHECK (c > 0));\n\
         CREATE INDEX by_e ON \"Odd name\" (e);\n\
-        INSERT INTO \"Odd name\" VALUES (1, 'it''s;\n', 1.50, '\\x00ff', '2024-01-02 03:04:05', '1e100'),\n\
-        (2, DEFAULT, NULL, NULL, NULL, 'NaN');\n";
+        INSERT INTO \"Odd name\" VALUES (1, 'it''s;\n', 1.50, '\\x00ff', '2024-01-02 03:04:05', '1e100', '2024-01-02 03:04:05+02'),\n\
+        (2, DEFAULT, NULL, NULL, NULL, 'NaN', NULL);\n";
     let dump = output(&[], &format!("{create}{TABLE}.dump\n"));
     assert_eq!(output(&[], &format!("{dump}.dump\n")), dump);
     assert!(dump.contains("CREATE TABLE \"Odd name\"") && dump.contains("by_e"), "{dump}");
+    assert!(dump.contains("g timestamp with time zone DEFAULT now()"), "{dump}");
+    assert!(dump.contains("2024-01-02 01:04:05+00"), "{dump}");
 }
 
 #[test]

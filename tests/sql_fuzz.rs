@@ -21,14 +21,14 @@ use pollster::block_on;
 /// Inputs that one cluster takes before it is checked and replaced.
 const INPUTS_PER_CLUSTER: u64 = 200;
 /// Statements that run longer than this are cancelled.
-const PATIENCE: Duration = Duration::from_millis(200);
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Words of a statement; more are left out.
 const WORDS_MAX: usize = 200;
 
 /// What the statements find.
 const SETUP: [&str; 4] = [
     "CREATE TABLE IF NOT EXISTS t (a INT PRIMARY KEY, b TEXT, c NUMERIC(10,2), d DATE, e BOOLEAN)",
-    "CREATE TABLE IF NOT EXISTS u (id SERIAL PRIMARY KEY, t INT, v DOUBLE PRECISION, w TIMESTAMP, x BYTEA, y UUID)",
+    "CREATE TABLE IF NOT EXISTS u (id SERIAL PRIMARY KEY, t INT, v DOUBLE PRECISION, w TIMESTAMP, x BYTEA, y UUID, z TIMESTAMPTZ)",
     "INSERT INTO t SELECT n, 'row ' || n, n / 4.0, DATE '2024-02-28' + n, n % 2 = 0 FROM generate_series(1, 20) s (n) \
      ON CONFLICT DO NOTHING",
     "INSERT INTO u (t, v) SELECT n, n * 1.5 FROM generate_series(1, 5) s (n)",
@@ -39,9 +39,9 @@ const EDGES: &str = "NULL -9223372036854775808 9223372036854775807 2147483648 1e
     'infinity' 'NaN' '2024-02-30' '0001-01-01' $1 $65535 * :: ( ) [ ] , . ; = <> || -> ~ % ^ \"\" \"a\" E'\\x' U&'\\' \
     DISTINCT ALL ANY EXISTS IN BETWEEN LIKE CASE WHEN THEN ELSE END CAST AS LATERAL NATURAL USING ORDER BY GROUP HAVING \
     LIMIT OFFSET UNION EXCEPT INTERSECT RETURNING DEFAULT VALUES WITH RECURSIVE EXPLAIN ANALYZE COPY TO FROM STDOUT \
-    STDIN PREPARE EXECUTE SAVEPOINT ROLLBACK COMMIT BEGIN TRUNCATE t u t.a u.id a b c d e id v w x y pg_class \
+    STDIN PREPARE EXECUTE SAVEPOINT ROLLBACK COMMIT BEGIN TRUNCATE t u t.a u.id a b c d e id v w x y z pg_class \
     information_schema.columns generate_series(1,9) count(*) sum(a) avg(v) min(b) now() random() repeat(b,3) length(b) \
-    substring(b,2,3) date_trunc('day',w) extract(year) round(v,2) coalesce(a,0) nullif(a,0)";
+    substring(b,2,3) date_trunc('day',w) '2024-01-01 00:00+02' TIMESTAMPTZ (z AT TIME ZONE 'UTC') extract(year) round(v,2) coalesce(a,0) nullif(a,0)";
 
 /// A change of a statement's words; places are taken modulo how many there are.
 #[derive(Clone, Debug, bolero::TypeGenerator)]
@@ -270,7 +270,7 @@ fn cancel_what_takes_long(begun: &std::sync::Weak<AtomicU64>, cancel: &CancelHan
         }
         last = now;
         drop(begun);
-        std::thread::park_timeout(PATIENCE);
+        std::thread::park_timeout(RESPONSE_TIMEOUT);
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// Each crate, and the crates of ours that it may depend on.
 const ARROWS: [(&str, &[&str]); 8] = [
     (".", &["rpc", "storage", "engine", "frontend", "benchmarks", "tatp", "smallbank"]),
-    ("tatp", &["benchmarks", "frontend", "engine"]),
-    ("smallbank", &["benchmarks", "frontend", "engine"]),
+    ("tatp", &["benchmarks", "engine"]),
+    ("smallbank", &["benchmarks", "engine"]),
     ("frontend", &["engine"]),
     ("benchmarks", &["engine", "rpc", "storage"]),
     ("engine", &["rpc", "storage"]),
@@ -26,10 +26,10 @@ const FENCE: [&str; 5] = [
     "tests/allocations.rs",
 ];
 
-/// The only file whose tests wait to be asked for: they are of the tier of campaigns.
+/// The only file whose tests are run on request alone: they are of the tier of campaigns.
 const CAMPAIGN: &str = "tests/server/campaign.rs";
 
-/// The only files that may ask the system for the time, or sleep.
+/// The only files that may read the system's time, or sleep.
 const CLOCKS: [&str; 6] = [
     "rpc/src/clock.rs",
     "benchmarks/src/harness.rs",
@@ -43,25 +43,35 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources() -> BTreeMap<String, String> {
+/// The text files of the tree by their paths, the generated `target` left out.
+fn texts() -> BTreeMap<String, String> {
     fn visit(folder: &Path, files: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
+            if name == "target" || name.starts_with('.') {
+                continue;
+            }
             if path.is_dir() {
-                if name != "target" && !name.starts_with('.') {
-                    visit(&path, files);
-                }
-            } else if name.ends_with(".rs") {
+                visit(&path, files);
+            } else {
                 files.push(path);
             }
         }
     }
     let mut files = Vec::new();
     visit(root(), &mut files);
-    assert!(files.len() > 60, "only {} source files found", files.len());
     let name = |path: &Path| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-    files.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+    // What is no UTF-8 is no text.
+    let text = |path: &PathBuf| Some((name(path), fs::read_to_string(path).ok()?));
+    files.iter().filter_map(text).collect()
+}
+
+fn sources() -> BTreeMap<String, String> {
+    let sources: BTreeMap<_, _> =
+        texts().into_iter().filter(|(name, _)| name.ends_with(".rs")).collect();
+    assert!(sources.len() > 60, "only {} source files found", sources.len());
+    sources
 }
 
 #[test]
@@ -117,11 +127,11 @@ fn unsafe_code_is_inside_the_fence() {
 #[test]
 fn time_enters_in_few_places() {
     for (name, text) in sources() {
-        let asks = ["Instant::now()", "SystemTime::now()", "thread::sleep("]
+        let reads = ["Instant::now()", "SystemTime::now()", "thread::sleep("]
             .iter()
             .any(|call| text.lines().any(|line| line.contains(call) && !line.contains('"')));
         let allowed = CLOCKS.contains(&name.as_str()) || name.contains("/benches/");
-        assert!(!asks || allowed, "{name} asks for the time");
+        assert!(!reads || allowed, "{name} reads the time");
     }
 }
 
@@ -179,4 +189,44 @@ fn what_is_cited_is_there() {
         }
     }
     assert!(cited > 10, "only {cited} citations found");
+}
+
+/// The Markdown files that a text names.
+fn documents_named(text: &str) -> impl Iterator<Item = &str> {
+    let is_path = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+    let words = text.split(move |letter| !is_path(letter));
+    words
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| Path::new(word).extension() == Some("md".as_ref()))
+}
+
+#[test]
+fn documents_that_any_file_names_are_there() {
+    let mut found = 0;
+    for (name, text) in texts() {
+        for document in documents_named(&text) {
+            let beside = Path::new(&name).with_file_name(document);
+            let is_there = root().join(document).exists() || root().join(beside).exists();
+            assert!(is_there, "{name} names {document}, which is not there");
+            found += 1;
+        }
+    }
+    assert!(found > 30, "only {found} documents are named");
+}
+
+#[test]
+fn source_files_that_documents_name_are_there() {
+    let sources = sources();
+    let is_path = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+    let mut found = 0;
+    for (document, text) in texts().iter().filter(|(name, _)| name.ends_with(".md")) {
+        let code = text.split('`').skip(1).step_by(2);
+        for name in code.filter(|name| name.ends_with(".rs") && name.chars().all(is_path)) {
+            // A file of the crate that the section is about may go without the path to it.
+            let is_it = |path: &String| path == name || path.ends_with(&format!("/{name}"));
+            assert!(sources.keys().any(is_it), "{document} names {name}, which is not there");
+            found += 1;
+        }
+    }
+    assert!(found > 50, "only {found} files are named");
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gannet_engine::{Cluster, ClusterOptions, Coordinator, Membership, Place, Topology};
+use gannet_engine::{Cluster, ClusterOptions, Coordinator, Membership, Topology, WorkerId};
 
 use crate::check::Check;
 use crate::members;
@@ -40,7 +40,7 @@ pub struct Settings {
     pub warmup: Duration,
     /// Seed of everything drawn.
     pub seed: u64,
-    /// This process's place among others, each of which runs the same benchmark on its node.
+    /// This process's membership among others, each of which runs the same benchmark on its node.
     pub member: Option<Membership>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Control {
     counted: bool,
     /// Whether a client waits after a conflict.
     backs_off: bool,
-    /// By worker place: transactions begun, for the progress line.
+    /// By worker: transactions begun, for the progress line.
     begun: Vec<PaddedCount>,
 }
 
@@ -176,27 +176,27 @@ fn measure<W: Workload>(
     progress: &Progress,
 ) -> Result<(Statistics, f64), BenchmarkError> {
     let options = cluster.options();
-    let places = options.nodes * options.threads;
+    let workers = options.nodes * options.threads;
     let limit = match settings.limit {
         Limit::Transactions(all) if cluster.transport().is_some() => {
             Limit::Transactions(all.div_ceil(options.nodes as u64))
         }
         limit => limit,
     };
-    let control = Arc::new(Control::new(limit, false, places));
+    let control = Arc::new(Control::new(limit, false, workers));
     cluster.meet("measuring", String::new())?;
     let mut start = now();
     let mut completions = Vec::new();
-    let is_here = |place: &usize| cluster.node(place / options.threads).is_some();
-    for place in (0..places).filter(is_here) {
+    let is_local = |worker: &usize| cluster.node(worker / options.threads).is_some();
+    for worker in (0..workers).filter(is_local) {
         for coroutine in 0..options.coroutines {
-            let stream = (place * options.coroutines + coroutine) as u64;
+            let stream = (worker * options.coroutines + coroutine) as u64;
             let (workload, control, seed) =
                 (Arc::clone(workload), Arc::clone(&control), settings.seed);
             let job = move |coordinator: &mut Coordinator<'_>| {
-                client(&*workload, &control, coordinator, place, seed, stream)
+                client(&*workload, &control, coordinator, worker, seed, stream)
             };
-            let at = Place { node: place / options.threads, worker: place % options.threads };
+            let at = WorkerId { node: worker / options.threads, worker: worker % options.threads };
             completions.push(cluster.spawn(at, job)?);
         }
     }
@@ -224,7 +224,7 @@ pub(crate) fn client<W: Workload>(
     workload: &W,
     control: &Control,
     coordinator: &mut Coordinator<'_>,
-    place: usize,
+    worker: usize,
     seed: u64,
     stream: u64,
 ) -> Option<Box<Statistics>> {
@@ -233,7 +233,7 @@ pub(crate) fn client<W: Workload>(
     let mut start_ns = coordinator.now_ns();
     let mut conflicts = 0;
     loop {
-        let Some(phase) = control.begin(place) else { return statistics::take() };
+        let Some(phase) = control.begin(worker) else { return statistics::take() };
         let ran = workload.run_one(coordinator, &mut random);
         let end_ns = coordinator.now_ns();
         statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
@@ -248,7 +248,7 @@ pub(crate) fn client<W: Workload>(
 }
 
 impl Control {
-    pub(crate) fn new(limit: Limit, backs_off: bool, places: usize) -> Self {
+    pub(crate) fn new(limit: Limit, backs_off: bool, workers: usize) -> Self {
         let (transactions, counted) = match limit {
             Limit::Duration(_) => (u64::MAX, false),
             Limit::Transactions(transactions) => (transactions, true),
@@ -258,18 +258,18 @@ impl Control {
             left: AtomicU64::new(transactions),
             counted,
             backs_off,
-            begun: (0..places).map(|_| PaddedCount::default()).collect(),
+            begun: (0..workers).map(|_| PaddedCount::default()).collect(),
         }
     }
 
-    /// The phase, if a client at `place` may begin a transaction in it.
+    /// The phase, if a client of `worker` may begin a transaction in it.
     #[inline]
-    pub(crate) fn begin(&self, place: usize) -> Option<u8> {
+    pub(crate) fn begin(&self, worker: usize) -> Option<u8> {
         let phase = self.phase();
         if phase == STOPPING || self.counted && !self.take_one() {
             return None;
         }
-        let begun = &self.begun[place].0;
+        let begun = &self.begun[worker].0;
         begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Some(phase)
     }

@@ -76,7 +76,7 @@ impl Ranges {
     ) -> std::result::Result<(Result, Option<usize>), Abort> {
         let mut deferred = Deferred::new();
         if transaction == COMPARE && random.random_bool(0.05) {
-            deferred = deferred.guarding();
+            deferred = deferred.with_scan_barriers();
         }
         let group = random.random_range(0..self.groups);
         let mut run = Run { deferred: &mut deferred, coordinator, table: self.table() };

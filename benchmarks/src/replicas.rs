@@ -1,4 +1,4 @@
-//! After a run: every copy of every bucket equal, every index exact, no lock held, and nothing guarded.
+//! After a run: every copy of every bucket equal, every index exact, no lock held, and no scan barrier left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,10 +69,13 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
         let tables = copies.iter().filter_map(|&copy| table(copy));
         let unindexed: usize = tables.map(|table| table.index_differences(partition)).sum();
         found.unindexed.fetch_add(unindexed as u64, Ordering::Relaxed);
-        let guards = primary_table.guard_count(partition);
-        if guards > 0 {
-            found.locked.fetch_add(guards as u64, Ordering::Relaxed);
-            found.describe(format!("{} partition {partition} is guarded", primary_table.name()));
+        let barriers = primary_table.barrier_count(partition);
+        if barriers > 0 {
+            found.locked.fetch_add(barriers as u64, Ordering::Relaxed);
+            found.describe(format!(
+                "{} partition {partition} has a scan barrier",
+                primary_table.name()
+            ));
         }
         for bucket in 0..primary_table.layout().buckets {
             primary_table.snapshot(partition, bucket, &mut primary);

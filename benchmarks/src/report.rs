@@ -136,7 +136,7 @@ pub struct Report {
     pub committed_per_second: f64,
     /// The same for each core; a core does client, server, log and backup work alike.
     pub committed_per_second_per_core: f64,
-    /// Rows copied or scanned per second, where that is what is asked for.
+    /// Rows copied or scanned per second, where that is what is measured.
     pub rows_per_second: Option<f64>,
     /// Transactions that did not commit, by reason.
     pub aborts: BTreeMap<&'static str, u64>,
@@ -146,7 +146,7 @@ pub struct Report {
     pub counted: BTreeMap<&'static str, u64>,
     /// All types together.
     pub latency_us: Latency,
-    /// The same transactions on plain maps, where asked for.
+    /// The same transactions on plain maps, if requested.
     pub floor: Option<FloorReport>,
     /// What the transport does by itself, for the RPC echo; by the way it is run.
     pub transport: Vec<TransportReport>,

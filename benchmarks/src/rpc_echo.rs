@@ -27,13 +27,13 @@ use crate::workload::BenchmarkError;
 
 use bare::bare;
 use echo::{Measured, echo};
-use port::{Port, Seats, THREADS_APART};
+use port::{Port, THREADS_APART, ThreadEndpoints};
 
 const PAYLOAD_BYTES: usize = 32;
 /// Nodes that are two processes.
 const NODES_ACROSS: usize = 2;
 
-/// What carries the packets.
+/// The transport of the packets.
 #[derive(Clone, Debug)]
 pub enum EchoTransport {
     /// Rings in this process.
@@ -49,10 +49,10 @@ pub enum EchoTransport {
     UdpAcross(Across),
 }
 
-/// One node here and the other in another process: only the coalesced echo is run.
+/// One node in this process and the other in another: only the coalesced echo is run.
 #[derive(Clone, Debug)]
 pub struct Across {
-    /// The node that is here.
+    /// The node of this process.
     pub node: usize,
     /// Addresses of both nodes.
     pub addresses: Vec<SocketAddr>,
@@ -67,7 +67,7 @@ pub struct EchoSettings {
     pub threads: usize,
     /// Two threads on two cores instead, between which all packets cross; always so over a network.
     pub is_apart: bool,
-    /// What carries the packets.
+    /// The transport of the packets.
     pub transport: EchoTransport,
     /// Whether datagrams are sealed with a key.
     pub with_key: bool,
@@ -137,14 +137,14 @@ pub fn run(settings: &EchoSettings) -> Result<Report, BenchmarkError> {
         #[cfg(feature = "verbs")]
         EchoTransport::Verbs(devices) => compare(settings, |nodes| port::verbs(nodes, devices)),
         EchoTransport::UdpAcross(across) => {
-            Ok(one_side(settings, port::udp_here(across, settings.with_key)?))
+            Ok(one_side(settings, port::udp_local(across, settings.with_key)?))
         }
-        EchoTransport::MemoryAcross(across) => Ok(one_side(settings, port::memory_here(across)?)),
+        EchoTransport::MemoryAcross(across) => Ok(one_side(settings, port::memory_local(across)?)),
     }
 }
 
 /// Runs the echo with the other process.
-fn one_side<P: Port>(settings: &EchoSettings, threads: Vec<Seats<P>>) -> Report {
+fn one_side<P: Port>(settings: &EchoSettings, threads: Vec<ThreadEndpoints<P>>) -> Report {
     let across = Shape { name: "echo, coalesced", nodes: NODES_ACROSS, messages: settings.batch };
     let measured = across.echo(settings, threads);
     report(settings, &[(across, measured)], Vec::new())
@@ -160,17 +160,22 @@ struct Shape {
 }
 
 impl Shape {
-    fn echo<P: Port>(&self, settings: &EchoSettings, threads: Vec<Seats<P>>) -> Vec<Measured> {
-        let clients: usize = threads.iter().map(|seats| seats.len() * settings.coroutines).sum();
+    fn echo<P: Port>(
+        &self,
+        settings: &EchoSettings,
+        threads: Vec<ThreadEndpoints<P>>,
+    ) -> Vec<Measured> {
+        let clients: usize =
+            threads.iter().map(|endpoints| endpoints.len() * settings.coroutines).sum();
         let running = AtomicUsize::new(clients);
-        on_threads(settings, threads, |seats| echo(settings, seats, &running))
+        on_threads(settings, threads, |endpoints| echo(settings, endpoints, &running))
     }
 }
 
 /// Runs each shape, and the bare transport in the same shape right after it.
 fn compare<P: Port>(
     settings: &EchoSettings,
-    ports: impl Fn(usize) -> Result<Vec<Seats<P>>, BenchmarkError>,
+    ports: impl Fn(usize) -> Result<Vec<ThreadEndpoints<P>>, BenchmarkError>,
 ) -> Result<Report, BenchmarkError> {
     let batch = settings.batch;
     let shapes = [
@@ -181,8 +186,8 @@ fn compare<P: Port>(
     let (mut echoes, mut transport) = (Vec::new(), Vec::new());
     for shape in shapes {
         let measured = shape.echo(settings, ports(shape.nodes)?);
-        let bounced = on_threads(settings, ports(shape.nodes)?, |seats| {
-            bare(settings, seats, shape.messages)
+        let bounced = on_threads(settings, ports(shape.nodes)?, |endpoints| {
+            bare(settings, endpoints, shape.messages)
         });
         let rpc_packets = 2.0 * rate(&measured) / shape.messages as f64;
         let bare_packets = rate(&bounced);
@@ -294,18 +299,18 @@ fn check(settings: &EchoSettings) -> Result<(), BenchmarkError> {
 /// Runs each thread's nodes on a thread; on a core of its own where the topology says so.
 fn on_threads<P: Port>(
     settings: &EchoSettings,
-    threads: Vec<Seats<P>>,
-    run: impl Fn(Seats<P>) -> Measured + Sync,
+    threads: Vec<ThreadEndpoints<P>>,
+    run: impl Fn(ThreadEndpoints<P>) -> Measured + Sync,
 ) -> Vec<Measured> {
     let own_node = settings.across().map_or(0, |across| across.node);
     std::thread::scope(|scope| {
         let run = &run;
-        let spawn = |(thread, seats)| {
+        let spawn = |(thread, endpoints)| {
             let core = settings.is_apart().then(|| settings.core(thread + own_node));
             scope.spawn(move || {
                 // Where the host does not allow it, the scheduler decides.
                 core.map(|id| core_affinity::set_for_current(CoreId { id }));
-                run(seats)
+                run(endpoints)
             })
         };
         let threads: Vec<_> = threads.into_iter().enumerate().map(spawn).collect();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use gannet_engine::simulation::{Fault, Firings, Simulation};
-use gannet_engine::{ClusterOptions, Coordinator, Place};
+use gannet_engine::{ClusterOptions, Coordinator, WorkerId};
 use gannet_rpc::Counters;
 
 use crate::check::Check;
@@ -108,14 +108,14 @@ pub fn simulate<W: Workload>(
     // What an earlier run on this thread left, if it was stuck.
     drop(statistics::take());
     let mut completions = Vec::new();
-    for place in 0..options.nodes * options.threads {
+    for worker in 0..options.nodes * options.threads {
         for coroutine in 0..options.coroutines {
-            let stream = (place * options.coroutines + coroutine) as u64;
+            let stream = (worker * options.coroutines + coroutine) as u64;
             let (workload, control) = (Arc::clone(&workload), Arc::clone(&control));
             let job = move |coordinator: &mut Coordinator<'_>| {
-                client(&*workload, &control, coordinator, place, seed, stream)
+                client(&*workload, &control, coordinator, worker, seed, stream)
             };
-            let at = Place { node: place / options.threads, worker: place % options.threads };
+            let at = WorkerId { node: worker / options.threads, worker: worker % options.threads };
             completions.push(simulation.cluster().spawn(at, job)?);
         }
     }

@@ -52,7 +52,7 @@ impl Reason {
 impl From<Abort> for Reason {
     fn from(abort: Abort) -> Self {
         match abort {
-            Abort::Locked | Abort::Guarded => Self::Locked,
+            Abort::Locked | Abort::Barrier => Self::Locked,
             Abort::Changed => Self::Changed,
             Abort::TableFull { .. } => Self::TableFull,
             Abort::Requested => Self::Application,
@@ -64,7 +64,7 @@ impl From<Abort> for Reason {
             | Abort::NoSuchTable { .. }
             | Abort::Usage { .. }
             | Abort::Refused
-            | Abort::GivenUp
+            | Abort::Cancelled
             | Abort::Disconnected => Self::Error,
         }
     }

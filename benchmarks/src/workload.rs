@@ -50,7 +50,7 @@ pub struct Profile {
     pub tallies: &'static [&'static str],
     /// The workload's own settings.
     pub settings: Vec<(&'static str, String)>,
-    /// Rows that each transaction copies or scans, where the rate of rows is what is asked for.
+    /// Rows that each transaction copies or scans, where the rate of rows is what is measured.
     pub rows_each: Option<u64>,
 }
 
@@ -150,7 +150,7 @@ pub enum BenchmarkError {
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// What was asked for.
+        /// What was requested.
         value: String,
         /// What is possible.
         allowed: String,

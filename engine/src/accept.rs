@@ -1,4 +1,9 @@
-//! Connections to a listener, taken on a thread of its own until nobody wants them any more, and their first words.
+//! Accepts TCP connections on a thread of its own, and bounds handshakes.
+//!
+//! *Invariants*: a thread that hands connections over does not wait for any of them. After an [`Acceptor`] is dropped another one
+//! may listen at its address. A peer has a bounded number of reads for its handshake.
+//!
+//! *Not here*: who may connect, in `clients` and `members`; how many pending connections there may be, in `pending`.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,16 +12,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::callers::{Caller, Callers};
+use crate::pending::{PendingConnection, PendingConnections};
 
-/// Calls that end the wait for calls.
+/// Attempts to connect that end the acceptor's own wait.
 const LAST_CALLS_MAX: usize = 20;
-/// Longest wait for one of them to be taken.
+/// Longest wait for one of them.
 const LAST_CALL_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long nobody is let in when there are too many.
+/// Pause of the acceptor when the process has too many open files.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
-/// Takes connections. When it has been dropped, another may listen at the address.
+/// Accepts connections. After it is dropped another may listen at the address.
 pub(crate) struct Acceptor {
     address: SocketAddr,
     is_closed: Arc<AtomicBool>,
@@ -38,7 +43,7 @@ impl Acceptor {
         let closed = Arc::clone(&is_closed);
         let accept = move || {
             for stream in listener.incoming() {
-                // Relaxed: a call at the moment of the change is taken, or not.
+                // Relaxed: a connection at the moment of the change is taken, or not.
                 if closed.load(Ordering::Relaxed) {
                     return;
                 }
@@ -59,26 +64,29 @@ impl Acceptor {
     }
 }
 
-/// The address of the other end of `stream`, and its place among the callers: the stream ends if another one needs the place.
+/// The address of the other end of `stream`, admitted among the pending connections: the stream is shut down if it is evicted.
 /// `None` if the stream has ended, or if too many files are open: then after a pause.
-pub(crate) fn place(callers: &Arc<Callers>, stream: &TcpStream) -> Option<(SocketAddr, Caller)> {
+pub(crate) fn admit(
+    pending: &Arc<PendingConnections>,
+    stream: &TcpStream,
+) -> Option<(SocketAddr, PendingConnection)> {
     let from = stream.peer_addr().ok()?;
-    let Ok(to_dismiss) = stream.try_clone() else {
+    let Ok(to_close) = stream.try_clone() else {
         std::thread::park_timeout(PAUSE);
         return None;
     };
-    let caller = callers.enter(from.ip(), move || {
+    let connection = pending.admit(from.ip(), move || {
         // It may have ended.
-        let _ = to_dismiss.shutdown(Shutdown::Both);
+        let _ = to_close.shutdown(Shutdown::Both);
     });
-    Some((from, caller))
+    Some((from, connection))
 }
 
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.is_closed.store(true, Ordering::Relaxed);
         let Some(accepting) = self.accepting.take() else { return };
-        // The thread waits for a call.
+        // The thread waits in accept(2): a connection ends its wait.
         for _ in 0..LAST_CALLS_MAX {
             let called = TcpStream::connect_timeout(&self.address, LAST_CALL_TIMEOUT);
             if called.is_ok() || accepting.is_finished() {
@@ -86,19 +94,19 @@ impl Drop for Acceptor {
                 return;
             }
         }
-        tracing::error!("{} stays in use until somebody calls there", self.address);
+        tracing::error!("{} stays in use until something connects there", self.address);
     }
 }
 
-/// A stream of a greeting: so many reads, each of which may take its time, and no more.
-pub(crate) struct Patient<'s> {
+/// A stream during its handshake: it permits a bounded number of reads, each of which has the stream's time-out.
+pub(crate) struct LimitedReader<'s> {
     pub(crate) stream: &'s TcpStream,
     pub(crate) reads_left: u32,
 }
 
-impl Read for Patient<'_> {
+impl Read for LimitedReader<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let timed_out = || io::Error::other("the greeting takes too long");
+        let timed_out = || io::Error::other("the handshake takes too long");
         self.reads_left = self.reads_left.checked_sub(1).ok_or_else(timed_out)?;
         self.stream.read(bytes)
     }

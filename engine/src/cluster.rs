@@ -1,6 +1,6 @@
 //! A cluster: the nodes that are in this process, and their threads.
 //!
-//! *Not here*: the door for other threads' work, in `spawn`; how a process becomes a node of a cluster of processes, in `join`;
+//! *Not here*: submission of jobs by other threads, in `spawn`; how a process becomes a node of a cluster of processes, in `join`;
 //! membership changes.
 
 use std::ops::Range;
@@ -13,16 +13,16 @@ use gannet_rpc::{Identity, MemoryFabric, Parking, Waker};
 use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, TableLayout};
 
 use crate::configuration::Configuration;
-use crate::driver::{Port, Seat, Shared, ThreadPlace, drive};
+use crate::driver::{ClusterState, Port, ThreadOptions, WorkerBuilder, drive};
 use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
 use crate::loader::Loader;
 use crate::members::{JoinError, Members};
 use crate::node::{Node, TableId};
-use crate::statistics::{Board, NodeState, NodeStatus, Reporter};
+use crate::statistics::{NodeState, NodeStatus, PublishedStatistics, Reporter};
 use crate::worker::Job;
 
-/// Number that the packets of a cluster in one process carry.
+/// Cluster id in the packets of a cluster in one process.
 const CLUSTER_ID: u32 = 0x6741_6e74;
 /// Largest packet: a commit record of three of the largest values fits.
 pub(crate) const MTU_BYTES: usize = 16 << 10;
@@ -42,7 +42,7 @@ pub enum Topology {
     ThreadPerWorker,
 }
 
-/// What is told why a worker has died.
+/// A function that is called when a worker has died, with the reason.
 pub type OnFailure = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How a cluster is opened. The default is three nodes with three copies on all cores.
@@ -58,8 +58,8 @@ pub struct ClusterOptions {
     pub coroutines: usize,
     /// Partitions of the key space, a power of two.
     pub partitions: usize,
-    /// Table memory of each node in bytes; a share of the memory that is free if not given. Nodes that join a cluster may have
-    /// different limits: a partition then takes no more than the smallest share of a node that holds it.
+    /// Table memory of each node in bytes. By default it is a share of the free memory. Nodes that join a cluster may have different
+    /// limits: a partition then takes no more than the smallest share that a node which holds it has.
     pub memory_limit_bytes: Option<usize>,
     /// Jobs that wait for each worker before [`ClusterError::Busy`].
     pub queued_jobs_max: usize,
@@ -67,14 +67,14 @@ pub struct ClusterOptions {
     pub busy_poll: bool,
     /// Which OS thread drives which worker.
     pub topology: Topology,
-    /// Who runs other tasks on these threads; jobs that those spawn run on the workers of their thread. For a cluster that is
-    /// all in this process: [`Cluster::join`] has its threads to itself.
+    /// A host that runs other tasks on these threads. Jobs that those tasks spawn run on the workers of their thread. Only for a
+    /// cluster whose nodes are all in this process: the threads of [`Cluster::join`] run no other tasks.
     pub host: Option<Arc<dyn ThreadHost>>,
     /// Seed of the random waits after conflicts.
     pub seed: u64,
     /// Sees every commit record that is stored on any node.
     pub log_observer: Option<Arc<dyn LogObserver>>,
-    /// Told why when a worker of this process has died of a bug, on that worker's thread. The cluster has halted then.
+    /// Called with the reason when a worker of this process has died of a bug, on that worker's thread. The cluster has halted then.
     pub on_failure: Option<OnFailure>,
 }
 
@@ -106,7 +106,7 @@ pub enum ClusterError {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// What was asked for.
+        /// What was requested.
         value: usize,
         /// What is possible.
         allowed: String,
@@ -118,9 +118,9 @@ pub enum ClusterError {
         if .limits.len() == 1 { "a node".to_owned() } else { format!("{} nodes of one host", .limits.len()) }
     )]
     Memory {
-        /// By node of this host: what it was to have, in bytes.
+        /// By node of this host: its memory limit in bytes.
         limits: Vec<usize>,
-        /// How much there is, and who says so.
+        /// The host's memory, and where that number comes from.
         host: String,
     },
     /// A table could not be created or loaded.
@@ -142,10 +142,10 @@ pub enum ClusterError {
     #[error(
         "there is no worker {worker} of node {node} in this process; look at the cluster's options"
     )]
-    NoSuchPlace {
-        /// The node asked for.
+    NoSuchWorker {
+        /// The node requested.
         node: usize,
-        /// The worker asked for.
+        /// The worker requested.
         worker: usize,
     },
     /// This process could not become a node of a cluster, or the cluster has halted.
@@ -173,7 +173,7 @@ pub enum ClusterError {
 
 /// A worker of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WorkerId {
     /// Node, from 0.
     pub node: usize,
     /// Worker, from 0.
@@ -191,14 +191,14 @@ pub struct Cluster {
     /// By node of this process, then worker.
     pub(crate) jobs: Vec<Arc<ArrayQueue<Job>>>,
     /// In the same order.
-    boards: Vec<Arc<Board>>,
+    published: Vec<Arc<PublishedStatistics>>,
     pub(crate) wakers: Vec<Waker>,
     threads: Vec<JoinHandle<()>>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<ClusterState>,
     /// The other processes, if there are any.
     pub(crate) members: Option<Members>,
-    /// Whose turn it is to get a job that may go to several workers.
-    pub(crate) next_place: AtomicUsize,
+    /// The worker that gets the next job which may go to several, in turn.
+    pub(crate) next_worker: AtomicUsize,
     creating_table: Mutex<()>,
 }
 
@@ -217,7 +217,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A cluster whose workers somebody else drives; see [`Self::seat`].
+    /// A cluster without threads, whose workers the caller drives; see [`Self::worker_builder`].
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
         let configuration = configuration(&options)?;
         let nodes = options.nodes;
@@ -230,16 +230,16 @@ impl Cluster {
     pub(crate) fn with_nodes(
         options: ClusterOptions,
         configuration: Configuration,
-        here: Range<usize>,
+        local: Range<usize>,
         limit_bytes: &[usize],
     ) -> Result<Self, ClusterError> {
         let configuration = Arc::new(configuration);
-        let first_node = here.start;
+        let first_node = local.start;
         let new_node = |id| {
             let id = u16::try_from(id).expect("checked");
             Ok(Arc::new(Node::new(id, Arc::clone(&configuration), limit_bytes)?))
         };
-        let nodes = here.map(new_node).collect::<Result<Vec<_>, StorageError>>()?;
+        let nodes = local.map(new_node).collect::<Result<Vec<_>, StorageError>>()?;
         let workers = nodes.len() * options.threads;
         let told = options.on_failure.clone();
         let tell = told.map(|told| Box::new(move |reason: &str| told(reason)) as Box<_>);
@@ -250,11 +250,11 @@ impl Cluster {
             nodes,
             first_node,
             members: None,
-            boards: jobs.iter().map(|_| Arc::default()).collect(),
+            published: jobs.iter().map(|_| Arc::default()).collect(),
             jobs,
             wakers: Vec::new(),
             threads: Vec::new(),
-            shared: Arc::new(Shared {
+            state: Arc::new(ClusterState {
                 closing: AtomicBool::new(false),
                 halted: AtomicBool::new(false),
                 failure: OnceLock::new(),
@@ -262,7 +262,7 @@ impl Cluster {
                 busy_threads: AtomicUsize::new(0),
                 busy_poll: options.busy_poll,
             }),
-            next_place: AtomicUsize::new(0),
+            next_worker: AtomicUsize::new(0),
             creating_table: Mutex::new(()),
             options,
         })
@@ -275,48 +275,49 @@ impl Cluster {
             Topology::ThreadPerWorker => node * workers + worker,
         };
         let count = thread_of(nodes - 1, workers - 1) + 1;
-        let new_parking = if self.options.host.is_some() { Parking::of_task } else { Parking::new };
+        let new_parking =
+            if self.options.host.is_some() { Parking::for_task } else { Parking::new };
         let parkings: Vec<_> = (0..count).map(|_| new_parking()).collect();
         self.wakers = (0..nodes * workers)
-            .map(|place| parkings[thread_of(place / workers, place % workers)].waker())
+            .map(|index| parkings[thread_of(index / workers, index % workers)].waker())
             .collect();
         let mut fabric = MemoryFabric::new(nodes, workers, MTU_BYTES, RING_BYTES);
-        let mut seats: Vec<_> = (0..count).map(|_| Vec::new()).collect();
-        for place in 0..nodes * workers {
-            let (node, worker) = (place / workers, place % workers);
+        let mut builders: Vec<_> = (0..count).map(|_| Vec::new()).collect();
+        for index in 0..nodes * workers {
+            let (node, worker) = (index / workers, index % workers);
             let peers: Vec<_> =
                 (0..nodes).map(|peer| self.wakers[peer * workers + worker].clone()).collect();
             let transport = fabric.take(node, worker, &peers[node], &peers);
-            seats[thread_of(node, worker)].push((self.seat(node, worker), transport));
+            builders[thread_of(node, worker)].push((self.worker_builder(node, worker), transport));
         }
         let first_core = (count <= cores()).then_some(0);
         let host = self.options.host.clone();
-        self.start(seats.into_iter().zip(parkings).collect(), first_core, host)
+        self.start(builders.into_iter().zip(parkings).collect(), first_core, host)
     }
 
-    /// Starts a thread for each list of seats, each on a core from the first one on, if there is one and no host.
+    /// Starts a thread for each list of builders, each on a core from the first one on, if there is one and no host.
     pub(crate) fn start<P: Port>(
         &mut self,
-        threads: Vec<(Vec<(Seat, P)>, Parking)>,
+        threads: Vec<(Vec<(WorkerBuilder, P)>, Parking)>,
         first_core: Option<usize>,
         host: Option<Arc<dyn ThreadHost>>,
     ) -> Result<(), ClusterError> {
         let count = threads.len();
-        self.shared.busy_threads.store(count, Ordering::Release);
+        self.state.busy_threads.store(count, Ordering::Release);
         let wakers = self.wakers.clone();
-        let mut on_failure = self.shared.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut on_failure = self.state.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
         on_failure.insert(0, Box::new(move |_| wakers.iter().for_each(Waker::wake)));
         drop(on_failure);
-        for (number, (seats, parking)) in threads.into_iter().enumerate() {
-            let shared = Arc::clone(&self.shared);
+        for (number, (builders, parking)) in threads.into_iter().enumerate() {
+            let state = Arc::clone(&self.state);
             let core = first_core.map(|first| (first + number) % cores());
-            let place = ThreadPlace { number, core, host: host.clone() };
+            let options = ThreadOptions { number, core, host: host.clone() };
             let thread = std::thread::Builder::new()
                 .name(format!("gannet-{number}"))
-                .spawn(move || drive(seats, parking, &place, &shared))
+                .spawn(move || drive(builders, parking, &options, &state))
                 .map_err(|error| {
-                    // Those that run wait for no others.
-                    self.shared.busy_threads.store(0, Ordering::Release);
+                    // The threads that run already wait for no others.
+                    self.state.busy_threads.store(0, Ordering::Release);
                     ClusterError::Thread(error)
                 })?;
             self.threads.push(thread);
@@ -325,11 +326,11 @@ impl Cluster {
     }
 
     /// What the worker `worker` of `node`, which is in this process, is made of.
-    pub(crate) fn seat(&self, node: usize, worker: usize) -> Seat {
-        let place = (node - self.first_node) * self.options.threads + worker;
+    pub(crate) fn worker_builder(&self, node: usize, worker: usize) -> WorkerBuilder {
+        let index = (node - self.first_node) * self.options.threads + worker;
         let narrow = |value: usize| u16::try_from(value).expect("checked when the cluster opened");
-        Seat {
-            place,
+        WorkerBuilder {
+            index,
             node: Arc::clone(&self.nodes[node - self.first_node]),
             identity: Identity {
                 cluster_id: self.configuration.cluster_id,
@@ -339,8 +340,8 @@ impl Cluster {
                 coroutines: narrow(self.options.coroutines),
                 incarnations: self.configuration.incarnations.clone(),
             },
-            jobs: Arc::clone(&self.jobs[place]),
-            board: Arc::clone(&self.boards[place]),
+            jobs: Arc::clone(&self.jobs[index]),
+            published: Arc::clone(&self.published[index]),
             seed: self.options.seed ^ ((node * self.options.threads + worker) as u64) << 32,
             observer: self.options.log_observer.clone(),
         }
@@ -384,21 +385,21 @@ impl Cluster {
     /// What the report of a node of this process is made of.
     pub(crate) fn reporter(&self, index: usize) -> Reporter {
         let workers = self.options.threads;
-        let boards = self.boards[index * workers..][..workers].to_vec();
-        Reporter { node: Arc::clone(&self.nodes[index]), boards }
+        let published = self.published[index * workers..][..workers].to_vec();
+        Reporter { node: Arc::clone(&self.nodes[index]), published }
     }
 
-    /// How each node of the cluster is, as seen from here.
+    /// How each node of the cluster is, as this process sees it.
     #[must_use]
     pub fn status(&self) -> Vec<NodeStatus> {
         let of_others = self.members.as_ref().map(Members::status).unwrap_or_default();
-        let here = self.nodes.iter().enumerate().map(|(index, node)| NodeStatus {
+        let local = self.nodes.iter().enumerate().map(|(index, node)| NodeStatus {
             node: usize::from(node.id()),
             address: self.members.as_ref().map(Members::address),
             state: NodeState::Up,
             report: Some(self.reporter(index).report()),
         });
-        let mut all: Vec<_> = here.chain(of_others).collect();
+        let mut all: Vec<_> = local.chain(of_others).collect();
         all.sort_by_key(|status| status.node);
         all
     }
@@ -412,7 +413,7 @@ impl Cluster {
     /// Creates a table for about `rows` rows with values of `value_bytes`.
     ///
     /// It takes more rows than that, slower, until a node's memory limit is reached. In a cluster of processes each of
-    /// them creates the same tables in the same order, and waits here until all have.
+    /// them creates the same tables in the same order, and waits until all have.
     ///
     /// # Errors
     /// [`ClusterError::TableExists`], [`ClusterError::TooManyTables`], [`ClusterError::Storage`]
@@ -434,14 +435,14 @@ impl Cluster {
     /// # Errors
     /// As [`Self::create_table`].
     pub fn create_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
-        let layout = TableLayout::heap(name, rows, true, self.configuration.partitioning)?;
+        let layout = TableLayout::ordered(name, rows, self.configuration.partitioning)?;
         self.create(name, layout)
     }
 
     fn create(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
-        // Nothing panics while it is held, so a poisoned lock guards nothing broken.
+        // Nothing panics while it is held, so the data behind a poisoned lock are whole.
         let _one_at_a_time = self.creating_table.lock().unwrap_or_else(PoisonError::into_inner);
-        let created = self.create_here(name, layout);
+        let created = self.create_local(name, layout);
         let reason = created.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let all = self.meet(&format!("creating table {name}, {layout:?}"), reason)?;
         let failed = all.into_iter().enumerate().find(|(_, reason)| !reason.is_empty());
@@ -452,7 +453,7 @@ impl Cluster {
     }
 
     /// Creates the table on the nodes that are in this process.
-    fn create_here(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
+    fn create_local(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
         let number = self.nodes[0].next_table().ok_or(ClusterError::TooManyTables)?;
         if self.table(name).is_some() {
             return Err(ClusterError::TableExists(name.to_owned()));
@@ -486,8 +487,8 @@ impl Cluster {
     }
 
     fn end_threads(&mut self) {
-        // Release: pairs with the Acquire in Crew::without_progress(): jobs accepted before are seen.
-        self.shared.closing.store(true, Ordering::Release);
+        // Release: pairs with the Acquire in WorkerGroup::without_progress(): jobs accepted before are seen.
+        self.state.closing.store(true, Ordering::Release);
         for waker in &self.wakers {
             waker.wake();
         }
@@ -505,7 +506,7 @@ impl Drop for Cluster {
     }
 }
 
-/// The configuration that options ask for, every size checked.
+/// The configuration that follows from the options, every size checked.
 pub(crate) fn configuration(options: &ClusterOptions) -> Result<Configuration, ClusterError> {
     let range = |option, value: usize, max: usize, why: &str| {
         if (1..=max).contains(&value) {
@@ -529,7 +530,7 @@ pub(crate) fn configuration(options: &ClusterOptions) -> Result<Configuration, C
     Ok(Configuration::new(CLUSTER_ID, nodes, options.replicas, partitioning))
 }
 
-/// Table memory of a node, one of so many that divide the memory of their host.
+/// Table memory of a node that shares its host's memory with `nodes_of_host - 1` others.
 pub(crate) fn memory_limit_bytes(options: &ClusterOptions, nodes_of_host: usize) -> usize {
     options.memory_limit_bytes.unwrap_or_else(|| {
         let free = HostMemory::read().map_or(MEMORY_BYTES_UNKNOWN, |host| host.free_bytes);

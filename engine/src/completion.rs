@@ -1,4 +1,6 @@
-//! The result of work that another thread does: waited for by blocking, or as a Future.
+//! The result of a job on another thread: a thread blocks on it, or a task awaits it.
+//!
+//! *Invariant*: a [`Completion`] always ends. A job that is dropped without a result ends it with [`Lost`].
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -23,7 +25,7 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-struct Shared<T> {
+struct CompletionCell<T> {
     state: Mutex<State<T>>,
 }
 
@@ -47,8 +49,8 @@ impl Wake for Unpark {
 
 /// Runs a future on this thread until it is ready.
 ///
-/// For what waits for a cluster of this process, whose answers come within microseconds: where nobody else wants the cores,
-/// neither this thread nor the workers sleep at once. A future that needs a runtime, such as tokio's, is not for here.
+/// For futures that wait for a cluster of this process, whose answers come within microseconds. While no other thread wants the
+/// cores, this thread and the workers poll before they sleep. A future that needs a runtime, such as tokio's, cannot run so.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let _client = NearClient::new();
     let clock = MonotonicClock::new();
@@ -78,28 +80,28 @@ fn wait_for<F: Future>(future: F, decide: impl Fn(&mut Waiting) -> Decision) -> 
     }
 }
 
-impl<T> Shared<T> {
+impl<T> CompletionCell<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         // Nothing panics while it holds the lock, so a poisoned state is a whole one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A result that is not there yet.
+/// The result of a job, now or later.
 pub struct Completion<T> {
-    shared: Arc<Shared<T>>,
+    cell: Arc<CompletionCell<T>>,
 }
 
 /// The other end, held by the work.
 pub(crate) struct Completer<T> {
-    shared: Arc<Shared<T>>,
+    cell: Arc<CompletionCell<T>>,
 }
 
 /// Both ends of a result.
 pub(crate) fn completion<T>() -> (Completer<T>, Completion<T>) {
     let state = Mutex::new(State { result: None, completed: false, waker: None });
-    let shared = Arc::new(Shared { state });
-    (Completer { shared: Arc::clone(&shared) }, Completion { shared })
+    let cell = Arc::new(CompletionCell { state });
+    (Completer { cell: Arc::clone(&cell) }, Completion { cell })
 }
 
 impl<T> Completer<T> {
@@ -108,7 +110,7 @@ impl<T> Completer<T> {
     }
 
     fn set(&self, result: Result<T, Lost>) {
-        let mut state = self.shared.lock();
+        let mut state = self.cell.lock();
         if !state.completed {
             state.completed = true;
             state.result = Some(result);
@@ -131,7 +133,7 @@ impl<T> Drop for Completer<T> {
 impl<T> Completion<T> {
     /// Whether there is a result.
     pub(crate) fn is_complete(&self) -> bool {
-        self.shared.lock().completed
+        self.cell.lock().completed
     }
 
     /// Blocks until the result is there.
@@ -147,7 +149,7 @@ impl<T> Future for Completion<T> {
     type Output = Result<T, Lost>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.shared.lock();
+        let mut state = self.cell.lock();
         if let Some(result) = state.result.take() {
             return Poll::Ready(result);
         }

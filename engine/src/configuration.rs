@@ -1,15 +1,15 @@
-//! The configuration: who is a member, and which node holds what. Data, copied to every node.
+//! The configuration: the members of a cluster, and which node holds which partition. It is data that every node has a copy of.
 //!
 //! ```text
 //! partition p:  primary = member p mod N, backups = the next f members
 //! log group of node n:  n and the next f members
 //! ```
 //!
-//! *Source*: `architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
+//! *Source*: `docs/architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
 //!
 //! *Not here*: how a configuration is decided; today it is fixed when a cluster opens.
 
-use gannet_storage::{Partitioning, RowKey};
+use gannet_storage::{Key, Partitioning};
 
 /// A cluster's membership and placement in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Configuration {
     /// The static configuration of `nodes` nodes with `replicas` copies of each partition.
     ///
     /// # Panics
-    /// If `replicas` is 0 or exceeds `nodes`: the caller checked what the user asked for.
+    /// If `replicas` is 0 or exceeds `nodes`: the caller checked the user's options.
     #[must_use]
     pub fn new(cluster_id: u32, nodes: u16, replicas: usize, partitioning: Partitioning) -> Self {
         assert!((1..=usize::from(nodes)).contains(&replicas), "a copy per node at most");
@@ -81,7 +81,7 @@ impl Configuration {
     /// The primary of the row with that key in heap tables.
     #[must_use]
     pub fn primary_of_row(&self, key: &[u8]) -> u16 {
-        self.primary_of_key(RowKey::new(key).hash())
+        self.primary_of_key(Key::hashed(key).word())
     }
 
     /// The other nodes that hold `partition`.
@@ -115,7 +115,7 @@ impl Configuration {
         assert!(usize::from(partition) < self.primaries.len(), "there is no such partition");
         let keys = (0_u32..).map(|number| [prefix, &number.to_be_bytes()].concat());
         let lies_there =
-            |key: &Vec<u8>| self.partitioning.partition(RowKey::new(key).hash()) == partition;
+            |key: &Vec<u8>| self.partitioning.partition(Key::hashed(key).word()) == partition;
         keys.into_iter().find(lies_there).expect("keys spread over all partitions")
     }
 
@@ -151,7 +151,7 @@ mod tests {
             assert_eq!(configuration.primary(partition), node);
             let key = configuration.row_key_in(partition, b"copy");
             assert!(key.starts_with(b"copy"));
-            let hash = RowKey::new(&key).hash();
+            let hash = Key::hashed(&key).word();
             assert_eq!(configuration.partitioning.partition(hash), partition);
         }
         let small = Configuration::new(7, 5, 3, Partitioning::new(2).unwrap());

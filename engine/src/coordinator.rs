@@ -1,4 +1,7 @@
-//! The coordinator: what a job in a coroutine starts transactions with.
+//! The coordinator: a job in a coroutine starts its transactions with it, one after the other.
+//!
+//! *Invariants*: a coroutine has one transaction at a time. A closure's error or panic is reported only if its reads were valid. After a
+//! job nothing is locked.
 //!
 //! *Source*: FaSST section 5 (worker coroutines act as coordinators).
 
@@ -10,26 +13,26 @@ use std::time::Duration;
 
 use gannet_rpc::{Clock, is_cancel};
 
+use crate::cancellation::CancellationToken;
 use crate::node::TableId;
 use crate::outcome::{Abort, Outcome};
-use crate::patience::Patience;
 use crate::transaction::Transaction;
-use crate::transaction::guard::Guard;
+use crate::transaction::barrier::ScanBarrier;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
-/// The same while another transaction guards what it wants to change, which may take seconds.
-const GUARDED_ATTEMPTS_MAX: u32 = 20_000;
+/// The same for a closure whose locks a scan barrier refuses, which may take seconds.
+const BARRIER_ATTEMPTS_MAX: u32 = 20_000;
 /// Longest first wait after a conflict; it doubles with each further one.
 const BACKOFF_NS_MIN: u64 = 2_000;
 /// Longest wait after one of the first conflicts.
 const BACKOFF_NS_MAX: u64 = 1_000_000;
-/// Conflicts after which the other transaction is taken to be held up: its thread has lost its core, or a node is slow.
+/// Conflicts after which the other transaction is considered to be delayed: its thread has lost its core, or a node is slow.
 const LASTING_ATTEMPTS: u32 = 40;
 /// Further conflicts until the longest wait doubles, up to so many times.
 const LASTING_STEP: u32 = 10;
 const LASTING_DOUBLINGS_MAX: u32 = 6;
-/// How long a job has its worker to itself, if it asks.
+/// How long a job that calls [`Coordinator::give_way`] has its worker to itself.
 const TURN_NS_MAX: u64 = 1_000_000;
 
 /// Starts the transactions of one coroutine, one after the other.
@@ -38,15 +41,15 @@ pub struct Coordinator<'s> {
     clock: Rc<dyn Clock>,
     /// State of the generator behind the backoff.
     random: u64,
-    /// What keeps others from changing tables that are read here.
-    guards: Vec<Guard>,
-    /// Since when the job has not given way, as far as it has asked.
+    /// Scan barriers on tables that are read.
+    barriers: Vec<ScanBarrier>,
+    /// Since when the job has not given way; `None` before its first call of [`Self::give_way`].
     turn_since_ns: Option<u64>,
 }
 
 impl<'s> Coordinator<'s> {
     pub(crate) fn new(transaction: Transaction<'s>, clock: Rc<dyn Clock>, seed: u64) -> Self {
-        Self { transaction, clock, random: seed, guards: Vec::new(), turn_since_ns: None }
+        Self { transaction, clock, random: seed, barriers: Vec::new(), turn_since_ns: None }
     }
 
     /// Starts a transaction; one that is still open is aborted.
@@ -87,7 +90,7 @@ impl<'s> Coordinator<'s> {
         &mut self,
         mut body: impl FnMut(&mut Transaction<'s>) -> Result<T, E>,
     ) -> Outcome<T, E> {
-        let (mut conflicting, mut guarded) = (0, 0);
+        let (mut conflicting, mut blocked) = (0, 0);
         loop {
             let transaction = self.begin().leave_commit();
             let conflict = match catch_unwind(AssertUnwindSafe(|| body(transaction))) {
@@ -107,7 +110,7 @@ impl<'s> Coordinator<'s> {
                 },
             };
             let (attempts, attempts_max) = match conflict {
-                Abort::Guarded => (&mut guarded, GUARDED_ATTEMPTS_MAX),
+                Abort::Barrier => (&mut blocked, BARRIER_ATTEMPTS_MAX),
                 _ => (&mut conflicting, ATTEMPTS_MAX),
             };
             *attempts += 1;
@@ -115,7 +118,7 @@ impl<'s> Coordinator<'s> {
                 return Outcome::Aborted(conflict);
             }
             match conflict {
-                Abort::Guarded => self.back_off(*attempts),
+                Abort::Barrier => self.back_off(*attempts),
                 _ => self.outwait(*attempts),
             }
         }
@@ -150,8 +153,8 @@ impl<'s> Coordinator<'s> {
         self.wait_below((BACKOFF_NS_MIN << attempt.min(16)).min(BACKOFF_NS_MAX));
     }
 
-    /// Backs off, longer and longer after many conflicts: all attempts together take half a second or more, so that they outlast
-    /// a thread that has lost its core with rows locked.
+    /// Backs off, longer and longer after many conflicts. All attempts together take half a second or more, so they outlast a thread
+    /// that has lost its core with rows locked.
     fn outwait(&mut self, attempt: u32) {
         let lasting = attempt.saturating_sub(LASTING_ATTEMPTS).div_ceil(LASTING_STEP);
         let longest = BACKOFF_NS_MAX << lasting.min(LASTING_DOUBLINGS_MAX);
@@ -160,7 +163,7 @@ impl<'s> Coordinator<'s> {
 
     /// Waits for a random time below a bound.
     fn wait_below(&mut self, bound_ns: u64) {
-        // Knuth's multiplicative generator; its upper bits are good enough to part two rivals.
+        // Knuth's multiplicative generator; its upper bits are good enough to separate two rivals.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let wait = (self.random >> 33) % bound_ns;
         let until = self.now_ns() + wait;
@@ -187,50 +190,50 @@ impl<'s> Coordinator<'s> {
         }
     }
 
-    /// Whoever waits for the job may give up before it ends.
-    pub fn let_give_up(&mut self, waiting: Arc<Patience>) {
-        self.transaction.set_waiting(Some(waiting));
+    /// Whoever holds the token may cancel the job before it ends.
+    pub fn set_cancellation(&mut self, token: Arc<CancellationToken>) {
+        self.transaction.set_cancellation(Some(token));
     }
 
-    /// Runs transactions whose outcome is not the job's: whoever gives up is not told of them, and they complete.
-    pub fn apart<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        let waiting = self.transaction.set_waiting(None);
+    /// Runs transactions that a cancellation of the job does not end: their outcome is not the job's.
+    pub fn without_cancellation<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let token = self.transaction.set_cancellation(None);
         let result = work(self);
-        self.transaction.set_waiting(waiting);
+        self.transaction.set_cancellation(token);
         result
     }
 
-    /// Whether nobody waits for the job any more: then it had better end.
+    /// Whether the job is cancelled: then it had better end.
     #[must_use]
-    pub fn is_given_up(&self) -> bool {
-        self.transaction.is_given_up()
+    pub fn is_cancelled(&self) -> bool {
+        self.transaction.is_cancelled()
     }
 
-    /// Keeps others from locking rows of an ordered table, until [`Self::release_guards`] or the end of the job.
+    /// Keeps others from locking rows of an ordered table, until [`Self::release_barriers`] or the end of the job.
     ///
     /// # Errors
     /// [`Abort::NoSuchTable`] for a table without order.
-    pub(crate) fn guard(&mut self, table: TableId) -> Result<(), Abort> {
-        if self.guards.iter().all(|guard| guard.table != table) {
-            let guard = self.begin().set_guard(table)?;
-            self.guards.push(guard);
+    pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<(), Abort> {
+        if self.barriers.iter().all(|barrier| barrier.table != table) {
+            let barrier = self.begin().set_barrier(table)?;
+            self.barriers.push(barrier);
         }
         Ok(())
     }
 
-    /// Lets others lock what was guarded; between transactions.
-    pub(crate) fn release_guards(&mut self) {
-        for guard in self.guards.drain(..) {
-            self.transaction.release_guard(&guard);
+    /// Lets others lock those tables again; between transactions.
+    pub(crate) fn release_barriers(&mut self) {
+        for barrier in self.barriers.drain(..) {
+            self.transaction.release_barrier(&barrier);
         }
     }
 
     /// Ends what a job left open; nothing is locked any more then. To do it twice is to do it once.
     pub(crate) fn finish_job(&mut self) {
         self.transaction.abort();
-        self.release_guards();
+        self.release_barriers();
         self.transaction.settle();
-        self.transaction.set_waiting(None);
+        self.transaction.set_cancellation(None);
         self.turn_since_ns = None;
     }
 

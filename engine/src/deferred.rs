@@ -1,15 +1,14 @@
-//! A transaction that reads now and locks when it commits.
+//! Deferred transactions: they read at once, and lock when they commit.
 //!
 //! ```text
-//! statement:  get_many, scan ─ versions and leaf counters are kept      put, delete ─ kept here
+//! statement:  get_many, scan ─ versions and leaf counters are kept      put, delete ─ are kept
 //! commit:     observe all that was kept ─ lock what is written ─ validate ─ log ─ backup ─ primary
 //! ```
 //! An interactive session must hold neither locks nor a coroutine while a person thinks. It owns its
-//! read and write set as a [`Deferred`], which each statement takes along into the coroutine that
-//! runs it. Nothing that was read is sure before commit: it fails if any of it has changed. Keys are byte strings; those of
-//! tables with fixed values are numbers, little-endian.
+//! read and write set as a [`Deferred`]. Each statement takes the set into the coroutine that runs it. Commit fails if anything
+//! that was read has changed. Keys are byte strings; those of tables with fixed values are numbers, little-endian.
 //!
-//! *Source*: `architecture.md`, "Transactions": lock mode *at commit*; the commit is FaSST's, section 5.
+//! *Source*: `docs/architecture.md`, "Transactions": lock mode *at commit*; the commit is FaSST's, section 5.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,14 +25,14 @@ use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPag
 
 /// Attempts to read what others are changing, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
-/// Observations that are validated at a time, between which others have their turn.
+/// Observations that are validated in one step; other coroutines run between two steps.
 const VALIDATED_AT_A_TIME: usize = 4 << 10;
 /// Bytes of memory that a key takes beside its own, in a set or map of keys.
 const KEY_OVERHEAD_BYTES: usize = 48;
 /// The same of a key with a value.
 const WRITE_OVERHEAD_BYTES: usize = 96;
-/// Waits of a commit for a transaction that guards what it changes, before the conflict is reported: about 100 ms.
-const GUARD_WAITS_MAX: u32 = 200;
+/// Waits of a commit for the end of a scan barrier on what it changes, before the conflict is reported: about 100 ms.
+const BARRIER_WAITS_MAX: u32 = 200;
 
 /// Part of a scan's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +47,7 @@ pub struct Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen(Observation);
 
-/// Changes up to a moment, to go back to.
+/// A point in the changes of a transaction, for a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint(usize);
 
@@ -61,7 +60,7 @@ struct Write {
     value: Option<Vec<u8>>,
 }
 
-/// A write that another has replaced, to go back to.
+/// A write that a later one has replaced, for a rollback.
 struct Undo {
     table: TableId,
     key: Vec<u8>,
@@ -76,8 +75,8 @@ pub struct Deferred {
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
     leaves: Observed<LeafObservation>,
-    /// Whether tables are guarded before they are scanned.
-    guards_scans: bool,
+    /// Whether a scan barrier is set on tables before they are scanned.
+    sets_barriers: bool,
     /// Keys that were read and are not there.
     absent: BTreeSet<(TableId, Vec<u8>)>,
     /// Bytes that those take.
@@ -95,21 +94,21 @@ impl Deferred {
         Self::default()
     }
 
-    /// Keeps others from changing the tables that it scans, from the first scan to its commit: for a transaction that writes
-    /// nothing and has failed some times because others were faster. They wait, so it had better be short.
+    /// Sets scan barriers on the tables that it scans, from the first scan to its commit: other transactions cannot change them. For a
+    /// transaction that writes nothing, and that writers have overtaken several times. It should be short, because writers wait.
     ///
-    /// It waits for nobody, and is validated like any other. After an attempt that ended in a conflict, what it guards is
-    /// still guarded, so that the next attempt meets nobody any more: run it again. The coordinator's next transaction that
-    /// does not guard, and the end of its job, give the tables back.
+    /// It waits for nobody, and is validated like any other. The barriers stay after an attempt that ended in a conflict, so
+    /// that the next attempt meets no new locks: run it again. The coordinator's next transaction without barriers releases
+    /// them, and so does the end of its job.
     #[must_use]
-    pub fn guarding(self) -> Self {
-        Self { guards_scans: true, ..self }
+    pub fn with_scan_barriers(self) -> Self {
+        Self { sets_barriers: true, ..self }
     }
 
-    /// Gives back what [`Self::guarding`] keeps others from changing. From here on they may overtake it.
-    pub fn stop_guarding(&mut self, coordinator: &mut Coordinator<'_>) {
-        self.guards_scans = false;
-        coordinator.release_guards();
+    /// Releases the barriers of [`Self::with_scan_barriers`]. From then on writers may overtake the transaction.
+    pub fn release_barriers(&mut self, coordinator: &mut Coordinator<'_>) {
+        self.sets_barriers = false;
+        coordinator.release_barriers();
     }
 
     /// The values of some keys, in their order, own changes included: one round trip, or none if this
@@ -134,7 +133,7 @@ impl Deferred {
         for (key, number) in keys.iter().zip(0..) {
             if let Some(write) = own.and_then(|own| own.get(key)) {
                 found.push(write.value.clone());
-            } else if let Some((value, seen)) = transaction.read_here(table, key) {
+            } else if let Some((value, seen)) = transaction.read_local(table, key) {
                 observations.push(seen);
                 found.push(value);
             } else {
@@ -187,8 +186,8 @@ impl Deferred {
         Ok((value, self.observations.recent().get(before).copied().map(Seen)))
     }
 
-    /// Relies on a row's being as another transaction has seen it, without reading it: if it is not, commit fails with a
-    /// conflict.
+    /// Adds another transaction's observation of a row, without reading the row. Commit fails with a conflict if the row has
+    /// changed since.
     pub fn assume(&mut self, seen: Seen) {
         self.observations.push(seen.0);
         self.ends_in_latest = false;
@@ -206,8 +205,8 @@ impl Deferred {
         direction: Direction,
         limit: usize,
     ) -> Result<Page, Abort> {
-        if self.guards_scans {
-            coordinator.guard(table)?;
+        if self.sets_barriers {
+            coordinator.set_barrier(table)?;
         }
         self.tidy(coordinator);
         let page = retried(coordinator, |coordinator| {
@@ -228,7 +227,7 @@ impl Deferred {
         Ok(Page { rest: last.map(|last| range.after(last, direction)), rows })
     }
 
-    /// Reads what no other transaction can know of: that it is unchanged is not checked at commit.
+    /// Reads rows that no other transaction can reach: commit does not validate them.
     ///
     /// # Errors
     /// Those of `read`.
@@ -295,7 +294,7 @@ impl Deferred {
             || absent.is_some_and(|(of, key)| *of == table && key.starts_with(prefix))
     }
 
-    /// Lays this transaction's changes over rows that are complete up to a key.
+    /// Merges this transaction's changes into rows that are complete up to a key.
     fn with_own_writes(
         &self,
         table: TableId,
@@ -359,8 +358,8 @@ impl Deferred {
         self.write(table, key, None);
     }
 
-    /// Adds a key at commit, which fails with [`Abort::Changed`] if the key is there already: nobody needs to have read
-    /// that it is not. Returns whether that is done, rather than the key one that this transaction has written before.
+    /// Adds a key at commit, which fails with [`Abort::Changed`] if the key is there already; it need not have been read. Returns
+    /// `false`, and does nothing, if this transaction has written the key before.
     pub fn insert(&mut self, table: TableId, key: Vec<u8>, value: Vec<u8>) -> bool {
         let Entry::Vacant(vacant) = self.writes.entry(table).or_default().entry(key) else {
             return false;
@@ -433,22 +432,22 @@ impl Deferred {
         let mut taken = std::mem::take(self);
         let changes = |write: &Write| write.existed || write.value.is_some();
         if !taken.writes.values().flat_map(BTreeMap::values).any(changes) {
-            let guards = taken.guards_scans;
+            let sets_barriers = taken.sets_barriers;
             let result = taken.revalidate(coordinator);
-            if result.is_ok() || !guards {
-                coordinator.release_guards();
+            if result.is_ok() || !sets_barriers {
+                coordinator.release_barriers();
             }
             return result;
         }
-        // Its own would keep it waiting, too.
-        coordinator.release_guards();
+        // Its own barriers would block it, too.
+        coordinator.release_barriers();
         let observations = std::mem::take(&mut taken.observations);
         let observations = observations.into_sorted(|| coordinator.give_way());
         let leaves = std::mem::take(&mut taken.leaves).into_sorted(|| coordinator.give_way());
         let mut waits = 0;
         loop {
             match taken.write_all(coordinator, &observations, &leaves) {
-                Err(Abort::Guarded) if waits < GUARD_WAITS_MAX => waits += 1,
+                Err(Abort::Barrier) if waits < BARRIER_WAITS_MAX => waits += 1,
                 result => return result,
             }
             coordinator.back_off(u32::MAX);
@@ -457,8 +456,8 @@ impl Deferred {
 
     /// Ends a transaction that writes nothing.
     ///
-    /// All that it depends on is validated after all of it was read, so that it held at one moment in between. That does not have
-    /// to happen at once: others have their turn.
+    /// All that it depends on is validated after all of it was read, so there is a moment in between at which all of it was true.
+    /// The validation may take several steps, between which other coroutines run.
     fn revalidate(mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
         if self.ends_in_latest && self.leaves.is_empty() {
             self.observations.pop();
@@ -488,7 +487,7 @@ impl Deferred {
     ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
         observations.iter().for_each(|seen| transaction.observe(*seen));
-        // In order they go to their places without moving others.
+        // They are sorted, so that each is inserted at the end.
         leaves.iter().for_each(|leaf| transaction.observe_leaf(*leaf));
         let writes =
             self.writes.iter().flat_map(|(table, writes)| writes.iter().map(move |w| (*table, w)));

@@ -4,9 +4,10 @@
 //! crossing cores, and no thread waits for one that is not running. With a topology of a core per
 //! node each worker has a thread of its own.
 //!
-//! An idle thread polls for a while and then sleeps until a packet or a job arrives; `waiting.rs` says how long. Clients outside
-//! often share the cores: a thread that polled for long would keep them from sending what it waits for. A thread that has
-//! other tasks beside its workers is in `hosted.rs`.
+//! An idle thread polls for a while, and then sleeps until a packet or a job arrives; `waiting.rs` decides how long it polls.
+//! Clients often share the cores with it: a thread that polled for long would delay the requests that it waits for.
+//!
+//! *Not here*: a thread that has other tasks beside its workers, in `hosted.rs`.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,33 +23,33 @@ use gannet_rpc::{
 use gannet_storage::{CommitLog, LogObserver};
 
 use crate::coordinator::panic_message;
-use crate::crew::{Crew, Step};
 use crate::hosted::{self, ThreadHost};
 use crate::node::Node;
-use crate::statistics::Board;
+use crate::statistics::PublishedStatistics;
 use crate::waiting::{Decision, Medium, NearClient, Waiting};
 use crate::worker::{Job, Worker, WorkerParts};
+use crate::worker_group::{Step, WorkerGroup};
 
-/// What a worker is made of before it is on its thread, but for its transport.
-pub(crate) struct Seat {
+/// The parts of a worker before it is on its thread, without its transport.
+pub(crate) struct WorkerBuilder {
     /// Its number among the workers of this process.
-    pub(crate) place: usize,
+    pub(crate) index: usize,
     pub(crate) node: Arc<Node>,
     pub(crate) identity: Identity,
     pub(crate) jobs: Arc<ArrayQueue<Job>>,
-    pub(crate) board: Arc<Board>,
+    pub(crate) published: Arc<PublishedStatistics>,
     pub(crate) seed: u64,
     pub(crate) observer: Option<Arc<dyn LogObserver>>,
 }
 
-/// What is done when a worker has died, given why.
+/// An action when a worker has died; it gets the reason.
 pub(crate) type FailureAction = Box<dyn FnOnce(&str) + Send>;
 
-/// What the threads of a cluster share.
-pub(crate) struct Shared {
+/// The state that the threads of a cluster share: whether it closes or has halted.
+pub(crate) struct ClusterState {
     /// Set once: finish the jobs and end.
     pub(crate) closing: AtomicBool,
-    /// Set once: another process of the cluster has gone, or a worker has died, and what waits for it will not end.
+    /// Set once: another process of the cluster has gone, or a worker has died. A job that waits for it does not end.
     pub(crate) halted: AtomicBool,
     /// Why a worker of this process has died.
     pub(crate) failure: OnceLock<String>,
@@ -59,11 +60,11 @@ pub(crate) struct Shared {
     pub(crate) busy_poll: bool,
 }
 
-impl Shared {
+impl ClusterState {
     /// One thread fewer has jobs.
     pub(crate) fn count_out(&self) {
-        // AcqRel: the last thread to count itself out has seen what the others did before. None is
-        // left to count out where a thread has stopped because of a bug.
+        // AcqRel: the last thread to count itself out sees what the others did before. The count is 0 already if a
+        // thread has stopped because of a bug.
         let _ = self
             .busy_threads
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |threads| threads.checked_sub(1));
@@ -148,36 +149,37 @@ impl Port for gannet_rpc::VerbsPort {
 }
 
 /// Where the workers of a thread run.
-pub(crate) struct ThreadPlace {
+pub(crate) struct ThreadOptions {
     /// The thread's number, from 0.
     pub(crate) number: usize,
     /// The core that it stays on, by its index among those that the process may use, if any.
     pub(crate) core: Option<usize>,
-    /// Who has the thread wait, if it is shared.
+    /// The host that the thread is shared with, if it is.
     pub(crate) host: Option<Arc<dyn ThreadHost>>,
 }
 
 /// Runs the workers of one thread until the cluster closes or halts.
 pub(crate) fn drive<P: Port>(
-    seats: Vec<(Seat, P)>,
+    builders: Vec<(WorkerBuilder, P)>,
     parking: Parking,
-    place: &ThreadPlace,
-    shared: &Arc<Shared>,
+    options: &ThreadOptions,
+    state: &Arc<ClusterState>,
 ) {
-    let queues: Vec<_> = seats.iter().map(|(seat, _)| Arc::clone(&seat.jobs)).collect();
-    let places = seats.iter().map(|(seat, _)| seat.place).collect();
-    let crew = catch_unwind(AssertUnwindSafe(|| Crew::new(seats, parking, Arc::clone(shared))));
-    match (crew, &place.host) {
-        (Err(panic), _) => shared.fail(&*panic),
-        (Ok(crew), None) => {
+    let queues: Vec<_> = builders.iter().map(|(builder, _)| Arc::clone(&builder.jobs)).collect();
+    let workers = builders.iter().map(|(builder, _)| builder.index).collect();
+    let group =
+        catch_unwind(AssertUnwindSafe(|| WorkerGroup::new(builders, parking, Arc::clone(state))));
+    match (group, &options.host) {
+        (Err(panic), _) => state.fail(&*panic),
+        (Ok(group), None) => {
             // Where the host does not allow it, the scheduler decides.
             let cores = core_affinity::get_core_ids().unwrap_or_default();
-            if let Some(&core) = place.core.and_then(|index| cores.get(index)) {
+            if let Some(&core) = options.core.and_then(|index| cores.get(index)) {
                 core_affinity::set_for_current(core);
             }
-            poll_until_ended(crew);
+            poll_until_ended(group);
         }
-        (Ok(crew), Some(host)) => hosted::run(crew, &**host, place.number, places),
+        (Ok(group), Some(host)) => hosted::run(group, &**host, options.number, workers),
     }
     // Pairs with the one in Cluster::put().
     fence(Ordering::SeqCst);
@@ -186,37 +188,37 @@ pub(crate) fn drive<P: Port>(
     }
 }
 
-fn poll_until_ended<P: Port>(mut crew: Crew<P>) {
-    let busy_poll = crew.shared().busy_poll;
+fn poll_until_ended<P: Port>(mut group: WorkerGroup<P>) {
+    let busy_poll = group.state().busy_poll;
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut waiting = Waiting::new(P::MEDIUM);
         loop {
-            match crew.step() {
-                Step::Progressed => waiting.progressed(crew.now_ns()),
+            match group.step() {
+                Step::Progressed => waiting.progressed(group.now_ns()),
                 Step::Ended(end) => return end,
                 Step::Idle if busy_poll => std::hint::spin_loop(),
                 Step::Idle => {
-                    let expects = crew.awaits_answers() || NearClient::exists();
-                    match waiting.idle(crew.now_ns(), expects) {
+                    let expects = group.awaits_answers() || NearClient::exists();
+                    match waiting.idle(group.now_ns(), expects) {
                         Decision::Poll => std::hint::spin_loop(),
                         Decision::Yield => std::thread::yield_now(),
-                        Decision::Sleep => crew.sleep(),
+                        Decision::Sleep => group.sleep(),
                     }
                 }
             }
         }
     }));
-    crew.end(result);
+    group.end(result);
 }
 
-impl Seat {
+impl WorkerBuilder {
     pub(crate) fn build<S: PacketSender, R: PacketReceiver>(
         self,
         clock: Rc<dyn Clock>,
         sender: S,
         receiver: R,
     ) -> Worker<S, R> {
-        let Self { place: _, node, identity, jobs, board: _, seed, observer } = self;
+        let Self { index: _, node, identity, jobs, published: _, seed, observer } = self;
         let (worker, coroutines) = (identity.worker, identity.coroutines);
         let log = CommitLog::new(identity.incarnations.len(), usize::from(coroutines), observer);
         let endpoint = Endpoint::new(identity, sender, receiver);

@@ -4,9 +4,9 @@
 //! runtime ─┬─ a task per connection ── spawn ──► steps of the workers, until the job is done ──► the task goes on
 //!          └─ the driver, a task too: steps of the workers while there is something to do, else it sleeps
 //! ```
-//! To hand a job to another thread and to be woken with its result takes two switches of threads, more than most jobs take.
-//! Here a task that spawns a job has the workers of its own thread run it at once. What is not done then, as it waits for
-//! something, is left to the driver.
+//! A job on another thread takes two thread switches, to start it and to return its result. That is more than most jobs take. On a
+//! hosted thread a task that spawns a job lets the workers of its own thread run it at once. If the job then waits, the driver
+//! continues it.
 //!
 //! *Not here*: any runtime; it is given as a [`ThreadHost`].
 
@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use gannet_rpc::Waker;
 
-use crate::crew::{Crew, End, Step};
-use crate::driver::{Port, Shared};
+use crate::driver::{ClusterState, Port};
+use crate::worker_group::{End, Step, WorkerGroup};
 
 /// Steps of the workers between two looks at the other tasks, at most.
 const STEPS_PER_TURN: u32 = 64;
@@ -32,8 +32,8 @@ const TURN_NS_MAX: u64 = 500_000;
 
 /// Runs tasks of its own on the threads that drive a cluster's workers.
 ///
-/// Its tasks must not block on what the cluster does, as nobody else would do it, nor drop the last handle of the cluster, which
-/// waits for its threads.
+/// Its tasks must not block until a job is done, because no other thread would run the job. They must not drop the last handle of the
+/// cluster, which waits for its threads.
 pub trait ThreadHost: Send + Sync {
     /// Runs `driver` to its end, on the calling thread, which is that with this number from 0.
     fn run(&self, thread: usize, driver: Pin<&mut dyn Driver>);
@@ -41,75 +41,75 @@ pub trait ThreadHost: Send + Sync {
 
 /// What drives the workers of a thread: a task that ends when the cluster has closed or halted.
 pub trait Driver: Future<Output = ()> {
-    /// How long after it was pending it is to be polled at the latest, though nobody has woken it; none if it has woken itself.
+    /// How long after it returned `Pending` it must be polled at the latest, even if it was not woken. `None` if it has woken itself.
     fn sleep_max(&self) -> Option<Duration>;
 }
 
 thread_local! {
     /// The workers that this thread drives beside other tasks.
-    static HERE: RefCell<Option<Rc<dyn Help>>> = const { RefCell::new(None) };
+    static LOCAL_WORKERS: RefCell<Option<Rc<dyn LocalWorkers>>> = const { RefCell::new(None) };
 }
 
 /// The workers of this thread, as its other tasks see them.
-pub(crate) trait Help {
+pub(crate) trait LocalWorkers {
     /// Whether they are workers of the cluster that this belongs to.
-    fn are_of(&self, shared: &Arc<Shared>) -> bool;
+    fn belong_to(&self, state: &Arc<ClusterState>) -> bool;
     /// The number, among the workers of the process, of one of them, in this range if there is one: each in turn.
-    fn next_place(&self, wanted: &Range<usize>) -> usize;
+    fn next_worker(&self, wanted: &Range<usize>) -> usize;
     /// Has them work until `is_done`, or until there is nothing to do at once.
-    fn help(&self, is_done: &dyn Fn() -> bool);
+    fn run_until(&self, is_done: &dyn Fn() -> bool);
 }
 
-/// The workers of the cluster that `shared` belongs to which this thread drives beside other tasks.
-pub(crate) fn here(shared: &Arc<Shared>) -> Option<Rc<dyn Help>> {
-    let here = HERE.with_borrow(Clone::clone);
-    here.filter(|here| here.are_of(shared))
+/// The workers of the cluster that `state` belongs to which this thread drives beside other tasks.
+pub(crate) fn local_workers(state: &Arc<ClusterState>) -> Option<Rc<dyn LocalWorkers>> {
+    let local = LOCAL_WORKERS.with_borrow(Clone::clone);
+    local.filter(|local| local.belong_to(state))
 }
 
-/// Runs a crew until the cluster closes or halts.
+/// Runs a group until the cluster closes or halts.
 pub(crate) fn run<P: Port>(
-    crew: Crew<P>,
+    group: WorkerGroup<P>,
     host: &dyn ThreadHost,
     thread: usize,
-    places: Vec<usize>,
+    workers: Vec<usize>,
 ) {
     let hosted = Rc::new(Hosted {
-        places,
+        workers,
         next: Cell::new(0),
-        waker: crew.waker(),
-        shared: Arc::clone(crew.shared()),
+        waker: group.waker(),
+        state: Arc::clone(group.state()),
         sleep_max: Cell::new(None),
-        crew: RefCell::new(Some(crew)),
+        group: RefCell::new(Some(group)),
     });
-    HERE.set(Some(Rc::clone(&hosted) as Rc<dyn Help>));
+    LOCAL_WORKERS.set(Some(Rc::clone(&hosted) as Rc<dyn LocalWorkers>));
     let driver = HostedDriver(Rc::clone(&hosted));
-    // What it says in a panic was printed.
+    // The message of a panic was printed.
     let _ = catch_unwind(AssertUnwindSafe(|| host.run(thread, pin!(driver))));
-    HERE.set(None);
-    // Only a host that has given up leaves workers.
+    LOCAL_WORKERS.set(None);
+    // Only a host that ended early leaves workers.
     hosted.end(Err(Box::new("the host has ended")));
 }
 
 struct Hosted<P: Port> {
     /// None when it has ended.
-    crew: RefCell<Option<Crew<P>>>,
+    group: RefCell<Option<WorkerGroup<P>>>,
     /// The numbers of its workers, at least one.
-    places: Vec<usize>,
+    workers: Vec<usize>,
     /// Whose turn it is among them.
     next: Cell<usize>,
     waker: Waker,
-    shared: Arc<Shared>,
+    state: Arc<ClusterState>,
     sleep_max: Cell<Option<Duration>>,
 }
 
 impl<P: Port> Hosted<P> {
     /// Steps until one does not progress, `is_done`, or it is time for other tasks.
-    fn turn(crew: &mut Crew<P>, is_done: impl Fn() -> bool) -> thread::Result<Step> {
+    fn turn(group: &mut WorkerGroup<P>, is_done: impl Fn() -> bool) -> thread::Result<Step> {
         catch_unwind(AssertUnwindSafe(|| {
-            let end_ns = crew.time_ns() + TURN_NS_MAX;
+            let end_ns = group.time_ns() + TURN_NS_MAX;
             for _ in 0..STEPS_PER_TURN {
-                match crew.step() {
-                    Step::Progressed if is_done() || crew.time_ns() >= end_ns => break,
+                match group.step() {
+                    Step::Progressed if is_done() || group.time_ns() >= end_ns => break,
                     Step::Progressed => {}
                     step => return step,
                 }
@@ -119,35 +119,35 @@ impl<P: Port> Hosted<P> {
     }
 
     fn end(&self, result: thread::Result<End>) {
-        if let Some(crew) = self.crew.take() {
-            crew.end(result);
+        if let Some(group) = self.group.take() {
+            group.end(result);
         }
     }
 }
 
-impl<P: Port> Help for Hosted<P> {
-    fn are_of(&self, shared: &Arc<Shared>) -> bool {
-        Arc::ptr_eq(&self.shared, shared)
+impl<P: Port> LocalWorkers for Hosted<P> {
+    fn belong_to(&self, state: &Arc<ClusterState>) -> bool {
+        Arc::ptr_eq(&self.state, state)
     }
 
-    fn next_place(&self, wanted: &Range<usize>) -> usize {
+    fn next_worker(&self, wanted: &Range<usize>) -> usize {
         let next = self.next.get();
         self.next.set(next.wrapping_add(1));
-        let (before, from_next) = self.places.split_at(next % self.places.len());
+        let (before, from_next) = self.workers.split_at(next % self.workers.len());
         let mut in_turn = from_next.iter().chain(before).copied();
-        in_turn.find(|place| wanted.contains(place)).unwrap_or(from_next[0])
+        in_turn.find(|worker| wanted.contains(worker)).unwrap_or(from_next[0])
     }
 
-    fn help(&self, is_done: &dyn Fn() -> bool) {
-        // Jobs inside of coroutines find it borrowed: the workers are at work.
-        let Ok(mut crew) = self.crew.try_borrow_mut() else { return };
-        let Some(working) = crew.as_mut() else { return };
+    fn run_until(&self, is_done: &dyn Fn() -> bool) {
+        // A job inside of a coroutine finds the group borrowed: its workers run already.
+        let Ok(mut group) = self.group.try_borrow_mut() else { return };
+        let Some(working) = group.as_mut() else { return };
         match Self::turn(working, is_done) {
             Ok(_) if working.is_idle() => {}
             // The driver goes on, or ends as its own step tells.
             Ok(_) => self.waker.wake(),
             Err(panic) => {
-                drop(crew);
+                drop(group);
                 self.waker.wake();
                 self.end(Err(panic));
             }
@@ -163,11 +163,11 @@ impl<P: Port> Future for HostedDriver<P> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let hosted = &self.0;
-        let mut crew = hosted.crew.borrow_mut();
-        let Some(working) = crew.as_mut() else { return Poll::Ready(()) };
-        working.rise();
+        let mut group = hosted.group.borrow_mut();
+        let Some(working) = group.as_mut() else { return Poll::Ready(()) };
+        working.end_sleep();
         let result = match Hosted::turn(working, || false) {
-            Ok(Step::Idle) if !hosted.shared.busy_poll && working.sleeps(context.waker()) => {
+            Ok(Step::Idle) if !hosted.state.busy_poll && working.sleeps(context.waker()) => {
                 hosted.sleep_max.set(Some(working.sleep_max()));
                 return Poll::Pending;
             }
@@ -179,7 +179,7 @@ impl<P: Port> Future for HostedDriver<P> {
             Ok(Step::Ended(end)) => Ok(end),
             Err(panic) => Err(panic),
         };
-        drop(crew);
+        drop(group);
         hosted.end(result);
         Poll::Ready(())
     }

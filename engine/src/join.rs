@@ -1,4 +1,4 @@
-//! A process becomes a node of a cluster of processes.
+//! Joining: a process becomes a node of a cluster of processes.
 //!
 //! ```text
 //! sockets, queue pairs, or memory to share ─ the other members come (`members`) ─ tables' memory ─ threads ─ all have started
@@ -54,23 +54,25 @@ impl Cluster {
         }
         check_addresses(options.threads, membership)?;
         let own_address = membership.addresses[node].ip();
-        let is_here = |address: &SocketAddr| address.ip() == own_address;
-        let on_this_host =
-            |members: &[SocketAddr]| members.iter().filter(|address| is_here(address)).count();
-        let nodes_of_host = on_this_host(&membership.addresses);
+        let is_on_this_host = |address: &SocketAddr| address.ip() == own_address;
+        let count_on_this_host = |members: &[SocketAddr]| {
+            members.iter().filter(|address| is_on_this_host(address)).count()
+        };
+        let nodes_of_host = count_on_this_host(&membership.addresses);
         let own_limit = memory_limit_bytes(&options, nodes_of_host);
         check_memory(&[own_limit])?;
         let ports = Ports::open(options.threads, membership)?;
         let mut members = Members::gather(membership, settings(&options, membership))?;
         // The core of the first worker. Members that share cores take them in turn: left to itself, the scheduler may put all
-        // of them on one. A member with a thread for each core leaves the choice to the scheduler, unless it is alone here.
+        // of them on one. A member with a thread for each core leaves the choice to the scheduler, unless it is alone on its host.
         let has_choice = options.threads < cores() || nodes_of_host * options.threads <= cores();
         let first_core =
-            has_choice.then(|| on_this_host(&membership.addresses[..node]) * options.threads);
+            has_choice.then(|| count_on_this_host(&membership.addresses[..node]) * options.threads);
         configuration.incarnations = members.incarnations().to_vec();
         let limits = agreed_limits(&members, own_limit)?;
         let by_address = limits.iter().zip(&membership.addresses);
-        let of_host = by_address.filter(|(_, address)| is_here(address)).map(|(limit, _)| *limit);
+        let of_host =
+            by_address.filter(|(_, address)| is_on_this_host(address)).map(|(limit, _)| *limit);
         check_memory(&of_host.collect::<Vec<_>>())?;
         let mut cluster = Self::with_nodes(options, configuration, node..node + 1, &limits)?;
         match ports {
@@ -85,10 +87,10 @@ impl Cluster {
                 cluster.start_node(node, rings.connect(&handles)?, first_core)?;
             }
         }
-        let (shared, wakers) = (Arc::clone(&cluster.shared), cluster.wakers.clone());
+        let (state, wakers) = (Arc::clone(&cluster.state), cluster.wakers.clone());
         members.on_halt(move || {
             // Release: pairs with the Acquire of the threads.
-            shared.halted.store(true, Ordering::Release);
+            state.halted.store(true, Ordering::Release);
             for waker in &wakers {
                 waker.wake();
             }
@@ -96,7 +98,7 @@ impl Cluster {
         // The others hear at once that this process is of no use any more.
         let leave = members.leaver();
         let mut on_failure =
-            cluster.shared.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
+            cluster.state.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
         on_failure.insert(0, Box::new(move |_| leave()));
         drop(on_failure);
         members.keep_reporting(cluster.reporter(0))?;
@@ -115,7 +117,7 @@ impl Cluster {
         let mut threads = Vec::new();
         for (worker, (parking, port)) in ports.into_iter().enumerate() {
             self.wakers.push(parking.waker());
-            threads.push((vec![(self.seat(node, worker), port)], parking));
+            threads.push((vec![(self.worker_builder(node, worker), port)], parking));
         }
         self.start(threads, first_core, None)
     }
@@ -132,7 +134,7 @@ impl Cluster {
         }
     }
 
-    /// What carries packets between its processes; none if all nodes are in this one.
+    /// The transport of packets between its processes; none if all nodes are in this one.
     #[must_use]
     pub fn transport(&self) -> Option<Transport> {
         self.members.as_ref().map(Members::transport)
@@ -141,7 +143,7 @@ impl Cluster {
     /// Why the cluster has halted, if it has: another of its processes has gone, or a worker of this one has died.
     #[must_use]
     pub fn halted(&self) -> Option<String> {
-        self.shared.failure.get().cloned().or_else(|| self.members.as_ref()?.halted())
+        self.state.failure.get().cloned().or_else(|| self.members.as_ref()?.halted())
     }
 
     /// Tells the other processes that this one stops; for them the cluster halts.
@@ -194,7 +196,7 @@ fn check_addresses(threads: usize, membership: &Membership) -> Result<(), JoinEr
     Ok(())
 }
 
-/// What becomes the ports of the workers, before the other members have come.
+/// The ports of the workers, before the other members have come.
 enum Ports {
     Udp(Vec<UdpPort>),
     Memory(SharedRings),
@@ -247,7 +249,7 @@ impl Ports {
     }
 }
 
-/// Tells all members where the queue pairs of this one are, and these where those of the others are.
+/// Exchanges the addresses of the queue pairs with all members, and connects the pairs.
 #[cfg(feature = "verbs")]
 fn connected(mut ports: Vec<VerbsPort>, members: &Members) -> Result<Vec<VerbsPort>, ClusterError> {
     let own: Vec<_> = ports.iter().map(VerbsPort::address).collect();
@@ -259,7 +261,7 @@ fn connected(mut ports: Vec<VerbsPort>, members: &Members) -> Result<Vec<VerbsPo
     Ok(ports)
 }
 
-/// A place to sleep for the thread of each port.
+/// A [`Parking`] for the thread of each port.
 fn watched<P: AsFd>(ports: Vec<P>) -> Result<Vec<(Parking, P)>, ClusterError> {
     let with_parking = |port| Ok((Parking::watching(&[&port])?, port));
     let watched = ports.into_iter().map(with_parking).collect::<std::io::Result<_>>();

@@ -12,25 +12,25 @@
 #![forbid(unsafe_code)]
 
 mod accept;
-mod callers;
+mod cancellation;
 mod clients;
 mod cluster;
 mod completion;
 mod configuration;
 mod coordinator;
-mod crew;
 mod deferred;
 mod driver;
 mod host_memory;
 mod hosted;
 mod join;
 mod loader;
+mod log_limiter;
 mod members;
 mod node;
 mod observed;
 mod outcome;
 mod participant;
-mod patience;
+mod pending;
 mod request;
 mod rows;
 mod scan_page;
@@ -40,23 +40,25 @@ mod statistics;
 mod transaction;
 mod waiting;
 mod worker;
+mod worker_group;
 
-pub use callers::{Caller, Callers, LeftOut, Lines, source};
+pub use cancellation::CancellationToken;
 pub use clients::{
-    Client, ClientError, ClientOptions, Clients, Gateway, GatewayError, GatewayOptions, Key,
+    Client, ClientError, ClientOptions, Clients, Gateway, GatewayError, GatewayOptions,
     RemoteTransaction,
 };
-pub use cluster::{Cluster, ClusterError, ClusterOptions, OnFailure, Place, Topology};
+pub use cluster::{Cluster, ClusterError, ClusterOptions, OnFailure, Topology, WorkerId};
 pub use completion::{Completion, Lost, block_on};
 pub use configuration::Configuration;
 pub use coordinator::Coordinator;
 pub use deferred::{Deferred, Page, Savepoint, Seen};
 pub use hosted::{Driver, ThreadHost};
 pub use loader::Loader;
+pub use log_limiter::{LogLimiter, Suppressed};
 pub use members::{JoinError, Membership, RdmaPort, Transport};
 pub use node::{Node, TableId};
 pub use outcome::{Abort, Outcome};
-pub use patience::Patience;
+pub use pending::{PendingConnection, PendingConnections, source};
 pub use rows::{KeyValue, Rows};
 pub use statistics::{NodeReport, NodeState, NodeStatus, Statistics};
 pub use transaction::{Change, KeyRange, RowId, Transaction};
@@ -68,5 +70,6 @@ pub use gannet_rpc::mutant as rpc_mutant;
 pub use gannet_rpc::{Clock, ClusterKey, ClusterKeyError, MonotonicClock};
 /// Re-exported for embedding.
 pub use gannet_storage::{
-    Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LockMode, LogObserver, StorageError, mutant,
+    Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LockMode, LogObserver, StorageError,
+    mutant,
 };

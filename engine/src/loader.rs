@@ -1,9 +1,9 @@
 //! Loading a table's first rows onto all their copies, before any transaction runs.
 //!
-//! Rows are gathered and written in batches: the buckets of a batch are asked for before the first
+//! Rows are gathered and written in batches: the buckets of a batch are prefetched before the first
 //! is touched, so that their cache misses overlap (HERD section 4.1.1).
 
-use gannet_storage::{Place, StorageError, Table};
+use gannet_storage::{BucketAddress, Key, StorageError, Table};
 
 use crate::cluster::Cluster;
 use crate::node::TableId;
@@ -13,9 +13,20 @@ const BATCH_ROWS: usize = 32;
 
 struct PendingRow {
     table: TableId,
+    /// Number or hash of the key.
     key: u64,
-    value_at: usize,
+    /// Where its bytes begin, with the value behind them.
+    at: usize,
+    key_bytes: usize,
     value_bytes: usize,
+}
+
+impl PendingRow {
+    fn parts<'b>(&self, bytes: &'b [u8]) -> (Key<'b>, &'b [u8]) {
+        let bytes = &bytes[self.at..self.at + self.key_bytes + self.value_bytes];
+        let (key, value) = bytes.split_at(self.key_bytes);
+        (Key::from_parts(self.key, key), value)
+    }
 }
 
 /// Adds rows to a cluster; several threads may load at once, each with a loader of its own.
@@ -27,34 +38,37 @@ struct PendingRow {
 pub struct Loader<'c> {
     cluster: &'c Cluster,
     rows: Vec<PendingRow>,
-    values: Vec<u8>,
+    /// Their keys and values.
+    bytes: Vec<u8>,
     /// Each row of the batch on each node that holds it.
-    copies: Vec<(&'c Table, Place, usize)>,
+    copies: Vec<(&'c Table, BucketAddress, usize)>,
 }
 
 impl<'c> Loader<'c> {
     pub(crate) fn new(cluster: &'c Cluster) -> Self {
-        Self { cluster, rows: Vec::new(), values: Vec::new(), copies: Vec::new() }
+        Self { cluster, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
     }
 
-    /// Adds a row.
+    /// Adds a row: its key is a number, or the bytes of a key of an ordered table.
     ///
     /// # Errors
     /// [`StorageError::Exists`] or [`StorageError::Full`], for this row or an earlier one;
-    /// [`StorageError::RowBytes`] if the value does not have the table's size.
+    /// [`StorageError::RowBytes`], [`StorageError::LongValue`] or [`StorageError::KeyKind`] for a row that the table cannot have.
     ///
     /// # Panics
     /// If the table is of another cluster.
-    pub fn add(&mut self, table: TableId, key: u64, value: &[u8]) -> Result<(), StorageError> {
-        let (value_at, value_bytes) = (self.values.len(), value.len());
-        let definition = self.cluster.definition(table);
-        let expected = definition.layout().value_bytes;
-        if value_bytes != expected {
-            let table = definition.name().to_owned();
-            return Err(StorageError::RowBytes { table, expected, found: value_bytes });
-        }
-        self.values.extend_from_slice(value);
-        self.rows.push(PendingRow { table, key, value_at, value_bytes });
+    pub fn add<'k>(
+        &mut self,
+        table: TableId,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+    ) -> Result<(), StorageError> {
+        let key = key.into();
+        self.cluster.definition(table).check_row(key, value)?;
+        let (at, key_bytes, value_bytes) = (self.bytes.len(), key.bytes().len(), value.len());
+        self.bytes.extend_from_slice(key.bytes());
+        self.bytes.extend_from_slice(value);
+        self.rows.push(PendingRow { table, key: key.word(), at, key_bytes, value_bytes });
         if self.rows.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
     }
 
@@ -67,7 +81,7 @@ impl<'c> Loader<'c> {
     }
 
     fn flush(&mut self) -> Result<(), StorageError> {
-        let Self { cluster, rows, values, copies } = self;
+        let Self { cluster, rows, bytes, copies } = self;
         let configuration = cluster.configuration();
         for (index, row) in rows.iter().enumerate() {
             let partition = configuration.partitioning.partition(row.key);
@@ -75,20 +89,21 @@ impl<'c> Loader<'c> {
                 let Some(node) = cluster.node(usize::from(copy)) else { continue };
                 let table = node.table(row.table.number());
                 let table = table.expect("a table id comes from create_table");
-                let place = table.place(row.key).expect("a node holds the copies assigned to it");
-                table.prefetch(place);
-                copies.push((table, place, index));
+                let address =
+                    table.address(row.key).expect("a node holds the copies assigned to it");
+                table.prefetch(address);
+                copies.push((table, address, index));
             }
         }
-        for (table, place, _) in copies.iter() {
-            table.prefetch_free_slot(*place);
+        for (table, address, _) in copies.iter() {
+            table.prefetch_free_slot(*address);
         }
-        for (table, place, index) in copies.drain(..) {
-            let PendingRow { key, value_at, value_bytes, .. } = rows[index];
-            table.load(place, key, &values[value_at..value_at + value_bytes])?;
+        for (table, address, index) in copies.drain(..) {
+            let (key, value) = rows[index].parts(bytes);
+            table.load(address, key, value)?;
         }
         rows.clear();
-        values.clear();
+        bytes.clear();
         Ok(())
     }
 }

@@ -1,9 +1,12 @@
-//! A node: one arena, the tables in it, and the configuration it knows.
+//! A node: one arena, the tables in it, and its configuration. All workers of the node share it.
+//!
+//! *Invariants*: tables are numbered in the order of their creation, and never removed. Every node of a cluster has the same tables,
+//! and of each the partitions that the configuration assigns to it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gannet_storage::{Arena, Place, StorageError, Table, TableLayout};
+use gannet_storage::{Arena, BucketAddress, StorageError, Table, TableLayout};
 
 use crate::configuration::Configuration;
 
@@ -29,15 +32,15 @@ pub struct Node {
     arena: Arc<Arena>,
     /// By table number; filled in order, never emptied.
     tables: Box<[OnceLock<Table>]>,
-    /// Updates that a copy here could not apply because an earlier one is missing.
+    /// Updates that a copy on this node could not apply because an earlier one is missing.
     gaps: AtomicU64,
-    /// Requests that named what is not here, or were malformed.
+    /// Requests that named a table, partition or bucket that this node does not have, or were malformed.
     refused: AtomicU64,
 }
 
 impl Node {
-    /// A node without tables, with memory for those it will have: at most so many bytes as `memory_limit_bytes` says of this
-    /// node, and for each partition its share, which follows from the limits of all nodes.
+    /// A node without tables. `memory_limit_bytes` has the limits of all nodes: that of this node bounds its tables, and the limits of
+    /// all nodes give the share of each partition.
     ///
     /// # Errors
     /// [`StorageError::Map`] if the operating system refuses the memory.
@@ -61,10 +64,10 @@ impl Node {
         })
     }
 
-    /// Asks for the tags of a bucket here, or for nothing that matters if the place is none.
+    /// Prefetches the tags of a bucket; of no bucket that matters for [`BucketAddress::NONE`].
     #[inline(always)]
-    pub(crate) fn prefetch(&self, place: Place) {
-        self.arena.prefetch_header(place);
+    pub(crate) fn prefetch(&self, address: BucketAddress) {
+        self.arena.prefetch_header(address);
     }
 
     /// The node's number.
@@ -86,8 +89,8 @@ impl Node {
         self.arena.used_bytes()
     }
 
-    /// Bytes of main buckets, which tables take for good when they are created: a part of [`Self::used_bytes`] whether rows have
-    /// come to them or not. The system gives memory to those alone that were touched.
+    /// Bytes of main buckets, which tables take for good when they are created. They count in [`Self::used_bytes`] even while they are
+    /// empty; the system gives memory only to those that were touched.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
         let partitions = 0..self.configuration.partitioning.count();
@@ -155,13 +158,13 @@ impl Node {
         Ok(TableId(number))
     }
 
-    /// Updates that a copy here could not apply because an earlier one is missing.
+    /// Updates that a copy on this node could not apply because an earlier one is missing.
     #[must_use]
     pub fn gaps(&self) -> u64 {
         self.gaps.load(Ordering::Relaxed)
     }
 
-    /// Requests that named what is not here, or were malformed.
+    /// Requests that named a table, partition or bucket that this node does not have, or were malformed.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)

@@ -1,13 +1,13 @@
-//! What a transaction has observed, without repetitions: runs in order, and what came last.
+//! The observations of a transaction, without most repetitions: sorted runs, and the most recent ones unsorted.
 //!
 //! ```text
 //! run 0 ≥ run 1 ≥ ...   sorted, each at least twice as long as the next     recent   as it came
 //! ```
-//! A scan of a whole table sees each bucket about as often as the bucket has rows. In order, observations that are equal
-//! lie side by side, and one of them is kept.
+//! A scan of a whole table sees each bucket about as often as the bucket has rows. Sorting puts equal observations side by side,
+//! and one of them is kept.
 //!
-//! *Invariants*: of two observations of one bucket that do not agree both are kept, as validation has to fail for one. Little
-//! is done at a time: `between` is called after each step, and may let others have the thread.
+//! *Invariants*: two observations of one bucket that differ are both kept, because validation must fail for one of them. The work
+//! is done in small steps: `between` is called after each, and may let other coroutines run.
 
 /// Observations that are put in order at a time: well under a millisecond.
 const RECENT_MAX: usize = 8 << 10;

@@ -1,4 +1,6 @@
-//! How a transaction ends.
+//! Outcomes: how a transaction ends, and why it aborts.
+//!
+//! *Invariant*: an aborted transaction has written nothing and holds no lock.
 
 use gannet_rpc::TooLarge;
 
@@ -11,10 +13,10 @@ pub enum Abort {
     /// Another transaction held a bucket that this one read or wanted to lock. Retry.
     #[error("a row is locked by another transaction; retry")]
     Locked,
-    /// A row that this one wanted to lock is in a table that a transaction guards, because it was overtaken too often. Retry,
-    /// after a while.
+    /// A row that this one wanted to lock is in a table with a scan barrier, which a transaction has set that was overtaken too
+    /// often. Retry, after a while.
     #[error("a transaction that reads keeps others from changing the table; retry")]
-    Guarded,
+    Barrier,
     /// A bucket that this transaction read has changed since. Retry.
     #[error("a row that was read has changed since; retry")]
     Changed,
@@ -82,7 +84,7 @@ pub enum Abort {
         /// Number of the table.
         table: u16,
     },
-    /// A row was used in a way that its place in the read or write set does not allow.
+    /// A row was used in a way that the read or write set which it is in does not allow.
     #[error("key {key} of table {table}: {problem}")]
     Usage {
         /// Number of the table.
@@ -101,10 +103,10 @@ pub enum Abort {
     /// The transaction was aborted by its own code.
     #[error("aborted by the application")]
     Requested,
-    /// Nobody waits for it any more.
-    #[error("nobody waits for the transaction any more; run it again")]
-    GivenUp,
-    /// The node of a [`crate::RemoteTransaction`] cannot be asked any more.
+    /// Whoever waited for it has cancelled it.
+    #[error("the transaction was cancelled; run it again")]
+    Cancelled,
+    /// The node of a [`crate::RemoteTransaction`] does not answer any more.
     #[error("the node does not answer any more")]
     Disconnected,
 }
@@ -114,7 +116,7 @@ impl Abort {
     #[must_use]
     pub fn is_conflict(self) -> bool {
         match self {
-            Self::Locked | Self::Guarded | Self::Changed => true,
+            Self::Locked | Self::Barrier | Self::Changed => true,
             Self::NotFound { .. }
             | Self::Exists { .. }
             | Self::TableFull { .. }
@@ -125,7 +127,7 @@ impl Abort {
             | Self::Usage { .. }
             | Self::Refused
             | Self::Requested
-            | Self::GivenUp
+            | Self::Cancelled
             | Self::Disconnected => false,
         }
     }

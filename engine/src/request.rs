@@ -9,7 +9,8 @@
 //!                then for each bucket: u32 bucket | u64 version
 //! UNLOCK         u16 table | u16 partition | u32 bucket      | u64 key     | u64 owner | row key
 //! SCAN           u16 table | u16 partition | u32 rows        | u64 shape   | u64 owner | from | to
-//! GUARD, UNGUARD u16 table | u16 partition | u32 0           | u64 0       | u64 owner
+//! SET_BARRIER, RELEASE_BARRIER
+//!                u16 table | u16 partition | u32 0           | u64 0       | u64 owner
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
 //! LOG_PART       u32 epoch | u16 node | u16 worker | u64 counter | u64 coroutine
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
@@ -37,19 +38,19 @@ pub(crate) const VALIDATE_LEAF: u16 = 8;
 pub(crate) const SCAN: u16 = 9;
 pub(crate) const LOG_PART: u16 = 10;
 pub(crate) const VALIDATE_MANY: u16 = 11;
-pub(crate) const GUARD: u16 = 12;
-pub(crate) const UNGUARD: u16 = 13;
+pub(crate) const SET_BARRIER: u16 = 12;
+pub(crate) const RELEASE_BARRIER: u16 = 13;
 
 /// Modes of LOCK.
-pub(crate) const UPDATE: u16 = 1;
-pub(crate) const INSERT: u16 = 2;
-pub(crate) const DELETE: u16 = 3;
+const UPDATE: u16 = 1;
+const INSERT: u16 = 2;
+const DELETE: u16 = 3;
 
-/// Bytes of a request about one key or bucket.
-pub(crate) const KEY_REQUEST_BYTES: usize = 24;
+/// Bytes of a request's fixed part.
+pub(crate) const HEADER_BYTES: usize = 24;
 /// Bytes of a bucket in a VALIDATE_MANY.
 const BUCKET_VERSION_BYTES: usize = 12;
-/// Buckets that one VALIDATE_MANY asks for, so that it holds up no other transaction.
+/// Buckets of one VALIDATE_MANY, so that it holds up no other transaction.
 pub(crate) const VALIDATED_MAX: usize = 1_000;
 /// Bytes before the value in an answer to READ or LOCK.
 pub(crate) const VERSION_BYTES: usize = 8;
@@ -63,7 +64,7 @@ pub(crate) const PART_BYTES_MAX: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Status {
-    /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK, GUARD, UNGUARD: done, now or before. VALIDATE: unchanged, all of them.
+    /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK, SET_BARRIER, RELEASE_BARRIER: done, now or before. VALIDATE: unchanged, all of them.
     Done = 1,
     /// READ: found, with version and value.
     Found = 2,
@@ -81,14 +82,14 @@ pub(crate) enum Status {
     Full = 8,
     /// BACKUP: an earlier update is missing at this copy. PRIMARY: the lock is.
     Gap = 9,
-    /// The request names a table, partition or bucket that is not here, or is malformed.
+    /// The request names a table, partition or bucket that the node does not have, or is malformed.
     Refused = 10,
-    /// READ, SCAN: the response is full; ask again.
+    /// READ, SCAN: the response is full; send the request again.
     Postponed = 11,
     /// SCAN: there may be more rows in the range behind those of the answer.
     More = 12,
-    /// LOCK: a transaction that reads guards the partition.
-    Guarded = 13,
+    /// LOCK: the partition has a scan barrier.
+    Barrier = 13,
 }
 
 impl Status {
@@ -106,53 +107,184 @@ impl Status {
             9 => Self::Gap,
             11 => Self::Postponed,
             12 => Self::More,
-            13 => Self::Guarded,
+            13 => Self::Barrier,
             _ => Self::Refused,
         }
     }
 }
 
-/// A request about one key or one bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyRequest {
-    pub(crate) table: u16,
-    /// Lock mode, or partition.
-    pub(crate) detail: u16,
-    /// Bucket, leaf, bytes of the value, or rows.
-    pub(crate) bucket: u32,
-    /// Key, version, counter, or shape.
-    pub(crate) key: u64,
-    pub(crate) owner: Owner,
+/// The fixed part of a request, from which each type below takes what it means by the fields.
+#[derive(Clone, Copy)]
+pub(crate) struct Header {
+    table: u16,
+    detail: u16,
+    number: u32,
+    word: u64,
+    owner: Owner,
 }
 
-impl KeyRequest {
+/// A request about a table that begins with a [`Header`]; a key, bounds or buckets may follow.
+pub(crate) trait TableRequest: Sized {
+    fn header(&self) -> Header;
+
+    /// `None` for values that mean nothing.
+    fn from_header(header: Header) -> Option<Self>;
+
     #[inline(always)]
-    pub(crate) fn encode(&self) -> [u8; KEY_REQUEST_BYTES] {
-        let head =
-            u64::from(self.table) | u64::from(self.detail) << 16 | u64::from(self.bucket) << 32;
-        let mut bytes = [0; KEY_REQUEST_BYTES];
-        for (bytes, word) in
-            bytes.as_chunks_mut::<8>().0.iter_mut().zip([head, self.key, self.owner.0])
-        {
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let Header { table, detail, number, word, owner } = self.header();
+        let first = u64::from(table) | u64::from(detail) << 16 | u64::from(number) << 32;
+        let mut bytes = [0; HEADER_BYTES];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([first, word, owner.0]) {
             *bytes = word.to_le_bytes();
         }
         bytes
     }
 
     /// The request, and what follows it.
-    #[inline]
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (bytes, rest) = bytes.split_first_chunk::<KEY_REQUEST_BYTES>()?;
-        let word = u64_at(bytes, 0);
-        let [t0, t1, d0, d1, b0, b1, b2, b3] = word.to_le_bytes();
-        let request = Self {
+    #[inline(always)]
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (bytes, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let [t0, t1, d0, d1, n0, n1, n2, n3] = u64_at(bytes, 0).to_le_bytes();
+        let header = Header {
             table: u16::from_le_bytes([t0, t1]),
             detail: u16::from_le_bytes([d0, d1]),
-            bucket: u32::from_le_bytes([b0, b1, b2, b3]),
-            key: u64_at(bytes, 8),
+            number: u32::from_le_bytes([n0, n1, n2, n3]),
+            word: u64_at(bytes, 8),
             owner: Owner(u64_at(bytes, 16)),
         };
-        Some((request, rest))
+        Some((Self::from_header(header)?, rest))
+    }
+}
+
+/// A type of request: what each of its fields is in the [`Header`].
+macro_rules! table_request {
+    ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $field:ident: $type:ty = $of_header:ident,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct $name {
+            pub(crate) table: u16,
+            $($(#[$note])* pub(crate) $field: $type,)+
+            pub(crate) owner: Owner,
+        }
+
+        impl TableRequest for $name {
+            #[inline(always)]
+            fn header(&self) -> Header {
+                let mut header =
+                    Header { table: self.table, detail: 0, number: 0, word: 0, owner: self.owner };
+                $(header.$of_header = self.$field;)+
+                header
+            }
+
+            #[inline(always)]
+            fn from_header(header: Header) -> Option<Self> {
+                Some(Self { table: header.table, $($field: header.$of_header,)+ owner: header.owner })
+            }
+        }
+    };
+}
+
+table_request! {
+    /// READ: a key, whose bytes follow in a heap table.
+    Read {
+        /// Number or hash of the key.
+        key: u64 = word,
+    }
+}
+
+table_request! {
+    /// VALIDATE: a bucket.
+    Validate {
+        partition: u16 = detail,
+        bucket: u32 = number,
+        version: u64 = word,
+    }
+}
+
+table_request! {
+    /// VALIDATE_LEAF: a leaf of the ordered index.
+    ValidateLeaf {
+        partition: u16 = detail,
+        leaf: u32 = number,
+        counter: u64 = word,
+    }
+}
+
+table_request! {
+    /// VALIDATE_MANY: buckets, which follow.
+    ValidateMany {
+        partition: u16 = detail,
+    }
+}
+
+table_request! {
+    /// UNLOCK: a bucket, and the key that was locked there, whose bytes follow in a heap table.
+    Unlock {
+        partition: u16 = detail,
+        bucket: u32 = number,
+        /// Number or hash of the key.
+        key: u64 = word,
+    }
+}
+
+table_request! {
+    /// SCAN: a range, whose bounds follow.
+    Scan {
+        partition: u16 = detail,
+        /// Most rows of the answer.
+        rows: u32 = number,
+        /// Kinds and lengths of the bounds, and the direction: see `scan_page.rs`.
+        shape: u64 = word,
+    }
+}
+
+table_request! {
+    /// SET_BARRIER and RELEASE_BARRIER: a partition.
+    Barrier {
+        partition: u16 = detail,
+    }
+}
+
+/// LOCK: a key, whose bytes follow in a heap table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockRow {
+    pub(crate) table: u16,
+    pub(crate) mode: LockMode,
+    /// Bytes of the value that is to be written; 0 in a fixed table.
+    pub(crate) value_bytes: u32,
+    /// Number or hash of the key.
+    pub(crate) key: u64,
+    pub(crate) owner: Owner,
+}
+
+impl TableRequest for LockRow {
+    #[inline(always)]
+    fn header(&self) -> Header {
+        let detail = match self.mode {
+            LockMode::Update => UPDATE,
+            LockMode::Insert => INSERT,
+            LockMode::Delete => DELETE,
+        };
+        Header {
+            table: self.table,
+            detail,
+            number: self.value_bytes,
+            word: self.key,
+            owner: self.owner,
+        }
+    }
+
+    #[inline(always)]
+    fn from_header(header: Header) -> Option<Self> {
+        let mode = match header.detail {
+            UPDATE => LockMode::Update,
+            INSERT => LockMode::Insert,
+            DELETE => LockMode::Delete,
+            _ => return None,
+        };
+        let Header { table, number: value_bytes, word: key, owner, .. } = header;
+        Some(Self { table, mode, value_bytes, key, owner })
     }
 }
 
@@ -181,7 +313,7 @@ pub(crate) fn bucket_versions(bytes: &[u8]) -> Option<impl Iterator<Item = (u32,
 /// Bytes of a leaf's change in an answer to LOCK.
 pub(crate) const LEAF_CHANGE_BYTES: usize = 40;
 
-/// What is not there is 2^64 - 1.
+/// A missing number is 2^64 - 1.
 pub(crate) fn encode_leaf_change(change: LeafChange) -> [u8; LEAF_CHANGE_BYTES] {
     let split = change.split.map(|split| (u64::from(split.leaf), split.counter));
     let (new_leaf, counter) = split.unwrap_or((u64::MAX, u64::MAX));
@@ -246,31 +378,32 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes"))
 }
 
-#[inline]
-pub(crate) fn lock_mode_to_wire(mode: LockMode) -> u16 {
-    match mode {
-        LockMode::Update => UPDATE,
-        LockMode::Insert => INSERT,
-        LockMode::Delete => DELETE,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let request = KeyRequest {
+        let request = Unlock {
             table: 1,
-            detail: 0x203,
+            partition: 0x203,
             bucket: 0x405_0607,
             key: u64::MAX - 3,
             owner: Owner(9),
         };
         let bytes = [&request.encode()[..], b"row key"].concat();
-        assert_eq!(KeyRequest::decode(&bytes), Some((request, &b"row key"[..])));
-        assert_eq!(KeyRequest::decode(&request.encode()[1..]), None);
+        assert_eq!(
+            bytes,
+            b"\x01\x00\x03\x02\x07\x06\x05\x04\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0row key"
+        );
+        assert_eq!(Unlock::decode(&bytes), Some((request, &b"row key"[..])));
+        assert_eq!(Unlock::decode(&request.encode()[1..]), None);
+        // The same bytes are a LOCK of no mode.
+        assert_eq!(LockRow::decode(&bytes), None);
+        for mode in [LockMode::Update, LockMode::Insert, LockMode::Delete] {
+            let lock = LockRow { table: 1, mode, value_bytes: 2, key: 3, owner: Owner(4) };
+            assert_eq!(LockRow::decode(&lock.encode()), Some((lock, &[][..])));
+        }
         for after in [Some(9), None] {
             let split = after.map(|counter| LeafVersion { leaf: 10, counter });
             let change = LeafChange { leaf: 7, before: 8, after, split };

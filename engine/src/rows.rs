@@ -1,4 +1,4 @@
-//! Keys and values in one buffer: what a scan gives, without an allocation for each row.
+//! Rows of a scan: keys and values in one buffer, without an allocation for each row.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ pub type KeyValue = (Vec<u8>, Vec<u8>);
 
 /// Where a row lies in the buffer: its key, and behind it its value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RowSpan {
     pub(crate) at: usize,
     pub(crate) key_bytes: u32,
     pub(crate) value_bytes: u32,
@@ -17,74 +17,74 @@ pub(crate) struct Place {
 #[derive(Clone, Default)]
 pub struct Rows {
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    spans: Vec<RowSpan>,
 }
 
 impl Rows {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.spans.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.spans.is_empty()
     }
 
     /// The row with a number, from 0.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<(&[u8], &[u8])> {
-        self.places.get(number).map(|place| self.row(place))
+        self.spans.get(number).map(|span| self.row(span))
     }
 
     /// All of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        self.places.iter().map(|place| self.row(place))
+        self.spans.iter().map(|span| self.row(span))
     }
 
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
-        self.places.last().map(|place| self.key(place))
+        self.spans.last().map(|span| self.key(span))
     }
 
     pub(crate) fn truncate(&mut self, rows: usize) {
-        self.places.truncate(rows);
+        self.spans.truncate(rows);
     }
 
-    /// Adds bytes in which rows lie that [`Self::place`] adds; where they begin.
+    /// Adds bytes in which rows lie that [`Self::push`] adds; where they begin.
     pub(crate) fn add_bytes(&mut self, bytes: &[u8]) -> usize {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         at
     }
 
-    /// Adds a row whose bytes are here.
-    pub(crate) fn place(&mut self, place: Place) {
-        self.places.push(place);
+    /// Adds a row whose bytes are in the buffer.
+    pub(crate) fn push(&mut self, span: RowSpan) {
+        self.spans.push(span);
     }
 
     pub(crate) fn reserve(&mut self, rows: usize) {
-        self.places.reserve(rows);
+        self.spans.reserve(rows);
     }
 
-    /// The key of a row whose bytes are here.
+    /// The key of a row whose bytes are in the buffer.
     #[inline]
-    pub(crate) fn key(&self, place: &Place) -> &[u8] {
-        &self.bytes[place.at..][..place.key_bytes as usize]
+    pub(crate) fn key(&self, span: &RowSpan) -> &[u8] {
+        &self.bytes[span.at..][..span.key_bytes as usize]
     }
 
     #[inline]
-    fn row(&self, place: &Place) -> (&[u8], &[u8]) {
-        let bytes = &self.bytes[place.at..][..(place.key_bytes + place.value_bytes) as usize];
-        bytes.split_at(place.key_bytes as usize)
+    fn row(&self, span: &RowSpan) -> (&[u8], &[u8]) {
+        let bytes = &self.bytes[span.at..][..(span.key_bytes + span.value_bytes) as usize];
+        bytes.split_at(span.key_bytes as usize)
     }
 
     /// Sorts by keys; what is in order in parts already is merged.
     pub(crate) fn sort_by(&mut self, order: impl Fn(&[u8], &[u8]) -> Ordering) {
-        let Self { bytes, places } = self;
-        let key = |place: &Place| &bytes[place.at..][..place.key_bytes as usize];
-        places.sort_by(|a, b| order(key(a), key(b)));
+        let Self { bytes, spans } = self;
+        let key = |span: &RowSpan| &bytes[span.at..][..span.key_bytes as usize];
+        spans.sort_by(|a, b| order(key(a), key(b)));
     }
 }
 
@@ -108,7 +108,7 @@ impl FromIterator<KeyValue> for Rows {
             all.add_bytes(&value);
             let bytes =
                 |part: &[u8]| u32::try_from(part.len()).expect("a value is at most 1 MiB long");
-            all.place(Place { at, key_bytes: bytes(&key), value_bytes: bytes(&value) });
+            all.push(RowSpan { at, key_bytes: bytes(&key), value_bytes: bytes(&value) });
         }
         all
     }

@@ -1,4 +1,4 @@
-//! The door for other threads' work: jobs for the workers of a cluster.
+//! Submission of jobs by other threads to the workers of a cluster.
 //!
 //! *Invariant*: a job that was accepted runs, unless the cluster halts.
 //!
@@ -10,7 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use gannet_rpc::is_cancel;
 
-use crate::cluster::{Cluster, ClusterError, Place};
+use crate::cluster::{Cluster, ClusterError, WorkerId};
 use crate::completion::{Completion, completion};
 use crate::coordinator::Coordinator;
 use crate::hosted;
@@ -19,21 +19,21 @@ use crate::transaction::Transaction;
 use crate::worker::Job;
 
 impl Cluster {
-    /// Runs `job` on a coroutine of the worker at `place`.
+    /// Runs `job` on a coroutine of a worker.
     ///
     /// # Errors
-    /// [`ClusterError::Busy`] if its queue is full, [`ClusterError::NoSuchPlace`].
+    /// [`ClusterError::Busy`] if its queue is full, [`ClusterError::NoSuchWorker`].
     pub fn spawn<T: Send + 'static>(
         &self,
-        place: Place,
+        worker: WorkerId,
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
     ) -> Result<Completion<T>, ClusterError> {
-        let Place { node, worker } = place;
+        let WorkerId { node, worker } = worker;
         if self.node(node).is_none() || worker >= self.options.threads {
-            return Err(ClusterError::NoSuchPlace { node, worker });
+            return Err(ClusterError::NoSuchWorker { node, worker });
         }
         let (job, completion) = with_completion(job);
-        self.enqueue(self.places_of(node).start + worker, job)
+        self.enqueue(self.workers_of(node).start + worker, job)
             .map(|()| completion)
             .map_err(|_| self.refusal())
     }
@@ -62,44 +62,44 @@ impl Cluster {
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
     ) -> Result<Completion<T>, ClusterError> {
         let node = usize::from(node);
-        let is_here = self.node(node).is_some();
-        self.spawn_within(if is_here { self.places_of(node) } else { 0..self.jobs.len() }, job)
+        let is_local = self.node(node).is_some();
+        self.spawn_within(if is_local { self.workers_of(node) } else { 0..self.jobs.len() }, job)
     }
 
-    /// Where the jobs of a node's workers are, which must be in this process.
-    fn places_of(&self, node: usize) -> Range<usize> {
+    /// The queues of a node's workers; the node must be in this process.
+    fn workers_of(&self, node: usize) -> Range<usize> {
         let workers = self.options.threads;
         let first = (node - self.first_node) * workers;
         first..first + workers
     }
 
-    /// Runs a job at one of some places if there is room, and anywhere otherwise.
+    /// Runs a job at one of some workers if there is room, and anywhere otherwise.
     fn spawn_within<T: Send + 'static>(
         &self,
         wanted: Range<usize>,
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
     ) -> Result<Completion<T>, ClusterError> {
         let (mut job, completion) = with_completion(job);
-        if let Some(here) = hosted::here(&self.shared) {
-            match self.put(here.next_place(&wanted), job) {
+        if let Some(local) = hosted::local_workers(&self.state) {
+            match self.put(local.next_worker(&wanted), job) {
                 Ok(()) => {
-                    here.help(&|| completion.is_complete());
+                    local.run_until(&|| completion.is_complete());
                     return Ok(completion);
                 }
                 Err(refused) => job = refused,
             }
         }
-        // Relaxed: whose turn it is does not matter.
-        let turn = self.next_place.fetch_add(1, Ordering::Relaxed);
+        // Relaxed: the order of turns does not matter.
+        let turn = self.next_worker.fetch_add(1, Ordering::Relaxed);
         let in_turn = |turn: usize| wanted.start + turn % wanted.len();
-        // Of two the one that has less to do: the thread of the other may have lost its core, perhaps to this one.
+        // Of two workers the one with fewer jobs: the thread of the other may have lost its core, perhaps to this one.
         let (mut first, second) = (in_turn(turn), in_turn(turn.wrapping_add(1)));
         if self.jobs[second].len() < self.jobs[first].len() {
             first = second;
         }
         let others = (0..wanted.start).chain(wanted.end..self.jobs.len());
-        for place in (first..wanted.end).chain(wanted.start..first).chain(others) {
-            match self.enqueue(place, job) {
+        for worker in (first..wanted.end).chain(wanted.start..first).chain(others) {
+            match self.enqueue(worker, job) {
                 Ok(()) => return Ok(completion),
                 Err(refused) => job = refused,
             }
@@ -107,27 +107,27 @@ impl Cluster {
         Err(self.refusal())
     }
 
-    fn enqueue(&self, place: usize, job: Job) -> Result<(), Job> {
-        self.put(place, job)?;
+    fn enqueue(&self, worker: usize, job: Job) -> Result<(), Job> {
+        self.put(worker, job)?;
         // A simulated cluster has no threads to wake.
-        if let Some(waker) = self.wakers.get(place) {
+        if let Some(waker) = self.wakers.get(worker) {
             waker.wake();
         }
         Ok(())
     }
 
     /// Puts a job where a worker finds it.
-    fn put(&self, place: usize, job: Job) -> Result<(), Job> {
-        let halted = || self.shared.halted.load(Ordering::Relaxed);
+    fn put(&self, worker: usize, job: Job) -> Result<(), Job> {
+        let halted = || self.state.halted.load(Ordering::Relaxed);
         if halted() {
             return Err(job);
         }
-        self.jobs[place].push(job)?;
-        // Where a cluster halts at this moment, its threads may have emptied the queues before this job came: either
-        // they see it, or this sees that they have ended.
+        self.jobs[worker].push(job)?;
+        // If the cluster halts at this moment, its threads may have emptied the queues before this job came. Either they see
+        // the job, or this thread sees that they have ended.
         fence(Ordering::SeqCst);
         if halted() {
-            while self.jobs[place].pop().is_some() {}
+            while self.jobs[worker].pop().is_some() {}
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ fn with_completion<T: Send + 'static>(
             Err(panic) if is_cancel(&*panic) => resume_unwind(panic),
             result => result,
         };
-        // Who is told meets no lock of the job.
+        // The job holds no lock when its result is reported.
         coordinator.finish_job();
         if let Ok(result) = result {
             completer.complete(result);

@@ -1,4 +1,4 @@
-//! What nodes do and have, as numbers: workers write theirs now and then, for other threads and other nodes to read.
+//! Statistics of workers and nodes. A worker publishes its numbers now and then; other threads and other nodes read them.
 //!
 //! *Invariants*: a worker's numbers lie on cache lines that no other worker writes, and only rise.
 
@@ -86,16 +86,16 @@ impl Add for Statistics {
     }
 }
 
-/// Where one worker writes its numbers.
+/// The numbers that one worker has published.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Board([AtomicU64; NUMBERS]);
+pub(crate) struct PublishedStatistics([AtomicU64; NUMBERS]);
 
-impl Board {
+impl PublishedStatistics {
     // Relaxed: each number stands for itself.
     pub(crate) fn write(&self, statistics: &Statistics) {
-        for (place, (_, _, number)) in self.0.iter().zip(statistics.named()) {
-            place.store(number, Ordering::Relaxed);
+        for (word, (_, _, number)) in self.0.iter().zip(statistics.named()) {
+            word.store(number, Ordering::Relaxed);
         }
     }
 
@@ -124,12 +124,12 @@ pub struct NodeReport {
 pub(crate) struct Reporter {
     pub(crate) node: Arc<Node>,
     /// Of its workers.
-    pub(crate) boards: Vec<Arc<Board>>,
+    pub(crate) published: Vec<Arc<PublishedStatistics>>,
 }
 
 impl Reporter {
     pub(crate) fn report(&self) -> NodeReport {
-        let of_workers = self.boards.iter().map(|board| board.read());
+        let of_workers = self.published.iter().map(|published| published.read());
         NodeReport {
             statistics: of_workers.fold(Statistics::default(), Add::add),
             memory_bytes: self.node.used_bytes() as u64,
@@ -140,10 +140,10 @@ impl Reporter {
     }
 }
 
-/// How a node is, as seen from here.
+/// How a node is, as this process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// It is here, or says every second how it is.
+    /// It is in this process, or says every second how it is.
     Up,
     /// It is connected, and has said nothing for so many seconds.
     Silent(u64),
@@ -151,7 +151,7 @@ pub enum NodeState {
     Gone,
 }
 
-/// A node of a cluster, as seen from here.
+/// A node of a cluster, as this process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
     /// Its number.
@@ -174,9 +174,9 @@ mod tests {
             Counters { requests: 3, packets: 4, corrupt: 5, foreign: 6, ..Counters::default() };
         let statistics = Statistics::new(1, 2, 7, &counters);
         assert_eq!(statistics.refused, 11);
-        let board = Board::default();
-        board.write(&statistics);
-        assert_eq!(board.read(), statistics);
+        let published = PublishedStatistics::default();
+        published.write(&statistics);
+        assert_eq!(published.read(), statistics);
         assert_eq!((statistics + statistics).packets, 8);
         assert_eq!(statistics.named().map(|(.., number)| number), [1, 2, 3, 4, 0, 0, 7, 11]);
     }

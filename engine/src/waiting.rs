@@ -1,19 +1,18 @@
-//! How a thread waits: whether it polls, gives up its core, or sleeps.
+//! How a thread waits: it polls, yields its core, or sleeps.
 //!
-//! To be woken takes a thread and its waker several microseconds each, more than most answers through memory take. Such an
-//! answer is polled for, within a budget of time that follows what earlier waits turned out to be:
+//! A wake-up costs the thread and its waker several microseconds each. Most answers through memory take less. So the thread polls
+//! for such an answer, within a budget of time that follows the lengths of earlier waits:
 //!
 //! ```text
 //! wait begins ── polls ──► POLLED_NS ── polls, gives up its core in between ──► budget ── sleeps
 //!                                       │ another thread had the core: sleeps
 //! a wait that ended soon after the budget doubles the budget; one that took longer halves it
 //! ```
-//! Only a thread that waits for an answer, or for a job of a thread of its own process, has a budget. Where clients come through
-//! sockets, a core that looks busy keeps the system from putting their threads there.
+//! Only a thread that waits for an answer, or for a job of its own process, has a budget. If clients come through sockets, polling
+//! would make the core look busy, and the system would not run their threads there.
 //!
-//! A poll of a socket is a system call, and the system finds the thread that sleeps at it by itself. Such a thread gives up its core
-//! once, if it expects an answer: where others share the core they run now, and what they send needs to wake nobody. Then the
-//! thread sleeps.
+//! To poll a socket is a system call, and the system wakes a thread that sleeps at a socket by itself. Such a thread yields its core
+//! once if it expects an answer: threads that share the core run, and what they send needs no wake-up. Then the thread sleeps.
 //!
 //! *Source*: halt polling of hypervisors (Linux, `Documentation/virt/kvm/halt-polling.rst`): a budget that grows and shrinks.
 //!
@@ -28,9 +27,9 @@ const POLLED_NS: u64 = 2_000;
 /// Longest budget, and the least but 0, nanoseconds.
 const BUDGET_NS_MAX: u64 = 50_000;
 const BUDGET_NS_MIN: u64 = 5_000;
-/// A wait that took less would have been worth polling for; the thread was woken in it, which takes long. Nanoseconds.
+/// Polling would have paid for a wait that took less, wake-up included, nanoseconds.
 const WORTHWHILE_NS: u64 = 2 * BUDGET_NS_MAX;
-/// From one poll to the next where nobody else ran in between, at most, nanoseconds.
+/// Longest time between two polls if no other thread ran in between, nanoseconds.
 const ALONE_NS: u64 = 5_000;
 
 /// Threads of this process that wait for its workers in [`crate::block_on`].

@@ -1,16 +1,16 @@
 //! A worker: one endpoint, its participant, and c coroutines, advanced by `poll`.
 //!
 //! ```text
-//! poll(now):  ask for the slots of this node's rows that coroutines look at when they go on
-//!             receive packets, and ask for the headers of the buckets that their requests are about
+//! poll(now):  prefetch the slots of local rows that coroutines read when they are resumed
+//!             receive packets, and prefetch the headers of the buckets that their requests are about
 //!             resume every coroutine whose turn it is, or whose batch is answered
-//!             ask for the requests' slots, and run them; resume whose batch this answers
+//!             prefetch the requests' slots, and run them; resume the coroutines whose batches this answers
 //!             resume every coroutine whose time has come, and give submitted jobs to idle ones
-//!             ask for the headers of this node's rows that coroutines look at when they go on
+//!             prefetch the headers of local rows that coroutines read when they are resumed
 //!             one doorbell for all batches and responses; retransmit what was lost
 //! ```
-//! So a bucket arrives while something else is done. What many ask for is asked for together: a prefetch that misses the TLB
-//! holds up the processor by itself, but several of them look up their pages at a time.
+//! So a bucket arrives while other work is done. Prefetches are issued together: a single prefetch that misses the TLB stalls
+//! the processor, while several look up their pages at a time.
 //!
 //! A value without a thread or a clock of its own: an OS thread drives it, or a simulator.
 //!
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
-use gannet_storage::{CommitLog, Place, TransactionId};
+use gannet_storage::{BucketAddress, CommitLog, TransactionId};
 
 use crate::coordinator::Coordinator;
 use crate::node::Node;
@@ -33,18 +33,18 @@ use crate::transaction::round::Round;
 
 /// Requests of a batch of packets that there is room for before the list grows.
 const REQUESTS_EXPECTED: usize = 512;
-/// The same of rows of this node that coroutines look at next.
-const ROWS_AHEAD_EXPECTED: usize = 512;
+/// The same of prefetches of local rows.
+const PREFETCHES_EXPECTED: usize = 512;
 
 /// Work for a coroutine: runs on it from start to end.
 pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
 
 /// What a suspended coroutine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum WaitReason {
     /// The answers to its batch, which is to be sent.
     Responses,
-    /// The next step: what it has asked for, at this node, arrives in the meantime.
+    /// The next step: the local rows that it has prefetched arrive in the meantime.
     Turn,
     /// The clock to show this time in nanoseconds.
     Time(u64),
@@ -56,18 +56,18 @@ pub(crate) enum Want {
 
 /// What a coroutine and its worker tell each other across a suspension.
 pub(crate) struct Control {
-    pub(crate) want: Cell<Want>,
+    pub(crate) waits_for: Cell<WaitReason>,
     job: RefCell<Option<Job>>,
     closing: Cell<bool>,
-    /// What is wrong where a coroutine wants [`Want::Failure`].
+    /// The bug, if a coroutine waits for [`WaitReason::Failure`].
     pub(crate) bug: RefCell<Option<String>>,
     /// Transactions that committed, and that did not.
     pub(crate) committed: Cell<u64>,
     pub(crate) aborted: Cell<u64>,
 }
 
-/// Rows of this node that coroutines of the worker look at when they go on, with the numbers of their tables.
-pub(crate) type Ahead = RefCell<Vec<(u16, Place)>>;
+/// Local rows that coroutines of the worker read when they are resumed: the numbers of their tables, and their buckets.
+pub(crate) type PrefetchQueue = RefCell<Vec<(u16, BucketAddress)>>;
 
 struct Slot {
     coroutine: Coroutine,
@@ -104,7 +104,7 @@ pub struct Worker<S, R> {
     /// Coroutines that go on with the next step, and with this one.
     next_turn: Vec<u16>,
     this_turn: Vec<u16>,
-    ahead: Rc<Ahead>,
+    prefetches: Rc<PrefetchQueue>,
     sleeping: Vec<(u64, u16)>,
     /// Scratch space of the endpoint's passes.
     incoming: Vec<Incoming<Prepared>>,
@@ -116,11 +116,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     pub fn new(parts: WorkerParts<S, R>) -> Self {
         let WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed } = parts;
         let log = Rc::new(RefCell::new(log));
-        let ahead = Rc::new(Ahead::new(Vec::with_capacity(ROWS_AHEAD_EXPECTED)));
+        let prefetches = Rc::new(PrefetchQueue::new(Vec::with_capacity(PREFETCHES_EXPECTED)));
         let slots = (0..coroutines)
             .map(|coroutine| {
                 let control = Rc::new(Control {
-                    want: Cell::new(Want::Job),
+                    waits_for: Cell::new(WaitReason::Job),
                     job: RefCell::new(None),
                     closing: Cell::new(false),
                     bug: RefCell::new(None),
@@ -129,14 +129,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                 });
                 let (node, batch) = (Arc::clone(&node), endpoint.batch(coroutine));
                 let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
-                let (log, ahead) = (Rc::clone(&log), Rc::clone(&ahead));
+                let (log, prefetches) = (Rc::clone(&log), Rc::clone(&prefetches));
                 let epoch = node.configuration().epoch;
                 let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
                     let round = Round::new(batch, control_inside, suspend);
-                    let transaction = Transaction::new(node, (log, ahead), round, id);
+                    let transaction = Transaction::new(node, (log, prefetches), round, id);
                     run_jobs(&control, Coordinator::new(transaction, clock, seed));
                 };
                 Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }
@@ -150,7 +150,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             idle: (0..coroutines).rev().collect(),
             next_turn: Vec::with_capacity(usize::from(coroutines)),
             this_turn: Vec::with_capacity(usize::from(coroutines)),
-            ahead,
+            prefetches,
             sleeping: Vec::with_capacity(usize::from(coroutines)),
             incoming: Vec::with_capacity(REQUESTS_EXPECTED),
         }
@@ -159,10 +159,10 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// One step; returns whether there was anything to do.
     ///
     /// # Panics
-    /// If it finds a bug: that the worker is not to be used any more, and whoever needs it does not go on.
+    /// If it finds a bug. The worker must not be used any more then, and a job that needs it does not end.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        self.participant.prefetch_slots(&mut self.ahead.borrow_mut());
+        self.participant.prefetch_slots(&mut self.prefetches.borrow_mut());
         std::mem::swap(&mut self.next_turn, &mut self.this_turn);
         let accepted = self.endpoint.accept(&self.participant, &mut self.incoming, now_ns);
         let mut progressed = accepted;
@@ -181,7 +181,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if !self.idle.is_empty() {
             progressed |= self.start_jobs(now_ns);
         }
-        self.participant.prefetch_headers(&self.ahead.borrow());
+        self.participant.prefetch_headers(&self.prefetches.borrow());
         self.endpoint.ring_doorbell();
         self.endpoint.retransmit(now_ns);
         progressed
@@ -263,12 +263,12 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     fn resume(&mut self, coroutine: u16, now_ns: u64) {
         let slot = &mut self.slots[usize::from(coroutine)];
         slot.coroutine.resume();
-        match slot.control.want.get() {
-            Want::Responses => self.endpoint.submit(coroutine, now_ns),
-            Want::Turn => self.next_turn.push(coroutine),
-            Want::Time(until) => self.sleeping.push((until, coroutine)),
-            Want::Job => self.idle.push(coroutine),
-            Want::Failure => self.fail(coroutine),
+        match slot.control.waits_for.get() {
+            WaitReason::Responses => self.endpoint.submit(coroutine, now_ns),
+            WaitReason::Turn => self.next_turn.push(coroutine),
+            WaitReason::Time(until) => self.sleeping.push((until, coroutine)),
+            WaitReason::Job => self.idle.push(coroutine),
+            WaitReason::Failure => self.fail(coroutine),
         }
     }
 

@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::aside;
 use crate::error::SqlError;
 use crate::value::{DataType, Value};
 
@@ -40,12 +41,14 @@ pub enum Element {
     Date,
     /// TIMESTAMP.
     Timestamp,
+    /// TIMESTAMPTZ.
+    TimestampTz,
     /// UUID.
     Uuid,
 }
 
 impl Element {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Boolean,
         Self::SmallInt,
         Self::Integer,
@@ -58,6 +61,7 @@ impl Element {
         Self::Bytea,
         Self::Date,
         Self::Timestamp,
+        Self::TimestampTz,
         Self::Uuid,
     ];
 
@@ -76,6 +80,7 @@ impl Element {
             DataType::Bytea => Self::Bytea,
             DataType::Date => Self::Date,
             DataType::Timestamp => Self::Timestamp,
+            DataType::TimestampTz => Self::TimestampTz,
             DataType::Uuid => Self::Uuid,
             DataType::Array(_) => return None,
         })
@@ -97,6 +102,7 @@ impl Element {
             Self::Bytea => DataType::Bytea,
             Self::Date => DataType::Date,
             Self::Timestamp => DataType::Timestamp,
+            Self::TimestampTz => DataType::TimestampTz,
             Self::Uuid => DataType::Uuid,
         }
     }
@@ -116,6 +122,7 @@ impl Element {
             Self::Bytea => "bytea[]",
             Self::Date => "date[]",
             Self::Timestamp => "timestamp without time zone[]",
+            Self::TimestampTz => "timestamp with time zone[]",
             Self::Uuid => "uuid[]",
         }
     }
@@ -123,13 +130,38 @@ impl Element {
 
 /// An array as text.
 pub(crate) fn written(elements: &[Value], element: Element) -> String {
-    let data_type = element.data_type();
-    let one = |value: &Value| match value {
-        Value::Null => "NULL".to_owned(),
-        value => quoted(value.to_text(data_type)),
-    };
-    let elements: Vec<String> = elements.iter().map(one).collect();
-    format!("{{{}}}", elements.join(","))
+    let mut text = Writer::new(element);
+    elements.iter().for_each(|value| text.push(value));
+    text.finish()
+}
+
+/// An array whose elements come.
+pub(crate) struct Writer {
+    text: String,
+    element: Element,
+}
+
+impl Writer {
+    pub(crate) fn new(element: Element) -> Self {
+        Self { text: String::from("{"), element }
+    }
+
+    /// Adds an element.
+    pub(crate) fn push(&mut self, value: &Value) {
+        if self.text.len() > 1 {
+            self.text.push(',');
+        }
+        match value {
+            Value::Null => self.text.push_str("NULL"),
+            value => self.text.push_str(&quoted(value.to_text(self.element.data_type()))),
+        }
+    }
+
+    /// The array as text.
+    pub(crate) fn finish(mut self) -> String {
+        self.text.push('}');
+        self.text
+    }
 }
 
 fn quoted(text: String) -> String {
@@ -145,31 +177,71 @@ fn is_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')
 }
 
+/// Bytes in memory of the elements of an array's text, at most.
+pub(crate) fn elements_bytes(text: &str) -> usize {
+    let count = 1 + text.bytes().filter(|byte| *byte == b',').count();
+    text.len() + count * size_of::<Value>()
+}
+
 /// The elements of an array's text.
 ///
 /// # Errors
 /// SQLSTATE 22P02 for what is no array, and those of its elements; 0A000 for several dimensions.
 pub(crate) fn read(text: &str, element: Element) -> Result<Vec<Value>, SqlError> {
-    let value = |one: Option<String>| match one {
-        None => Ok(Value::Null),
-        Some(text) => Value::from_text(&text, element.data_type()),
-    };
-    elements(text)?.into_iter().map(value).collect()
+    let mut elements = Vec::new();
+    for_each(text, |one| {
+        elements.push(value_of(one, element)?);
+        Ok(())
+    })?;
+    Ok(elements)
 }
 
-/// The elements of an array's text as texts; None is NULL.
+/// The one form of an array's text.
 ///
 /// # Errors
-/// SQLSTATE 22P02 for what is no array, 0A000 for several dimensions.
-pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
+/// As [`read`].
+pub(crate) fn formed(text: &str, element: Element) -> Result<String, SqlError> {
+    converted(text, element, element, Ok)
+}
+
+/// An array's text with its elements made others, one after the other.
+///
+/// # Errors
+/// As [`read`], and those of `convert`.
+pub(crate) fn converted(
+    text: &str,
+    from: Element,
+    to: Element,
+    convert: impl Fn(Value) -> Result<Value, SqlError>,
+) -> Result<String, SqlError> {
+    let mut converted = Writer::new(to);
+    for_each(text, |one| {
+        converted.push(&convert(value_of(one, from)?)?);
+        Ok(())
+    })?;
+    Ok(converted.finish())
+}
+
+fn value_of(text: Option<&str>, element: Element) -> Result<Value, SqlError> {
+    text.map_or(Ok(Value::Null), |text| Value::from_text(text, element.data_type()))
+}
+
+/// Takes the elements of an array's text as texts; None is NULL.
+///
+/// # Errors
+/// SQLSTATE 22P02 for what is no array, 0A000 for several dimensions, and those of `take`.
+pub(crate) fn for_each(
+    text: &str,
+    mut take: impl FnMut(Option<&str>) -> Result<(), SqlError>,
+) -> Result<(), SqlError> {
+    aside::check(text.len());
     let malformed = || SqlError::new("22P02", format!("malformed array literal: \"{text}\""));
     let inner =
         text.trim_matches(is_space).strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     let inner = inner.ok_or_else(malformed)?;
     if inner.chars().all(is_space) {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    let mut elements = Vec::new();
     let mut element = String::new();
     let (mut quoted, mut was_quoted) = (false, false);
     let mut characters = inner.chars().chain(std::iter::once(','));
@@ -195,7 +267,7 @@ pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
                     return Err(malformed());
                 }
                 let is_null = !was_quoted && bare.eq_ignore_ascii_case("null");
-                elements.push((!is_null).then(|| bare.to_owned()));
+                take((!is_null).then_some(bare))?;
                 element.clear();
                 was_quoted = false;
             }
@@ -203,7 +275,7 @@ pub(crate) fn elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
             other => element.push(other),
         }
     }
-    if quoted { Err(malformed()) } else { Ok(elements) }
+    if quoted { Err(malformed()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Threads for the parts of statements that compute for longer than a worker's thread may be held: patterns that are compiled,
-//! functions of large values.
+//! functions of large values, texts of large arrays, and memory that is given back.
 //!
 //! *Invariants*: such a thread's stack suffices for everything that recurses over user input; a job whose statement has ended is
 //! not begun, and one that looks at its flag ends early; the number of threads is bounded.
@@ -11,7 +11,12 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::SqlError;
+use crate::parser;
 
+/// Bytes that may be worked through on a worker's thread: more take about a millisecond.
+pub(crate) const HELD_BYTES_MAX: usize = 256 << 10;
+/// What the threads' names begin with.
+const NAME: &str = "gannet-aside";
 /// Threads at most; a long job holds one of them.
 const THREADS_MAX: usize = 4;
 /// A thread's stack: many times what compiling the deepest pattern takes.
@@ -20,8 +25,12 @@ const STACK_BYTES: usize = 16 << 20;
 type Task = Box<dyn FnOnce() + Send>;
 
 /// The threads.
+#[derive(Debug)]
 pub(crate) struct Aside {
     tasks: Sender<Task>,
+    /// Jobs that it was given.
+    #[cfg(test)]
+    jobs: std::sync::atomic::AtomicUsize,
 }
 
 /// A job that was handed over. When this is dropped, its result is not wanted any more.
@@ -51,14 +60,29 @@ impl Aside {
                 }
             };
             std::thread::Builder::new()
-                .name(format!("gannet-aside-{number}"))
+                .name(format!("{NAME}-{number}"))
                 .stack_size(STACK_BYTES)
                 .spawn(run)
                 .map_err(|error| {
                     SqlError::new("53000", format!("no thread to compute on: {error}"))
                 })?;
         }
-        Ok(Self { tasks })
+        Ok(Self {
+            tasks,
+            #[cfg(test)]
+            jobs: Default::default(),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn jobs(&self) -> usize {
+        self.jobs.load(Ordering::Relaxed)
+    }
+
+    /// Drops something, which may take long.
+    pub(crate) fn dispose(&self, content: impl Send + 'static) {
+        // The threads end after this alone; if they do not take the task, it is dropped here.
+        let _ = self.tasks.send(Box::new(move || drop(content)));
     }
 
     /// Has a job done. It is given a flag that is set when nobody waits for its result any more.
@@ -66,6 +90,8 @@ impl Aside {
         &self,
         job: impl FnOnce(&AtomicBool) -> Result<T, SqlError> + Send + 'static,
     ) -> Pending<T> {
+        #[cfg(test)]
+        self.jobs.fetch_add(1, Ordering::Relaxed);
         let (sender, result) = channel();
         let abandoned = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&abandoned);
@@ -80,6 +106,13 @@ impl Aside {
         let _ = self.tasks.send(task);
         Pending { result, abandoned }
     }
+}
+
+/// In builds with assertions, a bug if so many bytes are worked through on a worker's thread.
+pub(crate) fn check(bytes: usize) {
+    let is_beside = |name: &str| name.starts_with(NAME) || name == parser::THREAD;
+    let is_aside = || std::thread::current().name().is_some_and(is_beside);
+    debug_assert!(bytes <= HELD_BYTES_MAX || is_aside(), "{bytes} bytes hold a worker's thread");
 }
 
 impl<T> Pending<T> {

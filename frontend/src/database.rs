@@ -24,9 +24,9 @@ use crate::value::DataType;
 
 /// The engine's table with all rows and index entries.
 const TABLE: &str = "sql";
-/// Memory for each row or index entry that it is laid out for: its main buckets then take a sixth of all, and chains stay short
-/// unless most rows are shorter than this.
-const TABLE_BYTES_PER_ROW: usize = 120;
+/// Memory for each row or index entry that it is laid out for: one cell, an entry of the ordered index with a short key, and a
+/// part of a bucket. Its main buckets then take an eighth of all, and chains stay short, as no row takes less.
+const TABLE_BYTES_PER_ROW: usize = 160;
 /// The engine's table with the catalog. Every transaction depends on it, and must not conflict because of rows that share a
 /// bucket with it.
 const CATALOG_TABLE: &str = "sql catalog";
@@ -58,8 +58,8 @@ pub struct Database {
     pub(crate) parser: Parser,
     /// Rows that a build fills in at a time.
     pub(crate) built_rows: usize,
-    memory: Arc<Pool>,
-    pub(crate) aside: Aside,
+    pub(crate) memory: Arc<Pool>,
+    pub(crate) aside: Arc<Aside>,
     /// Where rows go that are too many for memory, if anywhere.
     pub(crate) spill: Option<Arc<Spill>>,
     /// Results that may be sent at a time while their queries run.
@@ -94,6 +94,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Database {
+    /// Of a cluster with one node and one worker, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_one_node(memory_limit_bytes: usize) -> Arc<Self> {
+        let options = gannet_engine::ClusterOptions {
+            nodes: 1,
+            replicas: 1,
+            threads: 1,
+            memory_limit_bytes: Some(memory_limit_bytes),
+            ..gannet_engine::ClusterOptions::default()
+        };
+        let cluster = Cluster::open(options).expect("a small cluster opens");
+        Self::open(Arc::new(cluster)).expect("an empty cluster takes the catalog")
+    }
+
     /// Puts SQL on a cluster; creates the catalog if it is not there. Blocks.
     ///
     /// # Errors
@@ -132,6 +146,7 @@ impl Database {
                 .create_ordered_table(name, rows)
                 .map_err(|error| SqlError::new("53200", error.to_string())),
         };
+        let aside = Arc::new(Aside::start()?);
         let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;
         let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);
         let rows = cluster.capacity_bytes() / TABLE_BYTES_PER_ROW;
@@ -144,10 +159,10 @@ impl Database {
             parser: Parser::start(is_simulated)?,
             built_rows: if is_simulated { BUILT_ROWS_SIMULATED } else { BATCH_ROWS },
             unread_timeout: memory.unread_timeout,
-            memory: Pool::new(memory),
+            memory: Pool::new(memory, Some(Arc::clone(&aside))),
             spill,
             streams: Arc::new(Semaphore::new(streams)),
-            aside: Aside::start()?,
+            aside,
             catalog: Mutex::new(Arc::new(Catalog::empty())),
             version: AtomicU64::new(Catalog::empty().version),
             plans: Mutex::default(),
@@ -262,7 +277,7 @@ impl Database {
             Ok(last)
         };
         // A value that nobody uses is lost, whatever becomes of the statement.
-        let last = coordinator.apart(|coordinator| committed(coordinator, take))?;
+        let last = coordinator.without_cancellation(|coordinator| committed(coordinator, take))?;
         if last > i64::MAX - COUNTER_BLOCK {
             return Err(SqlError::new("2200H", "the counter has reached its largest value").into());
         }

@@ -39,8 +39,8 @@ pub use server::{
 };
 pub use server_address::{AddressError, ServerAddress, SslMode};
 pub use session::{
-    CancelHandle, Column, CopyFormat, CopyOptions, PreparedStatement, Session, StatementResult,
-    TransactionStatus,
+    CancelHandle, Column, CopyFormat, CopyOptions, PreparedStatement, QueryRows, Session,
+    StatementResult, TransactionStatus,
 };
 pub use shell::{Mode, Script, ShellError, ShellOptions, ShellTarget, run_shell};
 pub use value::{DataType, Value};

@@ -17,12 +17,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::aside::Aside;
 use crate::error::SqlError;
 
 /// Bytes of a session that the pool does not count.
 const FREE_BYTES: usize = 64 << 10;
 /// Bytes that a budget takes from the pool at a time.
 const GRANULE_BYTES: usize = 256 << 10;
+/// Bytes that are given back on a worker's thread: more may take about a millisecond.
+const DISPOSED_BYTES_MIN: usize = 256 << 10;
+/// The part of [`MemoryLimits::all_bytes`] that may wait at a time to be given back.
+const DISPOSED_SHARE: usize = 4;
 
 /// How much memory the statements of a database may keep, and what becomes of rows beyond that.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +36,8 @@ pub struct MemoryLimits {
     pub statement_bytes: usize,
     /// Bytes that all statements together may keep.
     pub all_bytes: usize,
-    /// A directory for temporary files, if there is one.
+    /// A directory for temporary files, if there is one: of sorts, groups, sets and joins, of cursors, and of results that are taken
+    /// one by one ([`crate::Session::query`]).
     pub spill: Option<PathBuf>,
     /// How long a query whose rows are sent while it runs waits for a client that takes none.
     pub unread_timeout: Duration,
@@ -54,11 +60,45 @@ pub(crate) struct Pool {
     limits: MemoryLimits,
     /// Bytes that budgets have taken.
     taken: AtomicUsize,
+    /// What gives memory back where that takes long; none in tests.
+    aside: Option<Arc<Aside>>,
+    /// Bytes that it has not given back yet, which nothing is charged for any more.
+    disposed: AtomicUsize,
+    /// Times that it was to give back memory.
+    #[cfg(test)]
+    disposals: AtomicUsize,
 }
 
 impl Pool {
-    pub(crate) fn new(limits: MemoryLimits) -> Arc<Self> {
-        Arc::new(Self { limits, taken: AtomicUsize::new(0) })
+    pub(crate) fn new(limits: MemoryLimits, aside: Option<Arc<Aside>>) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            taken: AtomicUsize::new(0),
+            aside,
+            disposed: AtomicUsize::new(0),
+            #[cfg(test)]
+            disposals: AtomicUsize::new(0),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn disposals(&self) -> usize {
+        self.disposals.load(Ordering::Relaxed)
+    }
+
+    /// Drops what takes so many bytes.
+    fn dispose(self: &Arc<Self>, bytes: usize, content: impl Send + 'static) {
+        let Some(aside) = self.aside.as_ref().filter(|_| bytes > DISPOSED_BYTES_MIN) else {
+            return;
+        };
+        let most = self.limits.all_bytes / DISPOSED_SHARE;
+        let add = |disposed: usize| disposed.checked_add(bytes).filter(|sum| *sum <= most);
+        if self.disposed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok() {
+            #[cfg(test)]
+            self.disposals.fetch_add(1, Ordering::Relaxed);
+            // Fields are dropped in their order.
+            aside.dispose((content, Disposed(Arc::clone(self), bytes)));
+        }
     }
 
     /// The budget of a session.
@@ -85,6 +125,15 @@ impl Pool {
                 Err(SqlError::new("53200", message).with_hint(hint))
             }
         }
+    }
+}
+
+/// Bytes that have been given back when this is dropped.
+struct Disposed(Arc<Pool>, usize);
+
+impl Drop for Disposed {
+    fn drop(&mut self) {
+        self.0.disposed.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -217,6 +266,14 @@ impl Charge {
         self.release(self.bytes);
     }
 
+    /// Gives all back, and drops what was charged: elsewhere, if that would hold the thread for long.
+    pub(crate) fn dispose(&mut self, content: impl Send + 'static) {
+        if let Some(budget) = &self.budget {
+            budget.pool.dispose(self.bytes, content);
+        }
+        self.clear();
+    }
+
     /// Bytes that are charged.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -256,7 +313,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_charged_comes_back(steps in proptest::collection::vec((0_usize..4, 0_usize..3 << 20), 1..60)) {
-            let pool = Pool::new(limits(4 << 20, 6 << 20));
+            let pool = Pool::new(limits(4 << 20, 6 << 20), None);
             let budgets = [pool.budget(), pool.budget()];
             let mut charges: [Charge; 4] = Default::default();
             for (number, bytes) in steps {
@@ -281,9 +338,37 @@ mod tests {
         }
     }
 
+    /// Tells which thread drops it.
+    struct Told(std::sync::mpsc::Sender<std::thread::ThreadId>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+
+    #[test]
+    fn much_memory_is_given_back_on_another_thread() {
+        let pool = Pool::new(limits(64 << 20, 100 << 20), Some(Arc::new(Aside::start().unwrap())));
+        let (budget, here) = (pool.budget(), std::thread::current().id());
+        let (sender, told) = std::sync::mpsc::channel();
+        for (bytes, is_here) in [(1_000, true), (20 << 20, false), (60 << 20, true)] {
+            let mut charge = Charge::default();
+            charge.add(&budget, bytes).unwrap();
+            charge.dispose(Told(sender.clone()));
+            assert_eq!(charge.bytes(), 0);
+            assert_eq!(told.recv().unwrap() == here, is_here, "{bytes}");
+        }
+        Charge::default().dispose(Told(sender));
+        assert_eq!(told.recv().unwrap(), here);
+        while pool.disposed.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_refusal_names_the_setting_and_the_number() {
-        let pool = Pool::new(limits(64 << 20, 100 << 20));
+        let pool = Pool::new(limits(64 << 20, 100 << 20), None);
         let (one, two) = (pool.budget(), pool.budget());
         let mut charge = Charge::default();
         let error = charge.add(&one, (64 << 20) + 1).unwrap_err();

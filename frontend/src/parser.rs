@@ -20,8 +20,12 @@ pub(crate) use dialect::Maintenance;
 
 use crate::error::SqlError;
 
+/// The name of the thread.
+pub(crate) const THREAD: &str = "gannet-parser";
 /// Bytes of a statement.
 const STATEMENT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a text of several statements.
+const SCRIPT_BYTES_MAX: usize = 4 << 20;
 /// Open parentheses, brackets and CASEs at a time.
 const NESTING_MAX: usize = 64;
 /// Operators in a row; a tree of them is as deep.
@@ -56,7 +60,7 @@ impl Parser {
             }
         };
         std::thread::Builder::new()
-            .name("gannet-parser".to_owned())
+            .name(THREAD.to_owned())
             .stack_size(STACK_BYTES)
             .spawn(run)
             .map_err(|error| SqlError::new("53000", format!("no thread to parse on: {error}")))?;
@@ -151,28 +155,43 @@ fn parser(tokens: Vec<TokenWithSpan>) -> SqlParser<'static> {
 /// The statements of a text and the number of characters before each.
 ///
 /// # Errors
-/// SQLSTATE 42601 for what cannot be split into words.
+/// SQLSTATE 42601 for what cannot be split into words, 54001 for what is too long.
 pub(crate) fn split(sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
+    if sql.len() > SCRIPT_BYTES_MAX {
+        let length = sql.len();
+        let message =
+            format!("the statements have {length} bytes together; the limit is {SCRIPT_BYTES_MAX}");
+        return Err(SqlError::new("54001", message).with_hint("send fewer of them at a time"));
+    }
     let mut tokens = Vec::new();
     let result = Tokenizer::new(&DIALECT, sql).tokenize_with_location_into_buf(&mut tokens);
     if let Err(error) = result {
         return Err(tokenizer_error(&error.message, sql, error.location));
     }
-    let starts = line_starts(sql);
     let mut statements = Vec::new();
-    let mut start: Option<usize> = None;
-    let mut push = |start: usize, end: Option<usize>| {
+    let mut start: Option<(usize, usize)> = None;
+    let mut push = |(start, characters): (usize, usize), end: Option<usize>| {
         let text = &sql[start..end.unwrap_or(sql.len())];
-        statements.push((sql[..start].chars().count(), text.trim_end().to_owned()));
+        statements.push((characters, text.trim_end().to_owned()));
     };
+    // Tokens come in their order: the text is gone through once.
+    let mut rest = sql.char_indices().peekable();
+    let (mut place, mut characters) = ((1, 1), 0);
     for token in &tokens {
-        let at = byte_of(sql, &starts, token.span.start);
+        let Location { line, column } = token.span.start;
+        while place < (line, column)
+            && let Some((_, character)) = rest.next()
+        {
+            characters += 1;
+            place = if character == '\n' { (place.0 + 1, 1) } else { (place.0, place.1 + 1) };
+        }
+        let at = rest.peek().map_or(sql.len(), |(at, _)| *at);
         if token.token == Token::SemiColon {
             if let Some(start) = start.take() {
                 push(start, Some(at));
             }
         } else if !is_space(&token.token) && start.is_none() {
-            start = Some(at);
+            start = Some((at, characters));
         }
     }
     if let Some(start) = start {
@@ -360,5 +379,17 @@ mod tests {
     #[test]
     fn empty_statements_are_known() {
         assert!(is_empty(" ; -- nothing\n").unwrap() && !is_empty("select 1").unwrap());
+    }
+
+    #[test]
+    fn a_text_of_very_many_statements_is_gone_through_once() {
+        // With a look at all of the line for each of its words this would take hours.
+        let text = "é;".repeat(1_300_000);
+        let statements = split(&text).unwrap();
+        assert_eq!(statements.len(), 1_300_000);
+        assert_eq!(statements[1_000_000], (2_000_000, "é".to_owned()));
+        assert_eq!(split(&" ".repeat(SCRIPT_BYTES_MAX + 1)).unwrap_err().code, "54001");
+        let lines = split(" a\n ;\n\n  'é\n;' b ; c").unwrap();
+        assert_eq!(lines, [(1, "a".to_owned()), (9, "'é\n;' b".to_owned()), (19, "c".to_owned())]);
     }
 }

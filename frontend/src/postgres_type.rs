@@ -9,7 +9,7 @@ use crate::value::DataType;
 
 impl DataType {
     /// Every type that a column can have, once, without length, precision and scale.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Boolean,
         Self::SmallInt,
         Self::Integer,
@@ -23,8 +23,20 @@ impl DataType {
         Self::Bytea,
         Self::Date,
         Self::Timestamp,
+        Self::TimestampTz,
         Self::Uuid,
     ];
+
+    /// All of those, and their arrays.
+    pub(crate) fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Element::ALL.map(Self::Array))
+    }
+
+    /// The type of its arrays; None if they are those of another type.
+    pub(crate) fn array(self) -> Option<Self> {
+        let element = Element::of(self)?;
+        (element.data_type().postgres() == self.postgres()).then_some(Self::Array(element))
+    }
 
     /// PostgreSQL's type, which has its number and internal name.
     pub(crate) fn postgres(self) -> Type {
@@ -42,6 +54,7 @@ impl DataType {
             Self::Bytea => Type::BYTEA,
             Self::Date => Type::DATE,
             Self::Timestamp => Type::TIMESTAMP,
+            Self::TimestampTz => Type::TIMESTAMPTZ,
             Self::Uuid => Type::UUID,
             Self::Array(element) => match element {
                 Element::Boolean => Type::BOOL_ARRAY,
@@ -56,6 +69,7 @@ impl DataType {
                 Element::Bytea => Type::BYTEA_ARRAY,
                 Element::Date => Type::DATE_ARRAY,
                 Element::Timestamp => Type::TIMESTAMP_ARRAY,
+                Element::TimestampTz => Type::TIMESTAMPTZ_ARRAY,
                 Element::Uuid => Type::UUID_ARRAY,
             },
         }
@@ -80,7 +94,7 @@ impl DataType {
             Self::Boolean => 1,
             Self::SmallInt => 2,
             Self::Integer | Self::Real | Self::Date => 4,
-            Self::BigInt | Self::Double | Self::Timestamp => 8,
+            Self::BigInt | Self::Double | Self::Timestamp | Self::TimestampTz => 8,
             Self::Uuid => 16,
             Self::Numeric(_)
             | Self::Text

@@ -17,12 +17,13 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 
 use chrono::NaiveDateTime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
+use crate::aside::HELD_BYTES_MAX;
 use crate::database::Database;
 use crate::error::SqlError;
 use crate::execute::copy::Reader;
@@ -34,6 +35,11 @@ use crate::plan::{Plan, PlanKind};
 use crate::settings;
 use crate::text::padded;
 use crate::value::{DataType, Value};
+
+/// About how many bytes a statement that was prepared takes, beside its text and its plan.
+const PREPARED_BYTES: usize = 1 << 10;
+/// Bytes that text and plan take for each byte of the text.
+const PREPARED_FACTOR: usize = 8;
 
 /// A column of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +138,7 @@ pub struct PreparedStatement {
     types: Arc<[Option<DataType>]>,
     /// None for an empty statement.
     prepared: Option<Prepared>,
+    _charge: Arc<Charge>,
 }
 
 /// Cancels what a session does, from another thread.
@@ -222,10 +229,13 @@ pub struct Session {
     budget: Arc<Budget>,
     /// Of the last result, which may not have reached the client yet.
     result: Charge,
-    /// Which results beyond memory its statements may give.
+    /// Which results beyond memory the statement may give that runs, and the next one.
     takes: Takes,
+    next_takes: Takes,
     /// What is left of the last one.
     rest: Option<Rest>,
+    /// Files that its results are kept in.
+    files: Arc<AtomicUsize>,
 }
 
 /// A COPY FROM that is under way.
@@ -237,6 +247,46 @@ struct CopyIn {
     count: u64,
 }
 
+/// The rows of a statement, one by one. What was not taken is gone with this.
+pub struct QueryRows<'s> {
+    session: &'s mut Session,
+    columns: Arc<[Column]>,
+    first: std::vec::IntoIter<Row>,
+    rest: Option<Rest>,
+    tag: String,
+}
+
+impl QueryRows<'_> {
+    /// The columns.
+    #[must_use]
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// PostgreSQL's command tag.
+    #[must_use]
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// The next row; None at the end.
+    ///
+    /// # Errors
+    /// SQLSTATE 58030 if the directory for temporary files cannot be read.
+    pub async fn next(&mut self) -> Result<Option<Vec<Value>>, SqlError> {
+        loop {
+            if let Some(row) = self.first.next() {
+                return Ok(Some(row));
+            }
+            let Some(rest) = &mut self.rest else { return Ok(None) };
+            match rest.next(self.session).await? {
+                Some(rows) => self.first = rows.into_iter(),
+                None => self.rest = None,
+            }
+        }
+    }
+}
+
 impl Session {
     pub(crate) fn new(database: Arc<Database>, user: &str) -> Self {
         let settings = Arc::new(settings::defaults(user));
@@ -244,7 +294,9 @@ impl Session {
             budget: database.budget(),
             result: Charge::default(),
             takes: Takes::default(),
+            next_takes: Takes::default(),
             rest: None,
+            files: Arc::default(),
             database,
             user: Arc::from(user),
             cancel: CancelHandle::default(),
@@ -268,6 +320,46 @@ impl Session {
     /// SQLSTATE 42601 for what cannot be split into words.
     pub fn split(&self, sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
         parser::split(sql)
+    }
+
+    /// The same beside this thread, which a long text would hold.
+    pub(crate) async fn split_aside(
+        &mut self,
+        sql: &str,
+    ) -> Result<Vec<(usize, String)>, SqlError> {
+        let text = sql.to_owned();
+        self.database.parser.run(move || parser::split(&text)).await
+    }
+
+    /// What is made of so many bytes: on a thread beside this one if it would hold this one for long.
+    ///
+    /// # Errors
+    /// The job's, and SQLSTATE XX000 if it panicked.
+    pub(crate) async fn computed<T: Send + 'static>(
+        &mut self,
+        bytes: usize,
+        job: impl FnOnce() -> Result<T, SqlError> + Send + 'static,
+    ) -> Result<T, SqlError> {
+        if bytes <= HELD_BYTES_MAX {
+            return job();
+        }
+        let (sender, done) = oneshot::channel();
+        // Whoever drops this does not wait for the result.
+        let _pending = self.database.aside.submit(move |_| {
+            let _ = sender.send(job());
+            Ok(())
+        });
+        done.await.map_err(|_| SqlError::new("XX000", "a value could not be computed"))?
+    }
+
+    /// Charges what is kept between statements.
+    ///
+    /// # Errors
+    /// SQLSTATE 53200 if it does not fit.
+    pub(crate) fn charged(&self, bytes: usize) -> Result<Charge, SqlError> {
+        let mut charge = Charge::default();
+        charge.add(&self.budget, bytes)?;
+        Ok(charge)
     }
 
     /// Runs one statement.
@@ -306,6 +398,7 @@ impl Session {
         statement: &str,
         types: &[Option<DataType>],
     ) -> Result<Arc<PreparedStatement>, SqlError> {
+        let charge = self.charged(PREPARED_BYTES + PREPARED_FACTOR * statement.len())?;
         let prepared = self.plan(statement, types).await?;
         let (parameters, columns) = match &prepared {
             Some(Prepared::Plan(plan)) => (plan.parameters.clone(), Arc::clone(&plan.columns)),
@@ -323,6 +416,7 @@ impl Session {
             sql: Arc::from(statement),
             types: Arc::from(types),
             prepared,
+            _charge: Arc::new(charge),
         }))
     }
 
@@ -351,10 +445,13 @@ impl Session {
             let message = format!("the statement takes {needed} parameters and {given} were given");
             return Err(SqlError::new("08P01", message));
         }
-        let typed = parameters.into_iter().zip(&statement.parameters);
-        let parameters: Result<Vec<Value>, SqlError> =
-            typed.map(|(value, data_type)| in_type(value, *data_type)).collect();
-        let parameters = parameters?;
+        let bytes = parameters.iter().map(Value::memory_bytes).sum();
+        let types = statement.parameters.clone();
+        let typed = move || {
+            let typed = parameters.into_iter().zip(types);
+            typed.map(|(value, data_type)| in_type(value, data_type)).collect()
+        };
+        let parameters: Vec<Value> = self.computed(bytes, typed).await?;
         let is_current = matches!(prepared, Prepared::Plan(plan) if self.is_current(plan));
         if is_current && self.status != TransactionStatus::Failed {
             let prepared = prepared.clone();
@@ -370,6 +467,33 @@ impl Session {
                 .with_hint("prepare the statement again"));
         }
         self.run(prepared, &statement.sql, &statement.types, parameters).await
+    }
+
+    /// Runs a prepared statement whose rows are taken one by one. Those that memory does not take are in the directory for temporary
+    /// files, if there is one: [`crate::MemoryLimits::spill`].
+    ///
+    /// # Errors
+    /// As [`Self::execute_prepared`], and SQLSTATE 42809 for a COPY.
+    pub async fn query(
+        &mut self,
+        statement: &Arc<PreparedStatement>,
+        parameters: Vec<Value>,
+    ) -> Result<QueryRows<'_>, SqlError> {
+        self.take_large(Takes::Kept);
+        let (columns, rows, tag) = match self.execute_prepared(statement, parameters).await? {
+            StatementResult::Rows { columns, rows, tag } => (columns, rows, tag),
+            StatementResult::Done { tag, .. } => (Arc::default(), Vec::new(), tag),
+            StatementResult::Empty => Default::default(),
+            StatementResult::CopyIn { .. } | StatementResult::CopyOut { .. } => {
+                self.copy = None;
+                self.rest = None;
+                let message = "a COPY gives no rows one by one";
+                let error = SqlError::new("42809", message).with_hint("run it with execute");
+                return self.end_statement(Err(error));
+            }
+        };
+        let rest = self.take_rest();
+        Ok(QueryRows { session: self, columns, first: rows.into_iter(), rest, tag })
     }
 
     /// The data of the COPY that `execute` answered with `CopyIn`: chunks of bytes, cut anywhere. Returns the rows so far.
@@ -448,6 +572,7 @@ impl Session {
     fn start_statement(&mut self) {
         self.result.clear();
         self.rest = None;
+        self.takes = std::mem::take(&mut self.next_takes);
         self.cancel.reset();
         if self.status == TransactionStatus::Idle {
             self.began = crate::clock::now();
@@ -488,7 +613,7 @@ fn in_type(value: Value, data_type: DataType) -> Result<Value, SqlError> {
         (Value::Text(_), DataType::Text) => true,
         (Value::Bytea(_), DataType::Bytea) => true,
         (Value::Date(_), DataType::Date) => true,
-        (Value::Timestamp(_), DataType::Timestamp) => true,
+        (Value::Timestamp(_), DataType::Timestamp | DataType::TimestampTz) => true,
         (Value::Uuid(_), DataType::Uuid) => true,
         _ => false,
     };

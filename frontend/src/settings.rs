@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::SqlError;
+use crate::text::time::is_utc;
 
 /// What version() says. The number in front is the one whose protocol and catalog drivers may expect.
 pub(crate) const VERSION_TEXT: &str = "PostgreSQL 15.0 (Gannet 0.1.0)";
@@ -106,9 +107,7 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), SqlError> {
     let lower = value.to_lowercase();
     let supported = match name {
         "client_encoding" => matches!(encoding_name(&lower).as_str(), "utf8" | "unicode"),
-        "timezone" => {
-            matches!(lower.as_str(), "utc" | "gmt" | "etc/utc" | "0" | "local" | "default")
-        }
+        "timezone" => is_utc(&lower) || matches!(lower.as_str(), "0" | "local" | "default"),
         "datestyle" => lower.contains("iso"),
         "bytea_output" => lower == "hex",
         "standard_conforming_strings" => matches!(lower.as_str(), "on" | "true" | "1"),

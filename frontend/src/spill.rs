@@ -60,9 +60,12 @@ impl Spill {
 
     /// A new file, which is empty.
     pub(crate) fn file(&self) -> Result<SpillFile, SqlError> {
-        let counted = Counted::new(&self.files)?;
+        let counted = Counted::new(&self.files, FILES_MAX).ok_or_else(|| {
+            let message = format!("the statements that run now have {FILES_MAX} temporary files");
+            SqlError::new("53400", message).with_hint("run fewer large statements at a time")
+        })?;
         let file = tempfile::tempfile_in(&self.directory).map_err(|error| disk_error(&error))?;
-        Ok(SpillFile { file, bytes: 0, _counted: counted })
+        Ok(SpillFile { file, bytes: 0, rows: 0, blocks: Vec::new(), _counted: counted })
     }
 
     /// Has a job done that reads or writes files.
@@ -76,23 +79,15 @@ impl Spill {
 
 /// One of the files that are open.
 #[derive(Debug)]
-struct Counted(Arc<AtomicUsize>);
+pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    fn new(files: &Arc<AtomicUsize>) -> Result<Self, SqlError> {
+    /// None if there are as many as there may be.
+    pub(crate) fn new(files: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         // Relaxed: the number guards no other memory.
-        let counted = files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |files| {
-            (files < FILES_MAX).then_some(files + 1)
-        });
-        match counted {
-            Ok(_) => Ok(Self(Arc::clone(files))),
-            Err(_) => {
-                let message =
-                    format!("the statements that run now have {FILES_MAX} temporary files");
-                Err(SqlError::new("53400", message)
-                    .with_hint("run fewer large statements at a time"))
-            }
-        }
+        let add = |files: usize| (files < max).then_some(files + 1);
+        let counted = files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        counted.ok().map(|_| Self(Arc::clone(files)))
     }
 }
 
@@ -107,7 +102,19 @@ impl Drop for Counted {
 pub(crate) struct SpillFile {
     file: File,
     bytes: u64,
+    rows: usize,
+    /// In their order.
+    blocks: Vec<Block>,
     _counted: Counted,
+}
+
+/// Rows that were written at once.
+#[derive(Debug)]
+struct Block {
+    /// Where the first one is.
+    place: u64,
+    /// Its number in the file, from 0.
+    first: usize,
 }
 
 impl SpillFile {
@@ -116,14 +123,78 @@ impl SpillFile {
         self.bytes
     }
 
+    /// How many rows it has.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Bytes in memory of what says where its rows are.
+    pub(crate) fn index_bytes(&self) -> usize {
+        self.blocks.len() * size_of::<Block>()
+    }
+
     /// Writes rows behind the others. Blocks.
     ///
     /// # Errors
     /// SQLSTATE 53100 if the disk is full, 58030 for another error of the disk.
     pub(crate) fn append(&mut self, rows: &RowBuffer) -> Result<(), SqlError> {
         self.file.write_all_at(&rows.bytes, self.bytes).map_err(|error| disk_error(&error))?;
+        if rows.rows > 0 {
+            self.blocks.push(Block { place: self.bytes, first: self.rows });
+        }
         self.bytes += rows.bytes.len() as u64;
+        self.rows += rows.rows;
         Ok(())
+    }
+
+    /// Some of the rows with these numbers, at least one unless there are none: the first of them, or the last of them and in
+    /// reverse if `is_backward`, about as many as take `memory_bytes` in memory. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn read_rows(
+        &self,
+        numbers: Range<usize>,
+        is_backward: bool,
+        memory_bytes: usize,
+    ) -> Result<Vec<Vec<Value>>, SqlError> {
+        if numbers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted = if is_backward { numbers.end - 1 } else { numbers.start };
+        let behind = self.blocks.partition_point(|block| block.first <= wanted);
+        let block = behind.checked_sub(1).map(|number| &self.blocks[number]);
+        let block = block.ok_or_else(malformed)?;
+        let (end, last) = match self.blocks.get(behind) {
+            Some(next) => (next.place, next.first),
+            None => (self.bytes, self.rows),
+        };
+        let length = usize::try_from(end - block.place).map_err(|_| malformed())?;
+        let mut bytes = vec![0; length];
+        let read = self.file.read_exact_at(&mut bytes, block.place);
+        read.map_err(|error| disk_error(&error))?;
+        let (mut rest, mut found) = (&bytes[..], Vec::new());
+        for number in block.first..last.min(numbers.end) {
+            let (row, behind) = split_row(rest).ok_or_else(malformed)?;
+            if number >= numbers.start {
+                found.push(row);
+            }
+            rest = behind;
+        }
+        if is_backward {
+            found.reverse();
+        }
+        let (mut rows, mut room) = (Vec::new(), memory_bytes);
+        for row in found {
+            let row = decode_whole(row)?;
+            let Some(less) = room.checked_sub(row_bytes(&row)).or(rows.is_empty().then_some(0))
+            else {
+                break;
+            };
+            rows.push(row);
+            room = less;
+        }
+        Ok(rows)
     }
 
     /// The first rows between two places, at least one unless they are the same, and the place behind those: about as many as take
@@ -136,7 +207,6 @@ impl SpillFile {
         places: Range<u64>,
         memory_bytes: usize,
     ) -> Result<(Vec<Vec<Value>>, u64), SqlError> {
-        let malformed = || SqlError::new("XX001", "a row in a temporary file is malformed");
         let left = usize::try_from(places.end - places.start).unwrap_or(usize::MAX);
         let mut wanted = left.min((memory_bytes / BYTES_IN_MEMORY).max(READ_BYTES_MIN));
         loop {
@@ -176,6 +246,7 @@ impl SpillFile {
 #[derive(Default)]
 pub(crate) struct RowBuffer {
     bytes: Vec<u8>,
+    rows: usize,
 }
 
 impl RowBuffer {
@@ -189,6 +260,7 @@ impl RowBuffer {
         let length = length.map_err(|_| SqlError::new("54000", "a row is too long for a file"))?;
         self.bytes.extend_from_slice(&length.to_le_bytes());
         self.bytes.extend_from_slice(&bytes);
+        self.rows += 1;
         Ok(())
     }
 
@@ -201,6 +273,16 @@ impl RowBuffer {
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() >= CHUNK_BYTES
     }
+}
+
+/// The first row of some, and what is behind it.
+fn split_row(rows: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, behind) = rows.split_first_chunk::<LENGTH_BYTES>()?;
+    behind.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
+}
+
+fn malformed() -> SqlError {
+    SqlError::new("XX001", "a row in a temporary file is malformed")
 }
 
 fn disk_error(error: &io::Error) -> SqlError {
@@ -241,7 +323,31 @@ mod tests {
         }
         assert_eq!(found, rows);
         assert_eq!(file.read(place..place, 1 << 20).unwrap(), (Vec::new(), place));
+        // From any row on, in both directions.
+        let count = rows.len();
+        assert_eq!(file.rows(), count);
+        for (from, to) in (0..=count).flat_map(|from| (from..=count).map(move |to| (from, to))) {
+            let (mut place, mut found) = (from, Vec::new());
+            while place < to {
+                let some = file.read_rows(place..to, false, 300_000).unwrap();
+                assert!(!some.is_empty());
+                place += some.len();
+                found.extend(some);
+            }
+            assert_eq!(found, rows[from..to]);
+            let (mut end, mut found) = (to, Vec::new());
+            while end > from {
+                let some = file.read_rows(from..end, true, 300_000).unwrap();
+                assert!(!some.is_empty());
+                end -= some.len();
+                found.extend(some);
+            }
+            found.reverse();
+            assert_eq!(found, rows[from..to]);
+        }
         // As many as memory takes, and at least one.
+        assert_eq!(file.read_rows(0..count, false, 1_000).unwrap().len(), 2);
+        assert_eq!(file.read_rows(0..count, true, 1).unwrap().len(), 1);
         assert_eq!(file.read(0..file.bytes(), 1_000).unwrap().0.len(), 2);
         assert_eq!(file.read(0..file.bytes(), 1).unwrap().0.len(), 1);
     }

@@ -1,11 +1,12 @@
 //! Values as text, exactly as PostgreSQL prints and reads them.
 //!
-//! *Source*: PostgreSQL 15 documentation, chapter 8 (data types). DateStyle is ISO, bytea_output hex.
+//! *Source*: PostgreSQL 15 documentation, chapter 8 (data types). bytea_output is hex.
+
+pub(crate) mod time;
 
 use std::fmt::Write;
 use std::str::FromStr;
 
-use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
@@ -15,8 +16,6 @@ use crate::value::{DataType, Value};
 
 /// Exponents from which PostgreSQL prints DOUBLE PRECISION in scientific notation.
 const DOUBLE_EXPONENT_MAX: i32 = 15;
-/// The first day that DATE and TIMESTAMP have: 4714-11-24 BC, with which Julian days begin.
-const EARLIEST: NaiveDate = NaiveDate::from_ymd_opt(-4713, 11, 24).expect("a day of the calendar");
 /// The same for REAL.
 const REAL_EXPONENT_MAX: i32 = 6;
 
@@ -36,8 +35,8 @@ impl Value {
                 _ => text.clone(),
             },
             Self::Bytea(bytes) => hex_text(bytes),
-            Self::Date(date) => date_text(*date),
-            Self::Timestamp(timestamp) => timestamp_text(timestamp),
+            Self::Date(date) => time::date_text(*date),
+            Self::Timestamp(timestamp) => time::timestamp_text(timestamp, data_type),
             Self::Uuid(uuid) => uuid.hyphenated().to_string(),
         }
     }
@@ -61,19 +60,13 @@ impl Value {
             DataType::Text | DataType::Padded => Ok(Self::Text(text.to_owned())),
             DataType::Varchar(_) | DataType::Char(_) => fit_text(text.to_owned(), data_type, false),
             DataType::Bytea => bytea_from_text(text),
-            DataType::Date => timestamp_from_text(trimmed)
-                .ok_or_else(|| malformed_time(text, data_type))
-                .and_then(|timestamp| fit_date(timestamp.date())),
-            DataType::Timestamp => timestamp_from_text(trimmed)
-                .ok_or_else(|| malformed_time(text, data_type))
-                .and_then(fit_timestamp),
+            DataType::Date | DataType::Timestamp | DataType::TimestampTz => {
+                time::from_text(text, data_type)
+            }
             DataType::Uuid => {
                 Uuid::parse_str(trimmed).map(Self::Uuid).map_err(|_| malformed(text, data_type))
             }
-            DataType::Array(element) => {
-                let elements = array::read(text, element)?;
-                Ok(Self::Text(array::written(&elements, element)))
-            }
+            DataType::Array(element) => array::formed(text, element).map(Self::Text),
         }
     }
 }
@@ -81,15 +74,6 @@ impl Value {
 fn malformed(text: &str, data_type: DataType) -> SqlError {
     let name = data_type.base_name();
     SqlError::new("22P02", format!("invalid input syntax for type {name}: \"{text}\""))
-}
-
-fn malformed_time(text: &str, data_type: DataType) -> SqlError {
-    let digits = text.bytes().all(|b| b.is_ascii_digit() || b" -:.T/BCAD".contains(&b));
-    let name = if data_type == DataType::Date { "date" } else { "timestamp" };
-    if digits && text.bytes().filter(|b| *b == b'-').count() >= 2 {
-        return SqlError::new("22008", format!("date/time field value out of range: \"{text}\""));
-    }
-    SqlError::new("22007", format!("invalid input syntax for type {name}: \"{text}\""))
 }
 
 /// A text that is blank-padded to `length` characters.
@@ -152,27 +136,6 @@ fn hex_text(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
-}
-
-fn timestamp_text(timestamp: &NaiveDateTime) -> String {
-    let (day, era) = day_and_era(timestamp.date());
-    let time = timestamp.time().format("%H:%M:%S%.6f").to_string();
-    let time = time.trim_end_matches('0').trim_end_matches('.');
-    format!("{day} {time}{era}")
-}
-
-fn date_text(date: NaiveDate) -> String {
-    let (day, era) = day_and_era(date);
-    day + era
-}
-
-/// A day, and what follows it before Christ: the year 0 is 1 BC.
-fn day_and_era(date: NaiveDate) -> (String, &'static str) {
-    let (year, era) = match date.year() {
-        year @ ..=0 => (1 - year, " BC"),
-        year => (year, ""),
-    };
-    (format!("{year:04}-{:02}-{:02}", date.month(), date.day()), era)
 }
 
 fn boolean_from_text(text: &str) -> Option<Value> {
@@ -387,101 +350,6 @@ fn bytea_from_escapes(text: &str) -> Result<Value, SqlError> {
     Ok(Value::Bytea(bytes))
 }
 
-/// A date in the range of DATE: from 4714-11-24 BC, where Julian days begin, as far as the crate's calendar goes.
-///
-/// # Errors
-/// SQLSTATE 22008 if it is before.
-pub(crate) fn fit_date(date: NaiveDate) -> Result<Value, SqlError> {
-    if date < EARLIEST {
-        return Err(SqlError::new("22008", "date out of range"));
-    }
-    Ok(Value::Date(date))
-}
-
-/// The same for TIMESTAMP.
-///
-/// # Errors
-/// SQLSTATE 22008 if it is before.
-pub(crate) fn fit_timestamp(timestamp: NaiveDateTime) -> Result<Value, SqlError> {
-    if timestamp.date() < EARLIEST {
-        return Err(SqlError::new("22008", "timestamp out of range"));
-    }
-    Ok(Value::Timestamp(timestamp))
-}
-
-/// A timestamp, or a date at midnight. A time zone of UTC is accepted and dropped.
-fn timestamp_from_text(text: &str) -> Option<NaiveDateTime> {
-    let era = |era: &str| {
-        let (rest, last) = text.split_at_checked(text.len().checked_sub(era.len())?)?;
-        last.eq_ignore_ascii_case(era).then(|| rest.trim_end())
-    };
-    let (text, before_christ) = match (era("BC"), era("AD")) {
-        (Some(rest), _) => (rest, true),
-        (None, rest) => (rest.unwrap_or(text), false),
-    };
-    let text = text.trim_end_matches('Z').trim_end_matches("+00").trim_end_matches("+00:00");
-    let (date, time) = match text.find([' ', 'T']) {
-        Some(at) => (&text[..at], text[at + 1..].trim()),
-        None => (text, ""),
-    };
-    let date = date_from_text(date, before_christ)?;
-    let (time, more) =
-        if time.is_empty() { (NaiveTime::MIN, TimeDelta::zero()) } else { time_from_text(time)? };
-    date.and_time(time).checked_add_signed(more)
-}
-
-fn date_from_text(text: &str, before_christ: bool) -> Option<NaiveDate> {
-    if text.len() == 8 && text.bytes().all(|b| b.is_ascii_digit()) {
-        let dashed = format!("{}-{}-{}", &text[..4], &text[4..6], &text[6..]);
-        return date_from_text(&dashed, before_christ);
-    }
-    let mut parts = text.split(['-', '/']);
-    let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
-    let digits = |part: &str, most: usize| {
-        !part.is_empty() && part.len() <= most && part.bytes().all(|b| b.is_ascii_digit())
-    };
-    if parts.next().is_some() || !digits(year, 6) || !digits(month, 2) || !digits(day, 2) {
-        return None;
-    }
-    // There is no year 0: 1 BC is the year before 1.
-    let year: i32 = year.parse().ok().filter(|year| *year > 0)?;
-    let year = if before_christ { 1 - year } else { year };
-    NaiveDate::from_ymd_opt(year, month.parse().ok()?, day.parse().ok()?)
-}
-
-/// A time of day, and what is to be added to it: a fraction that rounds up to a whole second, the hour 24.
-fn time_from_text(text: &str) -> Option<(NaiveTime, TimeDelta)> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let mut parts = whole.split(':');
-    let mut part = || -> Option<u32> {
-        let part = parts.next()?;
-        (part.len() <= 2).then(|| part.parse().ok())?
-    };
-    let (hour, minute) = (part()?, part()?);
-    let second = match part() {
-        Some(second) => second,
-        None if whole.matches(':').count() == 1 => 0,
-        None => return None,
-    };
-    if !fraction.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    // As PostgreSQL does: the fraction as DOUBLE PRECISION, then to the nearest microsecond.
-    let fraction: f64 =
-        if fraction.is_empty() { 0.0 } else { format!("0.{fraction}").parse().ok()? };
-    #[expect(clippy::cast_possible_truncation, reason = "at most a million")]
-    let micros = (fraction * 1e6).round_ties_even() as i64;
-    let (hour, day) = match (hour, minute, second, micros) {
-        (24, 0, 0, 0) => (0, TimeDelta::days(1)),
-        _ => (hour, TimeDelta::zero()),
-    };
-    // A minute may be written with 60 seconds.
-    let (second, more) =
-        if second == 60 { (59, TimeDelta::seconds(1)) } else { (second, TimeDelta::zero()) };
-    let time = NaiveTime::from_hms_opt(hour, minute, second)?;
-    Some((time, day + more + TimeDelta::microseconds(micros)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -515,6 +383,8 @@ mod tests {
             (DataType::Date, "2024-02-29"),
             (DataType::Timestamp, "2024-01-02 03:04:05.678"),
             (DataType::Timestamp, "2024-01-02 03:04:00"),
+            (DataType::TimestampTz, "2024-01-02 03:04:05.678+00"),
+            (DataType::TimestampTz, "0044-03-15 12:00:00+00 BC"),
             (DataType::Uuid, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
         ];
         for (data_type, text) in texts {

@@ -39,6 +39,8 @@ pub enum DataType {
     Date,
     /// TIMESTAMP without time zone.
     Timestamp,
+    /// TIMESTAMP WITH TIME ZONE, which is always UTC.
+    TimestampTz,
     /// UUID.
     Uuid,
     /// An array of one dimension; columns of tables are none.
@@ -76,6 +78,7 @@ impl DataType {
             Self::Bytea => "bytea",
             Self::Date => "date",
             Self::Timestamp => "timestamp without time zone",
+            Self::TimestampTz => "timestamp with time zone",
             Self::Uuid => "uuid",
             Self::Array(element) => element.array_name(),
         }
@@ -91,6 +94,12 @@ impl DataType {
     #[must_use]
     pub fn is_number(self) -> bool {
         self.is_integer() || matches!(self, Self::Real | Self::Double | Self::Numeric(_))
+    }
+
+    /// Whether its values are days or times.
+    #[must_use]
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::Date | Self::Timestamp | Self::TimestampTz)
     }
 
     /// Whether its values are texts.
@@ -120,7 +129,7 @@ pub enum Value {
     Bytea(Vec<u8>),
     /// DATE.
     Date(NaiveDate),
-    /// TIMESTAMP.
+    /// TIMESTAMP, and TIMESTAMPTZ in UTC.
     Timestamp(NaiveDateTime),
     /// UUID.
     Uuid(Uuid),

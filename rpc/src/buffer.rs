@@ -1,4 +1,7 @@
-//! A byte buffer that is filled and cleared over and over, without being zeroed or freed in between.
+//! A byte buffer that is filled and cleared over and over.
+//!
+//! *Invariants*: clearing neither zeroes nor frees the bytes, up to a size that is kept. Claimed bytes have unspecified contents
+//! until they are written.
 
 /// Length of a buffer once it is used: the packets of small transactions fit.
 const BYTES_MIN: usize = 512;
@@ -38,10 +41,13 @@ impl Buffer {
         &mut self.bytes[start..start + count]
     }
 
-    /// If it is empty, the next [`Self::claim`] begins behind `count` bytes of unspecified contents, for which it makes room, too.
+    /// Lets the next [`Self::claim`] of an empty buffer begin behind `count` bytes of unspecified contents.
     #[inline(always)]
     pub(crate) fn begin_at(&mut self, count: usize) {
-        debug_assert!(self.used == 0 || self.used >= count, "the room is there or not");
+        debug_assert!(
+            self.used == 0 || self.used >= count,
+            "the buffer is empty or has the room already"
+        );
         self.used = self.used.max(count);
     }
 

@@ -1,4 +1,6 @@
-//! Time, as everything below the command line sees it.
+//! The clock: the only source of time for `rpc`, `storage` and `engine`.
+//!
+//! *Invariant*: a clock never goes back. The simulator has a clock of its own, which no thread or system sets.
 
 /// A clock that never goes back.
 pub trait Clock {

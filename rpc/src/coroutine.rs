@@ -5,10 +5,10 @@
 //! ```
 //! Stacks are page-aligned, so the hot ends of all coroutines would fall into the same cache sets;
 //! the pad, a frame of another size for each colour, spreads them. A worker allocates its stacks
-//! once and runs every later transaction on them. Whatever lies between a suspension and the code
-//! that goes on is inlined: after a switch the processor mispredicts every return.
+//! once and runs every later transaction on them. The functions between a suspension and the transaction's
+//! code are inlined, because after a switch the processor mispredicts every return.
 //!
-//! *Source*: FaSST section 4.1; the context switch is the `corosensei` crate's.
+//! *Source*: FaSST section 4.1; the context switch is that of the crate `corosensei`.
 //!
 //! *Not here*: any scheduler. A body that overflows its stack hits the guard page, and the operating
 //! system ends the process, as for an overflow of a thread's stack.
@@ -21,7 +21,7 @@ use corosensei::{CoroutineResult, Yielder};
 /// Address space of one coroutine's stack, in bytes; pages are backed when first touched.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What a worker tells a coroutine that it resumes.
+/// How a worker resumes a coroutine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Resume {
     GoOn,
@@ -29,7 +29,7 @@ enum Resume {
     Cancel,
 }
 
-/// What code inside a coroutine uses to hand control back to its worker.
+/// Hands control from a coroutine back to its worker.
 #[derive(Clone, Copy)]
 pub struct Suspend<'c>(&'c Yielder<Resume, ()>);
 
@@ -104,8 +104,8 @@ impl Drop for Coroutine {
             let _ = catch_unwind(AssertUnwindSafe(|| inner.resume(Resume::Cancel)));
         }
         if is_suspended(&inner) {
-            // A thread that is unwinding itself cannot unwind the coroutine as well, and a body may
-            // go on in spite of being cancelled: stack and what lies on it are left behind then.
+            // A thread that unwinds itself cannot unwind the coroutine, too, and a body may ignore its
+            // cancellation. Then the stack and the values on it are leaked.
             std::mem::forget(inner);
         }
     }

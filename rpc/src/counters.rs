@@ -1,4 +1,6 @@
-//! What an endpoint counts.
+//! Counters of an endpoint: what became of every packet that it received.
+//!
+//! *Invariant*: a counter only rises.
 
 /// What an endpoint has seen; each counter only rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,9 +25,9 @@ pub struct Counters {
     pub wrong_incarnation: u64,
     /// Requests run before: their response was sent again, or they were dropped as older.
     pub duplicates: u64,
-    /// Responses nobody waits for: dropped.
+    /// Responses that no coroutine waits for: dropped.
     pub late_responses: u64,
-    /// Times a receiver asked for the next fragments.
+    /// Times a receiver requested the next fragments.
     pub continued: u64,
     /// Request packets sent again.
     pub retransmitted: u64,

@@ -5,7 +5,7 @@
 //! run():      second prefetch pass ─ run handlers ─ queue responses
 //! submit():   header per destination ─ queue          requests to the own node: a direct call
 //! ```
-//! Between the first two a worker resumes its coroutines; meanwhile arrives what the first pass has asked for.
+//! Between `accept` and `run` a worker resumes its coroutines; meanwhile the lines of the first prefetch pass arrive.
 //!
 //! Requests to the worker's own node take no packet: the handler reads them in the batch and writes
 //! the response there, in the same passes as those that arrived, so that their cache misses overlap.
@@ -15,9 +15,9 @@
 //! *Invariants*: a request is retransmitted until it is answered, never abandoned (a LOCK that timed
 //! out may have been granted); a request runs once per session and sequence number.
 //!
-//! *Not here*: STALE answers.
+//! *Not here*: what a request means, in the user's [`Handler`]; answers to packets of another epoch, which are dropped.
 
-mod gather;
+mod reassembly;
 mod requests;
 
 use std::cell::RefCell;
@@ -42,10 +42,10 @@ use crate::window::Window;
 
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
-/// When a request was sent that waits for credits, for the first time or after it seemed lost.
+/// The send time of a request that waits for credits, for the first time or after it seemed lost.
 pub(crate) const NOT_SENT: u64 = u64::MAX;
 
-/// What runs requests. The user's side of the endpoint.
+/// Runs requests: the user's side of the endpoint.
 pub trait Handler {
     /// A request that was parsed, and where it leads.
     type Prepared: Copy;
@@ -53,10 +53,10 @@ pub trait Handler {
     /// Parses a request.
     fn prepare(&self, kind: u16, payload: &[u8]) -> Self::Prepared;
 
-    /// Asks for the memory that it will touch first.
+    /// Prefetches the memory that the request will touch first.
     fn prefetch(&self, prepared: &Self::Prepared);
 
-    /// Asks for what it will touch next, once that has arrived.
+    /// Prefetches what it will touch next, once that has arrived.
     fn prefetch_next(&self, prepared: &Self::Prepared);
 
     /// Runs a request and appends exactly one message to `response`.
@@ -184,8 +184,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.ready.pop()
     }
 
-    /// Queues `coroutine`'s batch; it leaves with the next doorbell, but for messages to nodes to
-    /// which too much is under way: those follow when answers arrive.
+    /// Queues `coroutine`'s batch. It leaves with the next doorbell. Messages to a node without credits are held, and follow when
+    /// answers arrive.
     ///
     /// # Panics
     /// If the batch is empty: the coroutine would never be resumed.
@@ -216,7 +216,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
     }
 
-    /// Sends what was held for want of credits, as far as it can go now.
+    /// Sends the messages that were held for want of credits, as far as there are credits now.
     #[cold]
     fn send_held(&mut self, destination: u16, now_ns: u64) {
         let Self { identity, sender, batches, counters, peers, scratch, next_due_ns, .. } = self;
@@ -238,7 +238,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
     }
 
-    /// Sends what was queued.
+    /// Sends the packets that were queued.
     #[inline]
     pub fn ring_doorbell(&mut self) {
         self.sender.ring_doorbell();
@@ -260,7 +260,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         accepted
     }
 
-    /// Receives one batch of packets, takes its answers, and asks for what its requests, and those to the own node, touch first.
+    /// Receives one batch of packets, takes its answers, and prefetches what its requests, and those to the own node, touch first.
     ///
     /// Returns whether there was anything to do; then [`Self::run`] follows before anything is received again. `incoming` is
     /// scratch space, kept by the caller so that it is allocated once.
@@ -304,14 +304,14 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 self.take_part(index, (source, contents), handler, incoming, now_ns);
             }
         }
-        // Each may miss the TLB. Of many close together, several wait for their pages at a time.
+        // Each may miss the TLB. Prefetches that follow each other closely wait for their pages at the same time.
         for request in incoming.iter() {
             handler.prefetch(&request.prepared);
         }
         true
     }
 
-    /// Runs what was accepted; the responses leave with the next doorbell.
+    /// Runs the requests that were accepted; the responses leave with the next doorbell.
     pub fn run<H: Handler>(&mut self, handler: &mut H, incoming: &[Incoming<H::Prepared>]) {
         for request in incoming {
             handler.prefetch_next(&request.prepared);
@@ -340,7 +340,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             }
             self.counters.requests += u64::from(lane.requests);
             lane.answered = true;
-            // Not looked at: of the rounds whose answers are statuses alone, few ask the own node.
+            // Unknown: few rounds whose answers are statuses alone have requests to the own node.
             batch.statuses = Statuses::UNKNOWN;
             batch.unanswered -= 1;
             if batch.unanswered == 0 {
@@ -425,7 +425,8 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             return;
         }
         let messages = &self.receiver.packet(index)[HEADER_BYTES..];
-        let Some(statuses) = Statuses::of(messages, lane.requests, lane.carried_requests) else {
+        let Some(statuses) = Statuses::of(messages, lane.requests, lane.piggybacked_requests)
+        else {
             self.counters.malformed += 1;
             return;
         };
@@ -493,11 +494,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         Some((source, contents))
     }
 
-    /// Requests that are unanswered, held or carried, and credits that are out: none when nothing runs.
+    /// Requests that are unanswered, held or piggybacked, and credits that are out: none when nothing runs.
     #[must_use]
     pub fn open_requests(&self) -> usize {
-        let of_batch =
-            |batch: &RequestBatch| usize::from(batch.unanswered) + usize::from(batch.carries());
+        let of_batch = |batch: &RequestBatch| {
+            usize::from(batch.unanswered) + usize::from(batch.has_piggybacked())
+        };
         let unanswered = self.batches.iter().map(|batch| of_batch(&batch.borrow()));
         let credits = self.peers.iter().map(Peer::open);
         unanswered.chain(credits).sum::<usize>() + self.ready.len()

@@ -7,12 +7,12 @@
 //! sender: a window of fragments ────────────► receiver: keeps them
 //!         the next window       ◄──────────── continue with the first one that is missing
 //! ```
-//! A window fits the smallest buffers on the way, so that a message of any size gets through. Whoever
-//! misses an answer for too long sends again: the requester its present window, or, if part of the
-//! response is here, what is to follow it.
+//! A window fits the smallest buffers on the way, so that a message of any size gets through. A requester that
+//! misses an answer for too long sends its present window again. If part of the response has arrived, it
+//! requests the fragments that follow instead.
 //!
-//! *Invariants*: fragments of two messages never mix; what one session gathers is bounded by
-//! [`MESSAGE_BYTES_MAX`]; a message that was put together stays as it is until it was taken.
+//! *Invariants*: fragments of two messages never mix. The bytes that a session gathers are bounded by
+//! [`MESSAGE_BYTES_MAX`]. A complete message does not change before it is taken.
 
 use crate::buffer::Buffer;
 use crate::packet::{Contents, ContentsWords, HEADER_BYTES, seal};
@@ -20,8 +20,8 @@ use crate::transport::PacketSender;
 
 /// Largest message, in bytes: several values of a MiB, if one request has them all.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the requests of a batch to one destination, and of what is expected in return, beyond
-/// which it takes no further request: a receiver runs them without a pause.
+/// Bytes of the requests of a batch to one destination, or of the responses expected, beyond
+/// which the batch takes no further request: a receiver runs them without a pause.
 pub(crate) const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Fragments sent at once: a ring of the `memory` transport holds as many of the largest packets.
 pub(crate) const WINDOW: u16 = 3;
@@ -85,14 +85,14 @@ pub(crate) fn queue_window<S: PacketSender>(
     }
 }
 
-/// Whether a receiver answers fragment `fragment` by asking for more: once for each window.
+/// Whether a receiver answers fragment `fragment` by requesting more: once for each window.
 pub(crate) fn ends_window(contents: &Contents) -> bool {
     contents.fragment % WINDOW == WINDOW - 1 || contents.fragment + 1 == contents.fragments
 }
 
 /// What became of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gathered {
+pub(crate) enum Added {
     /// The message is complete, by this fragment.
     Complete,
     /// Some fragments are missing.
@@ -119,12 +119,7 @@ pub(crate) struct Assembly {
 
 impl Assembly {
     /// Adds a fragment of at most `fragment_bytes`, all but the last of which have as many.
-    pub(crate) fn add(
-        &mut self,
-        contents: &Contents,
-        part: &[u8],
-        fragment_bytes: usize,
-    ) -> Gathered {
+    pub(crate) fn add(&mut self, contents: &Contents, part: &[u8], fragment_bytes: usize) -> Added {
         let total = contents.message_bytes as usize;
         let index = usize::from(contents.fragment);
         let start = index * fragment_bytes;
@@ -133,7 +128,7 @@ impl Assembly {
             && start < total
             && part.len() == fragment_bytes.min(total - start);
         if !fits {
-            return Gathered::Malformed;
+            return Added::Malformed;
         }
         if contents.sequence > self.sequence && !self.waits {
             self.sequence = contents.sequence;
@@ -145,23 +140,23 @@ impl Assembly {
             self.bytes.claim(total);
         }
         if contents.sequence != self.sequence || self.missing == 0 {
-            return Gathered::Known;
+            return Added::Known;
         }
         if contents.message_bytes != self.message_bytes {
-            return Gathered::Malformed;
+            return Added::Malformed;
         }
         let (word, bit) = (index / 64, 1 << (index % 64));
         if self.present[word] & bit != 0 {
-            return Gathered::Known;
+            return Added::Known;
         }
         self.present[word] |= bit;
         self.bytes.as_mut_slice()[start..start + part.len()].copy_from_slice(part);
         self.missing -= 1;
         self.waits = self.missing == 0;
-        if self.waits { Gathered::Complete } else { Gathered::Partial }
+        if self.waits { Added::Complete } else { Added::Partial }
     }
 
-    /// The first fragment that is missing of message `sequence`; none if nothing of it is here.
+    /// The first fragment that is missing of message `sequence`; none if nothing of it has arrived.
     pub(crate) fn first_missing(&self, sequence: u64) -> Option<u16> {
         if self.sequence != sequence || self.missing == 0 {
             return None;
@@ -229,14 +224,14 @@ mod tests {
                 let number = sequence as u64 + 1;
                 let contents = contents(number, fragment, bytes.len());
                 match assembly.add(&contents, part, FRAGMENT_BYTES) {
-                    Gathered::Complete => {
+                    Added::Complete => {
                         prop_assert!(number > last, "{number} after {last}");
                         last = number;
                         prop_assert_eq!(assembly.messages(), &bytes[..]);
                         assembly.take();
                     }
-                    Gathered::Partial | Gathered::Known => {}
-                    Gathered::Malformed => prop_assert!(false, "a well-formed fragment"),
+                    Added::Partial | Added::Known => {}
+                    Added::Malformed => prop_assert!(false, "a well-formed fragment"),
                 }
             }
         }
@@ -254,7 +249,7 @@ mod tests {
                     message_bytes,
                     ..contents(u64::from(sequence), 0, 1)
                 };
-                if assembly.add(&contents, &vec![0; bytes], FRAGMENT_BYTES) == Gathered::Complete {
+                if assembly.add(&contents, &vec![0; bytes], FRAGMENT_BYTES) == Added::Complete {
                     prop_assert_eq!(assembly.messages().len(), message_bytes as usize);
                     assembly.take();
                 }
@@ -266,10 +261,10 @@ mod tests {
     fn a_complete_message_stays_until_it_is_taken() {
         let mut assembly = Assembly::default();
         let part = [1; FRAGMENT_BYTES];
-        assert_eq!(assembly.add(&contents(1, 0, 150), &part, FRAGMENT_BYTES), Gathered::Partial);
+        assert_eq!(assembly.add(&contents(1, 0, 150), &part, FRAGMENT_BYTES), Added::Partial);
         let last = [2; 50];
-        assert_eq!(assembly.add(&contents(1, 1, 150), &last, FRAGMENT_BYTES), Gathered::Complete);
-        assert_eq!(assembly.add(&contents(2, 0, 150), &part, FRAGMENT_BYTES), Gathered::Known);
+        assert_eq!(assembly.add(&contents(1, 1, 150), &last, FRAGMENT_BYTES), Added::Complete);
+        assert_eq!(assembly.add(&contents(2, 0, 150), &part, FRAGMENT_BYTES), Added::Known);
         assert_eq!(assembly.messages(), [&part[..], &last].concat());
     }
 }

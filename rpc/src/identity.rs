@@ -1,9 +1,12 @@
-//! Who an endpoint is, and which packets are meant for it.
+//! The identity of an endpoint, and which packets are meant for it.
+//!
+//! *Invariant*: a packet is accepted only if cluster, epoch, both nodes and both incarnations are as expected; any other packet
+//! is counted by what is wrong.
 
 use crate::counters::Counters;
 use crate::packet::Route;
 
-/// Who an endpoint is, and whom it talks to.
+/// The identity of an endpoint and of its peers.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Cluster that packets must name.

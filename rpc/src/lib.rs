@@ -10,7 +10,7 @@
 //! *Source*: FaSST section 4 (batches, coalescing, response batching, peer threads); HERD section
 //! 4.1.1 (staged prefetching). Added: exactly-once sessions and retransmission.
 //!
-//! *Not here*: what a request means (crate `engine`), and fragments of messages above the MTU.
+//! *Not here*: what a request means (crate `engine`); membership changes: an epoch is a number that is compared.
 #![deny(unsafe_code)]
 
 mod buffer;

@@ -8,18 +8,19 @@
 //! that they, or their answers, are lost. Packets may overtake each other a little: the window is a quarter of a round trip, and
 //! widens by as much whenever a request that seemed lost was answered as it was first sent.
 //!
-//! What is sent last has no later answer. It is sent again as a probe, after two round trips or what else is likely, and its answer
-//! tells of the others: one packet, while all others wait for the timeout (`round_trip.rs`).
+//! The message that was sent last has no later answer. It is sent again as a probe, after two round trips or a likely longer time.
+//! The answer to the probe tells of the losses before it. All other messages without a later answer wait for the timeout
+//! (`round_trip.rs`).
 //!
 //! *Source*: RFC 8985 (RACK-TLP), sections 3, 6.2 and 7. Unlike there, packets are numbered in the order of their sending, repetitions
 //! included, and so a gap before an answer is seen without a look at all that is under way.
 
 /// Widest window, in quarters of a round trip.
 const QUARTERS_MAX: u64 = 4;
-/// Losses in a row that were ones, after which the window narrows by a quarter.
+/// True losses in a row after which the window narrows by a quarter.
 const LOSSES_TO_NARROW: u32 = 16;
 
-/// What the answers of one node tell.
+/// What the answers of one node tell about losses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossDetection {
     /// Whether the medium loses packets on the way; otherwise only the timeout tells of a loss.

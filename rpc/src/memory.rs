@@ -1,6 +1,6 @@
 //! The `memory` transport: rings between peer threads of nodes in one process, or in several on one host.
 //!
-//! One ring per direction and pair of nodes, for each worker: worker i of a node talks only to
+//! Each worker has one ring per direction and pair of nodes: worker i of a node talks only to
 //! worker i of the others. A doorbell is one release store per destination of the batch. Where two
 //! peers are driven by different OS threads it also wakes a thread that sleeps.
 //!

@@ -1,5 +1,8 @@
-//! Switches that remove one rule of this crate each; as `mutant.rs` of the crate `storage`, whose
-//! rules are those of tables and transactions.
+//! Switches that remove one rule of this crate each, so that a test can show that an oracle notices.
+//!
+//! Without the feature `mutants` every switch is the constant `false`, and the compiler removes it.
+//!
+//! *Not here*: the rules of tables and transactions, in `mutant.rs` of the crate `storage`.
 
 /// One rule that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

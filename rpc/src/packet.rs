@@ -1,7 +1,7 @@
 //! The packet header: one fixed layout on every transport.
 //!
 //! ```text
-//!  0 u32 CRC-32C of bytes 4..       0 where the transport does not ask for one
+//!  0 u32 CRC-32C of bytes 4..       0 where the transport wants none
 //!  4 u32 cluster id
 //!  8 u32 epoch
 //! 12 u16 source node | 14 u16 destination node
@@ -20,13 +20,13 @@
 //! Little-endian. A response repeats session and sequence of its request, source and destination
 //! exchanged.
 //!
-//! *Source*: FaSST section 4 (requests coalesced per destination, peer threads); `architecture.md`,
+//! *Source*: FaSST section 4 (requests coalesced per destination, peer threads); `docs/architecture.md`,
 //! "RPC", for the fields that make sessions exact over lossy networks.
 
 /// Bytes of a packet header.
 pub const HEADER_BYTES: usize = 48;
 
-/// What a packet carries.
+/// What a packet contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -34,13 +34,13 @@ pub enum Kind {
     Request = 1,
     /// The responses to them, in the same order.
     Response = 2,
-    /// To the sender of requests: go on with this fragment, those before it are here.
+    /// To the sender of requests: go on with this fragment, those before it have arrived.
     ContinueRequest = 3,
     /// To the sender of responses: the same.
     ContinueResponse = 4,
 }
 
-/// A packet header in memory: the part that names sender and receiver, and the part that changes
+/// A packet header in memory: the route, which names sender and receiver, and the contents, which change
 /// with each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketHeader {
@@ -167,7 +167,7 @@ impl RouteWords {
     }
 }
 
-/// Contents as they lie in a header: to be looked at, and given back in a response, without being taken apart.
+/// Contents as the words of a header. They are compared, and copied into a response, without being decoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContentsWords {
     batch: u64,

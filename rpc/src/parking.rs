@@ -4,10 +4,10 @@
 //! first fills a queue and then looks for the announcement. With a sequentially consistent fence on
 //! both sides at least one of them sees the other.
 //!
-//! Where packets come through sockets the thread blocks in poll(2), on them and on an eventfd that its
-//! wakers write to; a socket stays readable until its packets were taken, so that none is missed.
-//! Where the thread is an asynchronous runtime's, a task of that sleeps in its stead.
-//! Elsewhere it blocks on a futex, which costs less, and may lie where other processes wake it.
+//! A thread whose packets come through sockets blocks in poll(2), on the sockets and on an eventfd that its
+//! wakers write to. A socket stays readable until its packets are taken, so that none is missed.
+//! On a thread of an asynchronous runtime a task sleeps instead of the thread.
+//! Any other thread blocks on a futex, which costs less and may lie in memory of several processes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,18 +25,18 @@ use crate::ring::memory::SharedWord;
 
 const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
-/// Somebody is about to wake the thread, whom others of the process leave it to. Those of other processes do it, too, as that
-/// process may end before.
+/// A waker of one process is about to wake the thread, so that the other wakers of that process need not. Wakers of other
+/// processes wake it, too, as that process may end before it does.
 const WAKING: u32 = 2;
 
 /// What a thread and its wakers share.
-struct Shared {
+struct ParkingState {
     word: Word,
-    bell: Bell,
+    mechanism: WakeMechanism,
 }
 
-/// What is rung when the word says that the thread sleeps.
-enum Bell {
+/// How a waker wakes the thread when the word says that it sleeps.
+enum WakeMechanism {
     /// The word, as a futex.
     Word,
     /// Where the thread blocks on sockets.
@@ -45,7 +45,7 @@ enum Bell {
     Task(Mutex<Option<task::Waker>>),
 }
 
-impl Bell {
+impl WakeMechanism {
     fn lock(task: &Mutex<Option<task::Waker>>) -> MutexGuard<'_, Option<task::Waker>> {
         task.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,34 +85,34 @@ impl Word {
 /// The thread's side.
 pub struct Parking {
     sockets: Vec<OwnedFd>,
-    shared: Arc<Shared>,
+    state: Arc<ParkingState>,
 }
 
 /// Wakes a thread; cheap while the thread is awake.
 #[derive(Clone)]
 pub struct Waker {
-    shared: Arc<Shared>,
+    state: Arc<ParkingState>,
 }
 
 impl Parking {
-    /// A place for one thread to sleep, whose packets come from threads that wake it.
+    /// For one thread, whose packets come from threads that wake it.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(Vec::new(), Bell::Word)
+        Self::with(Vec::new(), WakeMechanism::Word)
     }
 
-    /// A place for a task to sleep, in a runtime that other tasks share the thread with.
+    /// For a task of a runtime, which shares its thread with other tasks.
     #[must_use]
-    pub fn of_task() -> Self {
-        Self::with(Vec::new(), Bell::Task(Mutex::new(None)))
+    pub fn for_task() -> Self {
+        Self::with(Vec::new(), WakeMechanism::Task(Mutex::new(None)))
     }
 
-    fn with(sockets: Vec<OwnedFd>, bell: Bell) -> Self {
+    fn with(sockets: Vec<OwnedFd>, mechanism: WakeMechanism) -> Self {
         let word = Word::Own(AtomicU32::new(AWAKE));
-        Self { sockets, shared: Arc::new(Shared { word, bell }) }
+        Self { sockets, state: Arc::new(ParkingState { word, mechanism }) }
     }
 
-    /// A place for one thread to sleep, whose packets also come through `sockets`.
+    /// For one thread, whose packets also come through `sockets`.
     ///
     /// # Errors
     /// If the system has no more descriptors for this process.
@@ -120,35 +120,35 @@ impl Parking {
         let duplicate = |socket: &_| AsFd::as_fd(socket).try_clone_to_owned();
         let sockets = sockets.iter().map(duplicate).collect::<io::Result<_>>()?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        Ok(Self::with(sockets, Bell::Event(EventFd::from_flags(flags)?)))
+        Ok(Self::with(sockets, WakeMechanism::Event(EventFd::from_flags(flags)?)))
     }
 
-    /// A place for one thread to sleep, whose packets come from threads of other processes.
+    /// For one thread, whose packets come from threads of other processes.
     #[cfg(not(loom))]
     pub(crate) fn at(word: SharedWord) -> Self {
-        Self { sockets: Vec::new(), shared: Waker::at(word).shared }
+        Self { sockets: Vec::new(), state: Waker::at(word).state }
     }
 
     /// A waker for this thread.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        Waker { shared: Arc::clone(&self.shared) }
+        Waker { state: Arc::clone(&self.state) }
     }
 
     /// Sleeps until woken, until a socket has a packet, or for `timeout`, unless `has_work` finds
-    /// something to do. In a place for a task it only returns at once.
+    /// something to do. If it is [for a task](Self::for_task), it only returns at once.
     pub fn sleep(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
         if self.announce(has_work) {
             self.block(timeout);
         }
-        self.rise();
+        self.end_sleep();
     }
 
-    /// Whether the task that is polled, whose waker this is, sleeps from now on, until it is woken or calls [`Self::rise`];
-    /// no, if `has_work` finds something to do. Only in a place for a task.
+    /// Puts the task with this waker to sleep, until it is woken or calls [`Self::end_sleep`]. Returns `false`, and does not, if
+    /// `has_work` finds something to do. Only if it is [for a task](Self::for_task).
     pub fn sleeps(&self, waker: &task::Waker, has_work: impl FnOnce() -> bool) -> bool {
-        let Bell::Task(task) = &self.shared.bell else { return false };
-        let mut task = Bell::lock(task);
+        let WakeMechanism::Task(task) = &self.state.mechanism else { return false };
+        let mut task = WakeMechanism::lock(task);
         match &mut *task {
             Some(known) => known.clone_from(waker),
             unknown => *unknown = Some(waker.clone()),
@@ -156,31 +156,31 @@ impl Parking {
         drop(task);
         let sleeps = self.announce(has_work);
         if !sleeps {
-            self.rise();
+            self.end_sleep();
         }
         sleeps
     }
 
     /// Ends the sleep of a task.
-    pub fn rise(&self) {
-        self.shared.word.get().store(AWAKE, Ordering::Relaxed);
+    pub fn end_sleep(&self) {
+        self.state.word.get().store(AWAKE, Ordering::Relaxed);
     }
 
-    /// From now on wakers ring; whether there is nothing to do.
+    /// Announces the sleep to wakers. Returns whether there is nothing to do.
     fn announce(&self, has_work: impl FnOnce() -> bool) -> bool {
         // Relaxed: ordered by the fence, which pairs with the one in wake().
-        self.shared.word.get().store(SLEEPING, Ordering::Relaxed);
+        self.state.word.get().store(SLEEPING, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !has_work()
     }
 
     fn block(&self, timeout: Duration) {
-        // An interruption is a wake-up for nothing.
-        let event = match &self.shared.bell {
-            Bell::Event(event) => event,
-            Bell::Task(_) => return,
-            Bell::Word => {
-                let word = &self.shared.word;
+        // A signal ends the sleep early, which does no harm.
+        let event = match &self.state.mechanism {
+            WakeMechanism::Event(event) => event,
+            WakeMechanism::Task(_) => return,
+            WakeMechanism::Word => {
+                let word = &self.state.word;
                 let timeout = timeout.try_into().ok();
                 // Returns at once if the word has changed since it was set.
                 let _ = futex::wait(word.get(), word.flags(), SLEEPING, timeout.as_ref());
@@ -192,7 +192,7 @@ impl Parking {
         let mut watched: Vec<_> =
             std::iter::once(event.as_fd()).chain(sockets).map(watch).collect();
         let _ = ppoll(&mut watched, Some(timeout.into()), None);
-        // The event is taken back, if it is there.
+        // Takes the event, if there is one.
         let _ = event.read();
     }
 }
@@ -207,42 +207,47 @@ impl Waker {
     /// Wakes a thread of another process.
     #[cfg(not(loom))]
     pub(crate) fn at(word: SharedWord) -> Self {
-        Self { shared: Arc::new(Shared { word: Word::Mapped(word), bell: Bell::Word }) }
+        Self {
+            state: Arc::new(ParkingState {
+                word: Word::Mapped(word),
+                mechanism: WakeMechanism::Word,
+            }),
+        }
     }
 
     /// Wakes the thread if it sleeps. The caller has already put the work where the thread looks.
     #[inline]
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
-        if self.shared.word.get().load(Ordering::Relaxed) != AWAKE {
-            self.shared.ring();
+        if self.state.word.get().load(Ordering::Relaxed) != AWAKE {
+            self.state.notify();
         }
     }
 
     /// Whether both wake the same thread.
     #[must_use]
     pub fn wakes_same_thread(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
+        Arc::ptr_eq(&self.state, &other.state)
     }
 }
 
-impl Shared {
+impl ParkingState {
     #[cold]
-    fn ring(&self) {
-        if let Bell::Event(event) = &self.bell {
-            // It fails only where 2^64 - 2 events were not taken back.
+    fn notify(&self) {
+        if let WakeMechanism::Event(event) = &self.mechanism {
+            // It fails only if 2^64 - 2 events were not taken.
             let _ = event.write(1);
             return;
         }
-        // Relaxed: whoever wakes up looks at everything. The word changes, so that a thread that is about to block does not.
+        // Relaxed: a thread that wakes up looks at all its queues. The word changes, so that a thread that is about to block does not.
         let word = self.word.get();
         let first = word.compare_exchange(SLEEPING, WAKING, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err() && !self.word.is_of_several_processes() {
             return;
         }
-        match &self.bell {
-            Bell::Task(task) => {
-                let waker = Bell::lock(task).clone();
+        match &self.mechanism {
+            WakeMechanism::Task(task) => {
+                let waker = WakeMechanism::lock(task).clone();
                 waker.into_iter().for_each(task::Waker::wake);
             }
             _ => drop(futex::wake(word, self.word.flags(), 1)),

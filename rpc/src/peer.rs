@@ -1,4 +1,4 @@
-//! What an endpoint knows of one other node: the route both ways, its round trips, its losses, and its credits.
+//! The state that an endpoint keeps of one other node: the routes both ways, round trips, losses, and credits.
 //!
 //! *Credits*: an endpoint has at most as many packets of requests under way to a node as its window
 //! says (`window.rs`); further batches are held until answers arrive, so that many coroutines, or many
@@ -7,7 +7,7 @@
 //! *Invariants*: as long as a coroutine is held, something is under way; its answer, or its loss, lets
 //! the next one go. A message has credits or is held, never both.
 //!
-//! *Source*: `architecture.md`, "RPC".
+//! *Source*: `docs/architecture.md`, "RPC".
 
 use std::collections::VecDeque;
 
@@ -90,7 +90,7 @@ impl Peer {
         self.losses.answered(number, took_ns, self.packets_under_way)
     }
 
-    /// When the message in `lane` is sent again if it is not answered before, and why.
+    /// When the message in `lane` is sent again unless it is answered before, and why.
     #[inline(always)]
     pub(crate) fn due(&self, lane: &Lane) -> (u64, Cause) {
         let Lane { number, sent_at_ns, attempts, .. } = *lane;
@@ -107,7 +107,7 @@ impl Peer {
         }
     }
 
-    /// A message that seemed lost is answered: as it was sent again, or as it was sent first.
+    /// A message that seemed lost is answered. `was_lost`: the answer is to the repetition, not to the first packet.
     #[cold]
     pub(crate) fn learn(&mut self, was_lost: bool) {
         self.losses.learn(was_lost);
@@ -121,8 +121,8 @@ impl Peer {
         !self.held.is_empty()
     }
 
-    /// A message is due to be sent again; unless as a probe, it seems lost, and is under way no longer. Whether it has credits to
-    /// be sent again now; without them its coroutine is held, before all others.
+    /// A message is due to be sent again. Unless it is sent as a probe, it seems lost and gives its credits back. Returns whether it
+    /// has credits to be sent again now; without them its coroutine is held, before all others.
     pub(crate) fn lose(&mut self, coroutine: u16, packets: usize, cause: Cause) -> bool {
         if cause == Cause::Probe {
             return true;
@@ -138,7 +138,7 @@ impl Peer {
         has_room
     }
 
-    /// A message that is held is heard of: it was not lost, and is under way after all.
+    /// A held message turns out not to be lost: it is under way after all.
     #[cold]
     pub(crate) fn find(&mut self, coroutine: u16, packets: usize) {
         self.held.retain(|&held| held != coroutine);

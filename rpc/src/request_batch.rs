@@ -6,8 +6,8 @@
 //! ```
 //! A worker allocates a batch per coroutine once; its buffers grow to what the workload needs.
 //!
-//! *Carried* requests are those whose answers are all the same to the coroutine: they wait for its next requests and leave
-//! before them, in the same messages.
+//! *Piggybacked* requests do not leave by themselves. They wait for the coroutine's next requests, and leave before them in the same
+//! messages. Their answers have no payload, and the coroutine only checks their statuses.
 //!
 //! *Source*: FaSST section 4.2.
 
@@ -35,14 +35,14 @@ pub(crate) struct Lane {
     /// Room for the packet header, then the requests.
     pub(crate) request: Buffer,
     pub(crate) requests: u16,
-    /// How many of the requests, the first, are carried, and their bytes, with the room for the packet header.
-    pub(crate) carried_requests: u16,
-    carried_bytes: usize,
+    /// How many of the requests are piggybacked, which are the first ones, and their bytes with the room for the packet header.
+    pub(crate) piggybacked_requests: u16,
+    piggybacked_bytes: usize,
     /// Upper bound on the bytes of the responses.
     response_bytes: usize,
     pub(crate) response: Buffer,
     pub(crate) answered: bool,
-    /// Where the next response starts: behind those to what was carried, which have no payload.
+    /// Where the next response starts: behind those to what was piggybacked, which have no payload.
     cursor: usize,
     /// Packets of the request under way: what it takes of the destination's credits.
     pub(crate) packets: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Lane {
     pub(crate) number: u64,
     /// How often the request was sent again.
     pub(crate) attempts: u32,
-    /// Whether it was so because it seemed lost, at least once.
+    /// Whether it was sent again because it seemed lost, at least once.
     pub(crate) seemed_lost: bool,
     /// The responses that are being put together, once there were some in fragments.
     pub(crate) assembly: Option<Box<Assembly>>,
@@ -62,18 +62,18 @@ pub(crate) struct Lane {
 /// Requests of one coroutine that are sent together; see the module's picture.
 pub struct RequestBatch {
     lanes: Vec<Lane>,
-    /// Destinations with requests, the first `used` ones; there is room for one more than there are nodes, so that it is written
-    /// without asking whether it is another one.
+    /// Destinations with requests: the first `used`. There is room for one more than there are nodes, so that the next one is
+    /// written without a check whether it is new.
     destinations: Box<[u16]>,
     used: usize,
     pub(crate) sequence: u64,
     pub(crate) unanswered: u16,
     /// Of the responses that have arrived.
     pub(crate) statuses: Statuses,
-    /// Whether there are carried requests that have not been sent.
-    carries: bool,
-    /// Whether what was sent last held carried requests.
-    carried: bool,
+    /// Whether there are piggybacked requests that have not been sent.
+    has_piggybacked: bool,
+    /// Whether what was sent last held piggybacked requests.
+    sent_piggybacked: bool,
 }
 
 impl Lane {
@@ -95,17 +95,17 @@ impl RequestBatch {
             sequence: 0,
             unanswered: 0,
             statuses: Statuses::NONE,
-            carries: false,
-            carried: false,
+            has_piggybacked: false,
+            sent_piggybacked: false,
         }
     }
 
-    /// Forgets the requests and responses of the last batch, but for carried requests that have not been sent.
+    /// Forgets the requests and responses of the last batch, but for piggybacked requests that have not been sent.
     #[inline]
     pub fn clear(&mut self) {
         debug_assert_eq!(self.unanswered, 0, "a batch is answered before the next one");
-        if self.carries {
-            self.clear_but_carried();
+        if self.has_piggybacked {
+            self.clear_but_piggybacked();
         } else {
             self.clear_all();
         }
@@ -117,7 +117,7 @@ impl RequestBatch {
             let lane = &mut self.lanes[usize::from(destination)];
             lane.request.clear();
             lane.requests = 0;
-            (lane.carried_requests, lane.carried_bytes) = (0, 0);
+            (lane.piggybacked_requests, lane.piggybacked_bytes) = (0, 0);
             lane.response_bytes = 0;
             lane.response.clear();
             lane.cursor = 0;
@@ -126,14 +126,14 @@ impl RequestBatch {
         self.used = 0;
     }
 
-    fn clear_but_carried(&mut self) {
+    fn clear_but_piggybacked(&mut self) {
         let mut kept = 0;
         for index in 0..self.used {
             let destination = self.destinations[index];
             let lane = self.lane(destination);
-            lane.request.truncate(lane.carried_bytes);
-            lane.requests = lane.carried_requests;
-            lane.response_bytes = usize::from(lane.carried_requests) * message_bytes(0);
+            lane.request.truncate(lane.piggybacked_bytes);
+            lane.requests = lane.piggybacked_requests;
+            lane.response_bytes = usize::from(lane.piggybacked_requests) * message_bytes(0);
             if lane.requests > 0 {
                 self.destinations[kept] = destination;
                 kept += 1;
@@ -142,24 +142,25 @@ impl RequestBatch {
         self.used = kept;
     }
 
-    /// Lets the requests that were added, whose responses have no payload, wait for the next that are: they are sent together,
-    /// these first, and nobody takes their responses. One with a payload is malformed.
+    /// Turns the requests that were added into piggybacked ones: they are sent with the next requests, before them. A response with
+    /// a payload is malformed.
     #[inline]
-    pub fn carry(&mut self) {
+    pub fn piggyback(&mut self) {
         for &destination in &self.destinations[..self.used] {
             let lane = &mut self.lanes[usize::from(destination)];
-            (lane.carried_requests, lane.carried_bytes) = (lane.requests, lane.request.len());
+            (lane.piggybacked_requests, lane.piggybacked_bytes) =
+                (lane.requests, lane.request.len());
             lane.cursor = usize::from(lane.requests) * message_bytes(0);
             debug_assert_eq!(lane.response_bytes, lane.cursor, "no response has a payload");
         }
-        self.carries = !self.is_empty();
+        self.has_piggybacked = !self.is_empty();
     }
 
-    /// Whether there are carried requests that have not been sent.
+    /// Whether there are piggybacked requests that have not been sent.
     #[inline(always)]
     #[must_use]
-    pub fn carries(&self) -> bool {
-        self.carries
+    pub fn has_piggybacked(&self) -> bool {
+        self.has_piggybacked
     }
 
     /// Gives the batch its number, on its way out.
@@ -169,7 +170,7 @@ impl RequestBatch {
         self.sequence += 1;
         self.unanswered = u16::try_from(self.used).expect("nodes are fewer than 2^16");
         self.statuses = Statuses::NONE;
-        (self.carried, self.carries) = (self.carries, false);
+        (self.sent_piggybacked, self.has_piggybacked) = (self.has_piggybacked, false);
     }
 
     /// Whether there is nothing to send.
@@ -206,7 +207,7 @@ impl RequestBatch {
         if bytes > max || lane.requests == u16::MAX {
             return Err(TooLarge { bytes, max });
         }
-        // No branch: which destinations are new, nobody can predict.
+        // No branch: the processor could not predict which destinations are new.
         self.destinations[self.used] = destination;
         self.used += usize::from(lane.requests == 0);
         lane.request.begin_at(HEADER_BYTES);
@@ -219,7 +220,7 @@ impl RequestBatch {
         Ok(())
     }
 
-    /// The next response of `destination`, in the order of the requests to it, but for those that were carried.
+    /// The next response of `destination`, in the order of the requests to it, but for those that were piggybacked.
     ///
     /// # Panics
     /// If there are no more: the endpoint checked that every request is answered.
@@ -243,26 +244,26 @@ impl RequestBatch {
         self.statuses().find(|&found| found != status)
     }
 
-    /// The statuses of the responses, but for those to what was carried.
+    /// The statuses of the responses, but for those to what was piggybacked.
     pub fn statuses(&self) -> impl Iterator<Item = u16> {
         self.destinations().iter().flat_map(|&destination| {
             let lane = &self.lanes[usize::from(destination)];
             Messages::new(lane.response.as_slice(), lane.requests)
-                .skip(usize::from(lane.carried_requests))
+                .skip(usize::from(lane.piggybacked_requests))
                 .map(|response| response.kind)
         })
     }
 
-    /// The first status other than this one among the responses to what was carried.
+    /// The first status other than this one among the responses to what was piggybacked.
     #[inline]
     #[must_use]
-    pub fn first_carried_other_than(&self, status: u16) -> Option<u16> {
-        if !self.carried {
+    pub fn first_piggybacked_other_than(&self, status: u16) -> Option<u16> {
+        if !self.sent_piggybacked {
             return None;
         }
         self.destinations().iter().find_map(|&destination| {
             let lane = &self.lanes[usize::from(destination)];
-            Messages::new(lane.response.as_slice(), lane.carried_requests)
+            Messages::new(lane.response.as_slice(), lane.piggybacked_requests)
                 .map(|response| response.kind)
                 .find(|&found| found != status)
         })
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_leaves_with_what_is_added_next() {
+    fn piggybacked_requests_leave_with_the_next_requests() {
         let mut batch = RequestBatch::new(3);
         let requests = |batch: &mut RequestBatch, destination| {
             let lane = batch.lane(destination);
@@ -310,11 +311,11 @@ mod tests {
         for (destination, kind) in [(1, 10), (1, 11), (2, 12)] {
             batch.push(destination, kind, &[7; 20], 0).unwrap();
         }
-        batch.carry();
-        // What gave up before it was sent takes nothing with it.
+        batch.piggyback();
+        // A batch that is cleared before it was sent keeps them.
         for given_up in 0..2 {
             batch.clear();
-            assert!(batch.carries() && batch.destinations() == [1, 2], "{given_up}");
+            assert!(batch.has_piggybacked() && batch.destinations() == [1, 2], "{given_up}");
             batch.push(0, 20, &[], 8).unwrap();
             batch.push(1, 21, &[7; 20], 8).unwrap();
         }
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(requests(&mut batch, 1), [10, 11, 21]);
         assert_eq!(requests(&mut batch, 2), [12]);
         batch.send();
-        assert!(!batch.carries());
+        assert!(!batch.has_piggybacked());
         for (destination, statuses) in [(0, &[1][..]), (1, &[9, 9, 1]), (2, &[9])] {
             let lane = batch.lane(destination);
             for &status in statuses {
@@ -330,16 +331,20 @@ mod tests {
             }
         }
         batch.unanswered = 0;
-        assert_eq!(batch.first_other_than(1), None, "what is carried is asked of by itself");
-        assert_eq!(batch.first_carried_other_than(9), None);
-        assert_eq!(batch.first_carried_other_than(1), Some(9));
+        assert_eq!(
+            batch.first_other_than(1),
+            None,
+            "piggybacked requests have a query of their own"
+        );
+        assert_eq!(batch.first_piggybacked_other_than(9), None);
+        assert_eq!(batch.first_piggybacked_other_than(1), Some(9));
         assert_eq!([0, 1].map(|destination| batch.next_response(destination).kind), [1, 1]);
         batch.clear();
         assert!(batch.is_empty());
         batch.push(1, 30, &[], 0).unwrap();
         batch.send();
         append(&mut batch.lane(1).response, 0, |_| (3, 0));
-        assert_eq!(batch.first_carried_other_than(9), None, "nothing was carried");
+        assert_eq!(batch.first_piggybacked_other_than(9), None, "nothing was piggybacked");
         assert_eq!(batch.next_response(1).kind, 3);
     }
 }

@@ -12,8 +12,8 @@
 //! *Invariants*: there is one [`Producer`] and one [`Consumer`] of a ring, neither of which can be
 //! cloned; a [`ConsumerSet`] remembers a frame only from its poll to its release, which both take
 //! `&mut self`, and packets are borrowed from it, so no packet is read after its room was given back.
-//! A sender that dies leaves a ring as it was at its last doorbell; one that writes nonsense loses its
-//! packets, and nobody else theirs.
+//! A sender that dies leaves a ring as it was at its last doorbell. The receiver drops the packets of a sender that writes
+//! invalid frames, and takes those of all others.
 //!
 //! *Source*: the single-producer queue of Lamport (Specifying Concurrent Program Modules, 1983),
 //! with each side's last view of the other's position kept beside its own.
@@ -43,7 +43,7 @@ const FRAMES_EXPECTED: usize = 64;
 /// The sending end.
 pub(crate) struct Producer {
     memory: Memory,
-    /// Where the next frame goes; ahead of the published tail until [`Producer::publish`].
+    /// Where the next frame goes; beyond the published tail until [`Producer::publish`].
     tail: u64,
     /// The tail at the last doorbell.
     published: u64,
@@ -54,13 +54,13 @@ pub(crate) struct Producer {
 /// The receiving end.
 pub(crate) struct Consumer {
     memory: Memory,
-    /// The next frame to look at; ahead of the published head until the set is released.
+    /// The next frame to look at; beyond the published head until the set is released.
     head: u64,
     /// The sender's position when this end last looked.
     tail_seen: u64,
     /// Whether frames were taken since the last release.
     taken: bool,
-    /// The sender has written nonsense: nothing of it is read any more.
+    /// The sender has written an invalid frame: the ring is not read any more.
     is_broken: bool,
 }
 
@@ -73,8 +73,8 @@ pub(crate) struct ConsumerSet {
     frames: Vec<Frame>,
 }
 
-/// The two ends of the ring at an offset of a segment, which holds nothing else there: so many bytes, a power of two,
-/// and before them what their positions need.
+/// The two ends of the ring at an offset of a segment. The ring has `capacity` bytes, a power of two, behind the words of its
+/// positions.
 #[cfg(not(loom))]
 pub(crate) fn ring_in(
     segment: &Arc<Segment>,
@@ -200,7 +200,7 @@ impl Consumer {
         Some(self.memory.frame(at + FRAME_HEADER_BYTES, bytes))
     }
 
-    /// What lies here no sender of packets has written.
+    /// The ring holds bytes that no sender of packets has written.
     #[cold]
     fn give_up(&mut self) -> Option<Frame> {
         tracing::error!(

@@ -1,11 +1,11 @@
-//! How long a request may stay unanswered before it is sent again.
+//! How long a request may stay unanswered before it is sent again: the timeout, and the delay of a probe.
 //!
 //! *Source*: RFC 6298 (Jacobson's smoothed mean and deviation, doubling after each timeout), with
 //! Karn's rule: a message that was sent twice gives no sample. RFC 8985, section 7, for the probe.
 
 /// Longest timeout, after many doublings.
 const TIMEOUT_NS_MAX: u64 = 200_000_000;
-/// Doublings that are told apart.
+/// Most doublings of a timeout.
 const DOUBLINGS_MAX: u32 = 12;
 
 /// Round trips to one node.
@@ -13,7 +13,7 @@ const DOUBLINGS_MAX: u32 = 12;
 pub(crate) struct RoundTrip {
     smoothed_ns: u64,
     deviation_ns: u64,
-    /// The medium loses nothing sooner than this: the least timeout.
+    /// The least timeout of the medium: a shorter wait is no sign of a loss.
     floor_ns: u64,
     /// The timeout of a message that was sent once.
     first_ns: u64,
@@ -23,13 +23,13 @@ pub(crate) struct RoundTrip {
 
 impl RoundTrip {
     pub(crate) fn new(floor_ns: u64) -> Self {
-        // Until something is known, patience.
+        // Until a round trip is known, a long timeout.
         let (smoothed_ns, deviation_ns) = (floor_ns, floor_ns);
         let first_ns = 5 * floor_ns;
         Self { smoothed_ns, deviation_ns, floor_ns, first_ns, probe_ns: first_ns }
     }
 
-    /// Whether message `sequence` of a session is one that is timed: all would tell no more.
+    /// Whether message `sequence` of a session is timed: one in eight is enough.
     #[inline(always)]
     pub(crate) fn times(sequence: u64) -> bool {
         sequence.is_multiple_of(8)

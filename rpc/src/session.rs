@@ -5,10 +5,10 @@
 //! response was lost, and it is sent again; an older number is a late duplicate, and is dropped; so
 //! a LOCK that arrives after its transaction's UNLOCK is never run.
 //!
-//! A message runs within the call that admits it, so that no duplicate meets one that is running; a
-//! duplicate of one that has not arrived in full is answered by what is missing (`fragments.rs`).
+//! A message runs within the call that admits it, so no duplicate arrives while it runs. A duplicate of a
+//! message that has not arrived in full is answered with a request for the missing fragments (`fragments.rs`).
 //!
-//! *Source*: `architecture.md`, "RPC"; Birrell and Nelson's call identifiers, as used since 1984.
+//! *Source*: `docs/architecture.md`, "RPC"; Birrell and Nelson's call identifiers, as used since 1984.
 
 use crate::buffer::Buffer;
 use crate::fragments::{Assembly, queue_window};
@@ -63,8 +63,8 @@ impl Session {
         }
     }
 
-    /// Queues the first window of the response again; `is_asked`: for a request that was sent again, not for a packet that the
-    /// network doubled.
+    /// Queues the first window of the response again. `is_asked`: the request was sent again; the network has not merely doubled
+    /// its packet.
     #[cold]
     pub(crate) fn queue_again<S: PacketSender>(
         &mut self,

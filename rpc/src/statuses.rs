@@ -1,5 +1,7 @@
-//! What the responses to a batch say, all together: seen as they arrive, so that a coroutine whose requests are all answered
-//! alike need not look at each answer.
+//! A summary of the statuses of the responses to a batch.
+//!
+//! The endpoint computes it as responses arrive. A coroutine whose responses all have the same status then need not look at
+//! each of them.
 
 use crate::message::{Messages, message_bytes};
 
@@ -15,17 +17,17 @@ impl Statuses {
     /// Of responses that were not looked at.
     pub(crate) const UNKNOWN: Self = Self { any: u16::MAX, all: 0 };
 
-    /// Those of `bytes`, if they are exactly `requests` well-formed responses of which the first, to `carried` requests, have no
-    /// payload and do not count.
+    /// The summary of `bytes`, if they are exactly `requests` well-formed responses. The first `piggybacked` of them must have no
+    /// payload, and do not count.
     #[inline]
-    pub(crate) fn of(bytes: &[u8], requests: u16, carried: u16) -> Option<Self> {
-        let to_carried = usize::from(carried) * message_bytes(0);
-        let (to_carried, bytes) = bytes.split_at_checked(to_carried)?;
-        if carried > 0 && !Messages::are_well_formed(to_carried, carried) {
+    pub(crate) fn of(bytes: &[u8], requests: u16, piggybacked: u16) -> Option<Self> {
+        let to_piggybacked = usize::from(piggybacked) * message_bytes(0);
+        let (to_piggybacked, bytes) = bytes.split_at_checked(to_piggybacked)?;
+        if piggybacked > 0 && !Messages::are_well_formed(to_piggybacked, piggybacked) {
             return None;
         }
-        let mut responses = Messages::new(bytes, requests - carried);
-        let (mut statuses, mut count) = (Self::NONE, carried);
+        let mut responses = Messages::new(bytes, requests - piggybacked);
+        let (mut statuses, mut count) = (Self::NONE, piggybacked);
         for response in responses.by_ref() {
             let status = response.kind;
             statuses = statuses.and(Self { any: status, all: status });
@@ -52,12 +54,12 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::message::append;
 
-    fn of(responses: &[(u16, usize)], requests: u16, carried: u16) -> Option<Statuses> {
+    fn of(responses: &[(u16, usize)], requests: u16, piggybacked: u16) -> Option<Statuses> {
         let mut bytes = Buffer::default();
         for &(status, payload) in responses {
             append(&mut bytes, payload, |_| (status, payload));
         }
-        Statuses::of(bytes.as_slice(), requests, carried)
+        Statuses::of(bytes.as_slice(), requests, piggybacked)
     }
 
     #[test]
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_carried_does_not_count_and_has_no_payload() {
+    fn piggybacked_responses_do_not_count_and_have_no_payload() {
         assert!(of(&[(9, 0), (5, 20)], 2, 1).unwrap().are_all(5));
         assert_eq!(of(&[(9, 0), (9, 0)], 2, 2), Some(Statuses::NONE));
         assert_eq!(of(&[(9, 8), (5, 20)], 2, 1), None);

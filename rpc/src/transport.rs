@@ -1,4 +1,10 @@
-//! What an endpoint needs of a network: batches of datagrams that may be lost, doubled or reordered.
+//! The traits of a transport: batches of datagrams, which may be lost, doubled or reordered.
+//!
+//! | transport | a doorbell is |
+//! |---|---|
+//! | `memory.rs` | a release store of a ring's tail for each destination |
+//! | `udp.rs` | one sendmmsg |
+//! | `verbs.rs` | one post of a list of SENDs |
 //!
 //! The two halves are separate values, so that a received packet can be read in place while its
 //! response is being sent.
@@ -14,7 +20,7 @@ pub trait PacketSender {
     /// How long a round trip takes at least before a loss is likelier than a delay, in nanoseconds.
     fn retransmit_floor_ns(&self) -> u64;
 
-    /// Whether packets are lost because too many are under way, so that a loss asks for fewer.
+    /// Whether packets are lost because too many are under way, so that after a loss fewer are sent.
     fn loses_by_congestion(&self) -> bool {
         false
     }

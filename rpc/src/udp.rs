@@ -5,7 +5,7 @@
 //! a poll is one recvmmsg. Nothing is allocated and no lock is taken on the way.
 //!
 //! With a [`ClusterKey`] each datagram is encrypted and vouched for; without one, which is for networks
-//! that are trusted, packets carry a checksum.
+//! that are trusted, packets have a checksum.
 //!
 //! *Invariants*: whatever the network or a stranger does, a datagram is delivered or dropped and
 //! counted; after [`UdpPort::open`] nothing is an error.
@@ -36,7 +36,7 @@ pub use sender::UdpSender;
 /// 16 bits of length.
 const MTU_MIN: usize = 1_280;
 const MTU_MAX: usize = 65_535;
-/// The MTU without a setting: Ethernet's, or what a loopback carries at no loss of speed.
+/// The MTU without a setting: Ethernet's, or what costs a loopback no speed.
 const MTU_ETHERNET: usize = 1_500;
 const MTU_LOOPBACK: usize = 16 << 10;
 /// Bytes of an IP and a UDP header.
@@ -55,7 +55,7 @@ pub struct UdpOptions {
     /// Address of worker 0 of each node, the own one included; all IPv4 or all IPv6, and the same for
     /// every node.
     pub addresses: Vec<SocketAddr>,
-    /// Bytes that the path between any two nodes carries at once, headers included, as `ip link` shows
+    /// MTU of the path between any two nodes in bytes, headers included, as `ip link` shows
     /// them; the same for every node. Without it 1,500, or more if all addresses are loopback ones.
     pub mtu: Option<usize>,
     /// The secret of the cluster; none on a network that only the cluster uses.
@@ -108,9 +108,9 @@ pub enum UdpError {
         /// The setting.
         mtu: usize,
     },
-    /// The path to a peer carries less at once than the setting says.
+    /// The path to a peer has a smaller MTU than the setting says.
     #[error(
-        "the path to node {node} at {address} carries {path} bytes at once and the MTU is {mtu}: set \
+        "the path to node {node} at {address} has an MTU of {path} bytes and the setting is {mtu}: set \
          it to at most {path} on every node"
     )]
     PathTooNarrow {
@@ -261,7 +261,7 @@ fn addresses_of_peers(options: &UdpOptions) -> Result<Vec<SocketAddr>, UdpError>
     (0..).zip(&options.addresses).map(of_peer).collect()
 }
 
-/// Whether there is a route to a peer that carries packets of the MTU.
+/// Whether there is a route to a peer whose MTU suffices.
 fn check_path(own: SocketAddr, node: u16, address: SocketAddr, mtu: usize) -> Result<(), UdpError> {
     let any: IpAddr = match own {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -48,12 +48,12 @@ pub use sender::VerbsSender;
 
 /// SENDs that may be under way; a doorbell posts no more.
 const SENDS: usize = 256;
-/// Of so many SENDs one tells when it is done.
+/// One SEND in this many reports its completion.
 const SIGNAL_EVERY: usize = 32;
 /// RECVs: at least, and at most. Between them as many as packets can be under way to a worker.
 const RECEIVES_MIN: usize = 256;
 const RECEIVES_MAX: usize = 4_096;
-/// Packets up to so many bytes are copied into their work requests, where the device allows it; else the next.
+/// Packets up to this many bytes are copied into their work requests: the first size that the device allows.
 const INLINE_BYTES: [usize; 3] = [256, 64, 0];
 /// The Q_Key without a cluster key. Those with the highest bit set are the system's.
 const OPEN_KEY: u32 = 0x474e_0001;
@@ -73,7 +73,7 @@ pub struct VerbsOptions {
     pub port: Option<u8>,
     /// Which of the port's addresses; without it the one that most likely reaches all others.
     pub gid: Option<GidChoice>,
-    /// Bytes of the largest packet, the same for every node; without it as many as the port carries.
+    /// Bytes of the largest packet, the same for every node; without it the port's MTU.
     pub mtu: Option<usize>,
     /// The secret of the cluster; only a Q_Key is made of it.
     pub key: Option<ClusterKey>,

@@ -1,4 +1,4 @@
-//! How many packets of requests may be under way to a node: credits that follow what the network bears.
+//! The congestion window: how many packets of requests may be under way to a node.
 //!
 //! Where packets are lost because too many meet, as in an incast of all nodes to one, every message
 //! that is lost takes half a packet from the window, and eight windows of answers add a packet to it: at
@@ -9,13 +9,13 @@
 //! message that seems lost no longer counts as under way, and is sent again only when the window has room:
 //! otherwise everybody would repeat everything at once, into the same queue.
 //!
-//! A message whose answer is late seems lost too: a thread on the way may have waited for its core. A
-//! response says whether it answers what was sent first or what was sent again. If it answers the
-//! first, nothing was lost, and the window has back what the message took.
+//! A message whose answer is late seems lost, too: a thread on the way may have waited for its core. A
+//! response says whether it answers the first packet or the repetition. If it answers the first, nothing
+//! was lost, and the window grows by what the message took from it.
 //!
 //! Round trips are no signal here, unlike in Swift, whose windows follow a target of delay: over
 //! sockets they consist of the time that threads wait for a core and for their turn, and a window that
-//! shrinks with it makes datagrams carry fewer packets, which makes the receiver slower still.
+//! shrinks with it puts fewer packets into a datagram, which makes the receiver slower still.
 //!
 //! *Source*: Mathis, Relentless Congestion Control (PFLDNeT 2009), its abstract: a window shrinks by what was
 //! lost. Kumar et al., Swift (SIGCOMM 2020), its abstract: windows against incasts of RPCs.

@@ -317,7 +317,7 @@ impl Handler for Says {
 
 /// What is found among the answers of three nodes, the own one included, to node 0, of which `first` answers before the other
 /// remote one, `refuser` says 7, and all others 1; each has `bytes` bytes of payload.
-fn refusal(refuser: Option<u16>, first: u16, bytes: usize, carries: bool) -> Option<u16> {
+fn refusal(refuser: Option<u16>, first: u16, bytes: usize, piggybacks: bool) -> Option<u16> {
     let mut fabric = MemoryFabric::new(3, 1, MTU_BYTES, 64 << 10);
     let waker = Parking::new().waker();
     let wakers = [waker.clone(), waker.clone(), waker.clone()];
@@ -326,10 +326,10 @@ fn refusal(refuser: Option<u16>, first: u16, bytes: usize, carries: bool) -> Opt
         Endpoint::new(identity_of(node, 3), sender, receiver)
     });
     let batch = endpoints[0].batch(0);
-    if carries {
-        // What these say, nobody asks.
+    if piggybacks {
+        // Nobody looks at these answers.
         (1..3).for_each(|node| batch.borrow_mut().push(node, 0, &[6], 0).unwrap());
-        batch.borrow_mut().carry();
+        batch.borrow_mut().piggyback();
     }
     for node in 0..3 {
         let status = if refuser == Some(node) { 7 } else { 1 };
@@ -354,13 +354,13 @@ fn refusal(refuser: Option<u16>, first: u16, bytes: usize, carries: bool) -> Opt
 fn no_refusal_is_lost_whoever_refuses_and_answers_first() {
     for first in [1, 2] {
         for bytes in [0, 5 * MTU_BYTES] {
-            for carries in [false, true] {
+            for piggybacks in [false, true] {
                 let refusals =
-                    [None, Some(0), Some(1), Some(2)].map(|r| refusal(r, first, bytes, carries));
+                    [None, Some(0), Some(1), Some(2)].map(|r| refusal(r, first, bytes, piggybacks));
                 assert_eq!(
                     refusals,
                     [None, Some(7), Some(7), Some(7)],
-                    "{first} {bytes} {carries}"
+                    "{first} {bytes} {piggybacks}"
                 );
             }
         }

@@ -167,7 +167,7 @@ fn a_process_that_dies_leaves_no_corruption() {
         node.step();
     }
     assert_eq!(node.endpoint.receiver().refused().foreign, 0);
-    // Its memory is there for as long as somebody maps it, and cannot be opened any more.
+    // Its memory is there for as long as a process maps it, and cannot be opened any more.
     let error = rings(0).connect(&[String::new(), handle]).err().unwrap();
     assert!(matches!(error, SharedRingsError::Unreachable { node: 1, .. }), "{error}");
 }

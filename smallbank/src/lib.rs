@@ -4,7 +4,11 @@
 //! An account's rows have the same key in both tables, and so the same primary. 4 % of the accounts
 //! are hot, and 90 % of the transactions take all their accounts from those.
 //!
-//! *Source*: `workloads.md`; FaSST section 6.3; amounts and mix as in FaSST's released code.
+//! *Source*: FaSST section 6.3, for the number of accounts per thread and the share of hot ones; section 6, for accounts that are
+//! chosen at random without regard to their nodes. Amounts and mix are those of FaSST's released code, whose balances are
+//! floating-point numbers: with those the sum of all accounts would prove nothing.
+//!
+//! *Not here*: reads that were stale and not written, which this sum cannot see; the workload skew of `benchmarks` does.
 #![forbid(unsafe_code)]
 
 mod amalgamate;

@@ -24,7 +24,7 @@ pub(super) struct Processes {
     /// Make each node a process of this host.
     #[arg(long, global = true)]
     processes: bool,
-    /// What carries packets: between processes [default: udp], or those of the RPC echo [default: memory].
+    /// Transport of packets: between processes [default: udp], or those of the RPC echo [default: memory].
     #[arg(long, global = true, value_enum)]
     pub(super) transport: Option<TransportName>,
     /// RDMA devices for the transport verbs; node i takes the i-th in turn [default: the first that is fit].

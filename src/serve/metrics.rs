@@ -2,7 +2,7 @@
 //!
 //! *Source*: Prometheus, "Exposition formats", text format 0.0.4.
 //!
-//! *Not here*: how other nodes are; each is asked itself.
+//! *Not here*: how other nodes are; each reports its own.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use gannet_engine::{Callers, Cluster, Lines, NodeReport, NodeState, NodeStatus};
+use gannet_engine::{Cluster, LogLimiter, NodeReport, NodeState, NodeStatus, PendingConnections};
 use gannet_frontend::Admission;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -29,7 +29,7 @@ const CONNECTIONS_MAX: (usize, usize) = (16, 64);
 /// For a request and its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Listens where metrics are to be asked for.
+/// Listens for requests for metrics.
 ///
 /// # Errors
 /// What the system says if it refuses the address; and if other hosts could read, unless `is_public`.
@@ -69,21 +69,21 @@ async fn accept(
     cluster: &Weak<Cluster>,
     admission: &Arc<Admission>,
 ) {
-    let callers = Callers::new(CONNECTIONS_MAX.0, CONNECTIONS_MAX.1);
-    let lines = Lines::default();
+    let pending = PendingConnections::new(CONNECTIONS_MAX.0, CONNECTIONS_MAX.1);
+    let log = LogLimiter::default();
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(left_out) = lines.next() {
-                    tracing::warn!("cannot accept a connection for metrics: {error}{left_out}");
+                if let Some(suppressed) = log.permit() {
+                    tracing::warn!("cannot accept a connection for metrics: {error}{suppressed}");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let (dismiss, dismissed) = tokio::sync::oneshot::channel::<()>();
-        let caller = callers.enter(from.ip(), move || drop(dismiss));
+        let (evict, evicted) = tokio::sync::oneshot::channel::<()>();
+        let pending = pending.admit(from.ip(), move || drop(evict));
         let (cluster, admission) = (Weak::clone(cluster), Arc::clone(admission));
         let answer = service_fn(move |request: Request<Incoming>| {
             let answer = answer(&request, &cluster, &admission);
@@ -93,13 +93,13 @@ async fn accept(
             .timer(TokioTimer::new())
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), answer);
-        // Whoever asks for something else has been told; whoever hangs up is gone.
+        // A wrong request has been answered so; a client that hangs up is gone.
         tokio::spawn(async move {
             tokio::select! {
                 _ = tokio::time::timeout(REQUEST_TIMEOUT, connection) => {}
-                _ = dismissed => {}
+                _ = evicted => {}
             }
-            drop(caller);
+            drop(pending);
         });
     }
 }

@@ -36,7 +36,7 @@ const NODES: usize = 3;
 const CLIENTS_MAX: usize = 100;
 /// Bytes of packets that RDMA devices can send and that requests fit into.
 const VERBS_MTUS: [usize; 3] = [1024, 2048, 4096];
-/// Connections that can be asked for: each takes a descriptor.
+/// Connections that can be configured: each takes a descriptor.
 const CONNECTIONS_MAX: usize = 1 << 20;
 /// How long the other members are waited for without a setting.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -129,11 +129,11 @@ pub(crate) struct Settings {
     /// Name of the cluster of processes; members of another are refused [default: gannet].
     #[arg(long, value_name = "NAME")]
     pub(crate) cluster_name: Option<String>,
-    /// What carries packets between the members [default: udp].
+    /// Transport of packets between the members [default: udp].
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportName>,
-    /// Bytes that the members' network carries at once, as `ip link` shows [default: 1500, or more on a loopback];
-    /// over verbs the bytes of a packet, 1024 to 4096 [default: as many as the port carries].
+    /// MTU of the members' network in bytes, as `ip link` shows [default: 1500, or more on a loopback];
+    /// over verbs the bytes of a packet, 1024 to 4096 [default: the port's MTU].
     #[arg(long)]
     pub(crate) mtu: Option<usize>,
     /// RDMA device for the transport verbs, as `rdma link` names it [default: the first that is fit].

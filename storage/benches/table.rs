@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gannet_storage::{
-    Applied, Arena, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner, Partitioning, Place,
-    Read, Table, TableLayout,
+    Applied, Arena, BucketAddress, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Owner,
+    Partitioning, Read, Table, TableLayout,
 };
 
 const ROWS: u64 = 2_000_000;
@@ -25,8 +25,8 @@ fn loaded() -> Table {
     );
     let table = Table::new("bench", layout, partitioning, arena, |_| true).expect("it fits");
     for key in 0..ROWS {
-        let place = table.place(key).expect("all partitions are here");
-        table.load(place, key, &[1; VALUE_BYTES]).expect("it fits");
+        let address = table.address(key).expect("the node holds all partitions");
+        table.load(address, key, &[1; VALUE_BYTES]).expect("it fits");
     }
     table
 }
@@ -40,8 +40,8 @@ fn next_keys(state: &mut u64) -> [u64; BATCH] {
     })
 }
 
-fn places(table: &Table, keys: [u64; BATCH]) -> [Place; BATCH] {
-    keys.map(|key| table.place(key).expect("all partitions are here"))
+fn addresses(table: &Table, keys: [u64; BATCH]) -> [BucketAddress; BATCH] {
+    keys.map(|key| table.address(key).expect("the node holds all partitions"))
 }
 
 fn reads(criterion: &mut Criterion) {
@@ -50,25 +50,25 @@ fn reads(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(BATCH as u64));
     let mut state = 1;
     let mut value = [0; VALUE_BYTES];
-    let mut read_all = |keys: [u64; BATCH], places: [Place; BATCH]| {
-        for (key, place) in keys.into_iter().zip(places) {
-            let read = table.read(place, key, READER, &mut value);
+    let mut read_all = |keys: [u64; BATCH], addresses: [BucketAddress; BATCH]| {
+        for (key, address) in keys.into_iter().zip(addresses) {
+            let read = table.read(address, key, READER, &mut value);
             assert!(matches!(read, Read::Found { .. }));
         }
     };
     group.bench_function("one after the other", |bencher| {
         bencher.iter(|| {
             let keys = next_keys(&mut state);
-            read_all(keys, places(&table, keys));
+            read_all(keys, addresses(&table, keys));
         });
     });
     group.bench_function("16 prefetched in two stages", |bencher| {
         bencher.iter(|| {
             let keys = next_keys(&mut state);
-            let places = places(&table, keys);
-            places.iter().for_each(|place| table.prefetch(*place));
-            places.iter().for_each(|place| table.prefetch_slot(*place));
-            read_all(keys, places);
+            let addresses = addresses(&table, keys);
+            addresses.iter().for_each(|address| table.prefetch(*address));
+            addresses.iter().for_each(|address| table.prefetch_slot(*address));
+            read_all(keys, addresses);
         });
     });
     group.finish();
@@ -82,19 +82,19 @@ fn lock_and_apply(criterion: &mut Criterion) {
     group.bench_function("lock, unit, apply at the primary, 16 prefetched", |bencher| {
         bencher.iter(|| {
             let keys = next_keys(&mut state);
-            let places = places(&table, keys);
-            places.iter().for_each(|place| table.prefetch(*place));
-            places.iter().for_each(|place| table.prefetch_slot(*place));
-            for (key, place) in keys.into_iter().zip(places) {
-                let lock = table.lock(place, key, READER, LockMode::Update, &mut value);
+            let addresses = addresses(&table, keys);
+            addresses.iter().for_each(|address| table.prefetch(*address));
+            addresses.iter().for_each(|address| table.prefetch_slot(*address));
+            for (key, address) in keys.into_iter().zip(addresses) {
+                let lock = table.lock(address, key, READER, LockMode::Update, &mut value);
                 let Lock::Granted { version } = lock else { panic!("nobody else locks") };
                 let location = table.locate(key);
-                let address = (0, location.partition, location.bucket, 0);
+                let header = (0, location.partition, location.bucket, 0);
                 unit.clear();
-                let mut writer = BucketUpdateWriter::begin(&mut unit, address, version, READER);
-                writer.put(key, &[], &value);
+                let mut writer = BucketUpdateWriter::begin(&mut unit, header, version, READER);
+                writer.put(Key::Number(key), &value);
                 writer.finish();
-                let applied = table.apply_at_primary(place, &BucketUpdate::parse_checked(&unit));
+                let applied = table.apply_at_primary(address, &BucketUpdate::parse_checked(&unit));
                 assert_eq!(applied, Applied::Applied);
             }
         });

@@ -1,5 +1,8 @@
 //! Applying a unit: a transaction's changes to one bucket, at its primary and at its backups.
 //!
+//! *Invariants*: a unit is applied once, however often it arrives. The version is stored before the lock is released. A copy
+//! does not refuse a unit for want of memory: the lock has reserved it (rule C9).
+//!
 //! *Source*: FaSST section 5, steps 4 and 5; the version rule is `docs/protocol.md`, "Unit of change".
 
 use std::cmp::Ordering;
@@ -7,9 +10,10 @@ use std::cmp::Ordering;
 use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::bucket_update::{BucketUpdate, Item};
-use crate::heap::RowKey;
+use crate::key::Key;
 use crate::mutant::{Mutant, active};
-use crate::table::{Place, Table};
+use crate::owner::Owner;
+use crate::table::{BucketAddress, Table, TableKind};
 
 /// What applying a unit found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +22,14 @@ pub enum Applied {
     Applied,
     /// The unit was applied before.
     Duplicate,
-    /// An earlier unit is missing here, or the lock under which a primary was to apply this one.
+    /// An earlier unit is missing at this copy, or the lock under which a primary was to apply this one.
     Gap,
 }
 
 impl Table {
-    /// Applies a unit of the bucket at `place` at its primary and releases the lock: once, however often it arrives.
-    pub fn apply_at_primary(&self, place: Place, unit: &BucketUpdate<'_>) -> Applied {
-        let bucket = self.bucket(place);
+    /// Applies a unit of the bucket at `address` at its primary and releases the lock: once, however often it arrives.
+    pub fn apply_at_primary(&self, address: BucketAddress, unit: &BucketUpdate<'_>) -> Applied {
+        let bucket = self.bucket(address);
         // Checked under the sequence, so that of two threads with the same unit one finds it applied.
         bucket.write(|next| {
             if bucket.owner() != unit.owner || bucket.version() != unit.base_version {
@@ -40,9 +44,9 @@ impl Table {
         })
     }
 
-    /// Applies a unit of the bucket at `place` at a backup, which knows no locks: by version alone.
-    pub fn apply_at_backup(&self, place: Place, unit: &BucketUpdate<'_>) -> Applied {
-        let bucket = self.bucket(place);
+    /// Applies a unit of the bucket at `address` at a backup, which knows no locks: by version alone.
+    pub fn apply_at_backup(&self, address: BucketAddress, unit: &BucketUpdate<'_>) -> Applied {
+        let bucket = self.bucket(address);
         bucket.write(|next| match bucket.version().cmp(&unit.base_version) {
             Ordering::Greater if !active(Mutant::IgnoreBaseVersion) => Applied::Duplicate,
             Ordering::Less if !active(Mutant::IgnoreBaseVersion) => Applied::Gap,
@@ -53,19 +57,32 @@ impl Table {
         })
     }
 
+    /// Writes a row inside the write of its bucket; whether there was room.
+    pub(crate) fn put(
+        &self,
+        bucket: Bucket<'_>,
+        next: &mut u64,
+        (owner, key): (Owner, Key<'_>),
+        value: &[u8],
+        quota: Quota,
+    ) -> bool {
+        match self.layout().kind {
+            TableKind::Fixed => {
+                bucket.put(next, self.locate(key.word()).tag, key.word(), value, quota)
+            }
+            TableKind::Heap | TableKind::Ordered => {
+                self.put_row(bucket, next, (owner, key), value, quota)
+            }
+        }
+    }
+
     fn install(&self, bucket: Bucket<'_>, next: &mut u64, unit: &BucketUpdate<'_>) {
         let mut has_removed = false;
         for item in unit.items() {
             has_removed |= matches!(item, Item::Delete { .. });
             match item {
-                Item::Put { key, row_key, value } => {
-                    let quota = Quota::Decided;
-                    let stored = if self.layout().is_heap {
-                        let row = (unit.owner, RowKey::with_hash(key, row_key));
-                        self.put_row(bucket, next, row, value, quota)
-                    } else {
-                        bucket.put(next, self.locate(key).tag, key, value, quota)
-                    };
+                Item::Put { key, value } => {
+                    let stored = self.put(bucket, next, (unit.owner, key), value, Quota::Decided);
                     assert!(
                         stored,
                         "table {}: the memory limit of {} bytes is used up by decided updates, \
@@ -74,11 +91,14 @@ impl Table {
                         self.limit_bytes()
                     );
                 }
-                Item::Delete { key, row_key } if self.layout().is_heap => {
-                    let row = (unit.owner, RowKey::with_hash(key, row_key));
-                    self.remove_row(bucket, *next, row);
-                }
-                Item::Delete { key, .. } => bucket.remove(*next, self.locate(key).tag, key),
+                Item::Delete { key } => match self.layout().kind {
+                    TableKind::Fixed => {
+                        bucket.remove(*next, self.locate(key.word()).tag, key.word());
+                    }
+                    TableKind::Heap | TableKind::Ordered => {
+                        self.remove_row(bucket, *next, (unit.owner, key));
+                    }
+                },
             }
         }
         bucket.end_reservation(next, has_removed, || unit.partition);

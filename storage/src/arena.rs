@@ -7,15 +7,15 @@
 //!   which all-zero bytes are a valid value and shared access from any thread is allowed;
 //! - a prefetch has no effect on memory whatever its address.
 //!
-//! Memory is handed out in 64-byte lines by a bump pointer and never taken back. Lines that rows come to and go from are
-//! cells, which are used again (`cells.rs`); main buckets are never freed (`docs/protocol.md`).
+//! Memory is handed out in 64-byte lines by a bump pointer and never taken back. Lines that rows and overflow buckets take and
+//! give back are cells, which are used again (`cells.rs`). Main buckets are never freed (`docs/protocol.md`).
 #![allow(unsafe_code, reason = "the fence around the node's memory; see the facts above")]
 
 use crate::bucket::TAGS;
 use crate::cells::Share;
 use crate::error::StorageError;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
-use crate::table::Place;
+use crate::table::BucketAddress;
 
 /// Bytes in the unit of allocation: one cache line.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -25,10 +25,10 @@ pub(crate) const LINE_WORDS: usize = LINE_BYTES / 8;
 /// Which allocations the share of a partition holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quota {
-    /// Refuse when the share is used up: main buckets, and a primary granting a lock for insert.
+    /// Refuse when the share is used up: for main buckets, and for a primary that grants a lock for insert.
     WithinShare,
-    /// Go beyond it, within the node's limit: a replica applying an update that is already decided. No share is exceeded by
-    /// what a primary has granted.
+    /// Go beyond it, within the node's limit: for a copy that applies an update that is already decided. What a primary has
+    /// granted exceeds no share.
     Decided,
 }
 
@@ -67,7 +67,7 @@ impl Arena {
         limit_bytes.saturating_sub(LINE_BYTES) / copies.max(1) / LINE_BYTES * LINE_BYTES
     }
 
-    /// Bytes of data that certainly fit, spread evenly over the partitions: as if each had the smallest share.
+    /// Bytes of data that certainly fit, if they spread evenly: the smallest share times the number of partitions.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         let smallest = self.shares.iter().map(Share::limit_bytes).min();
@@ -79,7 +79,7 @@ impl Arena {
         &self.shares[usize::from(partition)]
     }
 
-    /// Words that the share of a partition has left for what is never freed.
+    /// Words that the share of a partition has left for memory that is never freed.
     pub(crate) fn free_words(&self, partition: u16) -> usize {
         self.share(partition).free_lines() * LINE_WORDS
     }
@@ -112,12 +112,17 @@ impl Arena {
     }
 
     /// Takes `words` consecutive words for a partition, for good, rounded up to whole lines; `None` when the quota is used up.
-    pub(crate) fn allocate(&self, partition: u16, words: usize, quota: Quota) -> Option<usize> {
+    pub(crate) fn allocate_fixed(
+        &self,
+        partition: u16,
+        words: usize,
+        quota: Quota,
+    ) -> Option<usize> {
         let lines = words.div_ceil(LINE_WORDS);
         self.share(partition).take_fixed(lines, quota, || self.bump(lines * LINE_WORDS))
     }
 
-    /// Consecutive words, whole lines of them, that nobody has had; `None` at the limit.
+    /// Consecutive words in whole lines, never handed out before; `None` at the limit.
     pub(crate) fn bump(&self, words: usize) -> Option<usize> {
         let end = self.words_mapped();
         // Relaxed, both: this publishes nothing; the words are zero since the mapping, and whoever
@@ -128,21 +133,20 @@ impl Arena {
             .ok()
     }
 
-    /// Asks the processor to fetch what is looked at first of the bucket at `place`: the line with its tags, and mostly
-    /// all of its header.
+    /// Prefetches the line with the tags of the bucket at `address`, which mostly has all of its header.
     #[inline(always)]
-    pub fn prefetch_header(&self, place: Place) {
-        self.prefetch(place.first_word() + TAGS);
+    pub fn prefetch_header(&self, address: BucketAddress) {
+        self.prefetch(address.first_word() + TAGS);
     }
 
-    /// Asks the processor to fetch line `number`, wherever it is.
+    /// Prefetches line `number`, wherever it is.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "a hint, wherever it points")]
     pub(crate) fn prefetch_line(&self, number: u64) {
         self.prefetch((number as usize).wrapping_mul(LINE_WORDS));
     }
 
-    /// Asks the processor to fetch the cache line of `word`.
+    /// Prefetches the cache line of `word`.
     #[inline(always)]
     pub(crate) fn prefetch(&self, word: usize) {
         self.memory.prefetch(word);
@@ -223,16 +227,16 @@ mod tests {
     #[test]
     fn shares_hold_back_primaries_and_limits_everybody() {
         let arena = Arena::new(5 * LINE_BYTES, &[2 * LINE_BYTES, LINE_BYTES]).unwrap();
-        assert_eq!(arena.allocate(0, 1, Quota::WithinShare), Some(LINE_WORDS));
-        assert_eq!(arena.allocate(0, 2 * LINE_WORDS, Quota::WithinShare), None);
+        assert_eq!(arena.allocate_fixed(0, 1, Quota::WithinShare), Some(LINE_WORDS));
+        assert_eq!(arena.allocate_fixed(0, 2 * LINE_WORDS, Quota::WithinShare), None);
         assert_eq!(arena.free_words(0), LINE_WORDS);
-        assert_eq!(arena.allocate(0, LINE_WORDS, Quota::WithinShare), Some(2 * LINE_WORDS));
-        assert_eq!(arena.allocate(0, 1, Quota::WithinShare), None, "its share is used up");
-        assert_eq!(arena.allocate(1, 1, Quota::WithinShare), Some(3 * LINE_WORDS));
-        assert_eq!(arena.allocate(1, 1, Quota::WithinShare), None);
-        assert_eq!(arena.allocate(1, 1, Quota::Decided), Some(4 * LINE_WORDS));
+        assert_eq!(arena.allocate_fixed(0, LINE_WORDS, Quota::WithinShare), Some(2 * LINE_WORDS));
+        assert_eq!(arena.allocate_fixed(0, 1, Quota::WithinShare), None, "its share is used up");
+        assert_eq!(arena.allocate_fixed(1, 1, Quota::WithinShare), Some(3 * LINE_WORDS));
+        assert_eq!(arena.allocate_fixed(1, 1, Quota::WithinShare), None);
+        assert_eq!(arena.allocate_fixed(1, 1, Quota::Decided), Some(4 * LINE_WORDS));
         assert_eq!(arena.used_bytes(), 5 * LINE_BYTES);
-        assert_eq!(arena.allocate(0, 1, Quota::Decided), None, "the limit is reached");
+        assert_eq!(arena.allocate_fixed(0, 1, Quota::Decided), None, "the limit is reached");
     }
 
     #[test]

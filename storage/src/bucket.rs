@@ -1,4 +1,4 @@
-//! The layout of a bucket in words, and the two protocols that guard it.
+//! The layout of a bucket in words, and the two protocols that protect it.
 //!
 //! ```text
 //! main bucket, one per bucket index                 overflow bucket, chained from a main bucket
@@ -11,7 +11,7 @@
 //! ```
 //! `next` is the number of the overflow bucket's first cache line in the arena, 0 = none. The header
 //! of the main bucket covers the whole chain. `reserved` counts slots promised to inserts under the
-//! present lock; from 255 on, which the main bucket stands for "more", in the first overflow bucket.
+//! present lock. From 255 on the main bucket holds 255 for "more", and the first overflow bucket has the count.
 //!
 //! *Logical lock* (`owner`): held by a transaction from LOCK to commit or abort.
 //! *Physical sequence* (`sequence`): odd while words of the chain are being changed in place. A
@@ -22,14 +22,14 @@
 //! (Boehm, Can seqlocks get along with programming language memory models?, section 4), here with
 //! every word an atomic, so that a torn copy is discarded rather than undefined.
 //!
-//! Rows lie without gaps where there are overflow buckets: the last one moves to where one went. So a chain is as long as its
-//! rows and its reservations need, at every copy. An overflow bucket of one line is a cell (`cells.rs`), and goes when it is
-//! empty; a longer one stays.
+//! Where there are overflow buckets, rows lie without gaps: the last row moves into the slot of a row that is removed. So a chain
+//! is as long as its rows and its reservations need, at every copy. An overflow bucket of one line is a cell (`cells.rs`), and is
+//! freed when it is empty. A longer one stays.
 //!
 //! *Invariants*: main buckets are never freed; a chain grows and shrinks at its end, in a write; versions never fall.
 
 use crate::arena::{Arena, LINE_WORDS, Quota};
-use crate::cells::{LINK_MASK, link_of, store_link};
+use crate::cells::{LINK_MASK, Need, link_of, store_link};
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
@@ -104,7 +104,7 @@ impl Slot<'_> {
         self.words[1].store(word, Ordering::Relaxed);
     }
 
-    /// Takes over what another slot holds, and empties that; nothing but the emptying if it is the same.
+    /// Takes the contents of another slot, and empties that. If both are the same slot, it is only emptied.
     fn take_over(&self, other: &Self) {
         for (to, from) in self.words.iter().zip(other.words) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl<'a> Bucket<'a> {
         Self { arena, layout, words: arena.words(first_word, layout.main_words) }
     }
 
-    /// As [`Self::new`], where only the header is asked for; of no bucket it is zeros.
+    /// As [`Self::new`], with the header's words alone; of no bucket they are zeros.
     #[inline(always)]
     pub(crate) fn header(arena: &'a Arena, layout: &'a TableLayout, first_word: usize) -> Self {
         Self { arena, layout, words: arena.words(first_word, HEADER_WORDS) }
@@ -190,7 +190,7 @@ impl<'a> Bucket<'a> {
         Owner(self.words[OWNER].load(Ordering::SeqCst))
     }
 
-    /// Takes the lock for `owner`; on failure tells who has it.
+    /// Takes the lock for `owner`; the error is the owner that has it.
     #[inline(always)]
     pub(crate) fn acquire(&self, owner: Owner) -> Result<(), Owner> {
         // SeqCst: as in owner().
@@ -286,7 +286,7 @@ impl<'a> Bucket<'a> {
         self.find_where(sequence_word, tag, key, |_| true)
     }
 
-    /// As [`Self::find`], among the slots with that key the first that `is_meant` says yes to.
+    /// As [`Self::find`]: the first slot with that key that `is_meant` accepts.
     #[inline(always)]
     pub(crate) fn find_where(
         &self,
@@ -364,9 +364,9 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    /// Promises one more free slot, for `key`, to the transaction that holds the lock; inside [`Self::write`].
+    /// Reserves one more free slot, for `key`, for the transaction that holds the lock; inside [`Self::write`].
     ///
-    /// Returns `false`, with nothing promised, if there is none and `quota` is used up.
+    /// Returns `false`, with nothing reserved, if there is none and `quota` is used up.
     pub(crate) fn reserve(&self, next: &mut u64, key: u64, quota: Quota) -> bool {
         let reserved = self.reserved(*next);
         if self.free_slots(*next) <= reserved && !self.extend(next, key, quota) {
@@ -376,8 +376,8 @@ impl<'a> Bucket<'a> {
         true
     }
 
-    /// Forgets the promises made under the present lock, and frees the cells at the chain's end that hold no row; inside
-    /// [`Self::write`]. Only a promise or a row that was removed leaves such a cell: else the chain is not walked.
+    /// Ends the reservations of the present lock, and frees the cells at the chain's end that hold no row; inside
+    /// [`Self::write`]. Only a reservation or a row that was removed leaves such a cell: otherwise the chain is not walked.
     #[inline(always)]
     pub(crate) fn end_reservation(
         &self,
@@ -409,7 +409,7 @@ impl<'a> Bucket<'a> {
             Some(last) => store_link(self.overflow(last), 0),
             None => *next = 0,
         }
-        self.arena.free_cells(partition(), first, count);
+        self.arena.free(partition(), first, Need::cells(count));
     }
 
     /// Calls `visit` for each slot that holds a key.
@@ -424,7 +424,7 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    /// Prefetches what is looked at after the tags: the line in which the header begins, and the slot whose tag matches, or the
+    /// Prefetches the lines that are read after the tags: the one in which the header begins, and the slot whose tag matches, or the
     /// first overflow bucket when none does.
     #[inline(always)]
     pub(crate) fn prefetch_slot(&self, first_word: usize, tag: u8) {
@@ -435,7 +435,7 @@ impl<'a> Bucket<'a> {
             let index = (matches.trailing_zeros() / 8) as usize;
             let slot = first_word + HEADER_WORDS + index * self.layout.slot_words;
             self.arena.prefetch(slot);
-            // Often the same line, which costs less than to look.
+            // Often this is the same line: the prefetch costs less than a check.
             self.arena.prefetch(slot + self.layout.slot_words.min(2 * LINE_WORDS) - 1);
         } else {
             let next = next_of(self.words[SEQUENCE].load(Ordering::Relaxed));
@@ -468,7 +468,7 @@ impl<'a> Bucket<'a> {
 
     fn store_reserved(&self, next: u64, reserved: u64) {
         if reserved >= RESERVED_MORE {
-            // So many slots were found free that there is one. Its count is only looked at while the main bucket says "more".
+            // So many slots were found free that there is an overflow bucket. Its count is read only while the main bucket says "more".
             let first = &self.overflow(next)[OVERFLOW_NEXT];
             first.store(
                 first.load(Ordering::Relaxed) & LINK_MASK | reserved << 32,
@@ -480,8 +480,8 @@ impl<'a> Bucket<'a> {
             .store(tags | reserved.min(RESERVED_MORE) << RESERVED_SHIFT, Ordering::Relaxed);
     }
 
-    /// The numbers of the overflow buckets, as long as the bucket is as it was at `sequence_word`: behind a cell that was freed
-    /// since may lie any others.
+    /// The numbers of the overflow buckets. The iterator ends when the bucket has changed since `sequence_word`: the link of a cell
+    /// that was freed since may lead anywhere.
     #[inline(always)]
     fn overflow_numbers(&self, sequence_word: u64) -> impl Iterator<Item = u64> {
         let bucket = *self;
@@ -537,9 +537,9 @@ impl<'a> Bucket<'a> {
     fn extend(&self, next: &mut u64, key: u64, quota: Quota) -> bool {
         let partition = self.layout.partitioning.partition(key);
         let added = if self.layout.has_overflow_cells() {
-            self.arena.allocate_cells(partition, 1, 0, quota)
+            self.arena.allocate(partition, Need::cells(1), Need::NOTHING, quota)
         } else {
-            let word = self.arena.allocate(partition, self.layout.overflow_words, quota);
+            let word = self.arena.allocate_fixed(partition, self.layout.overflow_words, quota);
             word.map(|word| (word / LINE_WORDS) as u64)
         };
         let Some(added) = added else { return false };

@@ -12,6 +12,7 @@
 //!
 //! *Source*: `docs/protocol.md`, "Unit of change".
 
+use crate::key::Key;
 use crate::owner::Owner;
 
 const HEADER_BYTES: usize = 32;
@@ -21,7 +22,7 @@ const DELETE: u32 = u32::MAX;
 /// Changes that a unit has room for: their number has 16 bits.
 pub const UNIT_ITEMS_MAX: usize = u16::MAX as usize;
 
-/// Bytes that are no unit or record: who receives them drops and counts them.
+/// Bytes that are no unit or record. The receiver drops and counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {what}: expected {expected} bytes or more, found {found}")]
 pub struct Malformed {
@@ -59,19 +60,15 @@ pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
 pub enum Item<'a> {
     /// Write `value` under `key`, whether the key is there or not.
     Put {
-        /// The key, or its hash.
-        key: u64,
-        /// The key of a heap table; empty in a fixed one.
-        row_key: &'a [u8],
+        /// The key.
+        key: Key<'a>,
         /// Its value; in a fixed table of the table's size.
         value: &'a [u8],
     },
     /// Remove `key`.
     Delete {
-        /// The key, or its hash.
-        key: u64,
-        /// The key of a heap table; empty in a fixed one.
-        row_key: &'a [u8],
+        /// The key.
+        key: Key<'a>,
     },
 }
 
@@ -174,19 +171,19 @@ impl<'a> Iterator for Items<'a> {
     fn next(&mut self) -> Option<Item<'a>> {
         let left = self.left.checked_sub(1)?;
         let (header, rest) = self.bytes.split_first_chunk::<ITEM_HEADER_BYTES>()?;
-        let (key, key_bytes) = (read_u64(header, 0), read_u32(header, 12) as usize);
-        let (row_key, rest) = rest.split_at_checked(key_bytes.next_multiple_of(8))?;
-        let row_key = &row_key[..key_bytes];
+        let (word, key_bytes) = (read_u64(header, 0), read_u32(header, 12) as usize);
+        let (bytes, rest) = rest.split_at_checked(key_bytes.next_multiple_of(8))?;
+        let key = Key::from_parts(word, &bytes[..key_bytes]);
         let item = match read_u32(header, 8) {
             DELETE => {
                 self.bytes = rest;
-                Item::Delete { key, row_key }
+                Item::Delete { key }
             }
             value_bytes => {
                 let value_bytes = value_bytes as usize;
                 let (value, rest) = rest.split_at_checked(value_bytes.next_multiple_of(8))?;
                 self.bytes = rest;
-                Item::Put { key, row_key, value: &value[..value_bytes] }
+                Item::Put { key, value: &value[..value_bytes] }
             }
         };
         self.left = left;
@@ -222,32 +219,32 @@ impl<'a> BucketUpdateWriter<'a> {
         Self { out, start, items: 0 }
     }
 
-    /// Adds the writing of `value` under `key`; `row_key` is empty but in heap tables.
+    /// Adds the writing of `value` under `key`.
     ///
     /// # Panics
     /// If the value is 4 GiB long.
-    pub fn put(&mut self, key: u64, row_key: &[u8], value: &[u8]) {
+    pub fn put(&mut self, key: Key<'_>, value: &[u8]) {
         let value_bytes = u32::try_from(value.len()).expect("a value is at most 1 MiB long");
-        self.item(key, row_key, value_bytes);
+        self.item(key, value_bytes);
         self.pad(value);
     }
 
-    /// Adds the removal of `key`; `row_key` is empty but in heap tables.
+    /// Adds the removal of `key`.
     ///
     /// # Panics
     /// If the key is 4 GiB long.
-    pub fn delete(&mut self, key: u64, row_key: &[u8]) {
-        self.item(key, row_key, DELETE);
+    pub fn delete(&mut self, key: Key<'_>) {
+        self.item(key, DELETE);
     }
 
-    fn item(&mut self, key: u64, row_key: &[u8], value_bytes: u32) {
-        let key_bytes = u32::try_from(row_key.len()).expect("a key is at most 4 KiB long");
+    fn item(&mut self, key: Key<'_>, value_bytes: u32) {
+        let key_bytes = u32::try_from(key.bytes().len()).expect("a key is at most 4 KiB long");
         let mut header = [0; ITEM_HEADER_BYTES];
-        header[0..8].copy_from_slice(&key.to_le_bytes());
+        header[0..8].copy_from_slice(&key.word().to_le_bytes());
         header[8..12].copy_from_slice(&value_bytes.to_le_bytes());
         header[12..16].copy_from_slice(&key_bytes.to_le_bytes());
         self.out.extend_from_slice(&header);
-        self.pad(row_key);
+        self.pad(key.bytes());
         self.items += 1;
     }
 
@@ -285,7 +282,7 @@ mod tests {
     fn deletions(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut unit = BucketUpdateWriter::begin(&mut bytes, (1, 2, 3, 0), 9, Owner(7));
-        (0..count as u64).for_each(|key| unit.delete(key, &[]));
+        (0..count as u64).for_each(|key| unit.delete(Key::Number(key)));
         assert_eq!(unit.items(), count);
         unit.finish();
         bytes
@@ -322,8 +319,8 @@ mod tests {
             let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(owner));
             for (key, row_key, value) in &changes {
                 match value {
-                    Some(value) => unit.put(*key, row_key, value),
-                    None => unit.delete(*key, row_key),
+                    Some(value) => unit.put(Key::from_parts(*key, row_key), value),
+                    None => unit.delete(Key::from_parts(*key, row_key)),
                 }
             }
             unit.finish();
@@ -337,11 +334,10 @@ mod tests {
             let parsed: Vec<_> = unit
                 .items()
                 .map(|item| match item {
-                    Item::Put { key, row_key, value } => {
-                        (key, row_key.to_vec(), Some(value.to_vec()))
-                    }
-                    Item::Delete { key, row_key } => (key, row_key.to_vec(), None),
+                    Item::Put { key, value } => (key, Some(value)),
+                    Item::Delete { key } => (key, None),
                 })
+                .map(|(key, value)| (key.word(), key.bytes().to_vec(), value.map(<[u8]>::to_vec)))
                 .collect();
             prop_assert_eq!(parsed, changes);
             for cut in 8..end {

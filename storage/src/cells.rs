@@ -1,25 +1,27 @@
-//! Cells: cache lines that rows of heap tables and overflow buckets are made of, and what a partition takes of the memory.
+//! Cells: the cache lines that rows of heap tables and overflow buckets are made of, and the share of memory of each partition.
 //!
 //! ```text
-//! cell, one cache line:  word 0  link: number of the next cell, 0 = none (low 32) | its holder's (high 32)
-//!                        word 1.. its holder's
+//! cell, one cache line:  word 0  link: number of the next cell, 0 = none (low 32) | contents (high 32)
+//!                        word 1.. contents
 //! ```
-//! All cells are of one size, and whatever needs more is a chain of them. So a cell that was freed serves any row, overflow
-//! bucket and table of its partition, and memory has no gaps that nothing fits.
+//! All cells have one size. A longer row is a chain of cells. So a freed cell serves any row, overflow bucket and table of its
+//! partition, and memory is not fragmented.
 //!
-//! An optimistic reader may still hold a cell that was freed and used again. What it then finds may be anything: each number
-//! of a cell, size and way along a chain is bounded where it is used. A cell is freed while the sequence of its bucket is
-//! odd; so the reader notices that it was, and reads again. Nothing waits for readers: a backup can use a freed cell at
-//! once, as its primary has counted on.
+//! An optimistic reader may still hold a cell that was freed and used again. It may then read any bytes, so every cell number, size
+//! and walk along a chain is bounded where it is used. A cell is freed while the sequence of its bucket is odd, so the reader
+//! notices the change and reads again. No writer waits for readers: a backup can use a freed cell at once, and its primary
+//! relies on that.
 //!
-//! *Shares* (rule C9): each partition has a share of the limit, the same at all of its copies, and a primary refuses a lock
-//! that its partition's share has no room for. A row or a chain of a bucket takes as many cells at every copy, a new one
-//! is counted at the primary when its lock is granted, before a copy takes it, and one that goes is given back at the
-//! primary last. So a backup never holds more cells than its primary counts, whatever the order of updates, and what a
-//! primary grants fits every copy.
+//! *Shares* (rule C9): each partition has a share of the limit, which is the same at all of its copies. A primary refuses a lock
+//! if its partition's share has no room. A row, or the chain of a bucket, takes equally many cells at every copy. The primary
+//! counts a new cell when it grants the lock, before any copy takes it. It gives a cell back after all backups have. So a backup
+//! never holds more cells than its primary counts, in whatever order updates arrive, and what a primary grants fits every copy.
 //!
-//! *Not here*: lines that are never freed, main buckets and longer overflow buckets: `arena.rs`. They cannot lie in cells
-//! that became free, so the most cells that a partition ever counted stay with it.
+//! An entry of an ordered index lies in ordinary memory and is counted in the share as a row's cells are. Free cells keep their
+//! memory, so what is counted can be less than what the process has touched.
+//!
+//! *Not here*: lines that are never freed, in `arena.rs`: main buckets and longer overflow buckets. They cannot lie in free cells,
+//! so a partition keeps the most cells that it ever counted.
 
 use crate::arena::{Arena, LINE_BYTES, LINE_WORDS, Quota};
 use crate::mutant::{Mutant, active};
@@ -28,10 +30,26 @@ use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 /// The link in a cell's word 0.
 pub(crate) const LINK_MASK: u64 = 0xffff_ffff;
 
-/// What a partition may take, and has taken.
+/// The memory that a partition may take, and has taken.
 pub(crate) struct Share {
     limit: usize,
     lines: Mutex<Lines>,
+}
+
+/// What a row or an overflow bucket takes of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) cells: usize,
+    /// Bytes of its entry in an ordered index, which lies in ordinary memory.
+    pub(crate) index_bytes: usize,
+}
+
+impl Need {
+    pub(crate) const NOTHING: Self = Self { cells: 0, index_bytes: 0 };
+
+    pub(crate) fn cells(cells: usize) -> Self {
+        Self { cells, index_bytes: 0 }
+    }
 }
 
 /// The lines of a partition.
@@ -44,16 +62,38 @@ struct Lines {
     /// Free cells, and the first of their chain.
     free: usize,
     first_free: u64,
-    /// Cells promised to locks.
+    /// Cells reserved by locks.
     reserved: usize,
-    /// The most cells that were ever in use or promised at a time.
+    /// The most cells that were ever in use or reserved at a time.
     peak: usize,
+    /// Bytes of ordered indexes, in use or reserved.
+    index_bytes: usize,
 }
 
 impl Lines {
-    /// The peak if `more` cells were in use or promised.
-    fn peak_with(&self, more: usize) -> usize {
-        self.peak.max(self.cells - self.free + self.reserved + more)
+    /// Reserves what is needed, if it fits the limit or need not.
+    fn reserve(&mut self, need: Need, limit: usize, quota: Quota) -> bool {
+        let reserved = self.reserved + need.cells;
+        let in_use = self.cells - self.free + reserved;
+        let index_bytes = self.index_bytes + need.index_bytes;
+        let peak = self.peak.max(in_use);
+        let taken = self.fixed + peak.max(in_use + index_bytes.div_ceil(LINE_BYTES));
+        let has_room = taken <= limit || quota == Quota::Decided;
+        if has_room {
+            (self.reserved, self.peak, self.index_bytes) = (reserved, peak, index_bytes);
+        }
+        has_room
+    }
+
+    fn release(&mut self, reserved: Need) {
+        self.reserved -= reserved.cells;
+        self.index_bytes -= reserved.index_bytes;
+    }
+
+    /// Lines that hold something, or are reserved.
+    fn used(&self) -> usize {
+        let index_lines = self.index_bytes.div_ceil(LINE_BYTES);
+        self.fixed + self.cells - self.free + self.reserved + index_lines
     }
 }
 
@@ -66,16 +106,18 @@ impl Share {
         self.limit * LINE_BYTES
     }
 
-    /// Lines that are left, free cells apart.
+    /// Lines that are left for what is never freed.
     pub(crate) fn free_lines(&self) -> usize {
-        let lines = lock(&self.lines);
-        self.limit.saturating_sub(lines.fixed + lines.peak)
+        self.left(&lock(&self.lines))
     }
 
-    /// Lines that hold something.
+    fn left(&self, lines: &Lines) -> usize {
+        self.limit.saturating_sub(lines.used().max(lines.fixed + lines.peak))
+    }
+
+    /// Lines that hold something, or are reserved.
     pub(crate) fn used_lines(&self) -> usize {
-        let lines = lock(&self.lines);
-        lines.fixed + lines.cells - lines.free
+        lock(&self.lines).used()
     }
 
     /// What `take` gives, `count` lines that are never freed; `None` when the quota is used up.
@@ -86,12 +128,11 @@ impl Share {
         take: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
         let mut lines = lock(&self.lines);
-        let fixed = lines.fixed.checked_add(count)?;
-        if fixed.checked_add(lines.peak)? > self.limit && quota == Quota::WithinShare {
+        if count > self.left(&lines) && quota == Quota::WithinShare {
             return None;
         }
         let taken = take()?;
-        lines.fixed = fixed;
+        lines.fixed += count;
         Some(taken)
     }
 }
@@ -129,42 +170,40 @@ impl Arena {
         (1..count).fold(self.cell(first), |cell, _| self.cell(link_of(cell)))
     }
 
-    /// Promises `count` cells within the share of a partition.
-    pub(crate) fn reserve_cells(&self, partition: u16, count: usize) -> bool {
+    /// Reserves what is needed within the share of a partition.
+    pub(crate) fn reserve(&self, partition: u16, need: Need) -> bool {
         let share = self.share(partition);
-        let mut lines = lock(&share.lines);
-        let peak = lines.peak_with(count);
-        let has_room = lines.fixed + peak <= share.limit;
-        if has_room {
-            (lines.peak, lines.reserved) = (peak, lines.reserved + count);
-        }
-        has_room
+        lock(&share.lines).reserve(need, share.limit, Quota::WithinShare)
     }
 
-    /// Forgets a promise.
-    pub(crate) fn release_cells(&self, partition: u16, count: usize) {
-        lock(&self.share(partition).lines).reserved -= count;
+    /// Ends a reservation.
+    pub(crate) fn release(&self, partition: u16, reserved: Need) {
+        lock(&self.share(partition).lines).release(reserved);
     }
 
-    /// A chain of `count` cells, the last without a link, in place of `reserved` ones that were promised; the number of the
-    /// first. `None` when the quota is used up: the promise is forgotten then, too.
-    pub(crate) fn allocate_cells(
+    /// Allocates a chain of as many cells as are needed, the last without a link, in place of what was reserved: the number of
+    /// the first. `None` when the quota is used up; the reservation ends then, too.
+    pub(crate) fn allocate(
         &self,
         partition: u16,
-        count: usize,
-        reserved: usize,
+        need: Need,
+        reserved: Need,
         quota: Quota,
     ) -> Option<u64> {
         let share = self.share(partition);
         let mut lines = lock(&share.lines);
-        lines.reserved -= reserved;
-        let peak = lines.peak_with(count);
-        if lines.fixed + peak > share.limit && quota == Quota::WithinShare {
+        lines.release(reserved);
+        if !lines.reserve(need, share.limit, quota) {
             return None;
         }
+        let count = need.cells;
         if lines.free < count {
             let fresh = count - lines.free;
-            let first = self.bump(fresh * LINE_WORDS)? / LINE_WORDS;
+            let Some(first) = self.bump(fresh * LINE_WORDS) else {
+                lines.release(need);
+                return None;
+            };
+            let first = first / LINE_WORDS;
             let (first, end) = (first as u64, (first + fresh) as u64);
             assert!(end <= LINK_MASK, "the arena holds fewer than 2^32 cache lines");
             (first + 1..end).for_each(|number| store_link(self.cell(number - 1), number));
@@ -173,10 +212,12 @@ impl Arena {
             lines.first_free = first;
         }
         let (first, last) = (lines.first_free, self.last_cell(lines.first_free, count));
-        (lines.first_free, lines.free, lines.peak) = (link_of(last), lines.free - count, peak);
+        // What was reserved is in use now.
+        (lines.first_free, lines.free) = (link_of(last), lines.free - count);
+        lines.reserved -= count;
         if !active(Mutant::NoReuseFence) {
             // Release: pairs with the Acquire fence of a reader of the bucket that a cell was taken
-            // from. Who sees what is written into the cell now sees that the sequence of that bucket
+            // from. A reader that sees the new contents of the cell sees that the sequence of that bucket
             // has moved on, which the lock above has made known to this thread.
             fence(Ordering::Release);
         }
@@ -184,12 +225,13 @@ impl Arena {
         Some(first)
     }
 
-    /// Takes back `count` cells that are linked to each other; while the sequence of their bucket is odd.
-    pub(crate) fn free_cells(&self, partition: u16, first: u64, count: usize) {
-        let last = self.last_cell(first, count);
+    /// Takes back what was allocated: cells that are linked to each other, while the sequence of their bucket is odd.
+    pub(crate) fn free(&self, partition: u16, first: u64, taken: Need) {
+        let last = self.last_cell(first, taken.cells);
         let mut lines = lock(&self.share(partition).lines);
         store_link(last, lines.first_free);
-        (lines.first_free, lines.free) = (first, lines.free + count);
+        (lines.first_free, lines.free) = (first, lines.free + taken.cells);
+        lines.index_bytes -= taken.index_bytes;
     }
 }
 
@@ -210,7 +252,7 @@ mod tests {
     }
 
     fn allocate(arena: &Arena, count: usize) -> Option<u64> {
-        arena.allocate_cells(0, count, 0, Quota::WithinShare)
+        arena.allocate(0, Need::cells(count), Need::NOTHING, Quota::WithinShare)
     }
 
     #[test]
@@ -227,7 +269,7 @@ mod tests {
                 // Every second one first, so that they are mixed.
                 let even = chains.iter().step_by(2);
                 for first in even.chain(chains.iter().skip(1).step_by(2)) {
-                    arena.free_cells(0, *first, length);
+                    arena.free(0, *first, Need::cells(length));
                 }
                 assert_eq!(arena.used_bytes(), LINE_BYTES);
             }
@@ -235,17 +277,19 @@ mod tests {
     }
 
     #[test]
-    fn promised_cells_are_kept_for_whom_they_were_promised_to() {
+    fn reserved_cells_are_kept_for_their_owner() {
         let arena = arena(10);
-        assert!(arena.reserve_cells(0, 4) && !arena.reserve_cells(0, 7));
+        let reserve = |cells| arena.reserve(0, Need::cells(cells));
+        assert!(reserve(4) && !reserve(7));
         let taken = allocate(&arena, 6).unwrap();
         assert_eq!(allocate(&arena, 1), None);
-        assert_eq!(arena.allocate(0, 1, Quota::WithinShare), None);
-        assert!(arena.allocate_cells(0, 4, 4, Quota::Decided).is_some());
-        arena.free_cells(0, taken, 6);
-        assert!(arena.reserve_cells(0, 6) && !arena.reserve_cells(0, 1));
-        arena.release_cells(0, 6);
-        assert_eq!(arena.allocate(0, 1, Quota::WithinShare), None, "they stay cells");
+        assert_eq!(arena.allocate_fixed(0, 1, Quota::WithinShare), None);
+        let promised = Need::cells(4);
+        assert!(arena.allocate(0, promised, promised, Quota::Decided).is_some());
+        arena.free(0, taken, Need::cells(6));
+        assert!(reserve(6) && !reserve(1));
+        arena.release(0, Need::cells(6));
+        assert_eq!(arena.allocate_fixed(0, 1, Quota::WithinShare), None, "they stay cells");
         assert!(allocate(&arena, 6).is_some());
     }
 

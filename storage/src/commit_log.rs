@@ -5,8 +5,8 @@
 //! its memory is bounded by nodes x coroutines x the largest record. Worker i receives records from
 //! worker i of each node alone, so a worker's slots are its own and need no synchronisation.
 //!
-//! A record larger than a message arrives in parts, one after the other. It is in the log once it is
-//! there as a whole, and acknowledged then alone; the last record stays until it is replaced by it.
+//! A record larger than a message arrives in parts, one after the other. It is in the log, and is acknowledged,
+//! when its last part has arrived. Until then the slot keeps the record before.
 //!
 //! *Source*: FaSST section 5, step 3; `docs/protocol.md`, rule C8.
 //!
@@ -51,7 +51,7 @@ pub struct RecordPart<'a> {
     pub bytes: &'a [u8],
 }
 
-/// One record's place. Empty until its coroutine first logs.
+/// One coroutine's slot. Empty until its coroutine first logs.
 #[derive(Default)]
 struct Slot {
     /// (epoch, counter) of the record.

@@ -1,6 +1,8 @@
-//! What can go wrong in storage; every message says what to do.
+//! The errors of storage. Each variant says which caller reacts, and each message says what to do.
+//!
+//! *Not here*: outcomes of operations on rows, such as a lock that is held; those are enums beside the operations.
 
-/// An operation on storage that could not be carried out. Nothing was changed.
+/// An operation on storage that failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// Reacted to by whoever opens a node: the operating system refused the arena.
@@ -9,7 +11,7 @@ pub enum StorageError {
          lower the memory limit or raise `ulimit -v`"
     )]
     Map {
-        /// Size asked for.
+        /// Size requested.
         bytes: usize,
         /// The operating system's answer.
         source: std::io::Error,
@@ -34,7 +36,7 @@ pub enum StorageError {
     ValueBytes {
         /// The table's name.
         table: String,
-        /// Size asked for.
+        /// Size requested.
         bytes: usize,
         /// Largest possible size.
         max: usize,
@@ -44,7 +46,7 @@ pub enum StorageError {
     Rows {
         /// The table's name.
         table: String,
-        /// Rows asked for.
+        /// Rows requested.
         rows: u64,
         /// Largest possible number.
         max: u64,
@@ -72,12 +74,34 @@ pub enum StorageError {
         /// The size given.
         found: usize,
     },
+    /// Reacted to by whoever loads rows: the value is longer than any of a heap table.
+    #[error(
+        "table {table} has values of at most {max} bytes and was given {found}; split the value"
+    )]
+    LongValue {
+        /// The table's name.
+        table: String,
+        /// The size given.
+        found: usize,
+        /// Largest possible size.
+        max: usize,
+    },
+    /// Reacted to by whoever loads rows: a number for a heap table, or bytes for a fixed one, or no or too many bytes.
+    #[error("table {table} has {expected} as keys and was given {found}; use such a key")]
+    KeyKind {
+        /// The table's name.
+        table: String,
+        /// What its keys are.
+        expected: &'static str,
+        /// The key given.
+        found: String,
+    },
     /// Reacted to by whoever loads rows: the key is there already.
     #[error("table {table} already holds key {key}; load each key once")]
     Exists {
         /// The table's name.
         table: String,
         /// The key.
-        key: u64,
+        key: String,
     },
 }

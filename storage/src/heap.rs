@@ -4,8 +4,8 @@
 //! slot:  hash of the key (1 word) | number of the first cell (low 32), how many cells (16), key bytes (high 16)
 //! cell:  link, of the last one the bytes that it holds (low 32 of word 0) | 60 bytes of key and value, one behind the other
 //! ```
-//! A bucket is what it is in a fixed table: same header, same locks, same units. The hash takes the
-//! place of the key; two keys with one hash are told apart by their bytes.
+//! A bucket is the same as in a fixed table: same header, same locks, same units. The hash of a key stands
+//! where a fixed table has the key. Two keys with one hash are told apart by their bytes.
 //!
 //! An *ordered* heap table has an index of its keys beside each partition (`ordered_index.rs`).
 //!
@@ -16,62 +16,27 @@ use std::cell::Cell;
 
 use crate::arena::{Arena, LINE_BYTES, Quota};
 use crate::bucket::{Bucket, Slot, held};
-use crate::cells::{LINK_MASK, link_of};
-use crate::guard::Guards;
+use crate::cells::{LINK_MASK, Need, link_of};
+use crate::key::{KEY_BYTES_MAX, Key};
 use crate::lock::{Lock, LockMode};
 use crate::ordered_index::{LeafChange, LeafVersion, OrderedIndex};
 use crate::owner::Owner;
 use crate::read::Read;
 use crate::reservations::Reservations;
+use crate::scan_barrier::ScanBarriers;
 use crate::sync::Ordering;
-use crate::table::{Place, Table};
+use crate::table::{BucketAddress, Table, TableKind};
 use crate::unlock::Unlocked;
 
-/// Largest key of a heap table, in bytes.
-pub const KEY_BYTES_MAX: usize = 4096;
 /// Largest value of a heap table, in bytes.
 pub const HEAP_VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// A key of a heap table and its hash, which stands for it where a fixed table has a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowKey<'a> {
-    hash: u64,
-    bytes: &'a [u8],
-}
-
-impl<'a> RowKey<'a> {
-    /// Hashes a key (XXH3, 64 bits).
-    #[must_use]
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self { hash: xxhash_rust::xxh3::xxh3_64(bytes), bytes }
-    }
-
-    /// A key whose hash is known, because it was compared when the key came in.
-    #[must_use]
-    pub fn with_hash(hash: u64, bytes: &'a [u8]) -> Self {
-        debug_assert_eq!(hash, Self::new(bytes).hash, "the hash is that of the key");
-        Self { hash, bytes }
-    }
-
-    /// What [`Table::locate`] takes.
-    #[must_use]
-    pub fn hash(self) -> u64 {
-        self.hash
-    }
-
-    /// The key.
-    #[must_use]
-    pub fn bytes(self) -> &'a [u8] {
-        self.bytes
-    }
-}
-
-/// What a heap table has beside its buckets on one node.
+/// The state of a heap table beside its buckets, on one node.
 pub(crate) struct Heap {
     /// By partition: what locks have reserved in those that this node holds.
     reservations: Box<[Option<Reservations>]>,
     /// By partition: what those that this node holds have in an ordered table.
-    ordered: Box<[Option<(OrderedIndex, Guards)>]>,
+    ordered: Box<[Option<(OrderedIndex, ScanBarriers)>]>,
 }
 
 /// Bytes of a cell before its row's: the link.
@@ -197,9 +162,10 @@ fn cells_of(key_bytes: usize, value_bytes: usize) -> usize {
 
 impl Heap {
     /// `held`: by partition, whether this node holds it.
-    pub(crate) fn new(is_ordered: bool, held: &[bool]) -> Self {
+    pub(crate) fn new(kind: TableKind, held: &[bool]) -> Self {
+        let is_ordered = kind == TableKind::Ordered;
         let ordered =
-            |held: &bool| (*held && is_ordered).then(|| (OrderedIndex::new(), Guards::new()));
+            |held: &bool| (*held && is_ordered).then(|| (OrderedIndex::new(), ScanBarriers::new()));
         let reservations =
             |(partition, held): (u16, &bool)| held.then(|| Reservations::new(partition));
         Self {
@@ -210,57 +176,62 @@ impl Heap {
 
     fn reservations(&self, partition: u16) -> &Reservations {
         let reservations = self.reservations[usize::from(partition)].as_ref();
-        reservations.expect("a place is in a partition that is here")
+        reservations.expect("an address is in a partition that the node holds")
     }
 
     pub(crate) fn index(&self, partition: u16) -> Option<&OrderedIndex> {
         self.ordered.get(usize::from(partition))?.as_ref().map(|(index, _)| index)
     }
 
-    pub(crate) fn guards(&self, partition: u16) -> Option<&Guards> {
-        self.ordered.get(usize::from(partition))?.as_ref().map(|(_, guards)| guards)
+    pub(crate) fn barriers(&self, partition: u16) -> Option<&ScanBarriers> {
+        self.ordered.get(usize::from(partition))?.as_ref().map(|(_, barriers)| barriers)
     }
 
-    fn find<'a>(
+    pub(crate) fn find<'a>(
         arena: &'a Arena,
         bucket: Bucket<'a>,
         sequence: u64,
         tag: u8,
-        key: RowKey<'_>,
+        key: Key<'_>,
     ) -> Option<(Slot<'a>, Row<'a>)> {
-        let slot = bucket
-            .find_where(sequence, tag, key.hash, |slot| Row::of(arena, slot).has_key(key.bytes))?;
+        let slot = bucket.find_where(sequence, tag, key.word(), |slot| {
+            Row::of(arena, slot).has_key(key.bytes())
+        })?;
         let row = Row::of(arena, &slot);
         Some((slot, row))
     }
 }
 
 impl Table {
+    /// What a new row takes.
+    fn need_of(&self, key: Key<'_>, value_bytes: usize) -> Need {
+        let cells = cells_of(key.bytes().len(), value_bytes);
+        let index_bytes = match self.layout().kind {
+            TableKind::Fixed | TableKind::Heap => 0,
+            TableKind::Ordered => OrderedIndex::entry_bytes(key.bytes()),
+        };
+        Need { cells, index_bytes }
+    }
+
     fn heap_of(&self) -> &Heap {
-        self.heap().expect("rows with byte-string keys are asked of heap tables alone")
+        self.heap().expect("only heap tables have rows with byte-string keys")
     }
 
-    /// Whether this is a heap table, and its keys are in order.
-    #[must_use]
-    pub fn is_ordered(&self) -> bool {
-        self.layout().is_ordered
-    }
-
-    /// Reads a row of a heap table, whose key lives at `place`; appends its value to `out`.
+    /// Reads a row of a heap table, whose key lives at `address`; appends its value to `out`.
     ///
     /// As [`Table::read`].
     pub fn read_row(
         &self,
-        place: Place,
-        key: RowKey<'_>,
+        address: BucketAddress,
+        key: Key<'_>,
         reader: Owner,
         out: &mut Vec<u8>,
     ) -> Read {
-        let bucket = self.bucket(place);
+        let bucket = self.bucket(address);
         let start = out.len();
         self.read_with(bucket, reader, |sequence| {
             out.truncate(start);
-            let found = Heap::find(self.arena(), bucket, sequence, place.tag(), key);
+            let found = Heap::find(self.arena(), bucket, sequence, address.tag(), key);
             found.map(|(_, row)| row.copy_value(out)).is_some()
         })
     }
@@ -271,24 +242,28 @@ impl Table {
     /// into an ordered table the key becomes pending, and the leaf that took it is returned.
     pub fn lock_row(
         &self,
-        place: Place,
-        key: RowKey<'_>,
+        address: BucketAddress,
+        key: Key<'_>,
         owner: Owner,
         (mode, value_bytes): (LockMode, usize),
     ) -> (Lock, Option<LeafChange>) {
-        let bucket = self.bucket(place);
+        let bucket = self.bucket(address);
         let (arena, heap, row) = (self.arena(), self.heap_of(), (owner, key));
-        let reservations = heap.reservations(self.locate(key.hash).partition);
-        let cells = cells_of(key.bytes.len(), value_bytes);
+        let reservations = heap.reservations(self.locate(key.word()).partition);
+        let cells = cells_of(key.bytes().len(), value_bytes);
         let cells_before = Cell::new(0);
         let is_reserved = Cell::new(false);
         let has_room = || {
             let needs_none = mode == LockMode::Delete || cells_before.get() == cells;
-            is_reserved.set(!needs_none && reservations.reserve(arena, cells, row));
+            let need = match mode {
+                LockMode::Insert => self.need_of(key, value_bytes),
+                LockMode::Update | LockMode::Delete => Need::cells(cells),
+            };
+            is_reserved.set(!needs_none && reservations.reserve(arena, need, row));
             needs_none || is_reserved.get()
         };
-        let lock = self.lock_with(bucket, (owner, key.hash), mode, has_room, |sequence| {
-            let found = Heap::find(arena, bucket, sequence, place.tag(), key);
+        let lock = self.lock_with(bucket, (owner, key.word()), mode, has_room, |sequence| {
+            let found = Heap::find(arena, bucket, sequence, address.tag(), key);
             cells_before.set(found.as_ref().map_or(0, |(_, row)| row.cells));
             found.is_some()
         });
@@ -296,22 +271,23 @@ impl Table {
             reservations.release(arena, row);
         }
         let is_insert = mode == LockMode::Insert && matches!(lock, Lock::Granted { .. });
-        let index = if is_insert { heap.index(self.locate(key.hash).partition) } else { None };
-        (lock, index.map(|index| index.add_pending(key.bytes, owner)))
+        let index = if is_insert { heap.index(self.locate(key.word()).partition) } else { None };
+        (lock, index.map(|index| index.add_pending(key.bytes(), owner)))
     }
 
-    /// Releases the bucket of a row that was locked and not written; as [`Table::unlock`].
-    pub fn unlock_row(&self, place: Place, key: RowKey<'_>, owner: Owner) -> Unlocked {
-        let heap = self.heap_of();
-        let partition = self.locate(key.hash).partition;
-        if let Some(index) = heap.index(partition) {
-            index.remove_pending(key.bytes, owner);
+    /// Releases the bucket of a row of any table that was locked and not written; as [`Table::unlock`].
+    pub fn unlock_row(&self, address: BucketAddress, key: Key<'_>, owner: Owner) -> Unlocked {
+        if let Some(heap) = self.heap() {
+            let partition = self.locate(key.word()).partition;
+            if let Some(index) = heap.index(partition) {
+                index.remove_pending(key.bytes(), owner);
+            }
+            heap.reservations(partition).release(self.arena(), (owner, key));
         }
-        heap.reservations(partition).release(self.arena(), (owner, key));
-        self.unlock(place, owner)
+        self.unlock(address, owner)
     }
 
-    /// Whether a leaf of `partition` is as a scan saw it; no for a partition that is not here.
+    /// Whether a leaf of `partition` is as a scan saw it; no for a partition that the node does not hold.
     #[must_use]
     pub fn is_leaf_unchanged(&self, partition: u16, seen: LeafVersion) -> bool {
         let index = self.heap().and_then(|heap| heap.index(partition));
@@ -323,57 +299,54 @@ impl Table {
         &self,
         bucket: Bucket<'_>,
         next: &mut u64,
-        (owner, key): (Owner, RowKey<'_>),
+        (owner, key): (Owner, Key<'_>),
         value: &[u8],
         quota: Quota,
     ) -> bool {
         let row = (owner, key);
-        let location = self.locate(key.hash);
+        let location = self.locate(key.word());
         let (arena, heap) = (self.arena(), self.heap_of());
         let reservations = heap.reservations(location.partition);
-        let cells = cells_of(key.bytes.len(), value.len());
-        let free = |row: Row<'_>| arena.free_cells(location.partition, row.first, row.cells);
+        let need = self.need_of(key, value.len());
         if let Some((slot, before)) = Heap::find(arena, bucket, held(*next), location.tag, key) {
-            if before.cells == cells {
+            if before.cells == need.cells {
                 reservations.release(arena, row);
-                Row::store(arena, before.first, key.bytes, value);
+                Row::store(arena, before.first, key.bytes(), value);
                 return true;
             }
-            let Some(first) = reservations.allocate(arena, cells, quota, row) else { return false };
-            slot.store_value_word(Row::store(arena, first, key.bytes, value).slot_word());
-            free(before);
+            // Its key is in the index already.
+            let need = Need::cells(need.cells);
+            let Some(first) = reservations.allocate(arena, need, quota, row) else { return false };
+            slot.store_value_word(Row::store(arena, first, key.bytes(), value).slot_word());
+            arena.free(location.partition, before.first, Need::cells(before.cells));
             return true;
         }
-        let Some(first) = reservations.allocate(arena, cells, quota, row) else { return false };
-        let added = Row::store(arena, first, key.bytes, value);
+        let Some(first) = reservations.allocate(arena, need, quota, row) else { return false };
+        let added = Row::store(arena, first, key.bytes(), value);
         let slot_word = added.slot_word().to_le_bytes();
-        if !bucket.insert(next, location.tag, key.hash, &slot_word, quota) {
-            free(added);
+        if !bucket.insert(next, location.tag, key.word(), &slot_word, quota) {
+            arena.free(location.partition, first, need);
             return false;
         }
         if let Some(index) = heap.index(location.partition) {
-            index.add_applied(key.bytes);
+            index.add_applied(key.bytes());
         }
         true
     }
 
     /// Removes a row inside the write of its bucket.
-    pub(crate) fn remove_row(
-        &self,
-        bucket: Bucket<'_>,
-        next: u64,
-        (owner, key): (Owner, RowKey<'_>),
-    ) {
-        let location = self.locate(key.hash);
+    pub(crate) fn remove_row(&self, bucket: Bucket<'_>, next: u64, (owner, key): (Owner, Key<'_>)) {
+        let location = self.locate(key.word());
         let (arena, heap) = (self.arena(), self.heap_of());
         heap.reservations(location.partition).release(arena, (owner, key));
         let Some((slot, row)) = Heap::find(arena, bucket, held(next), location.tag, key) else {
             return;
         };
         bucket.clear(next, &slot);
-        arena.free_cells(location.partition, row.first, row.cells);
+        let index_bytes = self.need_of(key, 0).index_bytes;
+        arena.free(location.partition, row.first, Need { cells: row.cells, index_bytes });
         if let Some(index) = heap.index(location.partition) {
-            index.remove(key.bytes);
+            index.remove(key.bytes());
         }
     }
 }
@@ -393,6 +366,6 @@ pub(crate) fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
         key
     };
     let keys = [key([0, word]), key([word.swap_bytes(), 0])];
-    assert!(keys[0] != keys[1] && RowKey::new(&keys[0]).hash == RowKey::new(&keys[1]).hash);
+    assert!(keys[0] != keys[1] && Key::hashed(&keys[0]).word() == Key::hashed(&keys[1]).word());
     keys
 }

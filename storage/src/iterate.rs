@@ -1,10 +1,12 @@
-//! Iterating over a table bucket by bucket, for verification, copies and checkpoints.
+//! Snapshots of a table, bucket by bucket, for verification.
+//!
+//! *Invariants*: a snapshot is one moment of its bucket. A locked bucket is read in its old version: a snapshot is no transaction.
 
 use std::collections::BTreeSet;
 
 use crate::heap::Row;
 use crate::owner::Owner;
-use crate::table::Table;
+use crate::table::{Table, TableKind};
 
 /// One bucket as it was at one moment: the old version, if a transaction holds it.
 ///
@@ -13,7 +15,7 @@ use crate::table::Table;
 pub struct BucketSnapshot {
     /// Logical version.
     pub version: u64,
-    /// Who held the lock.
+    /// The owner of the lock.
     pub owner: Owner,
     rows: Vec<SnapshotRow>,
     values: Vec<u8>,
@@ -59,23 +61,27 @@ impl Table {
     /// # Panics
     /// If this node does not hold it.
     pub fn snapshot(&self, partition: u16, bucket: u32, snapshot: &mut BucketSnapshot) {
-        let place = self.bucket_place(partition, bucket).expect("a bucket that this node holds");
-        let bucket = self.bucket(place);
+        let address =
+            self.bucket_address(partition, bucket).expect("a bucket that this node holds");
+        let bucket = self.bucket(address);
         let BucketSnapshot { version, owner, rows, values } = snapshot;
         bucket.read_consistent(|sequence| {
             rows.clear();
             values.clear();
             bucket.for_each(sequence, |slot| {
                 let (key, start) = (slot.key(), values.len());
-                let key_bytes = if self.layout().is_heap {
-                    let row = Row::of(self.arena(), slot);
-                    row.copy_key(values);
-                    row.copy_value(values);
-                    row.key_bytes()
-                } else {
-                    values.resize(start + self.layout().value_bytes, 0);
-                    slot.copy_value(&mut values[start..]);
-                    0
+                let key_bytes = match self.layout().kind {
+                    TableKind::Fixed => {
+                        values.resize(start + self.layout().value_bytes, 0);
+                        slot.copy_value(&mut values[start..]);
+                        0
+                    }
+                    TableKind::Heap | TableKind::Ordered => {
+                        let row = Row::of(self.arena(), slot);
+                        row.copy_key(values);
+                        row.copy_value(values);
+                        row.key_bytes()
+                    }
                 };
                 rows.push(SnapshotRow { key, start, end: values.len(), key_bytes });
             });

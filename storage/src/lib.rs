@@ -1,7 +1,7 @@
 //! Tables, versions and locks, and the commit log of one node; knows no network.
 //!
 //! ```text
-//! Arena ── one mapping per node, huge pages; of cells, which are used again, and what is never freed
+//! Arena ── one mapping per node, huge pages: cells, which are used again, and memory that is never freed
 //!   └─ Table ── one per name; hosts any subset of the cluster's partitions
 //!        └─ Bucket ── header (version, owner, sequence, next, tags) and 7 slots, then overflow buckets
 //! CommitLog ── one slot per (node, coroutine) for each worker, holding the last CommitRecord
@@ -20,9 +20,9 @@ mod cells;
 mod commit_log;
 mod commit_record;
 mod error;
-mod guard;
 mod heap;
 mod iterate;
+mod key;
 mod load;
 mod location;
 mod lock;
@@ -34,6 +34,7 @@ mod owner;
 mod read;
 mod reservations;
 mod scan;
+mod scan_barrier;
 mod sync;
 mod table;
 mod unlock;
@@ -46,14 +47,15 @@ pub use bucket_update::{BucketUpdate, BucketUpdateWriter, Item, Items, Malformed
 pub use commit_log::{CommitLog, LogObserver, RecordPart, Stored};
 pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};
 pub use error::StorageError;
-pub use heap::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, RowKey};
+pub use heap::HEAP_VALUE_BYTES_MAX;
 pub use iterate::BucketSnapshot;
+pub use key::{KEY_BYTES_MAX, Key};
 pub use location::{Location, Partitioning};
 pub use lock::{Lock, LockMode};
 pub use ordered_index::{Direction, LeafChange, LeafVersion};
 pub use owner::{Owner, TransactionId};
 pub use read::Read;
 pub use scan::{Scanned, ScannedRow};
-pub use table::{Place, Table, TableLayout, VALUE_BYTES_MAX};
+pub use table::{BucketAddress, Table, TableKind, TableLayout, VALUE_BYTES_MAX};
 pub use unlock::Unlocked;
 pub use validate::Validation;

@@ -1,28 +1,76 @@
-//! Loading a table's first rows, before any transaction runs: no lock, no version step, no message.
+//! Loading a table's first rows, before any transaction runs.
+//!
+//! *Invariants*: loading takes no lock and sends no message. Versions stay 0, so copies that were loaded with the same rows are
+//! equal.
 
 use crate::arena::Quota;
-use crate::bucket::held;
+use crate::bucket::{Bucket, held};
 use crate::error::StorageError;
-use crate::table::{Place, Table};
+use crate::heap::{HEAP_VALUE_BYTES_MAX, Heap};
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::table::{BucketAddress, Table, TableKind};
 
 impl Table {
-    /// Adds a row whose key lives at `place` to this replica; several threads may load at once.
+    /// Whether the table can have a row with this key and value.
+    #[inline]
+    #[must_use]
+    pub fn fits(&self, key: Key<'_>, value: &[u8]) -> bool {
+        let layout = self.layout();
+        let value_fits = match layout.kind {
+            TableKind::Fixed => value.len() == layout.value_bytes,
+            TableKind::Heap | TableKind::Ordered => value.len() <= HEAP_VALUE_BYTES_MAX,
+        };
+        value_fits && key.fits(layout.kind)
+    }
+
+    /// As [`Self::fits`], with the reason.
+    ///
+    /// # Errors
+    /// [`StorageError::KeyKind`], [`StorageError::RowBytes`] or [`StorageError::LongValue`] for a row that it cannot have.
+    pub fn check_row(&self, key: Key<'_>, value: &[u8]) -> Result<(), StorageError> {
+        if self.fits(key, value) {
+            return Ok(());
+        }
+        let (table, kind, found) = (self.name().to_owned(), self.layout().kind, value.len());
+        if !key.fits(kind) {
+            let expected = match kind {
+                TableKind::Fixed => "numbers of 64 bits",
+                TableKind::Heap | TableKind::Ordered => "1 to 4,096 bytes",
+            };
+            return Err(StorageError::KeyKind { table, expected, found: key.to_string() });
+        }
+        Err(match kind {
+            TableKind::Fixed => {
+                StorageError::RowBytes { table, expected: self.layout().value_bytes, found }
+            }
+            TableKind::Heap | TableKind::Ordered => {
+                StorageError::LongValue { table, found, max: HEAP_VALUE_BYTES_MAX }
+            }
+        })
+    }
+
+    /// Adds a row whose key lives at `address` to this replica; several threads may load at once.
     ///
     /// Versions stay 0, so replicas that were loaded with the same rows are equal.
     ///
     /// # Errors
-    /// [`StorageError::Exists`] for a key that is there, [`StorageError::Full`] at the memory limit.
-    ///
-    /// # Panics
-    /// If `value` does not have the table's value size.
-    pub fn load(&self, place: Place, key: u64, value: &[u8]) -> Result<(), StorageError> {
-        assert_eq!(value.len(), self.layout().value_bytes, "values of {} are fixed", self.name());
-        let bucket = self.bucket(place);
+    /// As [`Self::check_row`]; [`StorageError::Exists`] for a key that is there, [`StorageError::Full`] at the memory limit.
+    pub fn load<'k>(
+        &self,
+        address: BucketAddress,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+    ) -> Result<(), StorageError> {
+        let key = key.into();
+        self.check_row(key, value)?;
+        let bucket = self.bucket(address);
         bucket.write(|next| {
-            if bucket.find(held(*next), place.tag(), key).is_some() {
-                return Err(StorageError::Exists { table: self.name().to_owned(), key });
+            if self.holds(bucket, held(*next), address.tag(), key) {
+                let (table, key) = (self.name().to_owned(), key.to_string());
+                return Err(StorageError::Exists { table, key });
             }
-            if bucket.put(next, place.tag(), key, value, Quota::WithinShare) {
+            if self.put(bucket, next, (Owner::FREE, key), value, Quota::WithinShare) {
                 Ok(())
             } else {
                 let (table, limit) = (self.name().to_owned(), self.limit_bytes());
@@ -31,8 +79,17 @@ impl Table {
         })
     }
 
-    /// Asks for the first slot that is free at `place`, once the header has arrived.
-    pub fn prefetch_free_slot(&self, place: Place) {
-        self.bucket(place).prefetch_slot(place.first_word(), 0);
+    fn holds(&self, bucket: Bucket<'_>, sequence: u64, tag: u8, key: Key<'_>) -> bool {
+        match self.layout().kind {
+            TableKind::Fixed => bucket.find(sequence, tag, key.word()).is_some(),
+            TableKind::Heap | TableKind::Ordered => {
+                Heap::find(self.arena(), bucket, sequence, tag, key).is_some()
+            }
+        }
+    }
+
+    /// Prefetches the first slot that is free at `address`, once the header has arrived.
+    pub fn prefetch_free_slot(&self, address: BucketAddress) {
+        self.bucket(address).prefetch_slot(address.first_word(), 0);
     }
 }

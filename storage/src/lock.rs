@@ -1,10 +1,15 @@
-//! LOCK: lock a key's bucket and read the key, in one step (FaSST section 5, step 1).
+//! LOCK: lock a key's bucket and read the key, in one step.
+//!
+//! *Source*: FaSST section 5, step 1; section 5.2.1 for the modes.
+//!
+//! *Invariants*: a request that is not granted leaves the bucket as it was. A lock for insert has reserved the memory that the row
+//! needs (rule C9).
 
 use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
-use crate::table::{Place, Table};
+use crate::table::{BucketAddress, Table};
 
 /// What the transaction will do with the key (FaSST section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,32 +47,32 @@ pub enum Lock {
 }
 
 impl Table {
-    /// Locks the bucket of `key`, which lives at `place`, for `owner` and reads the key.
+    /// Locks the bucket of `key`, which lives at `address`, for `owner` and reads the key.
     ///
     /// A bucket that `owner` holds already, through another of its keys, is granted again and still
     /// reserves space for an insert (`docs/protocol.md`).
     pub fn lock(
         &self,
-        place: Place,
+        address: BucketAddress,
         key: u64,
         owner: Owner,
         mode: LockMode,
         out: &mut [u8],
     ) -> Lock {
-        let bucket = self.bucket(place);
+        let bucket = self.bucket(address);
         self.lock_with(
             bucket,
             (owner, key),
             mode,
             || true,
             |sequence| {
-                bucket.find(sequence, place.tag(), key).map(|slot| slot.copy_value(out)).is_some()
+                bucket.find(sequence, address.tag(), key).map(|slot| slot.copy_value(out)).is_some()
             },
         )
     }
 
-    /// Locks, reads by `copy`, which gets the sequence word and tells whether the key is there, and
-    /// reserves a slot for an insert. `has_room` tells whether there is memory beside the slots.
+    /// Locks, reads, and reserves a slot for an insert. `copy` reads: it gets the sequence word and returns whether the key is
+    /// there. `has_room` returns whether there is memory beside the slots.
     #[inline(always)]
     pub(crate) fn lock_with(
         &self,

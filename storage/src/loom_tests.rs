@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mutant::{Mutant, activate};
 use crate::{
-    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner,
-    Partitioning, Place, Read, RowKey, Table, TableLayout, Unlocked, Validation,
+    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock,
+    LockMode, Owner, Partitioning, Read, Table, TableLayout, Unlocked, Validation,
 };
 
 /// The switch is process wide, and tests run in several threads.
@@ -42,8 +42,8 @@ fn table(value_bytes: usize, buckets: u32, overflow: usize) -> Arc<Table> {
     Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap())
 }
 
-fn place(table: &Table, key: u64) -> Place {
-    table.place(key).unwrap()
+fn address(table: &Table, key: u64) -> BucketAddress {
+    table.address(key).unwrap()
 }
 
 /// A value that consists of one word.
@@ -54,23 +54,23 @@ fn value(table: &Table, word: u64) -> Vec<u8> {
 /// A unit that writes the words `base_version + 1` under `key`.
 fn unit(table: &Table, key: u64, base_version: u64, owner: Owner) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let address = (0, 0, table.locate(key).bucket, 0);
-    let mut writer = BucketUpdateWriter::begin(&mut bytes, address, base_version, owner);
-    writer.put(key, &[], &value(table, base_version + 1));
+    let header = (0, 0, table.locate(key).bucket, 0);
+    let mut writer = BucketUpdateWriter::begin(&mut bytes, header, base_version, owner);
+    writer.put(Key::Number(key), &value(table, base_version + 1));
     writer.finish();
     bytes
 }
 
 fn apply_at_primary(table: &Table, key: u64, bytes: &[u8]) -> Applied {
-    table.apply_at_primary(place(table, key), &BucketUpdate::parse_checked(bytes))
+    table.apply_at_primary(address(table, key), &BucketUpdate::parse_checked(bytes))
 }
 
 fn apply_at_backup(table: &Table, key: u64, bytes: &[u8]) -> Applied {
-    table.apply_at_backup(place(table, key), &BucketUpdate::parse_checked(bytes))
+    table.apply_at_backup(address(table, key), &BucketUpdate::parse_checked(bytes))
 }
 
 fn lock(table: &Table, key: u64, owner: Owner, mode: LockMode) -> Lock {
-    table.lock(place(table, key), key, owner, mode, &mut vec![0; table.layout().value_bytes])
+    table.lock(address(table, key), key, owner, mode, &mut vec![0; table.layout().value_bytes])
 }
 
 /// What a reader saw, over all interleavings.
@@ -94,7 +94,7 @@ impl Seen {
     /// Reads a key whose value consists of the bucket's version.
     fn read(&self, table: &Table, key: u64) {
         let mut out = vec![0; table.layout().value_bytes];
-        match table.read(place(table, key), key, Owner(99), &mut out) {
+        match table.read(address(table, key), key, Owner(99), &mut out) {
             Read::Found { version } if out != value(table, version) => self.add(|seen| &seen.torn),
             Read::Found { version: 0 } => self.add(|seen| &seen.old),
             Read::Found { .. } => self.add(|seen| &seen.new),
@@ -110,7 +110,7 @@ fn read_against_backup(mutant: Mutant) -> [u64; 4] {
     let total = Arc::clone(&seen);
     explore(mutant, 3, move || {
         let table = table(16, 1, 0);
-        table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+        table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
         let reader = {
             let (table, seen) = (Arc::clone(&table), Arc::clone(&seen));
             loom::thread::spawn(move || seen.read(&table, 1))
@@ -150,7 +150,7 @@ fn read_against_primary(mutant: Mutant) -> [u64; 4] {
     let total = Arc::clone(&seen);
     explore(mutant, 3, move || {
         let table = table(16, 1, 0);
-        table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+        table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
         let reader = {
             let (table, seen) = (Arc::clone(&table), Arc::clone(&seen));
             loom::thread::spawn(move || seen.read(&table, 1))
@@ -178,7 +178,7 @@ fn loom_a_snapshot_is_never_torn() {
     explore(Mutant::None, 3, move || {
         let table = table(8, 1, 0);
         for key in [1, 2] {
-            table.load(place(&table, key), key, &value(&table, 0)).unwrap();
+            table.load(address(&table, key), key, &value(&table, 0)).unwrap();
         }
         let reader = {
             let table = Arc::clone(&table);
@@ -192,8 +192,8 @@ fn loom_a_snapshot_is_never_torn() {
         };
         let mut bytes = Vec::new();
         let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0, 0), 0, Owner(1));
-        unit.put(1, &[], &value(&table, 1));
-        unit.put(2, &[], &value(&table, 1));
+        unit.put(Key::Number(1), &value(&table, 1));
+        unit.put(Key::Number(2), &value(&table, 1));
         unit.finish();
         assert_eq!(apply_at_backup(&table, 1, &bytes), Applied::Applied);
         let new = reader.join().unwrap() == 1;
@@ -214,7 +214,7 @@ fn hold(table: &Table, holders: &Count, owner: Owner, commit: bool) -> bool {
         let bytes = unit(table, 1, version, owner);
         assert_eq!(apply_at_primary(table, 1, &bytes), Applied::Applied);
     } else {
-        assert_eq!(table.unlock(place(table, 1), owner), Unlocked::Released);
+        assert_eq!(table.unlock(address(table, 1), owner), Unlocked::Released);
     }
     commit
 }
@@ -225,7 +225,7 @@ fn loom_one_transaction_at_a_time_holds_a_bucket() {
     let total = Arc::clone(&committed);
     explore(Mutant::None, 3, move || {
         let table = table(8, 1, 0);
-        table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+        table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
         let holders = Arc::new(Count::new(0));
         let other = {
             let (table, holders) = (Arc::clone(&table), Arc::clone(&holders));
@@ -237,7 +237,7 @@ fn loom_one_transaction_at_a_time_holds_a_bucket() {
         let mut units = u64::from(hold(&table, &holders, Owner(3), true));
         units += other.join().unwrap();
         let mut out = [0; 8];
-        let read = table.read(place(&table, 1), 1, Owner(99), &mut out);
+        let read = table.read(address(&table, 1), 1, Owner(99), &mut out);
         assert_eq!((read, u64::from_le_bytes(out)), (Read::Found { version: units }, units));
         committed[units as usize].fetch_add(1, Ordering::Relaxed);
     });
@@ -252,13 +252,13 @@ fn read_against_growth(loaded: u64, read: u64) {
     explore(Mutant::None, 3, move || {
         let table = table(8, 1, 2);
         for key in 0..loaded {
-            table.load(place(&table, key), key, &value(&table, key)).unwrap();
+            table.load(address(&table, key), key, &value(&table, key)).unwrap();
         }
         let reader = {
             let table = Arc::clone(&table);
             loom::thread::spawn(move || {
                 let mut out = [0; 8];
-                let found = table.read(place(&table, read), read, Owner(99), &mut out);
+                let found = table.read(address(&table, read), read, Owner(99), &mut out);
                 (found, u64::from_le_bytes(out))
             })
         };
@@ -301,7 +301,7 @@ fn loom_a_unit_that_two_threads_apply_is_applied_once() {
     for at_primary in [true, false] {
         explore(Mutant::None, 3, move || {
             let table = table(8, 1, 0);
-            table.load(place(&table, 1), 1, &value(&table, 0)).unwrap();
+            table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
             let owner = Owner(1);
             lock(&table, 1, owner, LockMode::Update);
             let apply = move |table: &Table| {
@@ -329,9 +329,9 @@ fn loom_an_unlock_that_two_threads_run_frees_only_its_own_lock() {
         lock(&table, 1, owner, LockMode::Insert);
         let other = {
             let table = Arc::clone(&table);
-            loom::thread::spawn(move || table.unlock(place(&table, 1), owner))
+            loom::thread::spawn(move || table.unlock(address(&table, 1), owner))
         };
-        let unlocked = table.unlock(place(&table, 1), owner);
+        let unlocked = table.unlock(address(&table, 1), owner);
         let next = Owner(2);
         let granted = lock(&table, 1, next, LockMode::Insert);
         let released = [unlocked, other.join().unwrap()];
@@ -359,13 +359,13 @@ fn loom_of_two_transactions_that_read_what_the_other_writes_one_fails() {
         let table = table(8, 2, 0);
         let [x, y] = two_buckets(&table);
         for key in [x, y] {
-            table.load(place(&table, key), key, &value(&table, 0)).unwrap();
+            table.load(address(&table, key), key, &value(&table, 0)).unwrap();
         }
         // Locks one key and validates the other, which it read at version 0.
         let transaction = |table: &Table, owner, written, read| {
             let granted = lock(table, written, owner, LockMode::Update);
             assert_eq!(granted, Lock::Granted { version: 0 });
-            table.validate(place(table, read), 0, owner) == Validation::Unchanged
+            table.validate(address(table, read), 0, owner) == Validation::Unchanged
         };
         let other = {
             let table = Arc::clone(&table);
@@ -382,12 +382,12 @@ fn loom_of_two_transactions_that_read_what_the_other_writes_one_fails() {
 /// A heap table of two buckets and `cells` cells, and keys of four bytes of each of them.
 fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
     let partitioning = Partitioning::new(1).unwrap();
-    let mut layout = TableLayout::heap("t", 1, false, partitioning).unwrap();
+    let mut layout = TableLayout::heap("t", 1, partitioning).unwrap();
     layout.buckets = 2;
     let limit_bytes = 64 + layout.main_bytes(1) + cells * 64;
     let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
     let table = Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap());
-    let bucket = |key: &String| table.locate(RowKey::new(key.as_bytes()).hash()).bucket;
+    let bucket = |key: &String| table.locate(Key::hashed(key.as_bytes()).word()).bucket;
     let keys = || (1_000..1_100).map(|number: u32| number.to_string());
     let keys = [0, 1].map(|wanted| keys().filter(|key| bucket(key) == wanted).collect());
     (table, keys)
@@ -395,24 +395,24 @@ fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
 
 /// Applies a unit that gives a row a value, or takes the row away.
 fn apply_row(table: &Table, key: &str, base_version: u64, value: Option<&[u8]>) {
-    let row_key = RowKey::new(key.as_bytes());
-    let location = table.locate(row_key.hash());
+    let row_key = Key::hashed(key.as_bytes());
+    let location = table.locate(row_key.word());
     let mut bytes = Vec::new();
-    let address = (0, 0, location.bucket, 0);
-    let mut writer = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(1));
+    let header = (0, 0, location.bucket, 0);
+    let mut writer = BucketUpdateWriter::begin(&mut bytes, header, base_version, Owner(1));
     match value {
-        Some(value) => writer.put(row_key.hash(), row_key.bytes(), value),
-        None => writer.delete(row_key.hash(), row_key.bytes()),
+        Some(value) => writer.put(row_key, value),
+        None => writer.delete(row_key),
     }
     writer.finish();
-    let place = table.place(row_key.hash()).unwrap();
-    let applied = table.apply_at_backup(place, &BucketUpdate::parse_checked(&bytes));
+    let address = table.address(row_key.word()).unwrap();
+    let applied = table.apply_at_backup(address, &BucketUpdate::parse_checked(&bytes));
     assert_eq!(applied, Applied::Applied);
 }
 
 fn read_row(table: &Table, key: &str) -> (Read, Vec<u8>) {
-    let (key, mut value) = (RowKey::new(key.as_bytes()), Vec::new());
-    let read = table.read_row(table.place(key.hash()).unwrap(), key, Owner(99), &mut value);
+    let (key, mut value) = (Key::hashed(key.as_bytes()), Vec::new());
+    let read = table.read_row(table.address(key.word()).unwrap(), key, Owner(99), &mut value);
     (read, value)
 }
 
@@ -471,7 +471,7 @@ fn read_against_shrinking(mutant: Mutant, looks_like_a_slot: bool) -> [u64; 2] {
         apply_row(&table, &removed, 8, None);
         // With the four bytes of the key the value begins at the word of the tags.
         let value = if looks_like_a_slot {
-            let hash = RowKey::new(removed.as_bytes()).hash();
+            let hash = Key::hashed(removed.as_bytes()).word();
             let tags = [table.locate(hash).tag; 8];
             [tags, hash.to_le_bytes(), NO_CELL.to_le_bytes()].concat()
         } else {

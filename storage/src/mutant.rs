@@ -55,7 +55,7 @@ pub enum Mutant {
     OneCatalogVersion = 22,
     /// A backup refuses the update that gives a bucket its 65th version, though it is decided (rule C9).
     RefuseBackup = 23,
-    /// A reader takes for the number of a cell what it finds where one was, even if there is no such cell (loom only).
+    /// A reader follows a cell number that it has read torn, even if there is no such cell (loom only).
     TrustTornNumbers = 24,
     /// A reader follows a chain of overflow buckets on and on, though its bucket was changed (loom only).
     FollowFreedCells = 25,

@@ -3,10 +3,10 @@
 //! ```text
 //! directory: first key of a leaf -> leaf       leaf: id | counter | keys, each pending or not
 //! ```
-//! A scan keeps the counters of the leaves that its range touches; if none has changed when it
-//! validates, no key has appeared or gone. The absence of a key has no version of its own, so that
-//! only counters notice an insertion and a deletion between two scans (`docs/protocol.md`, "Ordered
-//! index"). A key is *pending* from the lock for its insert until the insert is applied.
+//! A scan keeps the counters of the leaves that its range touches. If none has changed when it validates, no
+//! key has appeared or gone. An absent key has no version, so only counters notice an insertion and a
+//! deletion between two scans (`docs/protocol.md`, "Ordered index"). A key is *pending* from the lock for its
+//! insert until the insert is applied.
 //!
 //! The index is local: every replica derives it from the units that it applies.
 //!
@@ -23,11 +23,14 @@ use crate::owner::Owner;
 
 /// Keys of a leaf before it is split.
 const LEAF_KEYS_MAX: usize = 64;
+/// What an entry is counted for beside the bytes of its key: twice itself, as leaves are half full at least, and its parts of the
+/// leaf, of the directory, and of what the allocator adds.
+const ENTRY_BYTES: usize = 2 * size_of::<Entry>() + 16;
 
 /// One key.
 struct Entry {
     key: Box<[u8]>,
-    /// Who is about to insert it; FREE once it is there.
+    /// The transaction that is about to insert it; FREE once it is there.
     pending: Owner,
 }
 
@@ -107,6 +110,11 @@ pub(crate) struct OrderedIndex {
 }
 
 impl OrderedIndex {
+    /// Memory that the entry of a key takes, about; the same at each copy.
+    pub(crate) fn entry_bytes(key: &[u8]) -> usize {
+        ENTRY_BYTES + key.len()
+    }
+
     pub(crate) fn new() -> Self {
         let leaf = Arc::new(Leaf { id: 0, body: Mutex::default() });
         let by_key = BTreeMap::from([(Box::default(), Arc::clone(&leaf))]);
@@ -227,7 +235,7 @@ impl OrderedIndex {
         LeafKeys { version: LeafVersion { leaf: leaf.id, counter: body.counter }, next }
     }
 
-    /// Every key, and who it is pending for.
+    /// Every key, and the transaction that it is pending for.
     pub(crate) fn entries(&self) -> Vec<(Box<[u8]>, Owner)> {
         let directory = self.directory.read();
         let leaves = directory.by_key.values();
@@ -299,7 +307,7 @@ impl Directory {
         (first_key, leaf)
     }
 
-    /// Splits the leaf of `key`, unless somebody else has. Its counter, and the new leaf; `None` if
+    /// Splits the leaf of `key`, unless another thread has. Its counter, and the new leaf; `None` if
     /// others have changed it since its counter was `counter`.
     fn split(&mut self, key: &[u8], counter: u64) -> Option<(u64, LeafVersion)> {
         let (id, first_counter) = self.free_id();

@@ -1,9 +1,13 @@
-//! READ: version and value of a key, refused while another transaction holds the bucket.
+//! READ: version and value of a key.
+//!
+//! *Source*: FaSST section 5, step 1.
+//!
+//! *Invariants*: a bucket that another transaction holds is refused. Version and value are of one moment.
 
 use crate::bucket::Bucket;
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
-use crate::table::{Place, Table};
+use crate::table::{BucketAddress, Table};
 
 /// What a read found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +27,20 @@ pub enum Read {
 }
 
 impl Table {
-    /// Reads `key`, which lives at `place`, for the transaction `reader`; copies its value to `out`.
+    /// Reads `key`, which lives at `address`, for the transaction `reader`; copies its value to `out`.
     ///
     /// A bucket locked by another transaction is refused, not served in its old version: that would
     /// let two single-key reads see the new x and then the old y (FaSST section 5, step 1).
     #[inline]
-    pub fn read(&self, place: Place, key: u64, reader: Owner, out: &mut [u8]) -> Read {
-        let bucket = self.bucket(place);
+    pub fn read(&self, address: BucketAddress, key: u64, reader: Owner, out: &mut [u8]) -> Read {
+        let bucket = self.bucket(address);
         self.read_with(bucket, reader, |sequence| {
-            let slot = bucket.find(sequence, place.tag(), key);
+            let slot = bucket.find(sequence, address.tag(), key);
             slot.map(|slot| slot.copy_value(out)).is_some()
         })
     }
 
-    /// Reads by `copy`, which gets the sequence word and tells whether the key is there.
+    /// Reads with `copy`, which gets the sequence word and returns whether the key is there.
     #[inline(always)]
     pub(crate) fn read_with(
         &self,
@@ -54,17 +58,17 @@ impl Table {
         })
     }
 
-    /// Asks for the tags of a bucket; first of two stages (HERD section 4.1.1).
+    /// Prefetches the tags of a bucket; first of two stages (HERD section 4.1.1).
     #[inline]
-    pub fn prefetch(&self, place: Place) {
-        self.arena.prefetch_header(place);
+    pub fn prefetch(&self, address: BucketAddress) {
+        self.arena.prefetch_header(address);
     }
 
-    /// Asks for the rest of the bucket's header and for the slot of the key that `place` was made for, once the tags have
-    /// arrived; for [`Place::NOWHERE`] for nothing that matters.
+    /// Prefetches the rest of the bucket's header and the slot of the key that `address` was made for, once the tags have
+    /// arrived; nothing that matters for [`BucketAddress::NONE`].
     #[inline]
-    pub fn prefetch_slot(&self, place: Place) {
-        let bucket = Bucket::header(&self.arena, self.layout(), place.first_word());
-        bucket.prefetch_slot(place.first_word(), place.tag());
+    pub fn prefetch_slot(&self, address: BucketAddress) {
+        let bucket = Bucket::header(&self.arena, self.layout(), address.first_word());
+        bucket.prefetch_slot(address.first_word(), address.tag());
     }
 }

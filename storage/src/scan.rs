@@ -5,11 +5,11 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use crate::heap::RowKey;
+use crate::key::Key;
 use crate::ordered_index::{Direction, LeafVersion};
 use crate::owner::Owner;
 use crate::read::Read;
-use crate::table::{Place, Table};
+use crate::table::{BucketAddress, Table};
 
 /// A row that a scan examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub enum Scanned {
     Locked,
 }
 
-/// Keys of a leaf, and where their rows are. They are copied before the rows are read: the leaf's lock is not held
-/// meanwhile, and all rows are under way to the cache at once.
+/// Keys of a leaf, and where their rows are. They are copied before the rows are read, so that the leaf is not locked
+/// meanwhile and all rows are prefetched at once.
 #[derive(Default)]
 struct Keys {
     bytes: Vec<u8>,
@@ -49,7 +49,7 @@ struct Located {
     end: usize,
     hash: u64,
     bucket: u32,
-    place: Place,
+    address: BucketAddress,
 }
 
 impl Keys {
@@ -60,24 +60,27 @@ impl Keys {
 
     fn push(&mut self, key: &[u8], table: &Table) {
         self.bytes.extend_from_slice(key);
-        let hash = RowKey::new(key).hash();
+        let hash = Key::hashed(key).word();
         let location = table.locate(hash);
-        let place = table.place_of(location).expect("the index has keys of its partition alone");
-        table.prefetch(place);
+        let address =
+            table.address_of(location).expect("the index has keys of its partition alone");
+        table.prefetch(address);
         let (end, bucket) = (self.bytes.len(), location.bucket);
-        self.located.push(Located { end, hash, bucket, place });
+        self.located.push(Located { end, hash, bucket, address });
     }
 
-    /// Asks for all rows: for their slots, and for the rows that those point to.
+    /// Prefetches all rows: their slots, and the rows that those point to.
     fn prefetch(&self, table: &Table) {
-        self.located.iter().for_each(|key| table.prefetch_slot(key.place));
-        self.located.iter().for_each(|key| table.bucket(key.place).prefetch_row(key.place.tag()));
+        self.located.iter().for_each(|key| table.prefetch_slot(key.address));
+        self.located
+            .iter()
+            .for_each(|key| table.bucket(key.address).prefetch_row(key.address.tag()));
     }
 
-    fn iter(&self) -> impl Iterator<Item = (RowKey<'_>, &Located)> {
+    fn iter(&self) -> impl Iterator<Item = (Key<'_>, &Located)> {
         let starts = std::iter::once(0).chain(self.located.iter().map(|key| key.end));
         starts.zip(&self.located).map(|(start, located)| {
-            (RowKey::with_hash(located.hash, &self.bytes[start..located.end]), located)
+            (Key::from_parts(located.hash, &self.bytes[start..located.end]), located)
         })
     }
 }
@@ -126,14 +129,14 @@ impl Table {
 
     fn visit_row(
         &self,
-        key: RowKey<'_>,
+        key: Key<'_>,
         located: &Located,
         reader: Owner,
         value: &mut Vec<u8>,
         visit: &mut impl FnMut(ScannedRow<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<Scanned> {
         value.clear();
-        let (version, value) = match self.read_row(located.place, key, reader, value) {
+        let (version, value) = match self.read_row(located.address, key, reader, value) {
             Read::Found { version } => (version, Some(value.as_slice())),
             Read::Absent { version } => (version, None),
             Read::Locked => return ControlFlow::Break(Scanned::Locked),

@@ -1,8 +1,8 @@
 //! Atomics of the standard library and `parking_lot`'s mutex, or loom's under `--cfg loom`, so that
 //! one source serves both.
 //!
-//! The mutex is not the standard library's because that one waits in code which the thread sanitizer
-//! does not see: it would take what the lock protects for a race.
+//! The mutex is not the standard library's. That one waits in code which the thread sanitizer does not see, so
+//! the sanitizer would report races on the data that the lock protects.
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -19,13 +19,13 @@ pub(crate) use loom::{
     sync::{Mutex, MutexGuard},
 };
 
-/// The contents of `mutex`, once nobody else has them.
+/// Locks a mutex.
 #[cfg(not(loom))]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// The contents of `mutex`, once nobody else has them.
+/// Locks a mutex.
 #[cfg(loom)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("a panic ends loom's run")

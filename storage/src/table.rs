@@ -1,4 +1,14 @@
 //! A table: its layout, and its main buckets on one node.
+//!
+//! ```text
+//! key ─ locate ─▶ Location: partition, bucket, tag       the same on every node
+//!       address ─▶ BucketAddress: word in the arena, tag   on a node that holds the partition
+//! ```
+//! *Source*: FaSST section 5 (7 to 15 slots in a bucket); the layout of a bucket is in `bucket.rs`.
+//!
+//! *Invariants*: an address exists only for a bucket that the node holds. The layout is the same on every node.
+//!
+//! *Not here*: growth. A table beyond its expected rows has longer chains of overflow buckets.
 
 use std::sync::Arc;
 
@@ -12,13 +22,13 @@ use crate::location::{Location, Partitioning};
 
 /// Largest value of a fixed table, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
-/// Bytes of a slot's value in a heap table: what points to a row.
+/// Bytes of a slot's value in a heap table: the pointer to a row.
 const ROW_NUMBER_BYTES: usize = 8;
-/// Rows per main bucket at the expected number of rows: a tenth of them lie in overflow buckets, each of which costs two more
-/// cache misses. With seven it is a seventh, and a row takes 7 % less memory.
+/// Rows per main bucket at the expected number of rows. A tenth of the rows then lie in overflow buckets, each of which costs two
+/// more cache misses. With seven rows it would be a seventh, and a row would take 7 % less memory.
 const ROWS_PER_BUCKET: u64 = 6;
-/// The same for slots of less than [`SMALL_SLOT_WORDS`], where headers weigh more. Seven is where memory per row is least: beyond
-/// it overflow buckets cost more than they fill.
+/// The same for slots of less than [`SMALL_SLOT_WORDS`], whose headers take a larger share. With seven the memory per row is least:
+/// with more, overflow buckets cost more than the main buckets save.
 const SMALL_ROWS_PER_BUCKET: u64 = 7;
 const SMALL_SLOT_WORDS: usize = 4;
 /// Fewest buckets of a table over all its partitions, so that tiny hot tables do not share locks.
@@ -31,20 +41,29 @@ const SMALL_ALIGNMENT_WORDS: usize = 2;
 /// An overflow bucket holds at least this many slots, unless a single one fills cache lines.
 const OVERFLOW_SLOTS_MIN: usize = 2;
 
+/// What a table's keys and values are, and how they lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableKind {
+    /// Keys are numbers of 64 bits, values have one size and lie in the slots.
+    Fixed,
+    /// Keys and values are byte strings, and lie in cells that the slots point to.
+    Heap,
+    /// A heap table with an ordered index of its keys.
+    Ordered,
+}
+
 /// The sizes that follow from a table's definition: the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLayout {
     /// Bytes of each value of a fixed table; what a slot of a heap table has beside the hash.
     pub value_bytes: usize,
-    /// Keys and values are byte strings: see [`crate::RowKey`].
-    pub is_heap: bool,
-    /// A heap table with an ordered index of its keys.
-    pub is_ordered: bool,
+    /// What the keys and values are.
+    pub kind: TableKind,
     /// Main buckets per partition.
     pub buckets: u32,
     /// How keys divide over partitions.
     pub(crate) partitioning: Partitioning,
-    /// Rises when buckets are split; 0 until a table grows. Units and records carry it.
+    /// Rises when buckets are split; 0 until a table grows. Units and records contain it.
     pub version: u16,
     pub(crate) slot_words: usize,
     pub(crate) main_words: usize,
@@ -87,8 +106,7 @@ impl TableLayout {
             ((overflow_words - OVERFLOW_HEADER_WORDS) / slot_words).min(OVERFLOW_SLOTS_MAX);
         Ok(Self {
             value_bytes,
-            is_heap: false,
-            is_ordered: false,
+            kind: TableKind::Fixed,
             buckets,
             partitioning,
             version: 0,
@@ -99,19 +117,26 @@ impl TableLayout {
         })
     }
 
-    /// The layout of heap table `name` for about `rows` rows in the whole cluster, with its keys in
-    /// order or not.
+    /// The layout of table `name` with byte strings as keys and values, for about `rows` rows in the whole cluster: of kind
+    /// [`TableKind::Heap`].
     ///
     /// # Errors
     /// [`StorageError::Rows`] if there are too many.
-    pub fn heap(
+    pub fn heap(name: &str, rows: u64, partitioning: Partitioning) -> Result<Self, StorageError> {
+        let layout = Self::new(name, ROW_NUMBER_BYTES, rows, partitioning)?;
+        Ok(Self { kind: TableKind::Heap, ..layout })
+    }
+
+    /// As [`Self::heap`], of kind [`TableKind::Ordered`].
+    ///
+    /// # Errors
+    /// As [`Self::heap`].
+    pub fn ordered(
         name: &str,
         rows: u64,
-        is_ordered: bool,
         partitioning: Partitioning,
     ) -> Result<Self, StorageError> {
-        let layout = Self::new(name, ROW_NUMBER_BYTES, rows, partitioning)?;
-        Ok(Self { is_heap: true, is_ordered, ..layout })
+        Ok(Self { kind: TableKind::Ordered, ..Self::heap(name, rows, partitioning)? })
     }
 
     /// Bytes of the main buckets of `partitions` partitions.
@@ -134,11 +159,11 @@ impl TableLayout {
 ///
 /// `first word of the bucket 56 | tag 8`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(u64);
+pub struct BucketAddress(u64);
 
-impl Place {
+impl BucketAddress {
     /// No bucket: the arena's first line is never handed out.
-    pub const NOWHERE: Self = Self(0);
+    pub const NONE: Self = Self(0);
 
     #[inline(always)]
     fn new(first_word: usize) -> Self {
@@ -170,7 +195,7 @@ impl Place {
 
 /// A table on one node: some or all of its partitions, in the node's arena.
 ///
-/// Every operation may be called from any thread. Operations take a [`Place`], which exists only for
+/// Every operation may be called from any thread. Operations take a [`BucketAddress`], which exists only for
 /// buckets that this node holds.
 pub struct Table {
     name: String,
@@ -200,13 +225,16 @@ impl Table {
         let held: Vec<bool> = numbers().map(&holds).collect();
         let words = layout.partition_words();
         let allocate = |partition| {
-            let first = arena.allocate(partition, words, Quota::WithinShare);
+            let first = arena.allocate_fixed(partition, words, Quota::WithinShare);
             first.ok_or_else(|| out_of_memory(name, &layout, &arena, &holds))
         };
         let partitions = numbers()
             .map(|partition| holds(partition).then(|| allocate(partition)).transpose())
             .collect::<Result<_, _>>()?;
-        let heap = layout.is_heap.then(|| Heap::new(layout.is_ordered, &held));
+        let heap = match layout.kind {
+            TableKind::Fixed => None,
+            TableKind::Heap | TableKind::Ordered => Some(Heap::new(layout.kind, &held)),
+        };
         Ok(Self { name: name.to_owned(), layout, partitioning, arena, partitions, heap })
     }
 
@@ -264,44 +292,47 @@ impl Table {
     /// Where `key` lives on this node, if it holds the key's partition.
     #[inline(always)]
     #[must_use]
-    pub fn place(&self, key: u64) -> Option<Place> {
-        self.place_of(self.locate(key))
+    pub fn address(&self, key: u64) -> Option<BucketAddress> {
+        self.address_of(self.locate(key))
     }
 
     /// Where a key with this location lies on this node, if it holds the key's partition.
     #[inline(always)]
     #[must_use]
-    pub fn place_of(&self, location: Location) -> Option<Place> {
-        let place = self.bucket_place(location.partition, location.bucket)?;
-        Some(place.with_tag(location.tag))
+    pub fn address_of(&self, location: Location) -> Option<BucketAddress> {
+        let address = self.bucket_address(location.partition, location.bucket)?;
+        Some(address.with_tag(location.tag))
     }
 
     /// Where `bucket` of `partition` lies on this node, if there is such a bucket and it holds it.
     #[inline(always)]
     #[must_use]
-    pub fn bucket_place(&self, partition: u16, bucket: u32) -> Option<Place> {
+    pub fn bucket_address(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
         let first = (*self.partitions.get(usize::from(partition))?)?;
         let first_word = first + bucket as usize * self.layout.main_words;
-        (bucket < self.layout.buckets).then_some(Place::new(first_word))
+        (bucket < self.layout.buckets).then_some(BucketAddress::new(first_word))
     }
 
     /// The partition of a bucket on this node.
-    pub(crate) fn partition_of(&self, place: Place) -> u16 {
+    pub(crate) fn partition_of(&self, address: BucketAddress) -> u16 {
         let has = |first: &usize| {
-            (*first..*first + self.layout.partition_words()).contains(&place.first_word())
+            (*first..*first + self.layout.partition_words()).contains(&address.first_word())
         };
         let partitions = (0..).zip(&self.partitions);
         let mut held = partitions.filter_map(|(partition, first)| Some((partition, (*first)?)));
-        held.find(|(_, first)| has(first)).expect("a place is in a partition that is here").0
+        held.find(|(_, first)| has(first))
+            .expect("an address is in a partition that the node holds")
+            .0
     }
 
     #[inline(always)]
-    pub(crate) fn bucket(&self, place: Place) -> Bucket<'_> {
-        Bucket::new(&self.arena, &self.layout, place.first_word())
+    pub(crate) fn bucket(&self, address: BucketAddress) -> Bucket<'_> {
+        Bucket::new(&self.arena, &self.layout, address.first_word())
     }
 }
 
-/// That the main buckets do not fit: with what all partitions held have free, if each had as little as the fullest.
+/// The error of main buckets that do not fit. It counts as free what all held partitions would have if each had as little as the
+/// fullest.
 fn out_of_memory(
     name: &str,
     layout: &TableLayout,

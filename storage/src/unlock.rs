@@ -1,8 +1,12 @@
-//! UNLOCK: give a bucket back unchanged when a transaction aborts.
+//! UNLOCK: release the lock of a bucket when a transaction aborts.
+//!
+//! *Source*: FaSST section 5, step 1.
+//!
+//! *Invariants*: versions and rows stay as they were. Only the owner's lock is released, and only once.
 
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
-use crate::table::{Place, Table};
+use crate::table::{BucketAddress, Table};
 
 /// What an unlock found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,16 +18,16 @@ pub enum Unlocked {
 }
 
 impl Table {
-    /// Releases the bucket at `place` if `owner` holds it; version and rows stay as they were.
-    pub fn unlock(&self, place: Place, owner: Owner) -> Unlocked {
-        let bucket = self.bucket(place);
+    /// Releases the bucket at `address` if `owner` holds it; version and rows stay as they were.
+    pub fn unlock(&self, address: BucketAddress, owner: Owner) -> Unlocked {
+        let bucket = self.bucket(address);
         // Checked under the sequence, so that of two threads with the same request one finds it done,
         // and does not free the lock of whoever came next.
         bucket.write(|next| {
             if bucket.owner() != owner {
                 return Unlocked::NotHeld;
             }
-            bucket.end_reservation(next, false, || self.partition_of(place));
+            bucket.end_reservation(next, false, || self.partition_of(address));
             if active(Mutant::AbortBumpsVersion) {
                 bucket.store_version(bucket.version() + 1);
             }

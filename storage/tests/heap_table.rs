@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner, Partitioning, Read,
-    RowKey, Table, TableLayout, Unlocked,
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Owner, Partitioning,
+    Read, Table, TableLayout, Unlocked,
 };
 
 /// The arena of a node with a single partition.
@@ -23,7 +23,7 @@ struct Rows {
 impl Rows {
     fn new(limit_bytes: usize) -> Self {
         let partitioning = Partitioning::new(1).unwrap();
-        let mut layout = TableLayout::heap("rows", 1, false, partitioning).unwrap();
+        let mut layout = TableLayout::heap("rows", 1, partitioning).unwrap();
         layout.buckets = 512;
         let arena = Arc::new(arena(layout.main_bytes(1) + limit_bytes).unwrap());
         let table = Table::new("rows", layout, partitioning, Arc::clone(&arena), |_| true).unwrap();
@@ -31,35 +31,35 @@ impl Rows {
     }
 
     fn lock(&self, key: &str, owner: Owner, mode: LockMode, value_bytes: usize) -> Lock {
-        let key = RowKey::new(key.as_bytes());
-        let place = self.table.place(key.hash()).unwrap();
-        self.table.lock_row(place, key, owner, (mode, value_bytes)).0
+        let key = Key::hashed(key.as_bytes());
+        let address = self.table.address(key.word()).unwrap();
+        self.table.lock_row(address, key, owner, (mode, value_bytes)).0
     }
 
     fn unlock(&self, key: &str, owner: Owner) -> Unlocked {
-        let key = RowKey::new(key.as_bytes());
-        self.table.unlock_row(self.table.place(key.hash()).unwrap(), key, owner)
+        let key = Key::hashed(key.as_bytes());
+        self.table.unlock_row(self.table.address(key.word()).unwrap(), key, owner)
     }
 
     /// Writes a row that `owner` has locked at `version`.
     fn write(&self, key: &str, owner: Owner, version: u64, value: &[u8]) {
-        let row_key = RowKey::new(key.as_bytes());
-        let location = self.table.locate(row_key.hash());
+        let row_key = Key::hashed(key.as_bytes());
+        let location = self.table.locate(row_key.word());
         let mut bytes = Vec::new();
-        let address = (0, 0, location.bucket, 0);
-        let mut unit = BucketUpdateWriter::begin(&mut bytes, address, version, owner);
-        unit.put(row_key.hash(), row_key.bytes(), value);
+        let header = (0, 0, location.bucket, 0);
+        let mut unit = BucketUpdateWriter::begin(&mut bytes, header, version, owner);
+        unit.put(row_key, value);
         unit.finish();
-        let place = self.table.place(row_key.hash()).unwrap();
-        let applied = self.table.apply_at_primary(place, &BucketUpdate::parse_checked(&bytes));
+        let address = self.table.address(row_key.word()).unwrap();
+        let applied = self.table.apply_at_primary(address, &BucketUpdate::parse_checked(&bytes));
         assert_eq!(applied, Applied::Applied);
     }
 
     fn value(&self, key: &str) -> Vec<u8> {
         let mut value = Vec::new();
-        let key = RowKey::new(key.as_bytes());
-        let place = self.table.place(key.hash()).unwrap();
-        let read = self.table.read_row(place, key, Owner(u64::MAX), &mut value);
+        let key = Key::hashed(key.as_bytes());
+        let address = self.table.address(key.word()).unwrap();
+        let read = self.table.read_row(address, key, Owner(u64::MAX), &mut value);
         assert!(matches!(read, Read::Found { .. }));
         value
     }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use gannet_storage::{
-    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner,
-    Partitioning, Place, Read, StorageError, Table, TableLayout, Unlocked, Validation,
+    Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock,
+    LockMode, Owner, Partitioning, Read, StorageError, Table, TableLayout, Unlocked, Validation,
 };
 use proptest::prelude::*;
 
@@ -33,8 +33,8 @@ fn key(index: usize) -> u64 {
     if index.is_multiple_of(2) { index as u64 } else { u64::MAX - index as u64 }
 }
 
-fn place(table: &Table, key: u64) -> Place {
-    table.place(key).unwrap()
+fn address(table: &Table, key: u64) -> BucketAddress {
+    table.address(key).unwrap()
 }
 
 fn value(value_bytes: usize, seed: u8) -> Vec<u8> {
@@ -47,26 +47,26 @@ fn unit(bucket: u32, base_version: u64, owner: Owner, items: &[(u64, Option<Vec<
     let mut writer = BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket, 0), base_version, owner);
     for (key, value) in items {
         match value {
-            Some(value) => writer.put(*key, &[], value),
-            None => writer.delete(*key, &[]),
+            Some(value) => writer.put(Key::Number(*key), value),
+            None => writer.delete(Key::Number(*key)),
         }
     }
     writer.finish();
     bytes
 }
 
-fn bucket_place(table: &Table, unit: &BucketUpdate<'_>) -> Place {
-    table.bucket_place(unit.partition, unit.bucket).unwrap()
+fn bucket_address(table: &Table, unit: &BucketUpdate<'_>) -> BucketAddress {
+    table.bucket_address(unit.partition, unit.bucket).unwrap()
 }
 
 fn apply_at_primary(table: &Table, bytes: &[u8]) -> Applied {
     let unit = BucketUpdate::parse_checked(bytes);
-    table.apply_at_primary(bucket_place(table, &unit), &unit)
+    table.apply_at_primary(bucket_address(table, &unit), &unit)
 }
 
 fn apply_at_backup(table: &Table, bytes: &[u8]) -> Applied {
     let unit = BucketUpdate::parse_checked(bytes);
-    table.apply_at_backup(bucket_place(table, &unit), &unit)
+    table.apply_at_backup(bucket_address(table, &unit), &unit)
 }
 
 fn snapshot(table: &Table, bucket: u32) -> BucketSnapshot {
@@ -141,7 +141,7 @@ impl Replicas {
     fn load(&mut self, key: u64, seed: u8) {
         let value = value(self.value_bytes, seed);
         for table in [&self.primary, &self.backup] {
-            let loaded = table.load(place(table, key), key, &value);
+            let loaded = table.load(address(table, key), key, &value);
             if self.rows.contains_key(&key) {
                 assert!(matches!(loaded, Err(StorageError::Exists { .. })));
             } else {
@@ -155,7 +155,7 @@ impl Replicas {
     fn check_read(&self, key: u64, reader: Owner) {
         let version = self.versions[self.bucket(key)];
         let mut out = vec![0; self.value_bytes];
-        let read = self.primary.read(place(&self.primary, key), key, reader, &mut out);
+        let read = self.primary.read(address(&self.primary, key), key, reader, &mut out);
         match self.rows.get(&key) {
             Some(value) => {
                 assert_eq!(read, Read::Found { version });
@@ -167,20 +167,20 @@ impl Replicas {
 
     /// Checks what others and the owner see of a bucket that is, or is not, held by `owner`.
     fn check_lock(&self, key: u64, owner: Owner, held: bool) {
-        let (table, place) = (&self.primary, place(&self.primary, key));
+        let (table, address) = (&self.primary, address(&self.primary, key));
         let version = self.versions[self.bucket(key)];
         let mut out = vec![0; self.value_bytes];
         self.check_read(key, owner);
-        assert_eq!(table.validate(place, version, owner), Validation::Unchanged);
-        assert_eq!(table.validate(place, version + 1, owner), Validation::Changed);
+        assert_eq!(table.validate(address, version, owner), Validation::Unchanged);
+        assert_eq!(table.validate(address, version + 1, owner), Validation::Changed);
         if held {
-            assert_eq!(table.read(place, key, OTHER, &mut out), Read::Locked);
-            assert_eq!(table.validate(place, version, OTHER), Validation::Locked);
-            assert_eq!(table.lock(place, key, OTHER, LockMode::Update, &mut out), Lock::Locked);
-            assert_eq!(table.unlock(place, OTHER), Unlocked::NotHeld);
+            assert_eq!(table.read(address, key, OTHER, &mut out), Read::Locked);
+            assert_eq!(table.validate(address, version, OTHER), Validation::Locked);
+            assert_eq!(table.lock(address, key, OTHER, LockMode::Update, &mut out), Lock::Locked);
+            assert_eq!(table.unlock(address, OTHER), Unlocked::NotHeld);
             assert_eq!(snapshot(table, table.locate(key).bucket).owner, owner);
         } else {
-            assert_eq!(table.validate(place, version, OTHER), Validation::Unchanged);
+            assert_eq!(table.validate(address, version, OTHER), Validation::Unchanged);
             assert_eq!(snapshot(table, table.locate(key).bucket).owner, Owner::FREE);
         }
     }
@@ -189,7 +189,7 @@ impl Replicas {
     fn lock(&self, key: u64, owner: Owner, mode: LockMode) -> bool {
         let version = self.versions[self.bucket(key)];
         let mut out = vec![0; self.value_bytes];
-        let lock = self.primary.lock(place(&self.primary, key), key, owner, mode, &mut out);
+        let lock = self.primary.lock(address(&self.primary, key), key, owner, mode, &mut out);
         let row = self.rows.get(&key);
         let expected = match (mode, row) {
             (LockMode::Update | LockMode::Delete, Some(_)) | (LockMode::Insert, None) => {
@@ -224,9 +224,9 @@ impl Replicas {
             match transaction.end {
                 End::Commit(delivery) => self.commit(bucket, owner, &items, delivery),
                 End::Abort => {
-                    let place = self.primary.bucket_place(0, bucket).unwrap();
-                    assert_eq!(self.primary.unlock(place, owner), Unlocked::Released);
-                    assert_eq!(self.primary.unlock(place, owner), Unlocked::NotHeld);
+                    let address = self.primary.bucket_address(0, bucket).unwrap();
+                    assert_eq!(self.primary.unlock(address, owner), Unlocked::Released);
+                    assert_eq!(self.primary.unlock(address, owner), Unlocked::NotHeld);
                 }
             }
             self.check_lock(items[0].0, owner, false);
@@ -320,28 +320,28 @@ fn nearly_full(rows: u64) -> (Table, u64) {
     let limit_bytes = 64 + layout.main_bytes(1) + 64;
     let table = table(8, 1, limit_bytes);
     for key in 0..rows {
-        table.load(place(&table, key), key, &key.to_le_bytes()).unwrap();
+        table.load(address(&table, key), key, &key.to_le_bytes()).unwrap();
     }
     // Three slots of two words fit an overflow bucket of one line, after two words of header.
     (table, 7 + 3)
 }
 
 fn lock(table: &Table, key: u64, owner: Owner, mode: LockMode) -> Lock {
-    table.lock(place(table, key), key, owner, mode, &mut [0; 8])
+    table.lock(address(table, key), key, owner, mode, &mut [0; 8])
 }
 
 #[test]
 fn inserts_are_refused_at_the_limit_and_leave_no_lock() {
     let (table, capacity) = nearly_full(0);
     for key in 0..capacity {
-        table.load(place(&table, key), key, &[0; 8]).unwrap();
+        table.load(address(&table, key), key, &[0; 8]).unwrap();
     }
     let owner = Owner(1);
-    let loaded = table.load(place(&table, capacity), capacity, &[0; 8]);
+    let loaded = table.load(address(&table, capacity), capacity, &[0; 8]);
     assert!(matches!(loaded, Err(StorageError::Full { .. })));
     assert_eq!(lock(&table, capacity, owner, LockMode::Insert), Lock::Full);
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
-    assert_eq!(table.unlock(place(&table, 0), owner), Unlocked::NotHeld);
+    assert_eq!(table.unlock(address(&table, 0), owner), Unlocked::NotHeld);
 
     // Under a lock that the transaction has for another key, that lock stays.
     assert_eq!(lock(&table, 0, owner, LockMode::Delete), Lock::Granted { version: 0 });
@@ -360,14 +360,14 @@ fn inserts_are_refused_at_the_limit_and_leave_no_lock() {
 fn a_promised_slot_is_not_promised_twice_until_the_lock_is_released() {
     let (table, capacity) = nearly_full(0);
     for key in 1..capacity {
-        table.load(place(&table, key), key, &[0; 8]).unwrap();
+        table.load(address(&table, key), key, &[0; 8]).unwrap();
     }
     let first = Owner(1);
     for _ in 0..300 {
         assert_eq!(lock(&table, 0, first, LockMode::Insert), Lock::Granted { version: 0 });
         assert_eq!(lock(&table, capacity, first, LockMode::Insert), Lock::Full);
-        assert_eq!(table.validate(place(&table, 0), 0, OTHER), Validation::Locked);
-        assert_eq!(table.unlock(place(&table, 0), first), Unlocked::Released);
+        assert_eq!(table.validate(address(&table, 0), 0, OTHER), Validation::Locked);
+        assert_eq!(table.unlock(address(&table, 0), first), Unlocked::Released);
     }
     assert_eq!(lock(&table, capacity, OTHER, LockMode::Insert), Lock::Granted { version: 0 });
     let bytes = unit(0, 0, OTHER, &[(capacity, Some(vec![1; 8]))]);
@@ -411,7 +411,7 @@ fn absent_and_exists_release_the_lock_unless_it_was_held_before() {
     assert_eq!(lock(&table, 1, owner, LockMode::Update), Lock::Absent { version });
     assert_eq!(lock(&table, 0, owner, LockMode::Insert), Lock::Exists { version });
     assert_eq!(snapshot(&table, 0).owner, owner);
-    assert_eq!(table.unlock(place(&table, 0), owner), Unlocked::Released);
+    assert_eq!(table.unlock(address(&table, 0), owner), Unlocked::Released);
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
 }
 

@@ -85,7 +85,7 @@ impl Expectation {
             add(GET_ACCESS_DATA, access as f64 / 4.0, access as f64 / 4.0, 0.0);
             for facility in subscriber.facilities.iter().filter(|facility| facility.present) {
                 let Facility { active, end_times, .. } = *facility;
-                // Each of the four types is asked for with probability 1/4.
+                // Each of the four types is requested with probability 1/4.
                 add(UPDATE_SUBSCRIBER_DATA, 0.25, 0.25, 0.0);
                 if active {
                     let loaded = probe_rate(end_times) / 4.0;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gannet::{Abort, Coordinator, Deferred, Direction, Place, TableId};
+use gannet::{Abort, Coordinator, Deferred, Direction, TableId, WorkerId};
 use rand::{RngExt, SeedableRng};
 
 use crate::ordered::rows::{assert_sound, open, range, scan, set};
@@ -41,11 +41,11 @@ const ATTEMPTS_MAX: usize = 200_000;
 pub(crate) fn largest_group(threads: usize) -> usize {
     let (cluster, table) = open(threads);
     let committed = Arc::new(AtomicUsize::new(0));
-    let places = (0..3).flat_map(|node| (0..threads).map(move |worker| Place { node, worker }));
-    let clients: Vec<_> = places
-        .flat_map(|place| [place; 4])
+    let workers = (0..3).flat_map(|node| (0..threads).map(move |worker| WorkerId { node, worker }));
+    let clients: Vec<_> = workers
+        .flat_map(|worker| [worker; 4])
         .enumerate()
-        .map(|(number, place)| {
+        .map(|(number, worker)| {
             let committed = Arc::clone(&committed);
             let job = move |coordinator: &mut Coordinator<'_>| {
                 let mut random = rand::rngs::SmallRng::seed_from_u64(number as u64);
@@ -68,7 +68,7 @@ pub(crate) fn largest_group(threads: usize) -> usize {
                 }
                 largest
             };
-            cluster.spawn(place, job).unwrap()
+            cluster.spawn(worker, job).unwrap()
         })
         .collect();
     let largest = clients.into_iter().map(|client| client.wait().unwrap()).max().unwrap();

@@ -5,8 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use gannet::{
-    Abort, Cluster, ClusterOptions, Coordinator, Deferred, Direction, KeyRange, KeyValue, Place,
-    TableId,
+    Abort, Cluster, ClusterOptions, Coordinator, Deferred, Direction, KeyRange, KeyValue, TableId,
+    WorkerId,
 };
 
 pub(crate) const ALL: KeyRange = KeyRange { from: Bound::Unbounded, to: Bound::Unbounded };
@@ -27,7 +27,7 @@ pub(crate) fn run<T: Send + 'static>(
     cluster: &Cluster,
     job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
 ) -> T {
-    cluster.spawn(Place { node: 0, worker: 0 }, job).unwrap().wait().unwrap()
+    cluster.spawn(WorkerId { node: 0, worker: 0 }, job).unwrap().wait().unwrap()
 }
 
 pub(crate) fn range(from: &str, to: &str) -> KeyRange {

@@ -13,6 +13,7 @@ import java.sql.Savepoint;
 import java.sql.Statement;
 import java.sql.Timestamp;
 import java.sql.Types;
+import java.time.OffsetDateTime;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
@@ -75,7 +76,7 @@ public class JdbcClient {
         try (Statement statement = connection.createStatement()) {
             statement.execute("CREATE TABLE account (id INT PRIMARY KEY, owner VARCHAR(40) NOT NULL, "
                 + "balance NUMERIC(10,2) DEFAULT 0, opened DATE, seen TIMESTAMP, code UUID, active BOOLEAN, "
-                + "rate DOUBLE PRECISION, photo BYTEA)");
+                + "rate DOUBLE PRECISION, photo BYTEA, since TIMESTAMPTZ DEFAULT now())");
             statement.execute("CREATE UNIQUE INDEX account_owner ON account (owner, id)");
             statement.execute("CREATE TABLE event (id SERIAL PRIMARY KEY, what TEXT)");
         }
@@ -87,7 +88,8 @@ public class JdbcClient {
             rows(metadata.getTables(null, "public", "%", new String[] {"TABLE"}), "TABLE_NAME", "TABLE_TYPE"));
         List<String> columns = rows(metadata.getColumns(null, "public", "account", "%"),
             "COLUMN_NAME", "DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "IS_NULLABLE", "ORDINAL_POSITION");
-        equal(9, columns.size());
+        equal(10, columns.size());
+        equal("since|" + Types.TIMESTAMP + "|timestamptz|35|YES|10", columns.get(9));
         equal("id|" + Types.INTEGER + "|int4|10|NO|1", columns.get(0));
         equal("owner|" + Types.VARCHAR + "|varchar|40|NO|2", columns.get(1));
         equal("balance|" + Types.NUMERIC + "|numeric|10|YES|3", columns.get(2));
@@ -112,7 +114,8 @@ public class JdbcClient {
         byte[] photo = {0, 1, (byte) 0xff};
         Date opened = Date.valueOf("2024-02-29");
         Timestamp seen = Timestamp.valueOf("2024-02-29 12:34:56.789");
-        String insert = "INSERT INTO account VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        OffsetDateTime since = OffsetDateTime.parse("2024-02-29T12:34:56.789+02:00");
+        String insert = "INSERT INTO account VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         try (PreparedStatement statement = connection.prepareStatement(insert)) {
             for (int id = 0; id < 10; id++) {
                 statement.setInt(1, id);
@@ -124,6 +127,7 @@ public class JdbcClient {
                 statement.setBoolean(7, true);
                 statement.setDouble(8, 0.25);
                 statement.setBytes(9, photo);
+                statement.setObject(10, since);
                 equal(1, statement.executeUpdate());
             }
         }
@@ -142,6 +146,8 @@ public class JdbcClient {
                 equal(true, row.getBoolean("active"));
                 equal(0.25, row.getDouble("rate"));
                 equal(3, row.getBytes("photo").length);
+                equal(since.toInstant(), row.getObject("since", OffsetDateTime.class).toInstant());
+                equal(since.toInstant(), row.getTimestamp("since").toInstant());
                 equal(false, row.next());
             }
             equal(Types.INTEGER, statement.getMetaData().getColumnType(1));

@@ -1,10 +1,11 @@
-//! The same statements on Gannet and on a PostgreSQL 15 that the test starts: answers, types and SQLSTATEs are compared.
+//! The same statements on Gannet and on a PostgreSQL 15 that the test starts: answers, types, SQLSTATEs and the
+//! tables, columns and constraints that errors name are compared.
 //!
 //! A script of `answers/` has one statement a line; `--` begins a comment. A line `--$ int2[] {2}` before a statement gives it
 //! parameters: for each its type and its text, `|` between them. Rows are compared in their order where the statement has an
 //! ORDER BY, else as sets. Every script has tables of its own.
 //!
-//! *Not here*: what Gannet refuses on purpose (README, "SQL" and "Limits"), which no script has.
+//! *Not here*: what Gannet refuses on purpose (`docs/sql.md`), which no script has.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -167,6 +168,10 @@ fn type_named(name: &str) -> Type {
         "bpchar" => Type::BPCHAR,
         "varchar" => Type::VARCHAR,
         "float8" => Type::FLOAT8,
+        "date" => Type::DATE,
+        "timestamp" => Type::TIMESTAMP,
+        "timestamptz" => Type::TIMESTAMPTZ,
+        "timestamptz[]" => Type::TIMESTAMPTZ_ARRAY,
         "int2[]" => Type::INT2_ARRAY,
         "int4[]" => Type::INT4_ARRAY,
         "int8[]" => Type::INT8_ARRAY,
@@ -177,11 +182,13 @@ fn type_named(name: &str) -> Type {
     }
 }
 
-/// What a server answers: the types of the columns and the rows, or the SQLSTATE.
+/// What a server answers: the types of the columns and the rows, or the SQLSTATE and what it names.
 async fn answer(client: &Client, statement: &Statement) -> String {
-    let failed = |error: &tokio_postgres::Error| match error.code() {
-        Some(code) => format!("error {}", code.code()),
-        None => panic!("{}: {error}", statement.sql),
+    let failed = |error: &tokio_postgres::Error| {
+        let Some(error) = error.as_db_error() else { panic!("{}: {error}", statement.sql) };
+        let fields = [error.table(), error.column(), error.constraint()];
+        let named: Vec<&str> = fields.into_iter().flatten().collect();
+        format!("error {} {}", error.code().code(), named.join(" ")).trim_end().to_owned()
     };
     let types: Vec<Type> = statement.parameters.iter().map(|(name, _)| name.clone()).collect();
     let prepared = match client.prepare_typed(&statement.sql, &types).await {

@@ -20,6 +20,12 @@ async def main(port):
     await connection.executemany("INSERT INTO fruit VALUES ($1, $2, $3, $4)", rows)
     row = await connection.fetchrow("SELECT * FROM fruit WHERE id = $1", 7)
     assert tuple(row) == rows[7], row
+    # asyncpg sends and reads all of them in binary.
+    moment = datetime.datetime(2024, 2, 29, 12, 30, 0, 5, tzinfo=datetime.timezone.utc)
+    await connection.execute("CREATE TABLE moment (at timestamptz PRIMARY KEY, since timestamptz DEFAULT now())")
+    await connection.execute("INSERT INTO moment VALUES ($1)", moment)
+    row = await connection.fetchrow("SELECT at, since, now() AS now FROM moment WHERE at = $1", moment)
+    assert row["at"] == moment and row["since"] <= row["now"], row
     async with connection.transaction():
         await connection.execute("UPDATE fruit SET name = $1 WHERE id = 7", "é")
     assert await connection.fetchval("SELECT name FROM fruit WHERE id = 7") == "é"

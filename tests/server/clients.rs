@@ -8,9 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gannet::{
-    Abort, Client, ClientError, ClientOptions, ClusterKey, Direction, Key, KeyRange, Outcome,
-};
+use gannet::{Abort, Client, ClientError, ClientOptions, ClusterKey, Direction, KeyRange, Outcome};
 
 use crate::nodes::{Plan, free_address};
 use crate::process::{Server, read_all};
@@ -75,7 +73,7 @@ fn wrong_audits(addresses: &[&str], key: Option<char>) -> u64 {
                     });
                     assert_eq!(moved.unwrap(), Outcome::Committed::<_, Abort>(()));
                     let audit = client.run(|tx| {
-                        let balances = tx.get_many(accounts, (0..ACCOUNTS).map(Key::from))?;
+                        let balances = tx.get_many(accounts, 0..ACCOUNTS)?;
                         Ok::<u64, Abort>(balances.into_iter().map(number).sum())
                     });
                     wrong
@@ -152,14 +150,14 @@ fn what_is_large_travels_in_parts() {
     let (_server, address) = server(None, &[]);
     let client = client(&[&address], None).unwrap();
     let (words, totals) = (client.table("words").unwrap(), client.table("totals").unwrap());
-    let key = |number: u64| Key::from(format!("{number:05}").as_str());
+    let key = |number: u64| format!("{number:05}");
     let large = vec![7; 1 << 20];
     let written = client.run(|tx| {
-        (0..20_000).try_for_each(|row| tx.put(words, key(row), &[b'x'; 100]))?;
-        (0..5).try_for_each(|row| tx.put(words, key(row), &large))?;
-        tx.delete(words, key(19_999))?;
+        (0..20_000).try_for_each(|row| tx.put(words, &*key(row), &[b'x'; 100]))?;
+        (0..5).try_for_each(|row| tx.put(words, &*key(row), &large))?;
+        tx.delete(words, &*key(19_999))?;
         // Its own writes are there for it, and for nobody else yet.
-        let seen = tx.get_many(words, [key(0), key(7), key(19_999)])?;
+        let seen = tx.get_many(words, ["00000", "00007", "19999"])?;
         assert_eq!(seen, [Some(large.clone()), Some(vec![b'x'; 100]), None]);
         tx.put(totals, 1, &3_u64.to_le_bytes())
     });
@@ -182,7 +180,8 @@ fn what_is_large_travels_in_parts() {
     assert_eq!(rows.len(), 19_999);
     assert!(rows.is_sorted() && rows[4].1 == large && rows[5].1 == [b'x'; 100]);
     assert!(read(Direction::Descending).into_iter().rev().eq(rows));
-    let values = client.run(|tx| tx.get_many(words, (0..20_001).map(key)));
+    let keys: Vec<String> = (0..20_001).map(key).collect();
+    let values = client.run(|tx| tx.get_many(words, keys.iter().map(String::as_str)));
     let values: Vec<Option<Vec<u8>>> = Outcome::<_, Abort>::committed(values.unwrap());
     assert_eq!(values.iter().flatten().count(), 19_999);
 
@@ -196,18 +195,19 @@ fn what_is_large_travels_in_parts() {
         Ok::<_, Abort>(())
     });
     assert!(matches!(careless, Ok(Outcome::Aborted(Abort::TooLarge { .. }))), "{careless:?}");
-    let key = |number: u64| Key::from(format!("large {number}").as_str());
+    let key = |number: u64| format!("large {number}");
     let mut rows = 0;
     let full = loop {
-        let outcome =
-            client.run(|tx| (rows..rows + 20).try_for_each(|row| tx.put(words, key(row), &large)));
+        let outcome = client
+            .run(|tx| (rows..rows + 20).try_for_each(|row| tx.put(words, &*key(row), &large)));
         match outcome.unwrap() {
             Outcome::Committed(()) => rows += 20,
             other => break other,
         }
     };
     assert!(matches!(full, Outcome::Aborted(Abort::TableFull { .. })), "{full:?}");
-    let values = client.run(|tx| tx.get_many(words, (0..rows + 20).map(key))).unwrap();
+    let keys: Vec<String> = (0..rows + 20).map(key).collect();
+    let values = client.run(|tx| tx.get_many(words, keys.iter().map(String::as_str))).unwrap();
     let values: Vec<Option<Vec<u8>>> = Outcome::<_, Abort>::committed(values);
     assert_eq!(values.iter().flatten().count() as u64, rows);
 }
@@ -265,7 +265,7 @@ fn closures_decide_and_conflicts_are_run_again() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_refused() {
+fn impossible_requests_are_refused() {
     let (server, address) = server(None, &["--connections-max", "2"]);
     let client_ = client(&[&address], None).unwrap();
     let (words, totals) = (client_.table("words").unwrap(), client_.table("totals").unwrap());
@@ -348,7 +348,7 @@ fn keys_and_addresses_are_checked() {
     }
 }
 
-/// What becomes of a connection when the client's message with a number comes: the greeting's is 0, the next asks for the
+/// What becomes of a connection when the client's message with a number comes: the hello's is 0, the next requests the
 /// tables, and then come those of transactions.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
@@ -380,7 +380,7 @@ fn pass_on(
     last: usize,
     cut: Cut,
 ) -> std::io::Result<()> {
-    /// A greeting, or a message with its length.
+    /// A hello, or a message with its length.
     fn pass(from: &mut TcpStream, to: &mut TcpStream, number: usize) -> std::io::Result<()> {
         let message = heard(from, number)?;
         to.write_all(&message)
@@ -482,8 +482,8 @@ fn writes_of_one_transaction_come_in_their_order() {
     let (words, totals) = (client.table("words").unwrap(), client.table("totals").unwrap());
     let state = || {
         let outcome = client.run(|tx| {
-            let numbers = tx.get_many(totals, (0..4).map(Key::from))?;
-            let texts = tx.get_many(words, ["a", "b"].map(Key::from))?;
+            let numbers = tx.get_many(totals, 0..4_u64)?;
+            let texts = tx.get_many(words, ["a", "b"])?;
             Ok::<_, Abort>([numbers, texts].concat().iter().map(Option::is_some).collect())
         });
         let found: Vec<bool> = outcome.unwrap().committed();

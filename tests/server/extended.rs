@@ -1,6 +1,6 @@
 //! The extended protocol, by a driver.
 
-use chrono::{NaiveDate, NaiveDateTime};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, TimeDelta, Utc};
 use futures_util::future::join;
 use rust_decimal::Decimal;
 use tokio_postgres::error::SqlState;
@@ -16,16 +16,19 @@ async fn every_type_travels_in_binary() {
         .batch_execute(
             "CREATE TABLE every (a BOOLEAN, b SMALLINT, c INTEGER, d BIGINT, e REAL, \
              f DOUBLE PRECISION, g NUMERIC(20,4), h TEXT, i VARCHAR(10), j CHAR(4), k BYTEA, \
-             l DATE, m TIMESTAMP, n UUID, id INTEGER PRIMARY KEY)",
+             l DATE, m TIMESTAMP, n UUID, o TIMESTAMPTZ, id INTEGER PRIMARY KEY)",
         )
         .await
         .unwrap();
     let insert = client
-        .prepare("INSERT INTO every VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)")
+        .prepare(
+            "INSERT INTO every VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)",
+        )
         .await
         .unwrap();
     let date = NaiveDate::from_ymd_opt(2024, 2, 29).unwrap();
     let timestamp = date.and_hms_micro_opt(1, 2, 3, 456_789).unwrap();
+    let zoned = timestamp.and_utc() + TimeDelta::days(366_000);
     let numeric: Decimal = "-1234567.8900".parse().unwrap();
     let uuid = Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
     let inserted = client
@@ -46,6 +49,7 @@ async fn every_type_travels_in_binary() {
                 &date,
                 &timestamp,
                 &uuid,
+                &zoned,
                 &1_i32,
             ],
         )
@@ -67,12 +71,44 @@ async fn every_type_travels_in_binary() {
     assert_eq!(row.get::<_, NaiveDate>("l"), date);
     assert_eq!(row.get::<_, NaiveDateTime>("m"), timestamp);
     assert_eq!(row.get::<_, Uuid>("n"), uuid);
+    assert_eq!(row.get::<_, DateTime<Utc>>("o"), zoned);
     let text = server.query("SELECT * FROM every");
     assert_eq!(
         text,
         "t|-5|70000|1099511627776|1.5|-2.25|-1234567.8900|häßlich|short|ab  |\\x00ff|2024-02-29|\
-         2024-02-29 01:02:03.456789|12345678-9abc-def0-1234-56789abcdef0|1"
+         2024-02-29 01:02:03.456789|12345678-9abc-def0-1234-56789abcdef0|3026-03-28 01:02:03.456789+00|1"
     );
+}
+
+#[tokio::test]
+async fn a_timestamptz_is_a_time_of_the_driver() {
+    let server = Server::start(&[]);
+    let client = server.client().await;
+    let before = Utc::now() - TimeDelta::microseconds(1);
+    let row =
+        client.query_one("SELECT now(), localtimestamp, clock_timestamp()", &[]).await.unwrap();
+    let now: DateTime<Utc> = row.get(0);
+    assert_eq!(now.naive_utc(), row.get::<_, NaiveDateTime>(1));
+    let later: DateTime<Utc> = row.get(2);
+    assert!(before <= now && now <= later && later <= Utc::now());
+    let ancient =
+        NaiveDate::from_ymd_opt(-43, 3, 15).unwrap().and_hms_opt(12, 0, 0).unwrap().and_utc();
+    let times = vec![Some(now), None, Some(ancient)];
+    let sql =
+        "SELECT $1::timestamptz[], ($1::timestamptz[])::text, $2::timestamptz AT TIME ZONE 'UTC'";
+    let row = client.query_one(sql, &[&times, &ancient]).await.unwrap();
+    assert_eq!(row.get::<_, Vec<Option<DateTime<Utc>>>>(0), times);
+    assert!(row.get::<_, &str>(1).ends_with(",NULL,\"0044-03-15 12:00:00+00 BC\"}"));
+    assert_eq!(row.get::<_, NaiveDateTime>(2), ancient.naive_utc());
+    client
+        .batch_execute("CREATE TABLE t (id INT PRIMARY KEY, at TIMESTAMPTZ DEFAULT now())")
+        .await
+        .unwrap();
+    client.execute("INSERT INTO t VALUES (1, $1), (2, DEFAULT)", &[&ancient]).await.unwrap();
+    let row = client.query_one("SELECT id FROM t WHERE at = $1", &[&ancient]).await.unwrap();
+    assert_eq!(row.get::<_, i32>(0), 1);
+    let row = client.query_one("SELECT at FROM t WHERE at > $1", &[&before]).await.unwrap();
+    assert!(row.get::<_, DateTime<Utc>>(0) >= now);
 }
 
 #[tokio::test]

@@ -155,11 +155,11 @@ fn a_server_that_is_told_to_stop_lets_statements_end_and_tells_clients() {
     idle.write_all(b"\0\0\0\x15\0\x03\0\0user\0tester\0\0").unwrap();
     let mut reader = BufReader::new(idle);
     // ReadyForQuery is the last message of the startup.
-    let mut greeting = Vec::new();
-    while !greeting.ends_with(b"Z\0\0\0\x05I") {
+    let mut startup = Vec::new();
+    while !startup.ends_with(b"Z\0\0\0\x05I") {
         let mut byte = [0];
         reader.read_exact(&mut byte).unwrap();
-        greeting.push(byte[0]);
+        startup.push(byte[0]);
     }
     server.signal("TERM");
     let mut farewell = Vec::new();

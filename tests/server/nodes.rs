@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::process::{Server, folder, install, read_all};
 
-/// What carries packets between nodes.
+/// The transport of packets between nodes.
 const TRANSPORTS: [&str; 2] = ["udp", "memory"];
 
 /// Three nodes of one worker each, by their addresses, their key and their transport.

@@ -20,6 +20,27 @@ with connection.cursor() as cursor:
     cursor.executemany("INSERT INTO account VALUES (%s, %s, %s, %s, %s)", rows)
 connection.commit()
 
+# Times with a zone, as parameters, results and in COPY.
+at = datetime.datetime(2024, 2, 29, 12, 30, 0, 5, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+connection.execute("CREATE TABLE moment (id INTEGER PRIMARY KEY, at TIMESTAMPTZ DEFAULT now(), local TIMESTAMP)")
+connection.execute("INSERT INTO moment VALUES (1, %s, %s)", (at, at))
+connection.execute("INSERT INTO moment VALUES (2, %b, %b)", (at, at.replace(tzinfo=None)))
+with connection.cursor() as cursor:
+    with cursor.copy("COPY moment FROM STDIN") as copy:
+        copy.write_row((3, at, at.replace(tzinfo=None)))
+    with cursor.copy("COPY moment TO STDOUT") as copy:
+        copied = {bytes(row) for row in copy}
+    assert b"3\t2024-02-29 10:30:00.000005+00\t2024-02-29 12:30:00.000005\n" in copied, copied
+for binary in (False, True):
+    for prepare in (False, True):
+        cursor = connection.cursor(binary=binary).execute("SELECT at, local, now() FROM moment WHERE at = %s", (at,), prepare=prepare)
+        found = cursor.fetchall()
+        assert len(found) == 3 and all(row[0] == at and row[0].utcoffset() is not None for row in found), found
+        # PostgreSQL's cast to TIMESTAMP takes the time in the session's zone, which is UTC.
+        assert sorted(row[1].hour for row in found) == [10, 12, 12], found
+        assert abs(datetime.datetime.now(datetime.timezone.utc) - found[0][2]) < datetime.timedelta(hours=1)
+connection.commit()
+
 for binary in (False, True):
     with connection.cursor(binary=binary) as cursor:
         for i in range(8):

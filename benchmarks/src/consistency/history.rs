@@ -1,4 +1,4 @@
-//! What clients asked for and what they were told, in the order in which it happened.
+//! What clients requested and what they were answered, in the order in which it happened.
 
 use std::sync::{Mutex, PoisonError};
 

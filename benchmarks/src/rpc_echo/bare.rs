@@ -6,7 +6,7 @@
 use gannet_rpc::{Clock, HEADER_BYTES, MonotonicClock, PacketReceiver, PacketSender};
 
 use super::echo::{Measured, histogram};
-use super::port::{Port, Seats};
+use super::port::{Port, ThreadEndpoints};
 use super::{EchoSettings, PAYLOAD_BYTES};
 
 /// Polls between two looks at the clock.
@@ -44,13 +44,17 @@ impl<S: PacketSender, R: PacketReceiver> BareNode<S, R> {
 }
 
 /// Bounces packets of `messages` messages each; how many a thread received.
-pub(super) fn bare<P: Port>(settings: &EchoSettings, seats: Seats<P>, messages: usize) -> Measured {
+pub(super) fn bare<P: Port>(
+    settings: &EchoSettings,
+    endpoints: ThreadEndpoints<P>,
+    messages: usize,
+) -> Measured {
     let packet = vec![7; HEADER_BYTES + messages * (8 + PAYLOAD_BYTES)];
-    let mut nodes: Vec<_> = seats
+    let mut nodes: Vec<_> = endpoints
         .into_iter()
-        .map(|seat| {
-            let peers = (0..seat.nodes - 1).map(|other| seat.peer(other)).collect();
-            BareNode { halves: seat.port.split(), peers, next: 0 }
+        .map(|endpoint| {
+            let peers = (0..endpoint.nodes - 1).map(|other| endpoint.peer(other)).collect();
+            BareNode { halves: endpoint.port.split(), peers, next: 0 }
         })
         .collect();
     let clock = MonotonicClock::new();

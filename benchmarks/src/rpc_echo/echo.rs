@@ -8,7 +8,7 @@ use std::time::Duration;
 use gannet_rpc::{Clock, Coroutine, Endpoint, Handler, Incoming, MonotonicClock, ResponseWriter};
 use hdrhistogram::Histogram;
 
-use super::port::{Port, Seat, Seats};
+use super::port::{EndpointPort, Port, ThreadEndpoints};
 use super::{EchoSettings, PAYLOAD_BYTES};
 
 /// Polls between two looks at what is to be measured.
@@ -85,11 +85,11 @@ struct EchoNode<P: Port> {
 }
 
 impl<P: Port> EchoNode<P> {
-    fn new(settings: &EchoSettings, seat: Seat<P>, counts: &Rc<Counts>) -> Self {
+    fn new(settings: &EchoSettings, endpoint: EndpointPort<P>, counts: &Rc<Counts>) -> Self {
         let coroutines = u16::try_from(settings.coroutines).expect("checked");
-        let identity = seat.identity(coroutines);
-        let targets: Vec<_> = (0..settings.batch).map(|request| seat.peer(request)).collect();
-        let (sender, receiver) = seat.port.split();
+        let identity = endpoint.identity(coroutines);
+        let targets: Vec<_> = (0..settings.batch).map(|request| endpoint.peer(request)).collect();
+        let (sender, receiver) = endpoint.port.split();
         let endpoint = Endpoint::new(identity, sender, receiver);
         let client = |coroutine| client(&endpoint, coroutine, targets.clone(), counts);
         let clients = (0..coroutines).map(client).collect();
@@ -219,12 +219,12 @@ impl Interval {
 /// others until theirs have ended too, and nodes of other processes until they are quiet.
 pub(super) fn echo<P: Port>(
     settings: &EchoSettings,
-    seats: Seats<P>,
+    endpoints: ThreadEndpoints<P>,
     running: &AtomicUsize,
 ) -> Measured {
     let counts = Rc::new(Counts::new());
     let mut nodes: Vec<EchoNode<P>> =
-        seats.into_iter().map(|seat| EchoNode::new(settings, seat, &counts)).collect();
+        endpoints.into_iter().map(|endpoint| EchoNode::new(settings, endpoint, &counts)).collect();
     let clock = MonotonicClock::new();
     let start_ns = clock.now_ns();
     nodes.iter_mut().for_each(EchoNode::start);

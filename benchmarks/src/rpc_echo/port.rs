@@ -25,7 +25,7 @@ const RING_BYTES_APART: usize = 64 << 10;
 pub(super) const THREADS_APART: usize = 2;
 /// How long another process is waited for: so many calls, and the time between two.
 const CALLS_MAX: usize = 600;
-const PATIENCE: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// It keeps nothing secret and costs as much as any.
 const KEY: [u8; 32] = [7; 32];
 
@@ -66,7 +66,7 @@ impl Port for VerbsPort {
 }
 
 /// One node's worker.
-pub(super) struct Seat<P> {
+pub(super) struct EndpointPort<P> {
     pub(super) node: u16,
     pub(super) worker: u16,
     pub(super) nodes: usize,
@@ -74,9 +74,9 @@ pub(super) struct Seat<P> {
 }
 
 /// What one thread drives.
-pub(super) type Seats<P> = Vec<Seat<P>>;
+pub(super) type ThreadEndpoints<P> = Vec<EndpointPort<P>>;
 
-impl<P> Seat<P> {
+impl<P> EndpointPort<P> {
     pub(super) fn identity(&self, coroutines: u16) -> Identity {
         Identity {
             cluster_id: 1,
@@ -99,24 +99,24 @@ fn number(index: usize) -> u16 {
 }
 
 /// Rings, all nodes of a worker on one thread.
-pub(super) fn memory_together(threads: usize, nodes: usize) -> Vec<Seats<MemoryPort>> {
+pub(super) fn memory_together(threads: usize, nodes: usize) -> Vec<ThreadEndpoints<MemoryPort>> {
     let on_thread = |thread| {
         let waker = Parking::new().waker();
         let wakers = vec![waker.clone(); nodes];
         let mut fabric = MemoryFabric::new(nodes, 1, MTU_BYTES, RING_BYTES);
-        let seat = |node| Seat {
+        let endpoint = |node| EndpointPort {
             node: number(node),
             worker: number(thread),
             nodes,
             port: fabric.take(node, 0, &waker, &wakers),
         };
-        (0..nodes).map(seat).collect()
+        (0..nodes).map(endpoint).collect()
     };
     (0..threads).map(on_thread).collect()
 }
 
 /// Rings between two threads.
-pub(super) fn memory_apart(nodes: usize) -> Vec<Seats<MemoryPort>> {
+pub(super) fn memory_apart(nodes: usize) -> Vec<ThreadEndpoints<MemoryPort>> {
     let mut fabric = MemoryFabric::new(nodes, 1, MTU_BYTES, RING_BYTES_APART);
     let of_threads: Vec<_> = (0..THREADS_APART).map(|_| Parking::new().waker()).collect();
     let waker = |node: usize| &of_threads[node % THREADS_APART];
@@ -125,7 +125,10 @@ pub(super) fn memory_apart(nodes: usize) -> Vec<Seats<MemoryPort>> {
 }
 
 /// Sockets of this host.
-pub(super) fn udp(nodes: usize, with_key: bool) -> Result<Vec<Seats<UdpPort>>, BenchmarkError> {
+pub(super) fn udp(
+    nodes: usize,
+    with_key: bool,
+) -> Result<Vec<ThreadEndpoints<UdpPort>>, BenchmarkError> {
     let any: SocketAddr = (IpAddr::V4(Ipv4Addr::LOCALHOST), 0).into();
     // All are held until the last is drawn, so that they differ.
     let held: Vec<_> = (0..nodes)
@@ -143,7 +146,7 @@ pub(super) fn udp(nodes: usize, with_key: bool) -> Result<Vec<Seats<UdpPort>>, B
 pub(super) fn verbs(
     nodes: usize,
     devices: &[String],
-) -> Result<Vec<Seats<VerbsPort>>, BenchmarkError> {
+) -> Result<Vec<ThreadEndpoints<VerbsPort>>, BenchmarkError> {
     let options = |node: usize| VerbsOptions {
         node: number(node),
         nodes,
@@ -162,15 +165,17 @@ pub(super) fn verbs(
 }
 
 /// The socket of one node; the other is in another process.
-pub(super) fn udp_here(
+pub(super) fn udp_local(
     across: &Across,
     with_key: bool,
-) -> Result<Vec<Seats<UdpPort>>, BenchmarkError> {
-    Ok(here(across, open(across.node, &across.addresses, with_key)?))
+) -> Result<Vec<ThreadEndpoints<UdpPort>>, BenchmarkError> {
+    Ok(local(across, open(across.node, &across.addresses, with_key)?))
 }
 
 /// Rings that one node shares with another process, which is met at the first address.
-pub(super) fn memory_here(across: &Across) -> Result<Vec<Seats<MemoryPort>>, BenchmarkError> {
+pub(super) fn memory_local(
+    across: &Across,
+) -> Result<Vec<ThreadEndpoints<MemoryPort>>, BenchmarkError> {
     let count = (across.addresses.len(), 1);
     let rings = SharedRings::create(across.node, count, MTU_BYTES, RING_BYTES_APART)?;
     let handle = rings.handle();
@@ -182,7 +187,7 @@ pub(super) fn memory_here(across: &Across) -> Result<Vec<Seats<MemoryPort>>, Ben
     let mut connected = rings.connect(&handles)?;
     exchange(&mut meeting, "connected").map_err(failed)?;
     let (_, port) = connected.remove(0);
-    Ok(here(across, port))
+    Ok(local(across, port))
 }
 
 /// The connection to the other process, once it has come.
@@ -198,7 +203,7 @@ fn meet(across: &Across) -> std::io::Result<TcpStream> {
     let stream = std::iter::repeat_with(call)
         .inspect(|met| {
             if met.is_err() {
-                std::thread::park_timeout(PATIENCE);
+                std::thread::park_timeout(RETRY_INTERVAL);
             }
         })
         .take(CALLS_MAX)
@@ -218,9 +223,9 @@ fn exchange(meeting: &mut BufReader<TcpStream>, line: &str) -> std::io::Result<S
     Ok(heard.trim_end().to_owned())
 }
 
-fn here<P>(across: &Across, port: P) -> Vec<Seats<P>> {
+fn local<P>(across: &Across, port: P) -> Vec<ThreadEndpoints<P>> {
     let nodes = across.addresses.len();
-    vec![vec![Seat { node: number(across.node), worker: 0, nodes, port }]]
+    vec![vec![EndpointPort { node: number(across.node), worker: 0, nodes, port }]]
 }
 
 fn open(node: usize, addresses: &[SocketAddr], with_key: bool) -> Result<UdpPort, BenchmarkError> {
@@ -233,11 +238,11 @@ fn open(node: usize, addresses: &[SocketAddr], with_key: bool) -> Result<UdpPort
 fn apart<P>(
     nodes: usize,
     mut port: impl FnMut(usize) -> Result<P, BenchmarkError>,
-) -> Result<Vec<Seats<P>>, BenchmarkError> {
+) -> Result<Vec<ThreadEndpoints<P>>, BenchmarkError> {
     let mut threads: Vec<_> = (0..THREADS_APART).map(|_| Vec::new()).collect();
     for node in 0..nodes {
-        let seat = Seat { node: number(node), worker: 0, nodes, port: port(node)? };
-        threads[node % THREADS_APART].push(seat);
+        let endpoint = EndpointPort { node: number(node), worker: 0, nodes, port: port(node)? };
+        threads[node % THREADS_APART].push(endpoint);
     }
     Ok(threads)
 }

@@ -1,10 +1,10 @@
-//! The stream between a client and a node: a greeting, and then messages.
+//! The stream between a client and a node: a handshake, and then messages.
 //!
 //! ```text
-//! greeting, each way    "gannet" | u8 version | u8 1 if sealed, 2 if refused | 16 bytes: nonce
+//! hello, each way       "gannet" | u8 version | u8 1 if sealed, 2 if refused | 16 bytes: nonce
 //! message               u32 length | text | 16 bytes: tag of AES-256-GCM, if sealed
 //! ```
-//! Little-endian. The key of each direction is made of the cluster key, of who speaks, and of both nonces, so that nothing
+//! Little-endian. The key of each direction is derived from the cluster key, the sender's side, and both nonces, so that nothing
 //! that was said can be played again or back, and the number of a message is its nonce. Both begin with an empty message:
 //! it shows that they have the key.
 
@@ -19,23 +19,23 @@ use rustix::net::sockopt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::accept::Patient;
+use crate::accept::LimitedReader;
 use crate::clients::MESSAGE_BYTES;
 
 const MAGIC: [u8; 6] = *b"gannet";
 /// Version of everything that clients and nodes say to each other.
 const VERSION: u8 = 1;
-const GREETING_BYTES: usize = 24;
+const HELLO_BYTES: usize = 24;
 const NONCE_BYTES: usize = 16;
-type Greeting = [u8; GREETING_BYTES];
+type Hello = [u8; HELLO_BYTES];
 const TAG_BYTES: usize = 16;
-/// Longest message: what is sent at once is full behind its largest value, of 1 MiB.
+/// Longest message. A message ends after the value that fills it, which has up to 1 MiB.
 const TEXT_BYTES_MAX: usize = 8 * MESSAGE_BYTES;
-/// Longest wait for the other's part of the greeting.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reads of the other's part of the greeting, which is short.
-const GREETING_READS_MAX: u32 = 8;
-/// After so long without a word it is asked whether the other's host is still there, so often, with such pauses.
+/// Longest wait for the other's part of the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads of the other's part of the handshake, which is short.
+const HANDSHAKE_READS_MAX: u32 = 8;
+/// TCP keepalive: time without a packet before the first probe, number of probes, and time between two.
 const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(60), 6, Duration::from_secs(10));
 
 /// Why there is no further message.
@@ -72,14 +72,14 @@ impl From<io::Error> for ChannelError {
     }
 }
 
-/// Who speaks.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug)]
 enum Side {
     Client,
     Node,
 }
 
-/// What is said first.
+/// The mode that a hello names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Clear = 0,
@@ -87,17 +87,17 @@ enum Mode {
     Refused = 2,
 }
 
-fn greeting(mode: Mode) -> io::Result<Greeting> {
-    let mut greeting = [0; GREETING_BYTES];
-    greeting[..6].copy_from_slice(&MAGIC);
-    greeting[6..8].copy_from_slice(&[VERSION, mode as u8]);
-    getrandom::fill(&mut greeting[8..]).map_err(io::Error::other)?;
-    Ok(greeting)
+fn hello(mode: Mode) -> io::Result<Hello> {
+    let mut hello = [0; HELLO_BYTES];
+    hello[..6].copy_from_slice(&MAGIC);
+    hello[6..8].copy_from_slice(&[VERSION, mode as u8]);
+    getrandom::fill(&mut hello[8..]).map_err(io::Error::other)?;
+    Ok(hello)
 }
 
-fn mode(greeting: &Greeting) -> Result<Mode, ChannelError> {
-    match greeting[6..8] {
-        _ if greeting[..6] != MAGIC => Err(ChannelError::Malformed),
+fn mode(hello: &Hello) -> Result<Mode, ChannelError> {
+    match hello[6..8] {
+        _ if hello[..6] != MAGIC => Err(ChannelError::Malformed),
         [VERSION, 0] => Ok(Mode::Clear),
         [VERSION, 1] => Ok(Mode::Sealed),
         [VERSION, 2] => Ok(Mode::Refused),
@@ -114,12 +114,12 @@ struct Seal {
 }
 
 impl Seal {
-    /// Of what `side` says, by the greetings of the client and of the node.
-    fn new(key: &ClusterKey, side: Side, greetings: [&Greeting; 2]) -> Result<Self, ChannelError> {
+    /// Of what `side` says, by the hellos of the client and of the node.
+    fn new(key: &ClusterKey, side: Side, hellos: [&Hello; 2]) -> Result<Self, ChannelError> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &key.derived(b"clients"));
         let mut parts = vec![side as u8];
-        for greeting in greetings {
-            parts.extend_from_slice(&greeting[GREETING_BYTES - NONCE_BYTES..]);
+        for hello in hellos {
+            parts.extend_from_slice(&hello[HELLO_BYTES - NONCE_BYTES..]);
         }
         let key = UnboundKey::new(&AES_256_GCM, hmac::sign(&key, &parts).as_ref());
         Ok(Self { key: LessSafeKey::new(key.map_err(|_| ChannelError::Key)?), number: 0 })
@@ -142,24 +142,24 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Greets a node. Later it is waited for up to `timeout`.
+    /// Performs the handshake as a client. After it the node's answers are waited for up to `timeout`.
     pub(super) fn call(
         stream: TcpStream,
         key: Option<&ClusterKey>,
         timeout: Duration,
     ) -> Result<Self, ChannelError> {
         prepare(&stream)?;
-        let own = greeting(if key.is_some() { Mode::Sealed } else { Mode::Clear })?;
+        let own = hello(if key.is_some() { Mode::Sealed } else { Mode::Clear })?;
         (&stream).write_all(&own)?;
-        let other = hear_greeting(&stream)?;
+        let other = receive_hello(&stream)?;
         if mode(&other)? == Mode::Refused {
             return Err(ChannelError::Full);
         }
         agree(mode(&other)?, key)?;
         let mut channel = Self::new(stream, key, Side::Client, [&own, &other])?;
-        channel.say(&())?;
+        channel.send(&())?;
         // A node to which this is nothing but noise ends the connection.
-        channel.hear::<()>(0, GREETING_READS_MAX).map_err(|error| match error {
+        channel.receive_at_most::<()>(0, HANDSHAKE_READS_MAX).map_err(|error| match error {
             ChannelError::Ended if key.is_some() => ChannelError::Key,
             error => error,
         })?;
@@ -168,7 +168,8 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Answers a client, or refuses it because there are too many. Later it may be silent for `idle_timeout`.
+    /// Performs the handshake as a node, or refuses the client because there are too many. After it the client may be silent for
+    /// `idle_timeout`.
     pub(super) fn answer(
         stream: TcpStream,
         key: Option<&ClusterKey>,
@@ -176,21 +177,21 @@ impl Channel {
         idle_timeout: Option<Duration>,
     ) -> Result<Self, ChannelError> {
         prepare(&stream)?;
-        let other = hear_greeting(&stream)?;
+        let other = receive_hello(&stream)?;
         let own = match key {
-            _ if is_full => greeting(Mode::Refused)?,
-            Some(_) => greeting(Mode::Sealed)?,
-            None => greeting(Mode::Clear)?,
+            _ if is_full => hello(Mode::Refused)?,
+            Some(_) => hello(Mode::Sealed)?,
+            None => hello(Mode::Clear)?,
         };
-        // Also to somebody of another version, who finds this one in it.
+        // Also to a client of another version, which reads this node's version from it.
         (&stream).write_all(&own)?;
         if is_full {
             return Err(ChannelError::Full);
         }
         agree(mode(&other)?, key)?;
         let mut channel = Self::new(stream, key, Side::Node, [&other, &own])?;
-        channel.hear::<()>(0, GREETING_READS_MAX)?;
-        channel.say(&())?;
+        channel.receive_at_most::<()>(0, HANDSHAKE_READS_MAX)?;
+        channel.send(&())?;
         channel.stream.set_read_timeout(idle_timeout)?;
         Ok(channel)
     }
@@ -199,22 +200,22 @@ impl Channel {
         stream: TcpStream,
         key: Option<&ClusterKey>,
         own: Side,
-        greetings: [&Greeting; 2],
+        hellos: [&Hello; 2],
     ) -> Result<Self, ChannelError> {
         let other = match own {
             Side::Client => Side::Node,
             Side::Node => Side::Client,
         };
-        let seal = |side| key.map(|key| Seal::new(key, side, greetings)).transpose();
+        let seal = |side| key.map(|key| Seal::new(key, side, hellos)).transpose();
         Ok(Self { stream, sending: seal(own)?, receiving: seal(other)?, bytes: Vec::new() })
     }
 
-    /// The stream, for who will end it.
+    /// The stream, for a thread that will shut it down.
     pub(super) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Whether nothing has come that nobody has asked for, such as the end of the connection.
+    /// Whether nothing has arrived without a request, such as the end of the connection.
     pub(super) fn is_quiet(&self) -> bool {
         let look = || {
             self.stream.set_nonblocking(true)?;
@@ -226,7 +227,7 @@ impl Channel {
     }
 
     /// Sends a message.
-    pub(super) fn say(&mut self, message: &impl Serialize) -> Result<(), ChannelError> {
+    pub(super) fn send(&mut self, message: &impl Serialize) -> Result<(), ChannelError> {
         let Self { stream, sending, bytes, .. } = self;
         bytes.clear();
         bytes.extend_from_slice(&[0; 4]);
@@ -245,18 +246,18 @@ impl Channel {
         Ok(stream.write_all(bytes)?)
     }
 
-    /// The next message, of any length that is possible.
-    pub(super) fn hear_any<T: DeserializeOwned>(&mut self) -> Result<T, ChannelError> {
-        self.hear(TEXT_BYTES_MAX, u32::MAX)
+    /// Receives the next message, of any length that the protocol allows.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, ChannelError> {
+        self.receive_at_most(TEXT_BYTES_MAX, u32::MAX)
     }
 
-    fn hear<T: DeserializeOwned>(
+    fn receive_at_most<T: DeserializeOwned>(
         &mut self,
         text_bytes_max: usize,
         reads_left: u32,
     ) -> Result<T, ChannelError> {
         let Self { stream, receiving, bytes, .. } = self;
-        let mut stream = Patient { stream, reads_left };
+        let mut stream = LimitedReader { stream, reads_left };
         let mut length = [0; 4];
         stream.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
@@ -279,10 +280,10 @@ impl Channel {
     }
 }
 
-fn hear_greeting(stream: &TcpStream) -> io::Result<Greeting> {
-    let mut greeting = [0; GREETING_BYTES];
-    Patient { stream, reads_left: GREETING_READS_MAX }.read_exact(&mut greeting)?;
-    Ok(greeting)
+fn receive_hello(stream: &TcpStream) -> io::Result<Hello> {
+    let mut hello = [0; HELLO_BYTES];
+    LimitedReader { stream, reads_left: HANDSHAKE_READS_MAX }.read_exact(&mut hello)?;
+    Ok(hello)
 }
 
 /// Whether both have a key, or neither.
@@ -302,8 +303,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, probes)?;
     sockopt::set_tcp_keepintvl(stream, interval)?;
     stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(GREETING_TIMEOUT))?;
-    stream.set_read_timeout(Some(GREETING_TIMEOUT))
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))
 }
 
 #[cfg(test)]
@@ -314,8 +315,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// What both ends say of a greeting with these keys.
-    fn greeted(
+    /// The results of a handshake with these keys, at both ends.
+    fn handshake(
         client: Option<[u8; 32]>,
         node: Option<[u8; 32]>,
     ) -> (Result<Channel, ChannelError>, Result<Channel, ChannelError>) {
@@ -333,26 +334,26 @@ mod tests {
     #[test]
     fn messages_arrive_as_they_were_sent() {
         for key in [None, Some([3; 32])] {
-            let (client, node) = greeted(key, key);
+            let (client, node) = handshake(key, key);
             let (mut client, mut node) = (client.unwrap(), node.unwrap());
             let long = vec![7_u8; 3 << 20];
-            client.say(&("first", 1_u64)).unwrap();
-            assert_eq!(node.hear_any::<(String, u64)>().unwrap(), ("first".to_owned(), 1));
+            client.send(&("first", 1_u64)).unwrap();
+            assert_eq!(node.receive::<(String, u64)>().unwrap(), ("first".to_owned(), 1));
             std::thread::scope(|scope| {
-                scope.spawn(|| client.say(&long).unwrap());
-                assert_eq!(node.hear_any::<Vec<u8>>().unwrap(), long);
+                scope.spawn(|| client.send(&long).unwrap());
+                assert_eq!(node.receive::<Vec<u8>>().unwrap(), long);
             });
-            node.say(&"answer").unwrap();
-            assert_eq!(client.hear_any::<String>().unwrap(), "answer");
+            node.send(&"answer").unwrap();
+            assert_eq!(client.receive::<String>().unwrap(), "answer");
             drop(client);
-            assert!(matches!(node.hear_any::<u8>(), Err(ChannelError::Ended)));
+            assert!(matches!(node.receive::<u8>(), Err(ChannelError::Ended)));
         }
     }
 
     #[test]
     fn who_has_another_key_is_told_so() {
         let error = |client, node| {
-            let (client, node) = greeted(client, node);
+            let (client, node) = handshake(client, node);
             (client.err().unwrap(), node.err().unwrap())
         };
         use ChannelError::{Key, KeyWanted, NoKeyWanted};
@@ -375,14 +376,14 @@ mod tests {
 
     #[test]
     fn what_is_damaged_or_said_again_is_refused() {
-        let (client, node) = greeted(Some([3; 32]), Some([3; 32]));
+        let (client, node) = handshake(Some([3; 32]), Some([3; 32]));
         let (mut client, mut node) = (client.unwrap(), node.unwrap());
-        client.say(&1_u64).unwrap();
+        client.send(&1_u64).unwrap();
         let said = client.bytes.clone();
-        assert_eq!(node.hear_any::<u64>().unwrap(), 1);
+        assert_eq!(node.receive::<u64>().unwrap(), 1);
         (&client.stream).write_all(&said).unwrap();
-        assert!(matches!(node.hear_any::<u64>(), Err(ChannelError::Key)));
+        assert!(matches!(node.receive::<u64>(), Err(ChannelError::Key)));
         (&client.stream).write_all(&[255; 64]).unwrap();
-        assert!(matches!(node.hear_any::<u64>(), Err(ChannelError::Malformed)));
+        assert!(matches!(node.receive::<u64>(), Err(ChannelError::Malformed)));
     }
 }

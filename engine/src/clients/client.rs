@@ -1,4 +1,9 @@
-//! A program's way to a cluster of which it is no member.
+//! The client library: transactions of a program that is no member of the cluster.
+//!
+//! *Invariants*: a transaction has a connection of its own while it runs. Only a commit whose answer is lost is reported as
+//! unknown. A connection that failed is never used again.
+//!
+//! *Not here*: how the node runs the transaction, in `gateway.rs` and `deferred`.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
-use gannet_storage::{Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX};
+use gannet_storage::{Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key};
 
 use crate::clients::channel::{Channel, ChannelError};
 use crate::clients::message::{Answer, Operation, Request, TableEntry, Write};
@@ -23,11 +28,11 @@ use crate::transaction::KeyRange;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
-/// Calls of nodes that cannot be reached, after one could.
+/// Attempts to connect while no node can be reached, after one could.
 const CALLS_MAX: u32 = 5;
 /// Connections that are kept without a transaction.
 const IDLE_MAX: usize = 32;
-/// Keys that are asked for at once.
+/// Keys of one request.
 const KEYS_MAX: usize = 4_096;
 /// Longest first wait after a conflict; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_micros(50);
@@ -79,40 +84,7 @@ pub enum ClientError {
     Refused(String),
 }
 
-/// A key of a row: a number in a table of values of a fixed size, bytes in an ordered one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
-    /// Of a table made by [`crate::Cluster::create_table`].
-    Number(u64),
-    /// Of a table made by [`crate::Cluster::create_ordered_table`]: 1 to 4,096 bytes.
-    Bytes(Vec<u8>),
-}
-
-impl From<u64> for Key {
-    fn from(number: u64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<&[u8]> for Key {
-    fn from(bytes: &[u8]) -> Self {
-        Self::Bytes(bytes.to_vec())
-    }
-}
-
-impl From<&str> for Key {
-    fn from(text: &str) -> Self {
-        text.as_bytes().into()
-    }
-}
-
-impl From<Vec<u8>> for Key {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::Bytes(bytes)
-    }
-}
-
-/// A way to a cluster, for any number of threads; each transaction under way has a connection of its own.
+/// A client of a cluster, for any number of threads. Each transaction under way has a connection of its own.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -140,9 +112,9 @@ pub struct Client {
     options: ClientOptions,
     /// Connections without a transaction.
     idle: Mutex<Vec<Channel>>,
-    /// What every node has told.
+    /// The tables that every node has for clients.
     tables: Vec<TableEntry>,
-    /// Which address the next connection tries first.
+    /// The address that the next connection tries first.
     next: AtomicUsize,
 }
 
@@ -187,7 +159,7 @@ impl Client {
         loop {
             let mut transaction = match RemoteTransaction::begin(self) {
                 Ok(transaction) => transaction,
-                // Another connection broke: this node may not have missed it yet, or may come back.
+                // An earlier connection broke: the nodes may come back.
                 Err(ClientError::Unreachable(_)) if attempt > 0 && calls < CALLS_MAX => {
                     calls += 1;
                     std::thread::park_timeout(BACKOFF_MAX);
@@ -246,8 +218,8 @@ impl Client {
             let stream = TcpStream::connect_timeout(address, *timeout)?;
             let mut channel = Channel::call(stream, key.as_ref(), *timeout)?;
             let operation = Operation::Tables;
-            channel.say(&Request { begins: true, writes: Vec::new(), operation })?;
-            match channel.hear_any()? {
+            channel.send(&Request { begins: true, writes: Vec::new(), operation })?;
+            match channel.receive()? {
                 Answer::Tables(tables) => Ok((channel, tables)),
                 _ => Err(ChannelError::Malformed),
             }
@@ -265,13 +237,13 @@ impl Client {
     }
 }
 
-/// From 0 to 1; what it is does not matter much.
+/// A random number from 0 to 1; its quality does not matter.
 fn random_fraction() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 
 fn unexpected() -> ClientError {
-    ClientError::Refused("its answer is none to what it was asked".to_owned())
+    ClientError::Refused("its answer is of a kind that does not answer the request".to_owned())
 }
 
 /// Why a transaction cannot go on.
@@ -318,20 +290,24 @@ impl<'c> RemoteTransaction<'c> {
     /// # Errors
     /// [`Abort::Locked`] if another transaction holds the row for long, [`Abort::Usage`] for a key that the table
     /// cannot have, [`Abort::Disconnected`] if the node does not answer.
-    pub fn get(&mut self, table: TableId, key: impl Into<Key>) -> Result<Option<Vec<u8>>, Abort> {
-        Ok(self.get_many(table, [key.into()])?.pop().flatten())
+    pub fn get<'k>(
+        &mut self,
+        table: TableId,
+        key: impl Into<Key<'k>>,
+    ) -> Result<Option<Vec<u8>>, Abort> {
+        Ok(self.get_many(table, [key])?.pop().flatten())
     }
 
     /// The values of some keys, in their order: one round trip for about a mebibyte of them.
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn get_many(
+    pub fn get_many<'k>(
         &mut self,
         table: TableId,
-        keys: impl IntoIterator<Item = Key>,
+        keys: impl IntoIterator<Item = impl Into<Key<'k>>>,
     ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
-        let keys = keys.into_iter().map(|key| self.checked(table, key));
+        let keys = keys.into_iter().map(|key| self.checked(table, key.into()));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let mut values = Vec::with_capacity(keys.len());
         while let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty()) {
@@ -341,7 +317,7 @@ impl<'c> RemoteTransaction<'c> {
                 bytes <= MESSAGE_BYTES
             });
             let keys = rest[..fit.count()].to_vec();
-            match self.ask(Operation::Get { table: table.0, keys })? {
+            match self.request(Operation::Get { table: table.0, keys })? {
                 Answer::Values(some) if (1..=rest.len()).contains(&some.len()) => {
                     values.extend(some);
                 }
@@ -383,7 +359,7 @@ impl<'c> RemoteTransaction<'c> {
             is_descending: direction == Direction::Descending,
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
         };
-        match self.ask(operation)? {
+        match self.request(operation)? {
             Answer::Page(rows, rest) => {
                 self.known.extend(rows.iter().map(|(key, _)| (table.0, key.clone())));
                 Ok(Page { rows: rows.into_iter().collect(), rest: rest.map(Into::into) })
@@ -396,7 +372,12 @@ impl<'c> RemoteTransaction<'c> {
     ///
     /// # Errors
     /// [`Abort::ValueBytes`] for a value that the table cannot have, and those of [`Self::get`].
-    pub fn put(&mut self, table: TableId, key: impl Into<Key>, value: &[u8]) -> Result<(), Abort> {
+    pub fn put<'k>(
+        &mut self,
+        table: TableId,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+    ) -> Result<(), Abort> {
         let (expected, found) = (self.entry(table)?.value_bytes, value.len());
         let expected = match expected.map(|bytes| bytes as usize) {
             Some(bytes) if bytes != found => Some(bytes),
@@ -413,11 +394,11 @@ impl<'c> RemoteTransaction<'c> {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn delete(&mut self, table: TableId, key: impl Into<Key>) -> Result<(), Abort> {
+    pub fn delete<'k>(&mut self, table: TableId, key: impl Into<Key<'k>>) -> Result<(), Abort> {
         self.write(table, key.into(), None)
     }
 
-    fn write(&mut self, table: TableId, key: Key, value: Option<Vec<u8>>) -> Result<(), Abort> {
+    fn write(&mut self, table: TableId, key: Key<'_>, value: Option<Vec<u8>>) -> Result<(), Abort> {
         let key = self.checked(table, key)?;
         self.unsent_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + OVERHEAD_BYTES;
         let was_read = !self.known.insert((table.0, key.clone()));
@@ -425,7 +406,7 @@ impl<'c> RemoteTransaction<'c> {
         if self.unsent_bytes < MESSAGE_BYTES {
             return Ok(());
         }
-        match self.ask(Operation::Write)? {
+        match self.request(Operation::Write)? {
             Answer::Done => Ok(()),
             _ => Err(self.fail(Interruption::Final(unexpected()))),
         }
@@ -437,33 +418,35 @@ impl<'c> RemoteTransaction<'c> {
     }
 
     /// A key as bytes, if the table can have it.
-    fn checked(&self, table: TableId, key: Key) -> Result<Vec<u8>, Abort> {
+    fn checked(&self, table: TableId, key: Key<'_>) -> Result<Vec<u8>, Abort> {
         let is_numbered = self.entry(table)?.value_bytes.is_some();
         let usage = |key, problem| Err(Abort::Usage { table: table.0, key, problem });
         match key {
             Key::Number(number) if is_numbered => Ok(number.to_le_bytes().to_vec()),
             Key::Number(number) => usage(number, "the table's keys are byte strings; give one"),
-            Key::Bytes(_) if is_numbered => usage(0, "the table's keys are numbers; give a u64"),
-            Key::Bytes(bytes) if bytes.is_empty() || bytes.len() > KEY_BYTES_MAX => {
+            Key::Bytes { .. } if is_numbered => {
+                usage(0, "the table's keys are numbers; give a u64")
+            }
+            Key::Bytes { bytes, .. } if !(1..=KEY_BYTES_MAX).contains(&bytes.len()) => {
                 usage(0, "keys have 1 to 4096 bytes; shorten it")
             }
-            Key::Bytes(bytes) => Ok(bytes),
+            Key::Bytes { bytes, .. } => Ok(bytes.to_vec()),
         }
     }
 
-    /// Asks the node for something, and tells it what was written before.
-    fn ask(&mut self, operation: Operation) -> Result<Answer, Abort> {
+    /// Sends a request, and with it what was written since the last one; the answer.
+    fn request(&mut self, operation: Operation) -> Result<Answer, Abort> {
         let is_commit = operation == Operation::Commit;
         let Some(channel) = &mut self.channel else { return Err(Abort::Disconnected) };
         let writes = std::mem::take(&mut self.writes);
         self.unsent_bytes = 0;
         let begins = !std::mem::replace(&mut self.has_begun, true);
-        let said = channel.say(&Request { begins, writes, operation });
-        // Of what was not sent whole nothing is done.
-        let was_said = said.is_ok();
-        let answer = match said.and_then(|()| channel.hear_any()) {
+        let sent = channel.send(&Request { begins, writes, operation });
+        // A request that was not sent in full is not run.
+        let was_sent = sent.is_ok();
+        let answer = match sent.and_then(|()| channel.receive()) {
             Ok(answer) => answer,
-            Err(error) if is_commit && was_said => {
+            Err(error) if is_commit && was_sent => {
                 let unknown = ClientError::Unknown(error.to_string());
                 return Err(self.fail(Interruption::Final(unknown)));
             }
@@ -476,7 +459,7 @@ impl<'c> RemoteTransaction<'c> {
         let interruption = match answer {
             Answer::Aborted(code) => {
                 let abort = Abort::from(code);
-                // What cannot be cured by another run is the closure's to report.
+                // An abort that another run would not cure is left to the closure.
                 if abort.is_conflict() {
                     self.interruption = Some(Interruption::Abort(abort));
                 }
@@ -509,7 +492,7 @@ impl<'c> RemoteTransaction<'c> {
             self.writes.clear();
         }
         if self.interruption.is_none() {
-            match self.ask(last) {
+            match self.request(last) {
                 Ok(Answer::Done) => {}
                 Ok(_) => {
                     self.fail(Interruption::Final(unexpected()));

@@ -1,4 +1,11 @@
-//! Where clients connect to a node: a thread for each of them, which waits for what workers do for it.
+//! The gateway: the port of a node at which clients connect, with a thread for each connection.
+//!
+//! The thread reads a request, submits a job to a worker, waits for its result, and answers.
+//!
+//! *Invariants*: a client counts against the limit of connections after it has shown the key. A transaction with a write that was
+//! refused cannot commit.
+//!
+//! *Not here*: the transaction itself, in `deferred`; the bytes of requests, in `message.rs`.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,10 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
-use gannet_storage::RECORD_BYTES_MAX;
+use gannet_storage::{RECORD_BYTES_MAX, TableKind};
 
-use crate::accept::{Acceptor, PAUSE, place};
-use crate::callers::{Callers, Lines};
+use crate::accept::{Acceptor, PAUSE, admit};
 use crate::clients::channel::{Channel, ChannelError};
 use crate::clients::message::{
     AbortCode, Answer, Operation, Request, TableEntry, Write, direction,
@@ -18,17 +24,19 @@ use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
 use crate::cluster::{Cluster, ClusterError};
 use crate::coordinator::Coordinator;
 use crate::deferred::{Deferred, Page};
+use crate::log_limiter::LogLimiter;
 use crate::node::TableId;
 use crate::outcome::Abort;
+use crate::pending::PendingConnections;
 use crate::transaction::KeyRange;
 
-/// Keys that are read before their values are counted: as many as might be large, and as are small.
+/// Keys of one read, before the size of their values is known: if the values may be large, and if they are small.
 const KEYS_AT_ONCE: (usize, usize) = (8, 256);
 /// Bytes of values behind which the next ones are expected to be small.
 const SMALL_BYTES: usize = 64 << 10;
-/// Clients of one address, and of all, whose greeting has not ended; for a further one the oldest makes room.
-const GREETINGS_MAX: (usize, usize) = (64, 256);
-/// Longest wait for transactions that commit when nobody is served any more.
+/// Clients of one address, and of all, whose handshake has not ended; for a further one the oldest is evicted.
+const HANDSHAKES_MAX: (usize, usize) = (64, 256);
+/// Longest wait for transactions that commit while the gateway closes.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How clients reach a node.
@@ -38,7 +46,7 @@ pub struct GatewayOptions {
     pub listen: SocketAddr,
     /// What clients must have, and messages are sealed with.
     pub key: Option<ClusterKey>,
-    /// Listen for other hosts without a key: nobody else is on their network.
+    /// Listen for other hosts without a key, because their network is trusted.
     pub is_trusted_network: bool,
     /// Connections at a time.
     pub connections_max: usize,
@@ -102,8 +110,8 @@ impl Gateway {
             tables: tables.iter().map(|table| entry(cluster, *table)).collect(),
             cluster: Arc::downgrade(cluster),
             options: self.options,
-            callers: Callers::new(GREETINGS_MAX.0, GREETINGS_MAX.1),
-            lines: Lines::default(),
+            pending: PendingConnections::new(HANDSHAKES_MAX.0, HANDSHAKES_MAX.1),
+            log: LogLimiter::default(),
             open: Mutex::default(),
             ended: Condvar::new(),
         });
@@ -117,8 +125,8 @@ impl Gateway {
     }
 }
 
-/// The clients of a node, which are taken until this is dropped. Their connections end with it, when what they have asked
-/// for has been answered.
+/// The clients of a node, which are accepted until this is dropped. Their connections end with it, after the requests under way
+/// are answered.
 pub struct Clients {
     address: SocketAddr,
     acceptor: Option<Acceptor>,
@@ -149,21 +157,23 @@ impl Drop for Clients {
 fn entry(cluster: &Cluster, table: TableId) -> TableEntry {
     let definition = cluster.definition(table);
     let layout = definition.layout();
-    let value_bytes = (!layout.is_heap)
-        .then(|| u32::try_from(layout.value_bytes).expect("a value is at most 1 MiB long"));
+    let value_bytes = match layout.kind {
+        TableKind::Fixed => Some(u32::try_from(layout.value_bytes).expect("at most 4,096")),
+        TableKind::Heap | TableKind::Ordered => None,
+    };
     TableEntry { name: definition.name().to_owned(), number: table.0, value_bytes }
 }
 
-/// Their connections, and what all of them share.
+/// The connections of a gateway, and what they share.
 struct Sessions {
     cluster: Weak<Cluster>,
     options: GatewayOptions,
     tables: Vec<TableEntry>,
-    /// Those whose greeting has not ended.
-    callers: Arc<Callers>,
+    /// Connections whose handshake has not ended.
+    pending: Arc<PendingConnections>,
     /// Of connections that ended with an error.
-    lines: Lines,
-    /// By number of the connection: those who were greeted.
+    log: LogLimiter,
+    /// By number of the connection: those whose handshake is done.
     open: Mutex<BTreeMap<u64, TcpStream>>,
     /// One of these has ended.
     ended: Condvar,
@@ -176,21 +186,21 @@ impl Sessions {
 
     /// Answers a client on a thread of its own.
     fn begin(self: Arc<Self>, number: u64, stream: TcpStream) {
-        let Some((from, caller)) = place(&self.callers, &stream) else { return };
+        let Some((from, pending)) = admit(&self.pending, &stream) else { return };
         let sessions = Arc::clone(&self);
         let body = move || {
-            let greeted = sessions.greet(number, stream);
-            drop(caller);
-            let ended = greeted.and_then(|channel| {
+            let connected = sessions.handshake(number, stream);
+            drop(pending);
+            let ended = connected.and_then(|channel| {
                 let ended = sessions.serve(channel);
                 sessions.open().remove(&number);
                 sessions.ended.notify_all();
                 ended
             });
             if let Err(error) = ended
-                && let Some(left_out) = sessions.lines.next()
+                && let Some(suppressed) = sessions.log.permit()
             {
-                tracing::warn!("the connection of client {from} ended: {error}{left_out}");
+                tracing::warn!("the connection of client {from} ended: {error}{suppressed}");
             }
         };
         let begun = std::thread::Builder::new().name(format!("client-{number}")).spawn(body);
@@ -201,7 +211,7 @@ impl Sessions {
     }
 
     /// A connection is counted when its client has shown the key.
-    fn greet(&self, number: u64, stream: TcpStream) -> Result<Channel, ChannelError> {
+    fn handshake(&self, number: u64, stream: TcpStream) -> Result<Channel, ChannelError> {
         let GatewayOptions { key, connections_max, idle_timeout, .. } = &self.options;
         let is_full = self.open().len() >= *connections_max;
         let channel = Channel::answer(stream, key.as_ref(), is_full, *idle_timeout)?;
@@ -217,12 +227,12 @@ impl Sessions {
     fn serve(&self, mut channel: Channel) -> Result<(), ChannelError> {
         let mut session = Session::default();
         loop {
-            let request = match channel.hear_any() {
+            let request = match channel.receive() {
                 Ok(request) => request,
                 Err(ChannelError::Ended | ChannelError::TimedOut) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            channel.say(&self.answer(&mut session, request))?;
+            channel.send(&self.answer(&mut session, request))?;
         }
     }
 
@@ -235,7 +245,7 @@ impl Sessions {
         let ends = matches!(request.operation, Operation::Commit | Operation::GiveUp);
         let answer = match (&request.operation, doom.filter(|_| !request.begins)) {
             (Operation::Tables, _) => return Answer::Tables(self.tables.clone()),
-            // Some of what it was to write is missing.
+            // A write of the transaction was refused.
             (Operation::Commit, Some(doom)) => return doom,
             (_, doom) => {
                 session.doom = doom;
@@ -244,7 +254,7 @@ impl Sessions {
         };
         match answer {
             Answer::Aborted(AbortCode::Locked | AbortCode::Changed) => {
-                // Nobody asks for the rest of it.
+                // The client sends no further request of it.
                 session.doom = Some(answer.clone());
             }
             _ if ends => {}

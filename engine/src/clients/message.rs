@@ -1,4 +1,6 @@
-//! What a client asks of a node, and what it is answered.
+//! The requests of clients and the answers of a node, encoded by `postcard`.
+//!
+//! *Invariant*: a change of these types is a change of the protocol, whose version is in `channel.rs`.
 
 use std::ops::Bound;
 
@@ -9,7 +11,7 @@ use crate::outcome::Abort;
 use crate::rows::KeyValue;
 use crate::transaction::KeyRange;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Request {
     /// Whether it is the first of its transaction: one that was left open before is forgotten.
@@ -41,7 +43,7 @@ pub(super) enum Operation {
     Scan { table: u16, range: Range, is_descending: bool, limit: u32 },
     /// Commit what was written.
     Commit,
-    /// Write nothing, and tell whether what was read was valid.
+    /// Write nothing, and tell whether all reads were valid.
     GiveUp,
 }
 
@@ -101,7 +103,7 @@ pub(super) enum Answer {
     Halted(String),
     /// The cluster has halted while the transaction committed.
     Unknown(String),
-    /// The client asks for what is impossible.
+    /// The request is impossible.
     Refused(String),
 }
 
@@ -128,7 +130,7 @@ pub(super) enum AbortCode {
 impl AbortCode {
     fn of(abort: Abort) -> Option<Self> {
         Some(match abort {
-            Abort::Locked | Abort::Guarded => Self::Locked,
+            Abort::Locked | Abort::Barrier => Self::Locked,
             Abort::Changed => Self::Changed,
             Abort::TableFull { table } => Self::TableFull { table },
             Abort::TooLarge { bytes, max } => {
@@ -143,7 +145,7 @@ impl AbortCode {
             | Abort::Usage { .. }
             | Abort::Refused
             | Abort::Requested
-            | Abort::GivenUp
+            | Abort::Cancelled
             | Abort::Disconnected => return None,
         })
     }

@@ -8,22 +8,22 @@
 //! Nothing is locked before commit, so a client that goes leaves nothing behind, and one that thinks for long only risks
 //! a conflict. Writes travel with the next request that needs an answer.
 //!
-//! *Source*: `architecture.md`, "Transactions": lock mode *at commit*.
+//! *Source*: `docs/architecture.md`, "Transactions": lock mode *at commit*.
 //!
 //! *Invariants*: an outcome is told as unknown if the answer to a commit does not come, and then alone. A transaction of
 //! which a write was refused does not commit. What breaks before the commit is run again on another connection.
 //!
-//! *Not here*: how such a transaction reads and commits, in `deferred`; members, who say other things to each other.
+//! *Not here*: how such a transaction reads and commits, in `deferred`; the protocol between members, in `members`.
 
 mod channel;
 mod client;
 mod gateway;
 mod message;
 
-pub use client::{Client, ClientError, ClientOptions, Key, RemoteTransaction};
+pub use client::{Client, ClientError, ClientOptions, RemoteTransaction};
 pub use gateway::{Clients, Gateway, GatewayError, GatewayOptions};
 
-/// Bytes of keys and values, about, that are sent at once; what is more goes in several messages.
+/// About as many bytes of keys and values are sent in one message; more take several messages.
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Of each row in a message, beside its key and value.
 const OVERHEAD_BYTES: usize = 16;

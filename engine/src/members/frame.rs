@@ -1,15 +1,15 @@
-//! What members say to each other besides requests, as frames on a stream.
+//! Frames: the messages between members besides requests, on a stream.
 //!
 //! ```text
 //! u32 length of the text | u8 1 if sealed | text: JSON | 32 bytes: HMAC-SHA-256, or zeros
 //! ```
-//! Little-endian. With a cluster key every frame is sealed, but for a [`Frame::Refused`] to somebody who has another:
-//! that is believed, and at worst keeps a process from starting, or one whose connection has broken from going on; whoever
-//! can break connections can do that anyway. The first frame each way is sealed with the cluster
-//! key itself; those behind it with a key made of it and of both members' nonces, over their number too. A greeting
-//! ends with such frames both ways, so that what was said in another connection does not make a member.
+//! Little-endian. With a cluster key every frame is sealed, but for a [`Frame::Refused`] to a process that has another key:
+//! that is believed. At worst it keeps a process from starting, or a member from renewing a connection. Whoever can send it can
+//! break connections anyway. The first frame each way is sealed with the cluster
+//! key itself; those behind it with a key made of it and of both members' nonces, over their number too. A handshake
+//! ends with such frames both ways, so that frames of another connection that are replayed do not make a member.
 //!
-//! *Not here*: what is said when, in `greeting` and in `mod`.
+//! *Not here*: the order of frames, in `handshake` and in `mod`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -23,32 +23,32 @@ use crate::statistics::NodeReport;
 /// Longest text.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Longest text of a first frame, which anybody can send.
-const GREETING_BYTES_MAX: usize = 64 << 10;
+const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 const TAG_BYTES: usize = 32;
 const HEADER_BYTES: usize = 5;
 
-/// What a member says.
+/// A message of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Frame {
-    /// Who it is, and how it is set up.
+    /// Its identity and its settings.
     Hello(Hello),
-    /// What it has said was heard, by whom it was said to.
+    /// The hello was received.
     Confirmed,
     /// The other cannot be a member.
     Refused { reason: String },
-    /// All members have come: the other is none of them, or has lost what it had.
+    /// All members have come: the other is none of them, or has lost its memory.
     TooLate { reason: String },
     /// The other is to wait until it is called.
     WillCall,
-    /// It has come to a point where all members meet, to do `what`, and has something to say there.
+    /// It has come to a point where all members meet, to do `what`; `said` is its part there.
     Arrived { point: u64, what: String, said: String },
-    /// How it is; every second.
+    /// Its report, every second.
     Report(NodeReport),
-    /// It stops. All members have come to the points below `passed`, which the other may not have heard from all of them.
+    /// It stops. All members have come to the points below `passed`; the other may not have received that from all of them.
     Leaving { passed: u64 },
 }
 
-/// Who a member is, and how it is set up.
+/// The identity and the settings of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) node: usize,
@@ -157,7 +157,7 @@ pub(super) fn read(stream: &mut impl Read, seal: &mut Seal) -> Result<Frame, Fra
     let [a, b, c, d, is_sealed] = header;
     let length = u32::from_le_bytes([a, b, c, d]) as usize;
     let is_first = seal.number == 0;
-    let allowed = if is_first { GREETING_BYTES_MAX } else { TEXT_BYTES_MAX };
+    let allowed = if is_first { HANDSHAKE_BYTES_MAX } else { TEXT_BYTES_MAX };
     if length > allowed || is_sealed > 1 {
         return Err(FrameError::Malformed);
     }

@@ -1,8 +1,8 @@
-//! How members find each other when they start: each calls all others until every one has come. Later they find each other
-//! again so, when a connection has broken.
+//! Discovery of the members: when a member starts, it connects to all others until every one has come. After a connection has
+//! broken, members find each other again in the same way.
 //!
-//! *Invariants*: of two members the one with the smaller number is called. When all have come, nobody else can: a member
-//! that has started again has another incarnation and no memory.
+//! *Invariants*: of two members the one with the smaller number is called. When all have come, every further process is refused: a
+//! member that has started again has another incarnation and empty tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,25 +14,26 @@ use std::time::Duration;
 
 use gannet_rpc::{Clock, ClusterKey, MonotonicClock};
 
-use crate::accept::{Acceptor, place};
-use crate::callers::{Callers, Lines};
+use crate::accept::{Acceptor, admit};
+use crate::log_limiter::LogLimiter;
 use crate::members::frame::Hello;
-use crate::members::greeting::{CallError, Greeted, Objection, answer, call, difference};
+use crate::members::handshake::{CallError, Connection, Rejection, answer, call, difference};
 use crate::members::link::Link;
-use crate::members::{JoinError, Membership, PATIENCE, Shared, refused, spawn};
+use crate::members::{GroupState, JoinError, Membership, PROGRESS_INTERVAL, refused, spawn};
+use crate::pending::PendingConnections;
 
-/// Callers of one address, and of all, whose greeting has not ended; for a further one the oldest makes room.
-const GREETINGS_MAX: (usize, usize) = (64, 256);
+/// Connections of one address, and of all, whose handshake has not ended; for a further one the oldest is evicted.
+const HANDSHAKES_MAX: (usize, usize) = (64, 256);
 /// Between two calls of a member that is not there yet.
 const CALL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// All members, each of whom has come.
 pub(super) struct Gathered {
     /// The streams to the others.
-    pub(super) greeted: BTreeMap<usize, Greeted>,
-    /// Where those hear so who come too late, and others call whose connection has broken.
-    pub(super) door: Door,
-    coming: Receiver<Coming>,
+    pub(super) connections: BTreeMap<usize, Connection>,
+    /// Refuses processes that come too late, and accepts members whose connection has broken.
+    pub(super) listener: MemberListener,
+    arrivals: Receiver<Arrival>,
 }
 
 /// Waits until every member has come.
@@ -40,10 +41,10 @@ pub(super) fn gather(
     listener: TcpListener,
     membership: &Membership,
     settings: BTreeMap<String, String>,
-    shared: &Arc<Shared>,
+    group: &Arc<GroupState>,
 ) -> Result<Gathered, JoinError> {
-    let (came, coming) = channel();
-    let greeter = Arc::new(Greeter {
+    let (came, arrivals) = channel();
+    let handshaker = Arc::new(Handshaker {
         node: membership.node,
         incarnation: getrandom::u32().map_err(refused("random bytes"))?,
         settings,
@@ -51,95 +52,98 @@ pub(super) fn gather(
         nodes: membership.addresses.len(),
         answered: Mutex::default(),
         route: Mutex::new(Route::Gathering(came)),
-        shared: Arc::clone(shared),
-        callers: Callers::new(GREETINGS_MAX.0, GREETINGS_MAX.1),
-        lines: Lines::default(),
+        group: Arc::clone(group),
+        pending: PendingConnections::new(HANDSHAKES_MAX.0, HANDSHAKES_MAX.1),
+        log: LogLimiter::default(),
     });
-    let door = Door::open(&greeter, listener)?;
+    let listener = MemberListener::open(&handshaker, listener)?;
     // Those with greater numbers call by themselves, unless they have been called before: then they say so.
     for (node, address) in membership.addresses.iter().enumerate() {
         if node != membership.node {
-            Arc::clone(&greeter).keep_calling(node, *address)?;
+            Arc::clone(&handshaker).keep_calling(node, *address)?;
         }
     }
-    let greeted = wait_for_all(membership, &coming)?;
-    Ok(Gathered { greeted, door, coming })
+    let connections = wait_for_all(membership, &arrivals)?;
+    Ok(Gathered { connections, listener, arrivals })
 }
 
 impl Gathered {
-    /// From now on whoever calls is one of these members, whose connection has broken, or comes too late.
-    pub(super) fn link(self, links: &[Arc<Link>]) -> Door {
-        let Self { greeted: _, door, coming } = self;
-        let mut route = door.greeter.route();
-        for greeted in coming.try_iter().flatten() {
-            replace(links, greeted);
+    /// From now on a caller is one of these members, whose connection has broken, or comes too late.
+    pub(super) fn link(self, links: &[Arc<Link>]) -> MemberListener {
+        let Self { connections: _, listener, arrivals } = self;
+        let mut route = listener.handshaker.route();
+        for connection in arrivals.try_iter().flatten() {
+            replace(links, connection);
         }
         *route = Route::Linked(links.to_vec());
         drop(route);
-        door
+        listener
     }
 }
 
-/// Where callers are greeted until it is dropped.
-pub(super) struct Door {
-    pub(super) greeter: Arc<Greeter>,
-    _callers: Acceptor,
+/// Accepts connections of other members until it is dropped.
+pub(super) struct MemberListener {
+    pub(super) handshaker: Arc<Handshaker>,
+    _acceptor: Acceptor,
 }
 
-impl Door {
-    fn open(greeter: &Arc<Greeter>, listener: TcpListener) -> Result<Self, JoinError> {
-        let greet = Arc::clone(greeter);
-        let callers = Acceptor::start("members-listen", listener, move |stream| {
-            Arc::clone(&greet).greet(stream);
+impl MemberListener {
+    fn open(handshaker: &Arc<Handshaker>, listener: TcpListener) -> Result<Self, JoinError> {
+        let of_acceptor = Arc::clone(handshaker);
+        let acceptor = Acceptor::start("members-listen", listener, move |stream| {
+            Arc::clone(&of_acceptor).handshake(stream);
         });
-        Ok(Self { greeter: Arc::clone(greeter), _callers: callers.map_err(refused("a thread"))? })
+        Ok(Self {
+            handshaker: Arc::clone(handshaker),
+            _acceptor: acceptor.map_err(refused("a thread"))?,
+        })
     }
 }
 
-impl Drop for Door {
+impl Drop for MemberListener {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in Shared::is_leaving(). Also where the others did not come.
-        self.greeter.shared.leaving.store(true, Ordering::Release);
+        // Release: pairs with the Acquire in GroupState::is_leaving(). Also where the others did not come.
+        self.handshaker.group.leaving.store(true, Ordering::Release);
     }
 }
 
-/// Who has come, or why somebody will not.
-type Coming = Result<Greeted, JoinError>;
+/// A member that has come, or why one will not come.
+type Arrival = Result<Connection, JoinError>;
 
-/// What becomes of those who were greeted.
+/// Where a connection goes after its handshake.
 enum Route {
-    /// Somebody waits for them.
-    Gathering(Sender<Coming>),
+    /// This member waits for the others to come.
+    Gathering(Sender<Arrival>),
     /// All have come, and one that comes again has lost its connection.
     Linked(Vec<Arc<Link>>),
 }
 
-fn replace(links: &[Arc<Link>], greeted: Greeted) {
-    let of = links.iter().find(|link| link.node == greeted.hello.node);
-    if let Some(link) = of.filter(|link| link.incarnation == greeted.hello.incarnation) {
-        link.replace(greeted);
+fn replace(links: &[Arc<Link>], connection: Connection) {
+    let of = links.iter().find(|link| link.node == connection.hello.node);
+    if let Some(link) = of.filter(|link| link.incarnation == connection.hello.incarnation) {
+        link.replace(connection);
     }
 }
 
-/// Who greets: what all threads that do know.
-pub(super) struct Greeter {
+/// Performs handshakes: what all threads that do so share.
+pub(super) struct Handshaker {
     node: usize,
     /// Of this member.
     pub(super) incarnation: u32,
     settings: BTreeMap<String, String>,
     key: Option<ClusterKey>,
     nodes: usize,
-    /// Callers that have been answered.
+    /// Members whose calls have been answered.
     answered: Mutex<BTreeSet<usize>>,
     route: Mutex<Route>,
-    shared: Arc<Shared>,
-    /// Those whose greeting has not ended.
-    callers: Arc<Callers>,
+    group: Arc<GroupState>,
+    /// Connections whose handshake has not ended.
+    pending: Arc<PendingConnections>,
     /// Of calls that were refused.
-    lines: Lines,
+    log: LogLimiter,
 }
 
-impl Greeter {
+impl Handshaker {
     fn hello(&self, resumes: Option<u32>) -> Result<Hello, getrandom::Error> {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce)?;
@@ -157,18 +161,18 @@ impl Greeter {
         node: usize,
         address: SocketAddr,
         resumes: Option<u32>,
-    ) -> Result<Greeted, CallError> {
+    ) -> Result<Connection, CallError> {
         let own = self.hello(resumes).map_err(|_| CallError::Unreachable)?;
         call(node, address, &own, self.key.as_ref())
     }
 
     /// Answers a call, on a thread of its own.
-    fn greet(self: Arc<Self>, stream: TcpStream) {
-        let Some((_, caller)) = place(&self.callers, &stream) else { return };
-        let greeter = Arc::clone(&self);
-        let answered = spawn("members-greet", move || {
-            greeter.answer(stream);
-            drop(caller);
+    fn handshake(self: Arc<Self>, stream: TcpStream) {
+        let Some((_, pending)) = admit(&self.pending, &stream) else { return };
+        let handshaker = Arc::clone(&self);
+        let answered = spawn("members-answer", move || {
+            handshaker.answer(stream);
+            drop(pending);
         });
         if let Err(error) = answered {
             tracing::error!("a call could not be answered: {error}");
@@ -177,31 +181,31 @@ impl Greeter {
 
     fn answer(&self, stream: TcpStream) {
         let from = stream.peer_addr().map_or_else(|e| e.to_string(), |from| from.to_string());
-        let objection = |other: &Hello| {
-            let objection = self.objection(other);
-            if objection.is_none() {
+        let rejection = |other: &Hello| {
+            let rejection = self.rejection(other);
+            if rejection.is_none() {
                 self.answered().insert(other.node);
             }
-            objection
+            rejection
         };
         let own = match self.hello(None) {
             Ok(own) => own,
             Err(error) => {
-                if let Some(left_out) = self.lines.next() {
-                    tracing::warn!("a call from {from} was not answered: {error}{left_out}");
+                if let Some(suppressed) = self.log.permit() {
+                    tracing::warn!("a call from {from} was not answered: {error}{suppressed}");
                 }
                 return;
             }
         };
-        match answer(stream, &own, self.key.as_ref(), objection) {
-            Ok(greeted) => match &*self.route() {
-                // Nobody waits any more if this member could not start.
-                Route::Gathering(came) => drop(came.send(Ok(greeted))),
-                Route::Linked(links) => replace(links, greeted),
+        match answer(stream, &own, self.key.as_ref(), rejection) {
+            Ok(connection) => match &*self.route() {
+                // The receiver is gone if this member could not start.
+                Route::Gathering(came) => drop(came.send(Ok(connection))),
+                Route::Linked(links) => replace(links, connection),
             },
             Err(Some(reason)) => {
-                if let Some(left_out) = self.lines.next() {
-                    tracing::warn!("a call from {from} was refused: {reason}{left_out}");
+                if let Some(suppressed) = self.log.permit() {
+                    tracing::warn!("a call from {from} was refused: {reason}{suppressed}");
                 }
             }
             Err(None) => {}
@@ -212,10 +216,10 @@ impl Greeter {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is against a caller.
-    fn objection(&self, other: &Hello) -> Option<Objection> {
-        if self.shared.is_leaving() {
-            return Some(Objection::Leaving { passed: self.shared.lock().point });
+    /// Why a caller is rejected, if it is.
+    fn rejection(&self, other: &Hello) -> Option<Rejection> {
+        if self.group.is_leaving() {
+            return Some(Rejection::Leaving { passed: self.group.lock().point });
         }
         let is_another = other.node < self.nodes && other.node != self.node;
         let misfit = self.hello(None).ok().and_then(|own| difference(&own, other)).or_else(|| {
@@ -224,7 +228,7 @@ impl Greeter {
         });
         if other.resumes.is_some_and(|incarnation| incarnation != self.incarnation) {
             let reason = format!("node {} was started again, and its memory was lost", self.node);
-            return Some(Objection::Refuse(reason));
+            return Some(Rejection::Refuse(reason));
         }
         if let Route::Linked(links) = &*self.route() {
             let link = links.iter().find(|link| {
@@ -235,10 +239,10 @@ impl Greeter {
                     if other.resumes.is_some() {
                         link.want();
                     }
-                    Some(Objection::WillCall)
+                    Some(Rejection::WillCall)
                 }
                 Some(_) => None,
-                None => Some(Objection::TooLate(misfit.unwrap_or_else(|| {
+                None => Some(Rejection::TooLate(misfit.unwrap_or_else(|| {
                     format!(
                         "node {} has been here before, and its memory was lost since. Without \
                          recovery it cannot come back: stop all nodes and start them again",
@@ -248,9 +252,9 @@ impl Greeter {
             };
         }
         if other.node < self.node {
-            return Some(Objection::WillCall);
+            return Some(Rejection::WillCall);
         }
-        misfit.map(Objection::Refuse)
+        misfit.map(Rejection::Refuse)
     }
 
     /// Calls a member until it answers, or has called itself.
@@ -260,13 +264,13 @@ impl Greeter {
         address: SocketAddr,
     ) -> Result<JoinHandle<()>, JoinError> {
         spawn("members-call", move || {
-            while !self.shared.is_leaving() && matches!(*self.route(), Route::Gathering(_)) {
+            while !self.group.is_leaving() && matches!(*self.route(), Route::Gathering(_)) {
                 let called = self.call(node, address, None);
                 if self.answered().contains(&node) {
                     return;
                 }
                 let answer = match called {
-                    Ok(greeted) => Ok(greeted),
+                    Ok(connection) => Ok(connection),
                     Err(CallError::TooLate(reason)) => {
                         Err(JoinError::Refused { node, address, reason })
                     }
@@ -285,9 +289,9 @@ impl Greeter {
                     }
                 };
                 match (&*self.route(), answer) {
-                    // Whoever waited may have given up.
+                    // The receiver is gone if the wait has timed out.
                     (Route::Gathering(came), answer) => drop(came.send(answer)),
-                    (Route::Linked(links), Ok(greeted)) => replace(links, greeted),
+                    (Route::Linked(links), Ok(connection)) => replace(links, connection),
                     (Route::Linked(_), Err(_)) => {}
                 }
                 return;
@@ -298,30 +302,30 @@ impl Greeter {
 
 fn wait_for_all(
     membership: &Membership,
-    coming: &Receiver<Coming>,
-) -> Result<BTreeMap<usize, Greeted>, JoinError> {
-    let mut greeted = BTreeMap::new();
+    arrivals: &Receiver<Arrival>,
+) -> Result<BTreeMap<usize, Connection>, JoinError> {
+    let mut connections = BTreeMap::new();
     let clock = MonotonicClock::new();
     let start_ns = clock.now_ns();
     loop {
         let missing: Vec<_> = (0..membership.addresses.len())
-            .filter(|node| *node != membership.node && !greeted.contains_key(node))
+            .filter(|node| *node != membership.node && !connections.contains_key(node))
             .map(|node| format!("node {node} at {}", membership.addresses[node]))
             .collect();
         if missing.is_empty() {
-            return Ok(greeted);
+            return Ok(connections);
         }
         let missing = missing.join(", ");
         let waited = Duration::from_nanos(clock.now_ns() - start_ns);
         let left = membership.join_timeout.saturating_sub(waited);
-        match coming.recv_timeout(PATIENCE.min(left)) {
+        match arrivals.recv_timeout(PROGRESS_INTERVAL.min(left)) {
             Ok(came) => {
                 let came = came?;
                 tracing::info!("node {} is there", came.hello.node);
-                greeted.insert(came.hello.node, came);
+                connections.insert(came.hello.node, came);
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                if left <= PATIENCE {
+                if left <= PROGRESS_INTERVAL {
                     let seconds = membership.join_timeout.as_secs();
                     return Err(JoinError::Missing { missing, seconds });
                 }

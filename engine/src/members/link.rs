@@ -2,30 +2,30 @@
 //!
 //! ```text
 //!               the greater number                  the smaller number
-//! hear          both hear until the connection breaks, or the other says that it stops
-//! renew         calls until it is answered          waits to be called, and asks at the other's port whether it still runs
-//! say again     both say what the other may not have heard
+//! receive       both receive until the connection breaks, or the other says that it stops
+//! renew         calls until it is answered          waits to be called, and probes the other's port for whether it still runs
+//! send again    both send what the other may not have received
 //! ```
 //! *Invariants*: a link is with one incarnation of the other. It ends when the other says that it stops, is another
-//! incarnation, or nobody listens at its port; whatever else happens to a connection, a new one replaces it. Of what must be
-//! heard each member keeps the last two arrivals: whoever has come to a point has heard of all that came to the one before.
-//! To hear an arrival twice is to hear it once.
+//! incarnation, or nobody listens at its port. After any other failure a new connection replaces the old one. Each member keeps
+//! its last two arrivals to send them again: a member that has come to a point has received all arrivals at the point before. An
+//! arrival that is received twice counts once.
 //!
-//! *Not here*: how two members greet each other, in `greeting`; what becomes of the cluster, in `mod`.
+//! *Not here*: how two members get to know each other, in `handshake`; what becomes of the cluster, in `mod`.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::members::Shared;
+use crate::members::GroupState;
 use crate::members::frame::{self, Frame, FrameError, Seal};
-use crate::members::gather::Greeter;
-use crate::members::greeting::{CallError, Greeted};
+use crate::members::gather::Handshaker;
+use crate::members::handshake::{CallError, Connection};
 
 /// Between two attempts to make a connection anew.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
-/// Arrivals that the other may not have heard.
+/// Arrivals that the other may not have received.
 const ARRIVALS_KEPT: usize = 2;
 
 /// The connection to one other member.
@@ -34,75 +34,75 @@ pub(super) struct Link {
     pub(super) address: SocketAddr,
     /// Of the other.
     pub(super) incarnation: u32,
-    talk: Mutex<Talk>,
+    state: Mutex<LinkState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Talk {
-    /// Where this member speaks; none while the connection is broken.
+struct LinkState {
+    /// The sending half; none while the connection is broken.
     sending: Option<(TcpStream, Seal)>,
     /// A connection that the other has made since.
-    renewed: Option<Greeted>,
-    /// The arrivals that the other may not have heard.
+    renewed: Option<Connection>,
+    /// The arrivals that the other may not have received.
     arrivals: VecDeque<Frame>,
-    /// The other has lost the connection, and asks to be called.
+    /// The other has lost the connection, and requests to be called.
     is_wanted: bool,
 }
 
-/// Where this member hears the other.
-type Hearing = (TcpStream, Seal);
+/// The receiving half of a connection.
+type ReceiveHalf = (TcpStream, Seal);
 
-/// Why nothing more is heard.
+/// Why nothing more is received.
 enum Ending {
     Left,
     Broken(FrameError),
 }
 
 impl Link {
-    /// A link of a connection, and where the other is heard.
+    /// A link of a connection, and its receiving half.
     pub(super) fn new(
         address: SocketAddr,
-        greeted: Greeted,
-    ) -> Result<(Arc<Self>, Hearing), FrameError> {
-        let (node, incarnation) = (greeted.hello.node, greeted.hello.incarnation);
-        let (talk, changed) = (Mutex::default(), Condvar::new());
-        let link = Arc::new(Self { node, address, incarnation, talk, changed });
-        let hearing = link.connect(greeted)?;
-        Ok((link, hearing))
+        connection: Connection,
+    ) -> Result<(Arc<Self>, ReceiveHalf), FrameError> {
+        let (node, incarnation) = (connection.hello.node, connection.hello.incarnation);
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let link = Arc::new(Self { node, address, incarnation, state, changed });
+        let receive_half = link.connect(connection)?;
+        Ok((link, receive_half))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Talk> {
+    fn lock(&self) -> MutexGuard<'_, LinkState> {
         // Nothing panics while it holds the lock, so a poisoned state is a whole one.
-        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says something to the other, now or once it is connected again; what it says regularly is lost in between.
-    pub(super) fn say(&self, frame: &Frame) {
-        let mut talk = self.lock();
+    /// Sends a frame to the other. Arrivals are sent again after a new connection; reports are lost while there is none.
+    pub(super) fn send(&self, frame: &Frame) {
+        let mut state = self.lock();
         if let Frame::Arrived { .. } = frame {
-            talk.arrivals.truncate(ARRIVALS_KEPT - 1);
-            talk.arrivals.push_front(frame.clone());
+            state.arrivals.truncate(ARRIVALS_KEPT - 1);
+            state.arrivals.push_front(frame.clone());
         }
-        // Whoever listens to the other hears of a failure.
-        let _ = talk.say(frame);
+        // The receiving thread notices a failure.
+        let _ = state.send(frame);
     }
 
     /// Ends the present connection, if there is one.
-    pub(super) fn hang_up(&self) {
-        self.lock().hang_up();
+    pub(super) fn disconnect(&self) {
+        self.lock().disconnect();
     }
 
-    /// The other has made a new connection: it has lost the present one, whatever is heard of that here.
-    pub(super) fn replace(&self, greeted: Greeted) {
-        let mut talk = self.lock();
-        talk.hang_up();
-        talk.renewed = Some(greeted);
+    /// The other has made a new connection: it has lost the present one, whatever this member still hears on that.
+    pub(super) fn replace(&self, connection: Connection) {
+        let mut state = self.lock();
+        state.disconnect();
+        state.renewed = Some(connection);
         self.changed.notify_all();
     }
 
-    /// The other says that it has lost the connection; anybody who has once heard it can repeat that, so it is only believed of
-    /// a member that says nothing else.
+    /// The other says that it has lost the connection. An attacker could replay that message, so it is believed only of a member
+    /// that is silent otherwise.
     pub(super) fn want(&self) {
         self.lock().is_wanted = true;
     }
@@ -111,53 +111,60 @@ impl Link {
         self.lock().is_wanted
     }
 
-    /// Takes a connection into use, and says again what the other may not have heard.
-    fn connect(&self, greeted: Greeted) -> Result<Hearing, FrameError> {
-        let Greeted { hello: _, stream, sending, receiving } = greeted;
-        let mut talk = self.lock();
-        talk.is_wanted = false;
-        talk.sending = Some((stream.try_clone()?, sending));
-        for arrival in talk.arrivals.clone().iter().rev() {
-            talk.say(arrival)?;
+    /// Uses a new connection, or a later one that the other has made since, and sends again what the other may not have received.
+    pub(super) fn connect(&self, connection: Connection) -> Result<ReceiveHalf, FrameError> {
+        let mut state = self.lock();
+        // The other has lost this one if a later one has come since, even if this member sees no end of it.
+        let connection = state.renewed.take().unwrap_or(connection);
+        let Connection { hello: _, stream, sending, receiving } = connection;
+        state.is_wanted = false;
+        state.sending = Some((stream.try_clone()?, sending));
+        for arrival in state.arrivals.clone().iter().rev() {
+            state.send(arrival)?;
         }
         Ok((stream, receiving))
     }
 
-    /// Hears what the other says, over one connection after the other, until it has gone: how.
-    pub(super) fn attend(&self, hearing: Hearing, greeter: &Greeter, shared: &Shared) -> String {
-        let mut hearing = Ok(hearing);
+    /// Receives from the other, over one connection after the other, until it has gone. Returns how it went.
+    pub(super) fn receive_until_gone(
+        &self,
+        receive_half: ReceiveHalf,
+        handshaker: &Handshaker,
+        group: &GroupState,
+    ) -> String {
+        let mut receive_half = Ok(receive_half);
         loop {
-            let ending = match hearing {
-                Ok(hearing) => self.hear(hearing, shared),
+            let ending = match receive_half {
+                Ok(receive_half) => self.receive(receive_half, group),
                 Err(error) => Ending::Broken(error),
             };
             let error = match ending {
                 Ending::Left => return "was stopped".to_owned(),
                 Ending::Broken(error) => error,
             };
-            self.hang_up();
-            if !shared.is_leaving() {
+            self.disconnect();
+            if !group.is_leaving() {
                 tracing::warn!("the connection to node {} has broken: {error}", self.node);
             }
-            hearing = match self.renew(greeter, shared) {
-                Ok(greeted) => {
+            receive_half = match self.renew(handshaker, group) {
+                Ok(connection) => {
                     tracing::info!("node {} is connected again", self.node);
-                    self.connect(greeted)
+                    self.connect(connection)
                 }
                 Err(reason) => return reason,
             };
         }
     }
 
-    fn hear(&self, (mut stream, mut seal): Hearing, shared: &Shared) -> Ending {
+    fn receive(&self, (mut stream, mut seal): ReceiveHalf, group: &GroupState) -> Ending {
         loop {
             match frame::read(&mut stream, &mut seal) {
                 Ok(Frame::Leaving { passed }) => {
-                    shared.pass(passed);
+                    group.pass(passed);
                     return Ending::Left;
                 }
                 Ok(frame) => {
-                    if let Err(error) = shared.hear(self.node, frame) {
+                    if let Err(error) = group.receive(self.node, frame) {
                         return Ending::Broken(error);
                     }
                     self.lock().is_wanted = false;
@@ -168,28 +175,30 @@ impl Link {
     }
 
     /// Waits for a new connection to the same incarnation, and makes it if that is this member's part; why there is none.
-    fn renew(&self, greeter: &Greeter, shared: &Shared) -> Result<Greeted, String> {
+    fn renew(&self, handshaker: &Handshaker, group: &GroupState) -> Result<Connection, String> {
         loop {
             let waited = self
                 .changed
-                .wait_timeout_while(self.lock(), RENEWAL_INTERVAL, |talk| talk.renewed.is_none());
-            let (mut talk, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            let renewed = talk.renewed.take();
-            drop(talk);
-            if let Some(greeted) = renewed {
-                return Ok(greeted);
+                .wait_timeout_while(self.lock(), RENEWAL_INTERVAL, |state| state.renewed.is_none());
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let renewed = state.renewed.take();
+            drop(state);
+            if let Some(connection) = renewed {
+                return Ok(connection);
             }
-            if shared.is_leaving() {
+            if group.is_leaving() {
                 return Err("is not needed any more".to_owned());
             }
-            match greeter.call(self.node, self.address, Some(self.incarnation)) {
-                Ok(greeted) if greeted.hello.incarnation == self.incarnation => return Ok(greeted),
+            match handshaker.call(self.node, self.address, Some(self.incarnation)) {
+                Ok(connection) if connection.hello.incarnation == self.incarnation => {
+                    return Ok(connection);
+                }
                 Ok(_) => return Err("was started again, and its memory was lost".to_owned()),
                 Err(CallError::Refused(reason) | CallError::TooLate(reason)) => {
                     return Err(format!("is not the one that was there before: {reason}"));
                 }
                 Err(CallError::Leaving { passed }) => {
-                    shared.pass(passed);
+                    group.pass(passed);
                     return Err("was stopped".to_owned());
                 }
                 Err(CallError::NobodyListens) => {
@@ -202,20 +211,20 @@ impl Link {
     }
 }
 
-impl Talk {
-    fn say(&mut self, frame: &Frame) -> Result<(), FrameError> {
+impl LinkState {
+    fn send(&mut self, frame: &Frame) -> Result<(), FrameError> {
         let Some((stream, seal)) = &mut self.sending else { return Ok(()) };
         let said = frame::write(stream, frame, Some(seal));
         if said.is_err() {
             // Part of a frame may be under way, which nothing can follow.
-            self.hang_up();
+            self.disconnect();
         }
         Ok(said?)
     }
 
-    fn hang_up(&mut self) {
+    fn disconnect(&mut self) {
         if let Some((stream, _)) = self.sending.take() {
-            // It may have ended already. Whoever hears it now hears the end.
+            // It may have ended already. The receiving thread then sees its end.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

@@ -1,22 +1,22 @@
-//! The other processes of a cluster: who they are, when all have come, and when one has gone.
+//! The other processes of a cluster: their identities, and whether each is there, silent, or gone.
 //!
 //! ```text
-//! gather   each member calls those with smaller numbers; they compare their settings (`greeting`)
-//! meet     goes on when every member has come to the same point, and says the same of it
-//! report   every second each member says how it is
-//! halt     a member has ended: nobody can go on
+//! gather   each member calls those with smaller numbers; they compare their settings (`handshake`)
+//! meet     a barrier: it returns when every member has come to the same point, and names the same purpose
+//! report   every second each member sends its report
+//! halt     a member has ended: the cluster cannot go on
 //! ```
 //! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way. A stream that
 //! breaks while both live is made anew (`link`).
 //!
-//! *Invariants*: members agree on all settings and know each other's incarnations before the first request. Who comes
-//! later, or again, is refused: its memory is empty, and nobody can fill it yet.
+//! *Invariants*: members agree on all settings and know each other's incarnations before the first request. A process that comes
+//! later, or again, is refused: its tables are empty, and no recovery can fill them yet.
 //!
 //! *Not here*: requests, in crate `rpc`; changes of the membership, which need recovery.
 
 mod frame;
 mod gather;
-mod greeting;
+mod handshake;
 mod link;
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ use std::time::Duration;
 use gannet_rpc::ClusterKey;
 
 use crate::members::frame::{Frame, FrameError};
-use crate::members::gather::{Door, gather};
+use crate::members::gather::{MemberListener, gather};
 use crate::members::link::Link;
 use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
 
@@ -39,16 +39,16 @@ use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Reports of others may be this late before they count as missing.
 const REPORTS_LATE: u64 = 2;
-/// Between two lines that say who has not come.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two log lines that name the members that have not come.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What carries packets between processes.
+/// The transport of packets between processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// Datagrams, between any hosts.
     #[default]
     Udp,
-    /// Rings in memory that processes of one host share. Packets are not sealed: nobody else sees them.
+    /// Rings in memory that processes of one host share. Packets are not sealed: no other process sees them.
     Memory,
     /// Datagrams of RDMA devices, if the Cargo feature `verbs` is on. Packets are not sealed: their network is trusted.
     Verbs,
@@ -77,20 +77,20 @@ pub struct RdmaPort {
     pub gid: Option<String>,
 }
 
-/// This process's place in a cluster of processes.
+/// Which node of a cluster of processes this process is.
 #[derive(Clone, Debug)]
 pub struct Membership {
     /// Number of the node that this process is, from 0.
     pub node: usize,
-    /// What carries packets.
+    /// The transport of packets.
     pub transport: Transport,
-    /// By node: where it is reached. The members' own talk is TCP at the port; over UDP worker i listens at the port plus i.
+    /// By node: where it is reached. The members' own messages go by TCP to the port; over UDP worker i listens at the port plus i.
     pub addresses: Vec<SocketAddr>,
-    /// What packets and members' talk are sealed with; without one the network is trusted.
+    /// The key that packets and the members' own messages are sealed with; without one the network is trusted.
     pub key: Option<ClusterKey>,
     /// Name of the cluster: processes of others are refused.
     pub cluster: String,
-    /// Bytes that the path between any two nodes carries at once; see [`gannet_rpc::UdpOptions`]. Over RDMA the bytes of
+    /// Path MTU between any two nodes in bytes; see [`gannet_rpc::UdpOptions`]. Over RDMA the bytes of
     /// a packet.
     pub mtu: Option<usize>,
     /// The RDMA device, if packets take one.
@@ -132,7 +132,7 @@ pub enum JoinError {
     /// A member does not take this process.
     #[error("node {node} at {address} refuses this node: {reason}")]
     Refused {
-        /// Who refuses.
+        /// The member that refuses.
         node: usize,
         /// Where it is.
         address: SocketAddr,
@@ -142,7 +142,7 @@ pub enum JoinError {
     /// Some members did not come.
     #[error("{missing} did not come within {seconds} s; start it, or wait longer")]
     Missing {
-        /// Who has not come.
+        /// The members that have not come.
         missing: String,
         /// How long was waited.
         seconds: u64,
@@ -152,11 +152,11 @@ pub enum JoinError {
         "this node has come to \"{own}\" and node {node} to \"{other}\"; run the same program on all nodes"
     )]
     Different {
-        /// What this member does.
+        /// The purpose that this member names.
         own: String,
-        /// Who does something else.
+        /// The member that names another.
         node: usize,
-        /// What it does.
+        /// The purpose that it names.
         other: String,
     },
     /// Another member could not do what all do.
@@ -173,7 +173,7 @@ pub enum JoinError {
     /// The operating system refused a thread or random bytes.
     #[error("the operating system refused {what}: {reason}")]
     System {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
         /// What it said.
         reason: String,
@@ -183,13 +183,13 @@ pub enum JoinError {
 /// What the threads of a member know.
 #[derive(Default)]
 struct State {
-    /// By point, then node: what the node does there, and what it has said.
+    /// By point, then node: the purpose that the node names there, and its part.
     arrived: BTreeMap<u64, BTreeMap<usize, (String, String)>>,
-    /// Points below have been left: what is said again of them is known.
+    /// Points below have been passed: a repeated arrival at one of them is ignored.
     point: u64,
-    /// All members have come to the points below: one that has stopped said so. What they said there may be under way.
+    /// All members have come to the points below: a member that stopped has said so. Their arrivals may still be under way.
     passed: u64,
-    /// By node: what it last said of itself, and own reports since then.
+    /// By node: its last report, and the number of own reports since then.
     reports: BTreeMap<usize, (Option<NodeReport>, u64)>,
     /// Those that have ended.
     gone: BTreeSet<usize>,
@@ -205,21 +205,21 @@ impl State {
         self.arrived.get(&point).is_some_and(|all| all.contains_key(&node))
     }
 
-    /// Whether all have come to a point, and nobody has ended whose words there are missing: they are under way.
+    /// Whether all have come to a point and no member has ended whose arrival is missing: the missing ones are under way.
     fn is_passed(&self, point: u64) -> bool {
         point < self.passed && self.gone.iter().all(|node| self.is_at(*node, point))
     }
 }
 
 #[derive(Default)]
-struct Shared {
+struct GroupState {
     state: Mutex<State>,
     changed: Condvar,
     /// This member stops: what ends now is no loss.
     leaving: AtomicBool,
 }
 
-impl Shared {
+impl GroupState {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the lock, so a poisoned state is a whole one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -230,8 +230,8 @@ impl Shared {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// What a member has said.
-    fn hear(&self, node: usize, frame: Frame) -> Result<(), FrameError> {
+    /// Handles a frame of another member.
+    fn receive(&self, node: usize, frame: Frame) -> Result<(), FrameError> {
         match frame {
             Frame::Arrived { point, what, said } => {
                 let mut state = self.lock();
@@ -246,7 +246,7 @@ impl Shared {
                     tracing::info!("node {node} speaks again");
                 }
             }
-            // What belongs to a greeting, or ends what is heard.
+            // These belong to a handshake, or end the connection.
             Frame::Hello(_)
             | Frame::Confirmed
             | Frame::Refused { .. }
@@ -277,7 +277,7 @@ impl Shared {
         }
         self.changed.notify_all();
         drop(state);
-        // Last: whoever writes it may fail, or be slow.
+        // Last: the log may fail, or be slow.
         if is_first {
             tracing::error!("{reason}");
         }
@@ -291,12 +291,12 @@ pub(crate) struct Members {
     incarnations: Vec<u32>,
     addresses: Vec<SocketAddr>,
     links: Vec<Arc<Link>>,
-    shared: Arc<Shared>,
+    group: Arc<GroupState>,
     /// The next point to meet at.
     point: Mutex<u64>,
     /// The thread that reports.
     reporting: Option<JoinHandle<()>>,
-    _door: Door,
+    _listener: MemberListener,
 }
 
 impl Members {
@@ -308,26 +308,27 @@ impl Members {
         let address = membership.addresses[membership.node];
         let listener =
             TcpListener::bind(address).map_err(|reason| JoinError::Listen { address, reason })?;
-        let shared = Arc::new(Shared::default());
-        let mut gathered = gather(listener, membership, settings, &shared)?;
-        let mut incarnations = vec![gathered.door.greeter.incarnation; membership.addresses.len()];
-        let (mut links, mut hearing) = (Vec::new(), Vec::new());
-        for (node, greeted) in std::mem::take(&mut gathered.greeted) {
-            incarnations[node] = greeted.hello.incarnation;
-            let linked = Link::new(membership.addresses[node], greeted);
-            let (link, heard) = linked.map_err(refused("a stream"))?;
-            shared.lock().reports.insert(node, (None, 0));
-            hearing.push((Arc::clone(&link), heard));
+        let group = Arc::new(GroupState::default());
+        let mut gathered = gather(listener, membership, settings, &group)?;
+        let mut incarnations =
+            vec![gathered.listener.handshaker.incarnation; membership.addresses.len()];
+        let (mut links, mut receive_halves) = (Vec::new(), Vec::new());
+        for (node, connection) in std::mem::take(&mut gathered.connections) {
+            incarnations[node] = connection.hello.incarnation;
+            let linked = Link::new(membership.addresses[node], connection);
+            let (link, receive_half) = linked.map_err(refused("a stream"))?;
+            group.lock().reports.insert(node, (None, 0));
+            receive_halves.push((Arc::clone(&link), receive_half));
             links.push(link);
         }
-        let door = gathered.link(&links);
-        for (link, heard) in hearing {
-            let (greeter, shared) = (Arc::clone(&door.greeter), Arc::clone(&shared));
-            spawn("members-hear", move || {
-                let reason = link.attend(heard, &greeter, &shared);
+        let listener = gathered.link(&links);
+        for (link, receive_half) in receive_halves {
+            let (handshaker, group) = (Arc::clone(&listener.handshaker), Arc::clone(&group));
+            spawn("members-receive", move || {
+                let reason = link.receive_until_gone(receive_half, &handshaker, &group);
                 let Link { node, address, .. } = *link;
-                shared.lock().gone.insert(node);
-                shared.halt(format!(
+                group.lock().gone.insert(node);
+                group.halt(format!(
                     "node {node} at {address} {reason}. Without recovery the cluster cannot go on: \
                      stop all nodes and start them again"
                 ));
@@ -339,10 +340,10 @@ impl Members {
             incarnations,
             addresses: membership.addresses.clone(),
             links,
-            shared,
+            group,
             point: Mutex::new(0),
             reporting: None,
-            _door: door,
+            _listener: listener,
         })
     }
 
@@ -362,12 +363,12 @@ impl Members {
 
     /// Why the cluster has halted, if it has.
     pub(crate) fn halted(&self) -> Option<String> {
-        self.shared.lock().halted.clone()
+        self.group.lock().halted.clone()
     }
 
     /// Says what to do when a member has gone; done at once if one has.
     pub(crate) fn on_halt(&self, act: impl Fn() + Send + 'static) {
-        let mut state = self.shared.lock();
+        let mut state = self.group.lock();
         if state.halted.is_some() {
             act();
         }
@@ -381,12 +382,12 @@ impl Members {
         *next += 1;
         let (what, own) = (what.to_owned(), self.node);
         let frame = Frame::Arrived { point, what: what.clone(), said: said.clone() };
-        say(&self.links, &frame);
-        let mut state = self.shared.lock();
+        broadcast(&self.links, &frame);
+        let mut state = self.group.lock();
         state.arrived.entry(point).or_default().insert(own, (what.clone(), said));
         loop {
             let all = state.arrived.entry(point).or_default();
-            // Whoever does something else may have ended already because of it: that is why, and not that it has gone.
+            // A member that names another purpose may have ended because of it. That is the reason, and not its end.
             if let Some((node, (other, _))) = all.iter().find(|(_, (other, _))| *other != what) {
                 let (node, other) = (*node, other.clone());
                 return Err(JoinError::Different { own: what, node, other });
@@ -395,11 +396,11 @@ impl Members {
                 break;
             }
             if let Some(reason) = &state.halted
-                && (self.shared.is_leaving() || !state.is_passed(point))
+                && (self.group.is_leaving() || !state.is_passed(point))
             {
                 return Err(JoinError::Halted(reason.clone()));
             }
-            let waited = self.shared.changed.wait_timeout(state, PATIENCE);
+            let waited = self.group.changed.wait_timeout(state, PROGRESS_INTERVAL);
             let (next, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
             state = next;
             if timed_out.timed_out() {
@@ -415,22 +416,22 @@ impl Members {
 
     /// Tells the others that this member stops.
     pub(crate) fn leave(&self) {
-        leave(&self.links, &self.shared);
+        leave(&self.links, &self.group);
     }
 
-    /// What [`Self::leave`] does, for one who has not got the members.
+    /// A function that does the same as [`Self::leave`], for a thread without the members.
     pub(crate) fn leaver(&self) -> impl Fn() + Send + 'static {
-        let (links, shared) = (self.links.clone(), Arc::clone(&self.shared));
-        move || leave(&links, &shared)
+        let (links, group) = (self.links.clone(), Arc::clone(&self.group));
+        move || leave(&links, &group)
     }
 
     /// Reports every second, until this member stops.
     pub(crate) fn keep_reporting(&mut self, reporter: Reporter) -> Result<(), JoinError> {
-        let (links, shared) = (self.links.clone(), Arc::clone(&self.shared));
+        let (links, group) = (self.links.clone(), Arc::clone(&self.group));
         let reporting = spawn("members-report", move || {
-            while !shared.is_leaving() {
-                say(&links, &Frame::Report(reporter.report()));
-                for (node, (_, silence)) in &mut shared.lock().reports {
+            while !group.is_leaving() {
+                broadcast(&links, &Frame::Report(reporter.report()));
+                for (node, (_, silence)) in &mut group.lock().reports {
                     *silence += 1;
                     if *silence == REPORTS_LATE + 1 {
                         tracing::warn!(
@@ -442,7 +443,7 @@ impl Members {
                         link.filter(|link| *silence > REPORTS_LATE && link.is_wanted())
                     {
                         // The other knows that the connection has broken, and this member would not.
-                        link.hang_up();
+                        link.disconnect();
                     }
                 }
                 std::thread::park_timeout(REPORT_INTERVAL);
@@ -454,7 +455,7 @@ impl Members {
 
     /// How the other members are.
     pub(crate) fn status(&self) -> Vec<NodeStatus> {
-        let state = self.shared.lock();
+        let state = self.group.lock();
         let others = (0..self.addresses.len()).filter(|node| *node != self.node);
         let status = |node| {
             let (report, silence) = state.reports.get(&node).copied().unwrap_or_default();
@@ -473,7 +474,7 @@ impl Members {
 impl Drop for Members {
     fn drop(&mut self) {
         self.leave();
-        // It holds what it reports of.
+        // The thread holds the node that it reports of.
         if let Some(reporting) = self.reporting.take() {
             reporting.thread().unpark();
             let _ = reporting.join();
@@ -481,25 +482,25 @@ impl Drop for Members {
     }
 }
 
-fn say(links: &[Arc<Link>], frame: &Frame) {
-    links.iter().for_each(|link| link.say(frame));
+fn broadcast(links: &[Arc<Link>], frame: &Frame) {
+    links.iter().for_each(|link| link.send(frame));
 }
 
-/// Tells the others that this member stops, and lets those go who wait here for others.
-fn leave(links: &[Arc<Link>], shared: &Shared) {
-    // Release: pairs with the Acquire in Shared::halt().
-    shared.leaving.store(true, Ordering::Release);
-    say(links, &Frame::Leaving { passed: shared.lock().point });
+/// Tells the others that this member stops, and ends all waits for others.
+fn leave(links: &[Arc<Link>], group: &GroupState) {
+    // Release: pairs with the Acquire in GroupState::halt().
+    group.leaving.store(true, Ordering::Release);
+    broadcast(links, &Frame::Leaving { passed: group.lock().point });
     {
-        // Whoever waits for another member waits in vain.
-        let mut state = shared.lock();
+        // No other member will come any more.
+        let mut state = group.lock();
         state.halted.get_or_insert_with(|| "this node stops".to_owned());
         if let Some(act) = &state.on_halt {
             act();
         }
     }
-    shared.changed.notify_all();
-    links.iter().for_each(|link| link.hang_up());
+    group.changed.notify_all();
+    links.iter().for_each(|link| link.disconnect());
 }
 
 /// What the operating system refused, as an error.

@@ -1,4 +1,4 @@
-//! Members whose connection takes a way that is reset: at any byte, again and again, and for ever.
+//! Members whose connection passes through a relay that resets it: at any byte, again and again, and for ever.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,10 +6,12 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::frame::Frame;
+use super::frame::{self, Frame, Hello, Seal};
+use super::handshake::Connection;
+use super::link::Link;
 use super::{JoinError, Members, Membership, RdmaPort, Transport};
 use crate::accept::Acceptor;
 use gannet_rpc::ClusterKey;
@@ -23,22 +25,33 @@ struct Relay {
 
 struct Way {
     target: Mutex<SocketAddr>,
-    /// Both ends of each connection.
-    open: Mutex<Vec<TcpStream>>,
+    /// The connections; the threads that pass them on own them, and close them when either end has ended.
+    open: Mutex<Vec<Weak<Ends>>>,
     /// Bytes until all connections are reset.
     bytes_left: AtomicUsize,
 }
 
-impl Way {
+/// The ends of a connection: of the caller, and of the called one.
+struct Ends([TcpStream; 2]);
+
+impl Ends {
+    /// Ends the threads that pass the connection on. Both ends are reset when the last of the threads closes them.
     fn reset(&self) {
-        for stream in self.open.lock().unwrap().drain(..) {
-            // What is closed so is reset; the threads that read it have copies of it, which end first.
-            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
-            let _ = stream.shutdown(Shutdown::Read);
+        for end in &self.0 {
+            let _ = rustix::net::sockopt::set_socket_linger(end, Some(Duration::ZERO));
+            let _ = end.shutdown(Shutdown::Read);
         }
     }
+}
 
-    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+impl Way {
+    fn reset(&self) {
+        let open = std::mem::take(&mut *self.open.lock().unwrap());
+        open.iter().filter_map(Weak::upgrade).for_each(|ends| ends.reset());
+    }
+
+    fn pass(&self, ends: &Ends, from: usize) {
+        let (mut from, mut to) = (&ends.0[from], &ends.0[1 - from]);
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             let left = self.bytes_left.load(Ordering::SeqCst);
@@ -49,14 +62,13 @@ impl Way {
             if passed == left {
                 self.bytes_left.store(usize::MAX, Ordering::SeqCst);
                 self.reset();
+                // Nothing follows the bytes that were cut off.
+                break;
             } else if left < usize::MAX {
                 self.bytes_left.store(left - passed, Ordering::SeqCst);
             }
         }
-        for end in [from, to] {
-            let _ = rustix::net::sockopt::set_socket_linger(end, Some(Duration::ZERO));
-            let _ = end.shutdown(Shutdown::Read);
-        }
+        ends.reset();
     }
 }
 
@@ -72,23 +84,18 @@ impl Relay {
         let passing = Arc::clone(&way);
         let acceptor = Acceptor::start("relay", listener, move |caller| {
             let Ok(called) = TcpStream::connect(*passing.target.lock().unwrap()) else { return };
-            for stream in [&caller, &called] {
-                stream.set_nodelay(true).unwrap();
-                passing.open.lock().unwrap().push(stream.try_clone().unwrap());
-            }
-            let ends = Arc::new((caller, called));
-            for is_back in [false, true] {
+            let ends = Arc::new(Ends([caller, called]));
+            ends.0.iter().for_each(|end| end.set_nodelay(true).unwrap());
+            passing.open.lock().unwrap().push(Arc::downgrade(&ends));
+            for from in [0, 1] {
                 let (way, ends) = (Arc::clone(&passing), Arc::clone(&ends));
-                std::thread::spawn(move || match is_back {
-                    false => way.pass(&ends.0, &ends.1),
-                    true => way.pass(&ends.1, &ends.0),
-                });
+                std::thread::spawn(move || way.pass(&ends, from));
             }
         });
         Self { way, acceptor: Some(acceptor.unwrap()), address }
     }
 
-    /// From now on nobody listens here.
+    /// From now on nobody listens at the relay.
     fn close(&mut self) {
         self.acceptor = None;
         self.way.reset();
@@ -139,7 +146,12 @@ fn meet(members: &[Members; 2], said: &str) {
         for (member, own) in members.iter().zip(&expected) {
             let (expected, own) = (&expected, own.clone());
             scope.spawn(move || {
-                assert_eq!(member.meet("meeting", own).unwrap(), *expected);
+                let met = member.meet("meeting", own);
+                if met.is_err() {
+                    // Else the other waits for ever.
+                    members.iter().for_each(Members::leave);
+                }
+                assert_eq!(met.unwrap(), *expected);
             });
         }
     });
@@ -159,12 +171,12 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 fn a_connection_that_is_reset_anywhere_is_made_anew() {
     let (first, second) = (free_address(), free_address());
     let relay = Relay::new(first);
-    // Within the greeting, which is not over before both have heard both of its last frames.
+    // Within the handshake, which is not over before both have heard both of its last frames.
     relay.way.bytes_left.store(100, Ordering::SeqCst);
     let members = two(&relay, first, second);
     meet(&members, "first");
     for bytes in [1, 4, 5, 40, 77, 150, 230, 300, 400, 500, 650] {
-        // In the frames of a meeting, or in the greeting after the last reset.
+        // In the frames of a meeting, or in the handshake after the last reset.
         relay.way.bytes_left.store(bytes, Ordering::SeqCst);
         relay.way.reset();
         meet(&members, &format!("after {bytes}"));
@@ -181,7 +193,48 @@ fn a_connection_that_is_reset_anywhere_is_made_anew() {
 }
 
 #[test]
-fn the_last_word_of_a_greeting_may_be_lost() {
+fn a_connection_that_one_member_alone_has_lost_is_made_anew() {
+    let (first, second) = (free_address(), free_address());
+    let relay = Relay::new(first);
+    let members = two(&relay, first, second);
+    for (round, member) in [0, 1, 0, 1].into_iter().enumerate() {
+        members[member].links[0].disconnect();
+        meet(&members, &format!("round {round}"));
+    }
+    assert_eq!(members.each_ref().map(Members::halted), [None, None]);
+}
+
+#[test]
+fn of_two_new_connections_the_later_is_used() {
+    let hello = |node| {
+        let (nonce, settings) = ([9; 16], BTreeMap::new());
+        Hello { node, incarnation: 7, nonce, resumes: None, settings }
+    };
+    let said = || Seal::between(None, &hello(0), &hello(1));
+    let heard = || Seal::between(None, &hello(1), &hello(0));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // A connection to node 1, and the end that node 1 has.
+    let connection = || {
+        let stream = TcpStream::connect(address).unwrap();
+        let connection =
+            Connection { hello: hello(1), stream, sending: said(), receiving: heard() };
+        (connection, listener.accept().unwrap().0)
+    };
+    let [(first, _silent), (earlier, _as_silent), (later, mut called)] =
+        [(); 3].map(|()| connection());
+    let later_address = later.stream.local_addr().unwrap();
+    let (link, _) = Link::new(address, first).unwrap();
+    // The earlier one has been taken, and is not in use yet, when the later one comes.
+    link.replace(later);
+    let (stream, _) = link.connect(earlier).unwrap();
+    assert_eq!(stream.local_addr().unwrap(), later_address);
+    link.send(&Frame::Confirmed);
+    assert_eq!(frame::read(&mut called, &mut said()).unwrap(), Frame::Confirmed);
+}
+
+#[test]
+fn the_last_word_of_a_handshake_may_be_lost() {
     let (first, second) = (free_address(), free_address());
     for bytes in (300..700).step_by(25) {
         let relay = Relay::new(first);
@@ -205,7 +258,7 @@ fn a_member_that_is_dead_or_another_halts_the_others() {
 
     let relay = Relay::new(first);
     let members = two(&relay, first, second);
-    // A process in the place of the first, which waits for the second.
+    // A process at the address of the first, which waits for the second.
     let other = free_address();
     let another = std::thread::spawn(move || gather(0, [other, free_address()]));
     wait_for("for the other", || TcpStream::connect(other).is_ok());
@@ -242,14 +295,14 @@ fn a_point_is_met_though_one_stops_before_all_have_heard_of_it() {
     std::thread::scope(|scope| {
         let meeting = scope.spawn(|| second.meet("end", "1".to_owned()));
         // The third's words to the second are late.
-        third.links[0].say(&arrived(0));
+        third.links[0].send(&arrived(0));
         assert_eq!(first.meet("end", "0".to_owned()).unwrap(), ["0", "1", "2"]);
         first.leave();
         wait_for("to halt", || second.halted().is_some());
-        third.links[1].say(&arrived(0));
+        third.links[1].send(&arrived(0));
         assert_eq!(meeting.join().unwrap().unwrap(), ["0", "1", "2"]);
     });
     // To the next point the first has not come.
-    third.links[1].say(&arrived(1));
+    third.links[1].send(&arrived(1));
     assert!(matches!(second.meet("end", "1".to_owned()), Err(JoinError::Halted(_))));
 }

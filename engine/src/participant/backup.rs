@@ -1,8 +1,11 @@
 //! BACKUP: apply a unit at a backup, by its base version.
+//!
+//! *Source*: FaSST section 5, step 4. *Invariant*: a unit whose earlier update is missing is answered `Gap` and counted, never
+//! applied.
 
 use gannet_rpc::ResponseWriter;
 use gannet_storage::mutant::{Mutant, active};
-use gannet_storage::{Applied, BucketUpdate, Place, Table};
+use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 
 use crate::node::Node;
 use crate::participant::{Participant, Prepared};
@@ -17,16 +20,16 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let (table, unit) = (self.table(prepared.table), BucketUpdate::parse_checked(payload));
-        response.push(backed_up(&self.node, table, prepared.place, &unit) as u16);
+        response.push(backed_up(&self.node, table, prepared.address, &unit) as u16);
     }
 }
 
-/// The answer to a unit of the bucket at `place`, which is applied at the backup that `node` is.
+/// The answer to a unit of the bucket at `address`, which is applied at the backup that `node` is.
 #[inline]
 pub(crate) fn backed_up(
     node: &Node,
     table: &Table,
-    place: Place,
+    address: BucketAddress,
     unit: &BucketUpdate<'_>,
 ) -> Status {
     if active(Mutant::DropBackupUpdate)
@@ -40,7 +43,7 @@ pub(crate) fn backed_up(
     if active(Mutant::LoseBackupUpdate) && unit.base_version == 64 {
         return Status::Done;
     }
-    match table.apply_at_backup(place, unit) {
+    match table.apply_at_backup(address, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
         Applied::Gap => {
             node.count_gap();

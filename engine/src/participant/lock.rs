@@ -1,29 +1,30 @@
 //! LOCK: lock a key's bucket and read the key, at its primary.
+//!
+//! *Source*: FaSST section 5, step 1. *Invariant*: behind a scan barrier no lock is granted in a heap table.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, Lock, LockMode, RowKey};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, Key, Lock, LockMode, TableKind};
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{KeyRequest, LEAF_CHANGE_BYTES, Status, VERSION_BYTES, encode_leaf_change};
+use crate::request::{LEAF_CHANGE_BYTES, LockRow, Status, VERSION_BYTES, encode_leaf_change};
 
 impl Participant {
     #[inline]
     pub(super) fn lock(
         &self,
         prepared: &Prepared,
-        mode: LockMode,
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let (table, place) = (self.table(prepared.table), prepared.place);
-        if table.layout().is_heap {
-            return self.lock_row(prepared, mode, payload, response);
+        let (table, address) = (self.table(prepared.table), prepared.address);
+        if table.layout().kind != TableKind::Fixed {
+            return self.lock_row(prepared, payload, response);
         }
-        let (KeyRequest { key, owner, .. }, _) = Self::said(payload);
+        let LockRow { key, owner, mode, .. } = Self::decoded(payload).0;
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let lock = table.lock(place, key, owner, mode, value);
+            let lock = table.lock(address, key, owner, mode, value);
             let bytes = match lock {
                 Lock::Granted { .. } if mode == LockMode::Insert => VERSION_BYTES,
                 Lock::Granted { .. } | Lock::Exists { .. } => capacity,
@@ -36,23 +37,17 @@ impl Participant {
         });
     }
 
-    fn lock_row(
-        &self,
-        prepared: &Prepared,
-        mode: LockMode,
-        payload: &[u8],
-        response: &mut ResponseWriter<'_>,
-    ) {
-        let (KeyRequest { key: hash, bucket: value_bytes, owner, .. }, key) = Self::said(payload);
+    fn lock_row(&self, prepared: &Prepared, payload: &[u8], response: &mut ResponseWriter<'_>) {
+        let (LockRow { mode, value_bytes, key: hash, owner, .. }, bytes) = Self::decoded(payload);
         let change = (mode, value_bytes as usize);
         if change.1 > HEAP_VALUE_BYTES_MAX {
             return self.refuse(response);
         }
-        let (table, key) = (self.table(prepared.table), RowKey::with_hash(hash, key));
-        if table.guard_count(table.locate(key.hash()).partition) > 0 {
-            return response.push(Status::Guarded as u16);
+        let (table, key) = (self.table(prepared.table), Key::from_parts(hash, bytes));
+        if table.barrier_count(table.locate(key.word()).partition) > 0 {
+            return response.push(Status::Barrier as u16);
         }
-        let (lock, leaf) = table.lock_row(prepared.place, key, owner, change);
+        let (lock, leaf) = table.lock_row(prepared.address, key, owner, change);
         let (status, version) = lock_status(lock);
         response.push_with(VERSION_BYTES + LEAF_CHANGE_BYTES, |out| {
             let (version_out, leaf_out) = out.split_at_mut(VERSION_BYTES);

@@ -1,4 +1,6 @@
-//! LOG and LOG_PART: keep a commit record in the slot of its coroutine, sent at once or in parts.
+//! LOG and LOG_PART: store a commit record in the slot of its coroutine, whole or in parts.
+//!
+//! *Source*: FaSST section 5, step 3. *Invariant*: a record is acknowledged when all of it is stored (rule C4).
 
 use gannet_rpc::ResponseWriter;
 

@@ -1,10 +1,10 @@
 //! The participant: a worker's answers to coordinators, its own node's included.
 //!
-//! One file per request. Every request names what it means by number; a request that names a table,
-//! partition or bucket that is not here is refused and counted, never trusted.
+//! One file per request. Every request names its table, partition and bucket by number; a request that names a table,
+//! partition or bucket that the node does not have is refused and counted, never trusted.
 
 mod backup;
-mod guard;
+mod barrier;
 mod lock;
 mod log;
 mod primary;
@@ -25,13 +25,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
-use gannet_storage::{
-    BucketUpdate, CommitLog, HEAP_VALUE_BYTES_MAX, Item, KEY_BYTES_MAX, LockMode, Place, RowKey,
-    Table,
-};
+use gannet_storage::{BucketAddress, BucketUpdate, CommitLog, Item, Key, Table, TableKind};
 
 use crate::node::Node;
-use crate::request::{self, KeyRequest, Status};
+use crate::request::{
+    self, Barrier, LockRow, Read, Scan, Status, TableRequest, Unlock, Validate, ValidateLeaf,
+    ValidateMany,
+};
 use crate::scan_page::PageWriter;
 
 /// One worker's participant: the node's tables, and the worker's own log slots.
@@ -50,19 +50,19 @@ impl Participant {
         Self { node, log, value: Vec::new(), page: PageWriter::default() }
     }
 
-    /// Asks for the headers of the buckets of rows.
+    /// Prefetches the headers of the buckets of rows.
     #[inline]
-    pub(crate) fn prefetch_headers(&self, rows: &[(u16, Place)]) {
-        for &(_, place) in rows {
-            self.node.prefetch(place);
+    pub(crate) fn prefetch_headers(&self, rows: &[(u16, BucketAddress)]) {
+        for &(_, address) in rows {
+            self.node.prefetch(address);
         }
     }
 
-    /// Asks for the slots of rows whose headers were asked for before.
+    /// Prefetches the slots of rows whose headers were prefetched before.
     #[inline]
-    pub(crate) fn prefetch_slots(&self, rows: &mut Vec<(u16, Place)>) {
-        for (table, place) in rows.drain(..) {
-            self.table(table).prefetch_slot(place);
+    pub(crate) fn prefetch_slots(&self, rows: &mut Vec<(u16, BucketAddress)>) {
+        for (table, address) in rows.drain(..) {
+            self.table(table).prefetch_slot(address);
         }
     }
 
@@ -71,60 +71,32 @@ impl Participant {
         self.log.borrow().records().map(<[u8]>::to_vec).collect()
     }
 
-    /// The bucket that a request about a key is about, if this node is the key's primary.
+    /// The bucket of a key, if this node is the key's primary.
     #[inline(always)]
-    fn key_target(&self, payload: &[u8]) -> Option<Place> {
-        let (request, row_key) = KeyRequest::decode(payload)?;
-        let table = self.node.table(request.table)?;
-        if !is_key_of(table, request.key, row_key) {
-            return None;
-        }
-        let location = table.locate(request.key);
-        let place = table.place_of(location)?;
-        self.is_primary_of(location.partition).then_some(place)
+    fn key_target(&self, table: u16, key: Key<'_>) -> Option<BucketAddress> {
+        let table = self.table_with(table, key)?;
+        let location = table.locate(key.word());
+        let address = table.address_of(location)?;
+        self.is_primary_of(location.partition).then_some(address)
     }
 
-    /// The bucket that a request with nothing behind its fixed part is about, if this node is the bucket's primary.
+    /// The table, if the node has it and it can have the key.
     #[inline(always)]
-    fn bucket_target(&self, payload: &[u8]) -> Option<Place> {
-        let (request, []) = KeyRequest::decode(payload)? else { return None };
-        self.target(&request, self.node.table(request.table)?, request.bucket)
+    fn table_with(&self, table: u16, key: Key<'_>) -> Option<&Table> {
+        self.node.table(table).filter(|table| key.fits(table.layout().kind))
     }
 
-    /// What an UNLOCK is about: a bucket, and in a heap table the key that was locked there.
+    /// A bucket, if this node is its primary.
     #[inline(always)]
-    fn unlock_target(&self, payload: &[u8]) -> Option<Place> {
-        let (request, row_key) = KeyRequest::decode(payload)?;
-        let table = self.node.table(request.table)?;
-        if !is_key_of(table, request.key, row_key) {
-            return None;
-        }
-        self.target(&request, table, request.bucket)
+    fn bucket_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
+        let address = self.node.table(table)?.bucket_address(partition, bucket)?;
+        self.is_primary_of(partition).then_some(address)
     }
 
-    /// The first bucket of the partition that a request is about, if this node is its primary.
-    fn partition_target(&self, payload: &[u8]) -> Option<Place> {
-        let (request, _) = KeyRequest::decode(payload)?;
-        self.target(&request, self.node.table(request.table)?, 0)
-    }
-
-    /// As [`Self::partition_target`], for a request about the order of the partition.
-    fn order_target(&self, payload: &[u8]) -> Option<Place> {
-        let (request, _) = KeyRequest::decode(payload)?;
-        let table = self.node.table(request.table).filter(|table| table.is_ordered())?;
-        self.target(&request, table, 0)
-    }
-
-    /// As [`Self::order_target`], for a request that has nothing behind its fixed part.
-    fn bare_order_target(&self, payload: &[u8]) -> Option<Place> {
-        let (_, []) = KeyRequest::decode(payload)? else { return None };
-        self.order_target(payload)
-    }
-
-    #[inline(always)]
-    fn target(&self, request: &KeyRequest, table: &Table, bucket: u32) -> Option<Place> {
-        let place = table.bucket_place(request.detail, bucket)?;
-        self.is_primary_of(request.detail).then_some(place)
+    /// The first bucket of a partition of an ordered table, if this node is its primary.
+    fn order_target(&self, table: u16, partition: u16) -> Option<BucketAddress> {
+        let kind = self.node.table(table)?.layout().kind;
+        (kind == TableKind::Ordered).then(|| self.bucket_target(table, partition, 0)).flatten()
     }
 
     #[inline(always)]
@@ -134,39 +106,40 @@ impl Participant {
 
     /// The bucket that a unit is about, if it fits its table and this node holds the bucket.
     #[inline]
-    fn unit_target(&self, payload: &[u8]) -> Option<Place> {
+    fn unit_target(&self, payload: &[u8]) -> Option<BucketAddress> {
         let (unit, rest) = BucketUpdate::parse_header(payload).ok()?;
         let table = self.node.table(unit.table)?;
-        let mut place = table.bucket_place(unit.partition, unit.bucket)?;
+        let mut address = table.bucket_address(unit.partition, unit.bucket)?;
         if !rest.is_empty() || unit.layout != table.layout().version {
             return None;
         }
         let mut items = unit.items();
         for item in items.by_ref() {
-            let (key, row_key, fits) = match item {
-                Item::Put { key, row_key, value } => (key, row_key, fits(table, value)),
-                Item::Delete { key, row_key } => (key, row_key, true),
+            let (key, fits) = match item {
+                Item::Put { key, value } => (key, table.fits(key, value)),
+                Item::Delete { key } => (key, key.fits(table.layout().kind)),
             };
-            let location = table.locate(key);
-            let fits = fits && is_key_of(table, key, row_key);
+            let location = table.locate(key.word());
             if !fits || (location.partition, location.bucket) != (unit.partition, unit.bucket) {
                 return None;
             }
-            place = place.with_tag(location.tag);
+            address = address.with_tag(location.tag);
         }
-        items.is_at_end().then_some(place)
+        items.is_at_end().then_some(address)
     }
 
     /// The table of a request that was prepared, or of a row of this node.
     #[inline]
     fn table(&self, number: u16) -> &Table {
-        self.node.table(number).expect("a prepared request or a row names a table that is here")
+        self.node
+            .table(number)
+            .expect("a prepared request or a row names a table that the node has")
     }
 
-    /// What a request says that was prepared, about a key, a bucket or a partition, and what follows that.
+    /// A request that was prepared, and what follows its fixed part.
     #[inline(always)]
-    fn said(payload: &[u8]) -> (KeyRequest, &[u8]) {
-        KeyRequest::decode(payload).expect("it was prepared")
+    fn decoded<R: TableRequest>(payload: &[u8]) -> (R, &[u8]) {
+        R::decode(payload).expect("it was prepared")
     }
 
     fn refuse(&self, response: &mut ResponseWriter<'_>) {
@@ -175,32 +148,11 @@ impl Participant {
     }
 }
 
-/// Whether `key` and `row_key` belong together in `table`.
-#[inline(always)]
-fn is_key_of(table: &Table, key: u64, row_key: &[u8]) -> bool {
-    if table.layout().is_heap {
-        row_key.len() <= KEY_BYTES_MAX && RowKey::new(row_key).hash() == key
-    } else {
-        row_key.is_empty()
-    }
-}
-
-#[inline(always)]
-fn fits(table: &Table, value: &[u8]) -> bool {
-    if table.layout().is_heap {
-        value.len() <= HEAP_VALUE_BYTES_MAX
-    } else {
-        value.len() == table.layout().value_bytes
-    }
-}
-
 /// What a request wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Read,
-    LockForUpdate,
-    LockForInsert,
-    LockForDelete,
+    Lock,
     Validate,
     ValidateMany,
     Log,
@@ -210,44 +162,29 @@ pub(crate) enum Action {
     Unlock,
     Scan,
     ValidateLeaf,
-    Guard,
-    Unguard,
+    SetBarrier,
+    ReleaseBarrier,
     Refuse,
 }
 
 impl Action {
-    /// Those about a row that has probably not been touched for a while. What the others look at, its header's first line
-    /// included, one of these has.
-    const OF_ROWS: u32 = {
-        let lock =
-            Self::LockForUpdate.bit() | Self::LockForInsert.bit() | Self::LockForDelete.bit();
-        Self::Read.bit() | lock | Self::Backup.bit()
-    };
+    /// The actions on a row that is probably not in the cache. The other actions read lines that one of these has fetched before, the
+    /// header's first line included.
+    const OF_ROWS: u32 = Self::Read.bit() | Self::Lock.bit() | Self::Backup.bit();
 
     #[inline(always)]
     const fn bit(self) -> u32 {
         1 << self as u32
     }
-
-    /// What a LOCK wants done.
-    #[inline(always)]
-    fn of_lock(payload: &[u8]) -> Self {
-        match KeyRequest::decode(payload).map(|(request, _)| request.detail) {
-            Some(request::UPDATE) => Self::LockForUpdate,
-            Some(request::INSERT) => Self::LockForInsert,
-            Some(request::DELETE) => Self::LockForDelete,
-            _ => Self::Refuse,
-        }
-    }
 }
 
-/// A request that was parsed, and found to be about something that is here. What else it says is read again when it is run: a
-/// copy of it, written and read back at once, costs more.
+/// A request that was parsed, and found to be about something that this node has. The rest of the request is parsed again when it is run,
+/// which costs less than a copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared {
     action: Action,
     table: u16,
-    place: Place,
+    address: BucketAddress,
 }
 
 impl Prepared {
@@ -255,8 +192,18 @@ impl Prepared {
 
     /// About no bucket.
     const fn of_no_bucket(action: Action) -> Self {
-        Self { action, table: 0, place: Place::NOWHERE }
+        Self { action, table: 0, address: BucketAddress::NONE }
     }
+}
+
+/// What a request is about, as `target` finds in the request and in what follows its fixed part.
+#[inline(always)]
+fn target<'p, R: TableRequest>(
+    payload: &'p [u8],
+    target: impl FnOnce(R, &'p [u8]) -> Option<BucketAddress>,
+) -> Option<BucketAddress> {
+    let (request, rest) = R::decode(payload)?;
+    target(request, rest)
 }
 
 impl Handler for Participant {
@@ -264,41 +211,83 @@ impl Handler for Participant {
 
     #[inline]
     fn prepare(&self, kind: u16, payload: &[u8]) -> Prepared {
-        let (action, place) = match kind {
-            request::READ => (Action::Read, self.key_target(payload)),
-            request::LOCK => (Action::of_lock(payload), self.key_target(payload)),
-            request::VALIDATE => (Action::Validate, self.bucket_target(payload)),
-            request::VALIDATE_MANY => (Action::ValidateMany, self.partition_target(payload)),
+        let (action, address) = match kind {
+            request::READ => {
+                let key = |Read { table, key, .. }, bytes| {
+                    self.key_target(table, Key::from_parts(key, bytes))
+                };
+                (Action::Read, target(payload, key))
+            }
+            request::LOCK => {
+                let key = |LockRow { table, key, .. }, bytes| {
+                    self.key_target(table, Key::from_parts(key, bytes))
+                };
+                (Action::Lock, target(payload, key))
+            }
+            request::VALIDATE => {
+                let bucket = |Validate { table, partition, bucket, .. }, rest: &[u8]| {
+                    let target = self.bucket_target(table, partition, bucket);
+                    target.filter(|_| rest.is_empty())
+                };
+                (Action::Validate, target(payload, bucket))
+            }
+            request::VALIDATE_MANY => {
+                let partition = |ValidateMany { table, partition, .. }, _: &[u8]| {
+                    self.bucket_target(table, partition, 0)
+                };
+                (Action::ValidateMany, target(payload, partition))
+            }
             request::LOG => return Prepared::of_no_bucket(Action::Log),
             request::LOG_PART => return Prepared::of_no_bucket(Action::LogPart),
             request::BACKUP => (Action::Backup, self.unit_target(payload)),
             request::PRIMARY => (Action::Primary, self.unit_target(payload)),
-            request::UNLOCK => (Action::Unlock, self.unlock_target(payload)),
-            request::SCAN => (Action::Scan, self.order_target(payload)),
-            request::VALIDATE_LEAF => (Action::ValidateLeaf, self.bare_order_target(payload)),
-            request::GUARD => (Action::Guard, self.bare_order_target(payload)),
-            request::UNGUARD => (Action::Unguard, self.bare_order_target(payload)),
+            request::UNLOCK => {
+                let locked = |Unlock { table, partition, bucket, key, .. }, bytes| {
+                    self.table_with(table, Key::from_parts(key, bytes))?;
+                    self.bucket_target(table, partition, bucket)
+                };
+                (Action::Unlock, target(payload, locked))
+            }
+            request::SCAN => {
+                let order =
+                    |Scan { table, partition, .. }, _: &[u8]| self.order_target(table, partition);
+                (Action::Scan, target(payload, order))
+            }
+            request::VALIDATE_LEAF => {
+                let order = |ValidateLeaf { table, partition, .. }, rest: &[u8]| {
+                    self.order_target(table, partition).filter(|_| rest.is_empty())
+                };
+                (Action::ValidateLeaf, target(payload, order))
+            }
+            request::SET_BARRIER | request::RELEASE_BARRIER => {
+                let order = |Barrier { table, partition, .. }, rest: &[u8]| {
+                    self.order_target(table, partition).filter(|_| rest.is_empty())
+                };
+                let is_set = kind == request::SET_BARRIER;
+                let action = if is_set { Action::SetBarrier } else { Action::ReleaseBarrier };
+                (action, target(payload, order))
+            }
             _ => (Action::Refuse, None),
         };
-        match place {
-            Some(place) => Prepared { action, table: request::table_of(payload), place },
+        match address {
+            Some(address) => Prepared { action, table: request::table_of(payload), address },
             None => Prepared::REFUSED,
         }
     }
 
     #[inline(always)]
     fn prefetch(&self, prepared: &Prepared) {
-        // Whatever is asked for, without a branch: what was touched before is near, and so is a place that is none.
-        self.node.prefetch(prepared.place);
+        // Every request, without a branch: a line that was touched before is in the cache, and so is that of no bucket.
+        self.node.prefetch(prepared.address);
     }
 
     #[inline]
     fn prefetch_next(&self, prepared: &Prepared) {
-        // No branch either: what comes next, nobody can predict.
+        // No branch either: the processor could not predict the next request.
         let is_of_row = Action::OF_ROWS & prepared.action.bit() != 0;
-        let place = select_unpredictable(is_of_row, prepared.place, Place::NOWHERE);
+        let address = select_unpredictable(is_of_row, prepared.address, BucketAddress::NONE);
         if let Some(table) = self.node.table(prepared.table) {
-            table.prefetch_slot(place);
+            table.prefetch_slot(address);
         }
     }
 
@@ -306,9 +295,7 @@ impl Handler for Participant {
     fn handle(&mut self, prepared: Prepared, payload: &[u8], response: &mut ResponseWriter<'_>) {
         match prepared.action {
             Action::Read => self.read(&prepared, payload, response),
-            Action::LockForUpdate => self.lock(&prepared, LockMode::Update, payload, response),
-            Action::LockForInsert => self.lock(&prepared, LockMode::Insert, payload, response),
-            Action::LockForDelete => self.lock(&prepared, LockMode::Delete, payload, response),
+            Action::Lock => self.lock(&prepared, payload, response),
             Action::Validate => self.validate(&prepared, payload, response),
             Action::ValidateMany => self.validate_many(payload, response),
             Action::Log => self.log(payload, response),
@@ -318,8 +305,8 @@ impl Handler for Participant {
             Action::Unlock => self.unlock(&prepared, payload, response),
             Action::Scan => self.scan(payload, response),
             Action::ValidateLeaf => self.validate_leaf(payload, response),
-            Action::Guard => self.guard(payload, response),
-            Action::Unguard => self.unguard(payload, response),
+            Action::SetBarrier => self.set_barrier(payload, response),
+            Action::ReleaseBarrier => self.release_barrier(payload, response),
             Action::Refuse => self.refuse(response),
         }
     }

@@ -1,8 +1,10 @@
 //! PRIMARY: apply a unit at the primary, raise the version, release the lock.
+//!
+//! *Source*: FaSST section 5, step 5.
 
 use gannet_rpc::ResponseWriter;
 use gannet_storage::mutant::{Mutant, active};
-use gannet_storage::{Applied, BucketUpdate, Place, Table};
+use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 
 use crate::node::Node;
 use crate::participant::{Participant, Prepared};
@@ -18,23 +20,23 @@ impl Participant {
     ) {
         let unit = BucketUpdate::parse_checked(payload);
         let table = self.table(prepared.table);
-        response.push(applied_at_primary(&self.node, table, prepared.place, &unit) as u16);
+        response.push(applied_at_primary(&self.node, table, prepared.address, &unit) as u16);
     }
 }
 
-/// The answer to a unit of the bucket at `place`, which is applied at the primary that `node` is. A duplicate is acknowledged
+/// The answer to a unit of the bucket at `address`, which is applied at the primary that `node` is. A duplicate is acknowledged
 /// again: the unit is applied.
 #[inline]
 pub(crate) fn applied_at_primary(
     node: &Node,
     table: &Table,
-    place: Place,
+    address: BucketAddress,
     unit: &BucketUpdate<'_>,
 ) -> Status {
     if active(Mutant::LoseLock) && unit.base_version == 64 {
-        let _ = table.unlock(place, unit.owner);
+        let _ = table.unlock(address, unit.owner);
     }
-    match table.apply_at_primary(place, unit) {
+    match table.apply_at_primary(address, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
         Applied::Gap => {
             node.count_gap();

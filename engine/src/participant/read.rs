@@ -1,10 +1,12 @@
 //! READ: version and value of a key, from its primary.
+//!
+//! *Source*: FaSST section 5, step 1. *Invariant*: a response that is full answers `Postponed` to further rows of any length.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::{Read, RowKey};
+use gannet_storage::{Key, Read, TableKind};
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{KeyRequest, RESPONSE_BYTES_MAX, Status, VERSION_BYTES};
+use crate::request::{self, RESPONSE_BYTES_MAX, Status, VERSION_BYTES};
 
 impl Participant {
     #[inline]
@@ -14,15 +16,15 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let (table, place) = (self.table(prepared.table), prepared.place);
-        if table.layout().is_heap {
+        let (table, address) = (self.table(prepared.table), prepared.address);
+        if table.layout().kind != TableKind::Fixed {
             return self.read_row(prepared, payload, response);
         }
-        let (KeyRequest { key, owner, .. }, _) = Self::said(payload);
+        let request::Read { key, owner, .. } = Self::decoded(payload).0;
         let capacity = VERSION_BYTES + table.layout().value_bytes;
         response.push_with(capacity, |out| {
             let (version_out, value) = out.split_at_mut(VERSION_BYTES);
-            let read = table.read(place, key, owner, value);
+            let read = table.read(address, key, owner, value);
             let bytes = match read {
                 Read::Found { .. } => capacity,
                 Read::Absent { .. } => VERSION_BYTES,
@@ -40,9 +42,9 @@ impl Participant {
         }
         let mut value = std::mem::take(&mut self.value);
         value.clear();
-        let (KeyRequest { key: hash, owner, .. }, key) = Self::said(payload);
-        let (table, key) = (self.table(prepared.table), RowKey::with_hash(hash, key));
-        let read = table.read_row(prepared.place, key, owner, &mut value);
+        let (request::Read { key: hash, owner, .. }, bytes) = Self::decoded(payload);
+        let (table, key) = (self.table(prepared.table), Key::from_parts(hash, bytes));
+        let read = table.read_row(prepared.address, key, owner, &mut value);
         let (status, version) = read_status(read);
         let bytes = VERSION_BYTES + value.len();
         response.push_with(bytes, |out| {

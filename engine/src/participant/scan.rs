@@ -1,4 +1,6 @@
-//! SCAN: rows of a range of one partition, from its primary; and whether a scan's leaves have changed.
+//! SCAN: rows of a range of one partition, from its primary. VALIDATE_LEAF: whether a leaf that a scan has read is unchanged.
+//!
+//! *Source*: `docs/protocol.md`, "Ordered index".
 
 use std::ops::ControlFlow;
 
@@ -6,20 +8,20 @@ use gannet_rpc::ResponseWriter;
 use gannet_storage::{LeafVersion, Scanned};
 
 use crate::participant::Participant;
-use crate::request::{RESPONSE_BYTES_MAX, Status};
+use crate::request::{RESPONSE_BYTES_MAX, Scan, Status, ValidateLeaf};
 use crate::scan_page::decode_shape;
 
 /// Bytes of rows in one answer, unless the first row alone is longer.
 const ROWS_BYTES_MAX: usize = 32 << 10;
 
 impl Participant {
-    /// Table and partition are here: `prepare` looked. The range is read when its turn has come.
+    /// `prepare` has checked that this node has the table and is the partition's primary. The range is read when its turn has come.
     pub(super) fn scan(&mut self, payload: &[u8], response: &mut ResponseWriter<'_>) {
         if response.bytes() > RESPONSE_BYTES_MAX {
             return response.push(Status::Postponed as u16);
         }
-        let (request, bounds) = Self::said(payload);
-        let Some((bounds, direction)) = decode_shape(request.key, bounds) else {
+        let (request, bounds) = Self::decoded::<Scan>(payload);
+        let Some((bounds, direction)) = decode_shape(request.shape, bounds) else {
             return self.refuse(response);
         };
         let mut page = std::mem::take(&mut self.page);
@@ -27,10 +29,10 @@ impl Participant {
         let mut leaves = std::mem::take(&mut page.leaves);
         let table = self.table(request.table);
         let scanned =
-            table.scan(request.detail, bounds, direction, request.owner, &mut leaves, |row| {
+            table.scan(request.partition, bounds, direction, request.owner, &mut leaves, |row| {
                 page.push(&row);
                 let is_full = page.row_bytes() >= ROWS_BYTES_MAX;
-                if is_full || page.rows() >= request.bucket {
+                if is_full || page.rows() >= request.rows {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
@@ -55,9 +57,9 @@ impl Participant {
     }
 
     pub(super) fn validate_leaf(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let (request, _) = Self::said(payload);
-        let seen = LeafVersion { leaf: request.bucket, counter: request.key };
-        let is_unchanged = self.table(request.table).is_leaf_unchanged(request.detail, seen);
+        let ValidateLeaf { table, partition, leaf, counter, .. } = Self::decoded(payload).0;
+        let seen = LeafVersion { leaf, counter };
+        let is_unchanged = self.table(table).is_leaf_unchanged(partition, seen);
         let status = if is_unchanged { Status::Done } else { Status::Changed };
         response.push(status as u16);
     }

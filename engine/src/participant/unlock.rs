@@ -1,10 +1,12 @@
-//! UNLOCK: give a bucket back unchanged.
+//! UNLOCK: release the lock of a bucket that was not written.
+//!
+//! *Source*: FaSST section 5, step 1, for a transaction that aborts.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::RowKey;
+use gannet_storage::Key;
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{KeyRequest, Status};
+use crate::request::{Status, Unlock};
 
 impl Participant {
     #[inline]
@@ -14,14 +16,10 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let (table, place) = (self.table(prepared.table), prepared.place);
-        let (KeyRequest { key: hash, owner, .. }, key) = Self::said(payload);
+        let (table, address) = (self.table(prepared.table), prepared.address);
+        let (Unlock { key: word, owner, .. }, bytes) = Self::decoded(payload);
         // One that does not hold the bucket changes nothing, and is acknowledged all the same.
-        let _ = if table.layout().is_heap {
-            table.unlock_row(place, RowKey::with_hash(hash, key), owner)
-        } else {
-            table.unlock(place, owner)
-        };
+        let _ = table.unlock_row(address, Key::from_parts(word, bytes), owner);
         response.push(Status::Done as u16);
     }
 }

@@ -1,11 +1,13 @@
-//! VALIDATE: has a bucket, or have many, still the version that was read? Headers only.
+//! VALIDATE and VALIDATE_MANY: whether one bucket, or many, still have the versions that were read. Headers only, no values.
+//!
+//! *Source*: FaSST section 5, step 2.
 
 use gannet_rpc::ResponseWriter;
 use gannet_storage::mutant::{Mutant, active};
 use gannet_storage::{Owner, Table, Validation};
 
 use crate::participant::{Participant, Prepared};
-use crate::request::{KeyRequest, Status, bucket_versions};
+use crate::request::{Status, Validate, ValidateMany, bucket_versions};
 
 impl Participant {
     #[inline]
@@ -15,11 +17,11 @@ impl Participant {
         payload: &[u8],
         response: &mut ResponseWriter<'_>,
     ) {
-        let (KeyRequest { key: version, owner, .. }, _) = Self::said(payload);
+        let Validate { version, owner, .. } = Self::decoded(payload).0;
         if active(Mutant::RefuseValidation) && version == 64 {
             return self.refuse(response);
         }
-        let status = match self.table(prepared.table).validate(prepared.place, version, owner) {
+        let status = match self.table(prepared.table).validate(prepared.address, version, owner) {
             Validation::Unchanged => Status::Done,
             Validation::Changed => Status::Changed,
             Validation::Locked => Status::Locked,
@@ -27,12 +29,12 @@ impl Participant {
         response.push(status as u16);
     }
 
-    /// Table and partition are here: `prepare` looked.
+    /// `prepare` has checked that this node has the table and is the partition's primary.
     pub(super) fn validate_many(&self, payload: &[u8], response: &mut ResponseWriter<'_>) {
-        let (request, buckets) = Self::said(payload);
+        let (request, buckets) = Self::decoded::<ValidateMany>(payload);
         let Some(buckets) = bucket_versions(buckets) else { return self.refuse(response) };
         let table = self.table(request.table);
-        let status = validated(table, request.detail, buckets, request.owner);
+        let status = validated(table, request.partition, buckets, request.owner);
         if status == Status::Refused {
             return self.refuse(response);
         }
@@ -48,11 +50,11 @@ pub(crate) fn validated(
     owner: Owner,
 ) -> Status {
     for (bucket, version) in buckets {
-        let Some(place) = table.bucket_place(partition, bucket) else { return Status::Refused };
+        let Some(address) = table.bucket_address(partition, bucket) else { return Status::Refused };
         if active(Mutant::RefuseValidation) && version == 64 {
             return Status::Refused;
         }
-        match table.validate(place, version, owner) {
+        match table.validate(address, version, owner) {
             Validation::Unchanged => {}
             Validation::Changed => return Status::Changed,
             Validation::Locked => return Status::Locked,

@@ -1,4 +1,4 @@
-//! A node's clock: virtual time, seen at a wrong rate or after a jump ahead.
+//! A node's clock: virtual time, seen at a wrong rate or after a jump forward.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use gannet_rpc::Clock;
 /// One in the rate's unit.
 const PERMILLE: i128 = 1_000;
 
-/// Nanoseconds of virtual time since the simulation began, shared by all that asks for it.
+/// Nanoseconds of virtual time since the simulation began, shared by all who read it.
 pub(crate) type VirtualTime = Rc<Cell<u64>>;
 
 /// A node's view of virtual time.
@@ -33,7 +33,7 @@ impl NodeClock {
         self.rate_permille.set(permille.max(1));
     }
 
-    /// Moves the clock ahead by `by_ns`.
+    /// Moves the clock forward by `by_ns`.
     pub(crate) fn jump(&self, by_ns: u64) {
         self.set(self.now_ns().saturating_add(by_ns));
     }

@@ -1,8 +1,8 @@
 //! What may go wrong in a simulated cluster, when it does in a run, and how often it did.
 //!
-//! A fault begins when so many transactions have begun, not at a time, so that it meets transactions
-//! in flight however fast they run; it lasts for a span of virtual time. Each fault draws from a
-//! generator of its own: a plan from which one fault was removed leaves the others as they were.
+//! A fault begins after a number of transactions has begun, not at a time. So it strikes transactions in
+//! flight, however fast they run. It lasts for a span of virtual time. Each fault draws from a generator of
+//! its own: a plan without one of its faults leaves the others as they were.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -38,7 +38,7 @@ pub enum FaultKind {
     Slow,
     /// A node's clock runs too fast or too slowly, by up to a fifth.
     ClockRate,
-    /// A node's clock jumps ahead by up to two seconds.
+    /// A node's clock jumps forward by up to two seconds.
     ClockJump,
 }
 

@@ -12,7 +12,7 @@
 //! arrival, deadline or end of a fault where none did. Nothing else decides what happens: the same
 //! seed and the same faults give the same run.
 //!
-//! *Source*: `testing.md`, "Simulation".
+//! *Source*: `docs/simulation.md`, "The simulator".
 //!
 //! *Not here*: disks, and the death of nodes, which nothing recovers from yet.
 
@@ -42,7 +42,7 @@ use crate::worker::Worker;
 const STEP_NS: u64 = 500;
 /// A slow node waits up to this long between two steps.
 const SLOW_NS_MAX: u64 = 2_000_000;
-/// A clock jumps ahead by up to this.
+/// A clock jumps forward by up to this.
 const JUMP_NS_MAX: u64 = 2_000_000_000;
 
 type SimulatedWorker = Worker<SimulatedSender, SimulatedReceiver>;
@@ -96,9 +96,9 @@ impl Simulation {
             let inbox = Rc::new(RefCell::new(Inbox::default()));
             let sender = SimulatedSender { network: Rc::clone(&network), source: (node, worker) };
             let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
-            let seat = cluster.seat(usize::from(node), usize::from(worker));
+            let builder = cluster.worker_builder(usize::from(node), usize::from(worker));
             let clock: Rc<NodeClock> = Rc::clone(clock);
-            (seat.build(clock, sender, receiver), inbox)
+            (builder.build(clock, sender, receiver), inbox)
         };
         let nodes = (0..nodes)
             .map(|node| {
@@ -131,7 +131,7 @@ impl Simulation {
         &self.cluster
     }
 
-    /// The cluster, for what keeps it: whoever waits for it by blocking waits for ever.
+    /// The cluster, to be kept. A thread that blocks on one of its completions blocks for ever.
     #[must_use]
     pub fn shared_cluster(&self) -> Arc<Cluster> {
         Arc::clone(&self.cluster)
@@ -194,8 +194,8 @@ impl Simulation {
         self.run_clients(deadline_ns, begun, &mut || true)
     }
 
-    /// As [`Self::run_until`], with clients beside the cluster, who spawn jobs and look at their results between its steps:
-    /// `clients` lets them, and tells whether all have ended.
+    /// As [`Self::run_until`], with clients beside the cluster. `clients` is called between steps: it may spawn jobs and look at
+    /// their results, and returns whether all clients have ended.
     pub fn run_clients(
         &mut self,
         deadline_ns: u64,

@@ -1,4 +1,9 @@
 //! The `simulated` transport: packets in virtual time, struck by the faults of the run.
+//!
+//! *Invariants*: a packet arrives at the virtual time that was drawn when it was sent. All draws come from the seed and from the
+//! generator of each fault.
+//!
+//! *Not here*: which faults a run has, in `faults.rs`.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;

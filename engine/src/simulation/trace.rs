@@ -1,8 +1,10 @@
-//! What happened in a run, as one number: two runs of a seed must leave the same.
+//! The trace of a run, and a hash of it.
+//!
+//! *Invariant*: two runs of one seed with the same faults have the same hash.
 
 use std::io::Write;
 
-/// Hashes every event, and writes it down where asked to.
+/// Hashes every event, and writes it to a file on request.
 pub(crate) struct Trace {
     hash: u64,
     out: Option<Box<dyn Write>>,

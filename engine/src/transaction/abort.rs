@@ -6,11 +6,11 @@
 
 use gannet_storage::mutant::{Mutant, active};
 
-use crate::request::{self, KeyRequest};
+use crate::request::{self, TableRequest, Unlock};
 use crate::transaction::{RowState, Stage, Transaction};
 
 impl Transaction<'_> {
-    /// Ends the transaction without a trace; does nothing if it has ended.
+    /// Aborts the transaction: it releases its locks and has written nothing. Does nothing if it has ended.
     ///
     /// # Panics
     /// Never: an UNLOCK fits a message.
@@ -29,9 +29,9 @@ impl Transaction<'_> {
             if active(Mutant::SkipUnlock) {
                 continue;
             }
-            let request = KeyRequest {
+            let request = Unlock {
                 table: row.table,
-                detail: row.partition,
+                partition: row.partition,
                 bucket: row.bucket,
                 key: row.key,
                 owner: *owner,

@@ -4,27 +4,26 @@
 //! on every copy: the primary stays locked until its backups have this one.
 
 use crate::request::{self, PART_BYTES_MAX};
-use crate::transaction::{Transaction, here};
+use crate::transaction::{Transaction, local};
 
 impl Transaction<'_> {
     /// Applies the transaction at the backups.
     pub(super) fn commit_backups(&mut self) {
-        self.ask_for_units(request::BACKUP);
+        self.send_units(request::BACKUP);
         match self.round.end() {
             None => {}
             Some(status) => self.round.fail("BACKUP", status),
         }
     }
 
-    /// Asks that every unit of the record is applied at its partition's backups or primary. Those of a large transaction are
-    /// sent to the own node, too, so that it holds up no other.
+    /// Sends every unit of the record to its partition's backups or primary, which apply it. This node applies its own units by
+    /// a local call, unless the transaction is large: then they are sent, too, so that it holds up no other.
     ///
-    /// The transaction is decided, and no copy may refuse it: any answer but `Done` ends the worker, and with it the cluster, as
-    /// nobody removes the copy. That holds for `Gap`, too, the answer of a backup that missed an earlier update, or of a primary
-    /// that lost the lock: such a copy has not the update, and whoever were told that the transaction is committed would rely
-    /// on it.
+    /// The transaction is decided, and no copy may refuse it. Any answer but `Done` ends the worker and with it the cluster, because
+    /// no membership change removes the copy. `Gap` is such an answer, too: a backup missed an earlier update, or a primary lost
+    /// the lock. Such a copy has not the update, on which a client would rely that is told of the commit.
     #[inline(always)]
-    pub(super) fn ask_for_units(&mut self, kind: u16) {
+    pub(super) fn send_units(&mut self, kind: u16) {
         let Self { node, rows, held, record, round, .. } = self;
         let configuration = node.configuration();
         let is_large = record.len() > PART_BYTES_MAX;
@@ -35,7 +34,7 @@ impl Transaction<'_> {
             let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
             for &target in targets {
                 if target == node.id() && !is_large {
-                    round.answered(here::applied(node, kind, unit));
+                    round.answered(local::applied(node, kind, unit));
                     continue;
                 }
                 round

@@ -1,8 +1,8 @@
 //! From rows to buckets: versions and locks belong to buckets, so all later phases work on them.
 //!
 //! Rule C2: all observations of one bucket by one transaction must agree, whether they were reads or
-//! locks, and in whatever round of execute they were made. Where nothing is to be locked they are not compared: each is
-//! validated, and of two that do not agree one is not valid any more.
+//! locks, and in whatever round of execute they were made. A transaction that locks nothing does not compare them: each is
+//! validated, and of two observations that differ at least one is no longer valid.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -37,7 +37,7 @@ impl BucketGroup {
 impl Row {
     /// Table, partition and bucket, in one number that orders by them.
     #[inline(always)]
-    fn address(&self) -> u64 {
+    fn bucket_id(&self) -> u64 {
         u64::from(self.table) << 48 | u64::from(self.partition) << 32 | u64::from(self.bucket)
     }
 
@@ -63,7 +63,7 @@ impl Transaction<'_> {
         if rows.iter().all(|row| row.mode.is_none()) {
             let mut last = None;
             for (row, index) in observed {
-                let seen = Some((row.address(), row.version));
+                let seen = Some((row.bucket_id(), row.version));
                 if seen != last {
                     read.push(BucketGroup::new(0..0, index));
                 }
@@ -71,7 +71,7 @@ impl Transaction<'_> {
             }
             return Ok(());
         }
-        order.extend(observed.map(|(row, index)| (row.address(), index)));
+        order.extend(observed.map(|(row, index)| (row.bucket_id(), index)));
         if order.len() > 1 {
             order.sort_unstable();
         }
@@ -80,7 +80,7 @@ impl Transaction<'_> {
         for bucket in order.chunk_by(same) {
             (2..=bucket.len()).try_for_each(|end| check_row(rows, values, &bucket[..end]))?;
             let end = start + bucket.len();
-            // Without a branch: which rows are locked, nobody can predict.
+            // Without a branch: the processor could not predict which rows are locked.
             let holds = |row: u32| rows[row as usize].state == RowState::Granted;
             let is_held = bucket.iter().fold(false, |is_held, &(_, row)| is_held | holds(row));
             let groups = select_unpredictable(is_held, &mut *held, &mut *read);

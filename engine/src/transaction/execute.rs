@@ -1,13 +1,17 @@
 //! Execute: read the read set, and lock and read the write set, in one round trip.
 //!
-//! *Source*: FaSST section 5, step 1. It fails if a key is locked; the caller then aborts.
+//! *Source*: FaSST section 5, step 1, and section 5.2.1. Execute fails if a key is locked; the caller then aborts.
+//!
+//! *Invariants*: execute returns when every request is answered, so the coordinator knows every lock that was granted (rule C1). Local
+//! rows are read after the answers of the round.
 
+use gannet_storage::Owner;
 use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
-use crate::request::{self, KeyRequest, Status, VERSION_BYTES, lock_mode_to_wire};
-use crate::transaction::{RowState, Stage, Transaction, heap, here};
-use crate::worker::Want;
+use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
+use crate::transaction::{Row, RowState, Stage, Transaction, heap, local};
+use crate::worker::WaitReason;
 
 impl Transaction<'_> {
     /// Reads and locks all keys added since the last call, at their primaries.
@@ -25,7 +29,7 @@ impl Transaction<'_> {
         while self.executed < self.rows.len() && self.stage == Stage::Open {
             let end = self.send_rows();
             let is_sent = !self.round.batch().is_empty();
-            self.round.wait_for(if is_sent { Want::Responses } else { Want::Turn });
+            self.round.wait_for(if is_sent { WaitReason::Responses } else { WaitReason::Turn });
             self.take_answers(end);
         }
         match self.stage {
@@ -38,42 +42,36 @@ impl Transaction<'_> {
         }
     }
 
-    /// Fills a batch with as many rows as fit, and lets the worker ask for those of this node; returns the first row that has to
+    /// Fills a batch with as many rows as fit, and queues prefetches of those of this node; returns the first row that has to
     /// wait.
     fn send_rows(&mut self) -> usize {
-        let Self { node, rows, values, round, message, executed, owner, ahead, .. } = self;
+        let Self { node, rows, values, round, message, executed, owner, prefetches, .. } = self;
         let mut batch = round.batch();
         batch.clear();
-        let mut rows_here = 0;
+        let mut local_rows = 0;
         for (index, row) in rows.iter().enumerate().skip(*executed) {
-            if row.is_here(node) {
-                here::look_ahead(node, row, ahead);
-                rows_here += 1;
-                if rows_here == here::ROWS_MAX {
+            if row.is_local(node) {
+                local::queue_prefetch(node, row, prefetches);
+                local_rows += 1;
+                if local_rows == local::ROWS_MAX {
                     return index + 1;
                 }
                 continue;
             }
-            let (kind, detail) = match row.mode {
-                None => (request::READ, 0),
-                Some(mode) => (request::LOCK, lock_mode_to_wire(mode)),
-            };
-            let mut key_request =
-                KeyRequest { table: row.table, detail, bucket: 0, key: row.key, owner: *owner };
+            let (kind, request) = row.request(*owner);
             let pushed = if row.key_bytes == 0 {
                 let answer_bytes = VERSION_BYTES + row.value_bytes;
-                batch.push(row.primary, kind, &key_request.encode(), answer_bytes)
+                batch.push(row.primary, kind, &request, answer_bytes)
             } else {
-                key_request.bucket = u32::try_from(row.value_bytes).unwrap_or(u32::MAX);
                 message.clear();
-                message.extend_from_slice(&key_request.encode());
+                message.extend_from_slice(&request);
                 message.extend_from_slice(&values[row.key_range()]);
-                // How long the value is, nobody knows yet: a response that is full says so.
+                // The length of the value is not known yet: a response that is full says so.
                 batch.push(row.primary, kind, message, VERSION_BYTES)
             };
             if pushed.is_err() {
-                // What is carried goes first, alone.
-                let fits_alone = index > *executed || batch.carries();
+                // Piggybacked requests go first, alone.
+                let fits_alone = index > *executed || batch.has_piggybacked();
                 assert!(fits_alone, "a message takes the largest value");
                 return index;
             }
@@ -82,14 +80,14 @@ impl Transaction<'_> {
     }
 
     /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must. Rows from
-    /// the first that was postponed on are asked for again: what was locked is then locked already.
+    /// the first that was postponed on are requested again: what was locked is then locked already.
     fn take_answers(&mut self, end: usize) {
         let Self { node, rows, values, values_used, leaves, round, owner, .. } = self;
         let mut failed = None;
         let mut batch = round.batch();
         let mut executed = end;
         for (index, row) in (self.executed..end).zip(&mut rows[self.executed..end]) {
-            let (status, answer) = if !row.is_here(node) {
+            let (status, answer) = if !row.is_local(node) {
                 let answer = batch.next_response(row.primary);
                 (Status::from_wire(answer.kind), answer.payload)
             } else if let Some((status, _)) = failed {
@@ -97,7 +95,7 @@ impl Transaction<'_> {
                 (status, &[][..])
             } else {
                 let value = &mut values[row.value_at..row.value_at + row.value_bytes];
-                let (status, version) = here::execute(node, row, *owner, value);
+                let (status, version) = local::execute(node, row, *owner, value);
                 row.version = version;
                 (status, &[][..])
             };
@@ -106,7 +104,7 @@ impl Transaction<'_> {
                 Status::Absent => RowState::Absent,
                 Status::Granted => {
                     if row.state == RowState::Found {
-                        // It was asked for again, to be inserted, and has gone meanwhile.
+                        // It was requested again, to be inserted, and has gone meanwhile.
                         values[row.value_at..row.value_at + row.value_bytes].fill(0);
                     }
                     RowState::Granted
@@ -116,7 +114,7 @@ impl Transaction<'_> {
                     continue;
                 }
                 Status::Locked
-                | Status::Guarded
+                | Status::Barrier
                 | Status::Full
                 | Status::Refused
                 | Status::Done
@@ -124,7 +122,7 @@ impl Transaction<'_> {
                 | Status::Changed
                 | Status::Gap => {
                     failed = failed.or(Some((status, row.table)));
-                    // What was granted before it was asked for again is still held, and has to be released.
+                    // A lock that was granted before the request was repeated is still held, and has to be released.
                     if row.state == RowState::Granted {
                         RowState::Granted
                     } else {
@@ -152,10 +150,26 @@ impl Transaction<'_> {
                 Status::Full => Abort::TableFull { table },
                 Status::Refused => Abort::NoSuchTable { table },
                 Status::Changed => Abort::Changed,
-                Status::Guarded => Abort::Guarded,
+                Status::Barrier => Abort::Barrier,
                 Status::Locked => Abort::Locked,
                 _ => Abort::Refused,
             });
         }
+    }
+}
+
+impl Row {
+    /// READ or LOCK of the row, but for the bytes of its key.
+    #[inline(always)]
+    fn request(&self, owner: Owner) -> (u16, [u8; HEADER_BYTES]) {
+        let (table, key) = (self.table, self.key);
+        let Some(mode) = self.mode else {
+            return (request::READ, Read { table, key, owner }.encode());
+        };
+        // The table tells the size of its values, if they are fixed.
+        let is_fixed = self.key_bytes == 0;
+        let value_bytes = if is_fixed { 0 } else { self.value_bytes };
+        let value_bytes = u32::try_from(value_bytes).unwrap_or(u32::MAX);
+        (request::LOCK, LockRow { table, mode, value_bytes, key, owner }.encode())
     }
 }

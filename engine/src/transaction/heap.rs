@@ -3,7 +3,7 @@
 //!
 //! *Source*: FaSST section 5.2.1, for tables that it does not have.
 
-use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, LeafChange, LockMode, RowKey};
+use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LeafChange, LockMode, TableKind};
 
 use crate::node::TableId;
 use crate::outcome::Abort;
@@ -47,11 +47,6 @@ pub(crate) struct Observation {
 }
 
 impl Transaction<'_> {
-    /// Adds a key of a heap table to those that the next [`Self::execute`] reads.
-    pub fn add_row_to_read_set(&mut self, table: TableId, key: &[u8]) -> RowId {
-        self.add_row(table, key, None, 0)
-    }
-
     /// Adds a row of a heap table to those that the next [`Self::execute`] locks and commit changes.
     ///
     /// If the row is not as `change` wants it, execute fails with [`Abort::Changed`]: read it before.
@@ -72,7 +67,7 @@ impl Transaction<'_> {
         let value_at = self.values_used;
         self.claim(value.len());
         self.values[value_at..value_at + value.len()].copy_from_slice(value);
-        let row = self.add_row(table, key, Some(mode), value.len());
+        let row = self.add_row(table, Key::hashed(key), Some(mode), value.len());
         if let Some(row) = self.rows.get_mut(row.0 as usize) {
             row.value_at = value_at;
             row.written = mode != LockMode::Delete;
@@ -84,13 +79,13 @@ impl Transaction<'_> {
     pub(crate) fn add_any_to_read_set(&mut self, table: TableId, key: &[u8]) -> RowId {
         match self.number(table, key) {
             Some(number) => self.add_to_read_set(table, number),
-            None => self.add_row_to_read_set(table, key),
+            None => self.add_to_read_set(table, key),
         }
     }
 
     /// The number that is the key of a row in a table of fixed values, out of its bytes, little-endian.
     pub(crate) fn number(&self, table: TableId, key: &[u8]) -> Option<u64> {
-        self.node.table(table.0).filter(|table| !table.layout().is_heap)?;
+        self.node.table(table.0).filter(|table| table.layout().kind == TableKind::Fixed)?;
         key.try_into().ok().map(u64::from_le_bytes)
     }
 
@@ -114,41 +109,41 @@ impl Transaction<'_> {
         }
     }
 
-    fn add_row(
+    pub(super) fn add_row(
         &mut self,
         table: TableId,
-        key: &[u8],
+        key: Key<'_>,
         mode: Option<LockMode>,
         value_bytes: usize,
     ) -> RowId {
         let number = u32::try_from(self.rows.len()).expect("fewer than 2^32 rows");
-        let row_key = RowKey::new(key);
         let refused = match self.node.table(table.0) {
             None => Some(Abort::NoSuchTable { table: table.0 }),
-            Some(table) if !table.layout().is_heap => {
+            Some(table) if table.layout().kind == TableKind::Fixed => {
                 Some("the table's keys are numbers; use add_to_read_set or add_to_write_set")
-                    .map(|problem| Abort::Usage { table: 0, key: row_key.hash(), problem })
+                    .map(|problem| Abort::Usage { table: 0, key: key.word(), problem })
             }
-            Some(_) if key.is_empty() || key.len() > KEY_BYTES_MAX => {
+            Some(_) if !(1..=KEY_BYTES_MAX).contains(&key.bytes().len()) => {
                 let problem = "keys of heap tables have 1 to 4096 bytes; shorten it";
-                Some(Abort::Usage { table: table.0, key: row_key.hash(), problem })
+                Some(Abort::Usage { table: table.0, key: key.word(), problem })
             }
             Some(_) => None,
         };
-        let location = self.node.table(table.0).map(|table| table.locate(row_key.hash()));
+        let location = self.node.table(table.0).map(|table| table.locate(key.word()));
         let (Some(location), None) = (location, refused) else {
             self.doom(refused.unwrap_or(Abort::NoSuchTable { table: table.0 }));
             return RowId(u32::MAX);
         };
         let key_at = self.values_used;
-        self.claim(key.len());
-        self.values[key_at..key_at + key.len()].copy_from_slice(key);
+        let bytes = key.bytes();
+        self.claim(bytes.len());
+        self.values[key_at..key_at + bytes.len()].copy_from_slice(bytes);
         self.rows.push(Row {
             table: table.0,
             partition: location.partition,
             primary: self.node.configuration().primary(location.partition),
             bucket: location.bucket,
-            key: row_key.hash(),
+            key: key.word(),
             mode,
             state: RowState::Pending,
             written: false,
@@ -156,7 +151,7 @@ impl Transaction<'_> {
             value_at: 0,
             value_bytes,
             key_at: u32::try_from(key_at).expect("a transaction is smaller than 4 GiB"),
-            key_bytes: u32::try_from(key.len()).expect("keys were found to be short"),
+            key_bytes: u32::try_from(bytes.len()).expect("keys were found to be short"),
         });
         RowId(number)
     }
@@ -219,17 +214,17 @@ pub(super) fn take_answer(
             .is_none_or(|change| take_change(leaves, (row.table, row.partition), change))
 }
 
-/// Expects of a leaf that was scanned what this transaction has made of it; whether its own key is the
-/// only change.
+/// Replaces the observation of a scanned leaf by the counter after this transaction's own insert. Returns whether that was the
+/// leaf's only change.
 fn take_change(
     leaves: &mut Vec<LeafObservation>,
     (table, partition): (u16, u16),
     change: LeafChange,
 ) -> bool {
     let mut was_scanned = false;
-    let place = (table, partition, change.leaf);
-    let first = leaves.partition_point(|seen| seen.place() < place);
-    for seen in leaves[first..].iter_mut().take_while(|seen| seen.place() == place) {
+    let leaf = (table, partition, change.leaf);
+    let first = leaves.partition_point(|seen| seen.leaf() < leaf);
+    for seen in leaves[first..].iter_mut().take_while(|seen| seen.leaf() == leaf) {
         let Some(after) = change.after else { return false };
         if seen.version.counter != change.before {
             return false;

@@ -36,15 +36,11 @@ impl Transaction<'_> {
                 if !row.changes() {
                     continue;
                 }
-                let row_key = &values[row.key_range()];
+                let key = row.key(values);
                 if row.mode == Some(LockMode::Delete) {
-                    unit.delete(row.key, row_key);
+                    unit.delete(key);
                 } else {
-                    unit.put(
-                        row.key,
-                        row_key,
-                        &values[row.value_at..row.value_at + row.value_bytes],
-                    );
+                    unit.put(key, &values[row.value_at..row.value_at + row.value_bytes]);
                 }
             }
             if unit.items() > UNIT_ITEMS_MAX {
@@ -61,7 +57,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Logs a record in place of this transaction's, as the coroutine's next one will.
+    /// Logs an empty record over this transaction's, as the coroutine's next transaction would (a mutant).
     pub(super) fn log_next(&mut self) -> Result<(), Abort> {
         let own = std::mem::take(&mut self.record);
         self.id.counter += 1;
@@ -80,8 +76,8 @@ impl Transaction<'_> {
         if self.record.len() > PART_BYTES_MAX {
             return self.log_in_parts();
         }
-        // They arrive while the others answer.
-        self.look_ahead_to_backups();
+        // The lines arrive while the log replicas answer.
+        self.prefetch_backups();
         let Self { node, record, round, id, log, .. } = self;
         round.begin();
         for &replica in node.configuration().log_group(id.node) {
@@ -96,7 +92,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// As [`Self::log`], part by part: a replica has the record once it has the last one.
+    /// As [`Self::log`], part by part. A replica has the record when it has the last part.
     #[cold]
     fn log_in_parts(&mut self) -> Result<(), Abort> {
         let Self { node, record, round, id, message, .. } = self;

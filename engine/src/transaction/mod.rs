@@ -15,11 +15,11 @@
 
 mod abort;
 mod backup;
+pub(crate) mod barrier;
 mod buckets;
 mod execute;
-pub(crate) mod guard;
 mod heap;
-mod here;
+mod local;
 mod log;
 mod primary;
 pub(crate) mod round;
@@ -34,19 +34,19 @@ use std::sync::Arc;
 
 use gannet_rpc::is_cancel;
 use gannet_storage::mutant::{Mutant, active};
-use gannet_storage::{CommitLog, LockMode, Owner, TransactionId};
+use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind, TransactionId};
 
+use crate::cancellation::CancellationToken;
 use crate::coordinator::panic_message;
 use crate::node::{Node, TableId};
 use crate::outcome::Abort;
-use crate::patience::Patience;
 use crate::transaction::buckets::BucketGroup;
 pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::round::Round;
 pub use crate::transaction::scan::KeyRange;
 pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
-use crate::worker::{Ahead, Want};
+use crate::worker::{PrefetchQueue, WaitReason};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.
 const BYTES_KEPT_MAX: usize = 256 << 10;
@@ -55,7 +55,7 @@ const BYTES_KEPT_MAX: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowId(u32);
 
-/// What is known of a row.
+/// The state of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowState {
     /// Not executed.
@@ -108,14 +108,14 @@ pub struct Transaction<'s> {
     /// Of its worker.
     log: Rc<RefCell<CommitLog>>,
     /// Of its worker.
-    ahead: Rc<Ahead>,
+    prefetches: Rc<PrefetchQueue>,
     round: Round<'s>,
     id: TransactionId,
     owner: Owner,
-    /// Who waits for the job, if that may end.
-    waiting: Option<Arc<Patience>>,
+    /// Cancels the job, if that is possible.
+    cancellation: Option<Arc<CancellationToken>>,
     stage: Stage,
-    /// Whether it is committed for its code, when that has ended, and not by it.
+    /// Whether the runner of the transaction's code commits it, and the code itself must not.
     is_committed_for: bool,
     rows: Vec<Row>,
     /// Rows before this one are executed.
@@ -140,18 +140,18 @@ pub struct Transaction<'s> {
 impl<'s> Transaction<'s> {
     pub(crate) fn new(
         node: Arc<Node>,
-        (log, ahead): (Rc<RefCell<CommitLog>>, Rc<Ahead>),
+        (log, prefetches): (Rc<RefCell<CommitLog>>, Rc<PrefetchQueue>),
         round: Round<'s>,
         id: TransactionId,
     ) -> Self {
         Self {
             node,
             log,
-            ahead,
+            prefetches,
             round,
             id,
             owner: Owner::from(id),
-            waiting: None,
+            cancellation: None,
             stage: Stage::Closed,
             is_committed_for: false,
             rows: Vec::new(),
@@ -197,9 +197,15 @@ impl<'s> Transaction<'s> {
 
     /// Adds `key` to the keys that the next [`Self::execute`] reads.
     ///
-    /// A row read here keeps the value that is in the table, whatever this transaction writes.
-    pub fn add_to_read_set(&mut self, table: TableId, key: u64) -> RowId {
-        self.add(table, key, None)
+    /// A row of the read set keeps the value that is in the table, whatever this transaction writes.
+    ///
+    /// The key is a number, or the bytes of a key of an ordered table.
+    #[inline]
+    pub fn add_to_read_set<'k>(&mut self, table: TableId, key: impl Into<Key<'k>>) -> RowId {
+        match key.into() {
+            Key::Number(number) => self.add(table, number, None),
+            key @ Key::Bytes { .. } => self.add_row(table, key, None, 0),
+        }
     }
 
     /// Adds `key` to the keys that the next [`Self::execute`] locks and reads.
@@ -216,11 +222,12 @@ impl<'s> Transaction<'s> {
         let row = RowId(u32::try_from(self.rows.len()).expect("fewer than 2^32 rows"));
         let value_at = self.values_used;
         let (location, value_bytes) = match self.node.table(table.0) {
-            Some(table) if !table.layout().is_heap => {
+            Some(table) if table.layout().kind == TableKind::Fixed => {
                 (table.locate(key), table.layout().value_bytes)
             }
             Some(_) => {
-                let problem = "the table's keys are byte strings; use add_row_to_read_set";
+                let problem =
+                    "the table's keys are byte strings; use such a key, or add_row_to_write_set";
                 self.doom(Abort::Usage { table: table.0, key, problem });
                 return row;
             }
@@ -323,7 +330,11 @@ impl<'s> Transaction<'s> {
     ///
     /// # Errors
     /// As [`Self::execute`].
-    pub fn get(&mut self, table: TableId, key: u64) -> Result<Option<&[u8]>, Abort> {
+    pub fn get<'k>(
+        &mut self,
+        table: TableId,
+        key: impl Into<Key<'k>>,
+    ) -> Result<Option<&[u8]>, Abort> {
         let row = self.add_to_read_set(table, key);
         self.execute()?;
         Ok(self.value(row))
@@ -341,9 +352,9 @@ impl<'s> Transaction<'s> {
 
     /// Commits: afterwards the changes are decided and on every backup, or nothing was changed.
     ///
-    /// The primaries apply them before anything that this coroutine asks for next, and before its job's end is told. Until then
-    /// nobody else sees what was there before: they meet the locks, of which a job that goes on for long without a transaction
-    /// should therefore let go, by giving way.
+    /// The primaries apply them before any later request of this coroutine, and before the end of its job is reported. Until then
+    /// the rows stay locked for all others. A job that goes on for long without a transaction should therefore give way, which
+    /// releases them.
     ///
     /// A read-only transaction of one bucket skips validation (FaSST section 5).
     ///
@@ -363,7 +374,7 @@ impl<'s> Transaction<'s> {
         self.commit_decided()
     }
 
-    /// Leaves the commit to whoever runs the transaction's code: [`Self::commit`] refuses.
+    /// Leaves the commit to the runner of the transaction's code: [`Self::commit`] refuses.
     pub(crate) fn leave_commit(&mut self) -> &mut Self {
         self.is_committed_for = true;
         self
@@ -404,8 +415,8 @@ impl<'s> Transaction<'s> {
             return Ok(());
         }
         self.write_record()?;
-        if self.waiting.as_ref().is_some_and(|waiting| !waiting.may_log()) {
-            return Err(Abort::GivenUp);
+        if self.cancellation.as_ref().is_some_and(|cancellation| !cancellation.may_log()) {
+            return Err(Abort::Cancelled);
         }
         if active(Mutant::TellBeforeLog) {
             return Ok(());
@@ -413,7 +424,7 @@ impl<'s> Transaction<'s> {
         self.replicate()
     }
 
-    /// Logs and applies the transaction. A panic in here is the engine's own: it must neither abort what is decided nor be taken
+    /// Logs and applies the transaction. A panic of these phases is the engine's own: it must neither abort what is decided nor be taken
     /// for the closure's.
     #[inline(always)]
     fn replicate(&mut self) -> Result<(), Abort> {
@@ -424,7 +435,7 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// From here on the transaction cannot abort (rule C3). Each phase waits until it is acknowledged everywhere (C4, C5), but for
+    /// From this point on the transaction cannot abort (rule C3). Each phase waits until it is acknowledged everywhere (C4, C5), but for
     /// the last, for which the coroutine waits before it logs again (C6, C8).
     #[inline(always)]
     fn replicate_phases(&mut self) -> Result<(), Abort> {
@@ -462,14 +473,17 @@ impl<'s> Transaction<'s> {
         valid
     }
 
-    /// Whoever waits for the job may give up, until the next call; who could before.
-    pub(crate) fn set_waiting(&mut self, waiting: Option<Arc<Patience>>) -> Option<Arc<Patience>> {
-        std::mem::replace(&mut self.waiting, waiting)
+    /// Sets the token that cancels the job, until the next call; the one before.
+    pub(crate) fn set_cancellation(
+        &mut self,
+        cancellation: Option<Arc<CancellationToken>>,
+    ) -> Option<Arc<CancellationToken>> {
+        std::mem::replace(&mut self.cancellation, cancellation)
     }
 
-    /// Whether nobody waits for the job any more.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.is_given_up())
+    /// Whether the job is cancelled.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled())
     }
 
     /// The node that it runs at.
@@ -501,7 +515,7 @@ impl<'s> Transaction<'s> {
     /// Waits until the clock shows `until_ns`.
     pub(crate) fn sleep_until(&mut self, until_ns: u64) {
         self.settle();
-        self.round.wait_for(Want::Time(until_ns));
+        self.round.wait_for(WaitReason::Time(until_ns));
     }
 
     /// Waits until the primaries have applied what was committed.
@@ -512,11 +526,17 @@ impl<'s> Transaction<'s> {
 
     /// Waits for the next job of the coroutine.
     pub(crate) fn wait_for_job(&mut self) {
-        self.round.wait_for(Want::Job);
+        self.round.wait_for(WaitReason::Job);
     }
 }
 
 impl Row {
+    /// The key, whose bytes are in the transaction's `values`.
+    #[inline(always)]
+    fn key<'v>(&self, values: &'v [u8]) -> Key<'v> {
+        Key::from_parts(self.key, &values[self.key_range()])
+    }
+
     /// The key of a heap table, in the transaction's `values`.
     #[inline(always)]
     fn key_range(&self) -> Range<usize> {

@@ -4,20 +4,20 @@
 //! of its next transaction, in the same packets and before them, so that it reads its own writes without meeting its own lock.
 //! It logs nothing before they are answered (rules C6 and C8): the next transaction has sent its reads and locks by then.
 //!
-//! Who waits for a job is told when they are answered; a coroutine that sleeps or ends its job waits for them, too.
+//! The result of a job is reported after they are answered. A coroutine waits for them before it sleeps, too.
 
 use crate::request;
 use crate::transaction::Transaction;
 
 /// A longer record's units take packets of their own.
-const CARRIED_BYTES_MAX: usize = 512;
+const PIGGYBACKED_BYTES_MAX: usize = 512;
 
 impl Transaction<'_> {
     /// Applies the transaction at the primaries.
     pub(super) fn commit_primaries(&mut self) {
-        self.ask_for_units(request::PRIMARY);
-        self.round.carry();
-        if self.record.len() > CARRIED_BYTES_MAX {
+        self.send_units(request::PRIMARY);
+        self.round.piggyback();
+        if self.record.len() > PIGGYBACKED_BYTES_MAX {
             self.settle();
         }
     }

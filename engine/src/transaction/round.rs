@@ -1,4 +1,7 @@
-//! A round: requests of one phase, sent together, and the wait for their answers.
+//! A round: the requests of one phase are sent together, and the coroutine waits for all answers.
+//!
+//! *Invariants*: the first answer that is not `Done` decides a phase; `Refused` counts more than any other. Piggybacked requests are
+//! answered before the coroutine logs, sleeps, or ends its job.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -7,7 +10,7 @@ use gannet_rpc::{RequestBatch, Suspend};
 
 use crate::outcome::Abort;
 use crate::request::Status;
-use crate::worker::{Control, Want};
+use crate::worker::{Control, WaitReason};
 
 /// What the phases of a coroutine's transactions send their requests through.
 pub(crate) struct Round<'s> {
@@ -43,14 +46,14 @@ impl<'s> Round<'s> {
 
     /// Hands control to the worker until it can give what is wanted.
     #[inline(always)]
-    pub(super) fn wait_for(&self, want: Want) {
-        if want != Want::Responses {
+    pub(super) fn wait_for(&self, reason: WaitReason) {
+        if reason != WaitReason::Responses {
             self.assert_settled();
         }
-        self.control.want.set(want);
+        self.control.waits_for.set(reason);
         self.suspend.suspend();
-        if want == Want::Responses {
-            let refusal = self.batch().first_carried_other_than(Status::Done as u16);
+        if reason == WaitReason::Responses {
+            let refusal = self.batch().first_piggybacked_other_than(Status::Done as u16);
             if let Some(status) = refusal {
                 self.fail("PRIMARY", Status::from_wire(status));
             }
@@ -67,7 +70,7 @@ impl<'s> Round<'s> {
     #[cold]
     pub(super) fn fail_with(&self, bug: String) -> ! {
         self.control.bug.replace(Some(bug));
-        self.control.want.set(Want::Failure);
+        self.control.waits_for.set(WaitReason::Failure);
         loop {
             // The worker comes back to it only to drop it.
             self.suspend.suspend();
@@ -84,27 +87,27 @@ impl<'s> Round<'s> {
     /// Ends a phase whose answers are all the same to the coroutine without waiting for them: its requests leave with the
     /// coroutine's next ones, at the latest when it [settles](Self::settle). What needed no request is answered already.
     #[inline(always)]
-    pub(super) fn carry(&mut self) {
+    pub(super) fn piggyback(&mut self) {
         if let Some(status) = self.refusal {
             self.fail("PRIMARY", status);
         }
-        self.batch().carry();
+        self.batch().piggyback();
     }
 
-    /// Sends what is carried, and waits until it is answered.
+    /// Sends what is piggybacked, and waits until it is answered.
     #[inline(always)]
     pub(super) fn settle(&mut self) {
-        if self.batch().carries() {
+        if self.batch().has_piggybacked() {
             // Not with what gave up before it was sent.
             self.begin();
             self.wait_for_answers();
         }
     }
 
-    /// The coroutine neither logs nor sleeps before what is carried is answered.
+    /// The coroutine neither logs nor sleeps before what is piggybacked is answered.
     #[inline(always)]
     pub(super) fn assert_settled(&self) {
-        debug_assert!(!self.batch().carries(), "requests wait to be sent");
+        debug_assert!(!self.batch().has_piggybacked(), "requests wait to be sent");
     }
 
     /// Adds a request; sends what there is first if the message to its destination is full.
@@ -164,7 +167,7 @@ impl<'s> Round<'s> {
 
     #[inline(always)]
     fn wait_for_answers(&mut self) {
-        self.wait_for(Want::Responses);
+        self.wait_for(WaitReason::Responses);
         let mut batch = self.batch.borrow_mut();
         let refused = Status::Refused as u16;
         let refusal = batch.first_other_than(Status::Done as u16).map(|first| {

@@ -1,22 +1,22 @@
 //! Scan: the next rows of an ordered table in a range, from all partitions, merged.
 //!
-//! Keys are spread over partitions by their hash, so that every partition has some of the range: each
-//! primary answers a page, and what lies before the end of the shortest page is complete.
+//! Keys are spread over partitions by their hash, so every partition has some of the range. Each primary answers
+//! a page. The rows before the end of the page that ends first are complete.
 //!
 //! *Source*: `docs/protocol.md`, "Ordered index".
 
 use std::cmp::Ordering;
 use std::ops::Bound;
 
-use gannet_storage::{Direction, LeafVersion, Owner};
+use gannet_storage::{Direction, LeafVersion, TableKind};
 
 use crate::node::TableId;
 use crate::outcome::Abort;
-use crate::request::{self, KeyRequest, Status};
-use crate::rows::{Place, Rows};
+use crate::request::{self, Scan, Status, TableRequest};
+use crate::rows::{RowSpan, Rows};
 use crate::scan_page::{PageReader, ROW_HEADER_BYTES, encode_shape};
 use crate::transaction::{Observation, Transaction};
-use crate::worker::Want;
+use crate::worker::WaitReason;
 
 /// The keys of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,14 +55,14 @@ pub(crate) struct LeafObservation {
 
 impl LeafObservation {
     /// Table, partition and leaf: what observations are sorted by.
-    pub(crate) fn place(&self) -> (u16, u16, u32) {
+    pub(crate) fn leaf(&self) -> (u16, u16, u32) {
         (self.table, self.partition, self.version.leaf)
     }
 
-    /// Puts it to its place among others that are sorted.
+    /// Inserts it among others that are sorted.
     pub(super) fn insert_into(self, leaves: &mut Vec<Self>) {
-        let place = self.place();
-        let at = leaves.partition_point(|seen| seen.place() <= place);
+        let leaf = self.leaf();
+        let at = leaves.partition_point(|seen| seen.leaf() <= leaf);
         leaves.insert(at, self);
     }
 }
@@ -80,7 +80,7 @@ pub(crate) struct ScanPage {
 
 /// A row that a partition gave: its bytes are in the page already.
 struct Found {
-    place: Place,
+    span: RowSpan,
     observation: Observation,
     has_gone: bool,
 }
@@ -93,8 +93,8 @@ fn order(direction: Direction, a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// Rows to ask each partition for: a little more than its share, so that what is complete are about `rows_max` rows.
-/// Shares are as different as random draws are, by the root of their size.
+/// Rows to request from each partition: a little more than its share, so that about `rows_max` rows are complete. Shares vary as
+/// random draws do, by the root of their size.
 fn share(rows_max: usize, partitions: usize) -> usize {
     let share = rows_max.div_ceil(partitions);
     rows_max.min(share + 2 * share.isqrt() + 2)
@@ -106,7 +106,7 @@ enum Answer {
     Complete,
     /// It may have rows behind this one.
     UpTo(Vec<u8>),
-    /// The response was full; it is asked again.
+    /// The response was full; the request is sent again.
     Postponed,
 }
 
@@ -134,7 +134,8 @@ impl Transaction<'_> {
         direction: Direction,
         rows_max: usize,
     ) -> Result<ScanPage, Abort> {
-        let is_ordered = self.node.table(table.0).is_some_and(|table| table.is_ordered());
+        let is_ordered =
+            self.node.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
         if !is_ordered {
             return Err(Abort::NoSuchTable { table: table.0 });
         }
@@ -146,7 +147,7 @@ impl Transaction<'_> {
         let mut partition = 0;
         while partition < partitions {
             let sent = self.send_scans(table, range, direction, rows_max, partition)?;
-            self.round.wait_for(Want::Responses);
+            self.round.wait_for(WaitReason::Responses);
             while partition < sent {
                 let number = u16::try_from(partition).expect("at most 4096 partitions");
                 let answer = self.take_page(table, number, &mut page, &mut found)?;
@@ -167,14 +168,14 @@ impl Transaction<'_> {
         page.observations.reserve(found.len());
         page.rows.reserve(found.len());
         // Observations stay in the order of partitions, so that many are validated by one request.
-        for Found { place, observation, has_gone } in found {
-            let key = page.rows.key(&place);
+        for Found { span, observation, has_gone } in found {
+            let key = page.rows.key(&span);
             if end.as_ref().is_some_and(|end| order(direction, key, end).is_gt()) {
                 continue;
             }
             page.observations.push(observation);
             if !has_gone {
-                page.rows.place(place);
+                page.rows.push(span);
             }
         }
         page.rows.sort_by(|a, b| order(direction, a, b));
@@ -182,7 +183,7 @@ impl Transaction<'_> {
         Ok(page)
     }
 
-    /// Asks for the partitions from `first` on; the first that did not fit.
+    /// Fills a batch with the SCANs of the partitions from `first` on; the first that did not fit.
     fn send_scans(
         &mut self,
         table: TableId,
@@ -196,20 +197,19 @@ impl Transaction<'_> {
         let mut batch = round.batch();
         batch.clear();
         for partition in first..configuration.partitioning.count() {
-            let detail = u16::try_from(partition).expect("at most 4096 partitions");
+            let number = u16::try_from(partition).expect("at most 4096 partitions");
             let mut bounds = Vec::new();
-            let key = encode_shape(range.bounds(), direction, &mut bounds);
-            let bucket = u32::try_from(rows_max).unwrap_or(u32::MAX);
-            let owner: Owner = *owner;
-            let request = KeyRequest { table: table.0, detail, bucket, key, owner };
+            let shape = encode_shape(range.bounds(), direction, &mut bounds);
+            let rows = u32::try_from(rows_max).unwrap_or(u32::MAX);
+            let request = Scan { table: table.0, partition: number, rows, shape, owner: *owner };
             message.clear();
             message.extend_from_slice(&request.encode());
             message.extend_from_slice(&bounds);
             if let Err(too_large) =
-                batch.push(configuration.primary(detail), request::SCAN, message, 0)
+                batch.push(configuration.primary(number), request::SCAN, message, 0)
             {
-                // What is carried goes first, alone.
-                let fits_alone = partition > first || batch.carries();
+                // Piggybacked requests go first, alone.
+                let fits_alone = partition > first || batch.has_piggybacked();
                 return if fits_alone { Ok(partition) } else { Err(too_large.into()) };
             }
         }
@@ -248,7 +248,7 @@ impl Transaction<'_> {
             let bytes = |part: &[u8]| u32::try_from(part.len()).expect("shorter than a message");
             let (key_bytes, value_bytes) = (bytes(row.key), row.value.map_or(0, bytes));
             found.push(Found {
-                place: Place { at, key_bytes, value_bytes },
+                span: RowSpan { at, key_bytes, value_bytes },
                 observation: Observation {
                     table,
                     partition,

@@ -1,4 +1,4 @@
-//! Validate: ask the primaries whether the buckets that were read still have their versions.
+//! Validate: check at the primaries that the buckets that were read still have their versions.
 //!
 //! *Source*: FaSST section 5, step 2. Buckets that this transaction holds cannot have changed since
 //! they were locked, and that they had not changed before is rule C2, checked in `buckets.rs`.
@@ -6,8 +6,10 @@
 use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
-use crate::request::{self, KeyRequest, Status, push_bucket_version};
-use crate::transaction::{LeafObservation, Observation, Transaction, here};
+use crate::request::{
+    self, Status, TableRequest, Validate, ValidateLeaf, ValidateMany, push_bucket_version,
+};
+use crate::transaction::{LeafObservation, Observation, Transaction, local};
 
 impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
@@ -29,37 +31,37 @@ impl Transaction<'_> {
             if row.primary == node.id() {
                 let bucket = std::iter::once((row.bucket, row.version));
                 let table = node.table(row.table);
-                round.answered(here::validated(table, row.partition, bucket, *owner));
+                round.answered(local::validated(table, row.partition, bucket, *owner));
                 continue;
             }
-            let request = KeyRequest {
+            let request = Validate {
                 table: row.table,
-                detail: row.partition,
+                partition: row.partition,
                 bucket: row.bucket,
-                key: row.version,
+                version: row.version,
                 owner: *owner,
             };
             round.request(row.primary, request::VALIDATE, &request.encode())?;
         }
         let leaves = std::mem::take(&mut self.leaves);
-        let asked = self.ask_for_leaves(&leaves);
+        let sent = self.validate_leaves(&leaves);
         self.leaves = leaves;
-        asked?;
+        sent?;
         self.end_validation()
     }
 
-    /// Asks for the leaves that scans have touched.
-    fn ask_for_leaves(&mut self, leaves: &[LeafObservation]) -> Result<(), Abort> {
+    /// Sends the validations of the leaves that scans have touched.
+    fn validate_leaves(&mut self, leaves: &[LeafObservation]) -> Result<(), Abort> {
         let Self { node, round, owner, .. } = self;
         if active(Mutant::SkipLeafValidation) {
             return Ok(());
         }
         for leaf in leaves {
-            let request = KeyRequest {
+            let request = ValidateLeaf {
                 table: leaf.table,
-                detail: leaf.partition,
-                bucket: leaf.version.leaf,
-                key: leaf.version.counter,
+                partition: leaf.partition,
+                leaf: leaf.version.leaf,
+                counter: leaf.version.counter,
                 owner: *owner,
             };
             let primary = node.configuration().primary(leaf.partition);
@@ -73,13 +75,13 @@ impl Transaction<'_> {
             None => Ok(()),
             Some(Status::Locked) => Err(Abort::Locked),
             Some(Status::Changed) => Err(Abort::Changed),
-            // No conflict, which would be run again: to ask for what is not there is a bug.
+            // No conflict, which would be run again: to validate what a node does not have is a bug.
             Some(_) => Err(Abort::Refused),
         }
     }
 
-    /// Ends a transaction that writes nothing, and tells whether what was observed, also of leaves, is still so. Observations of
-    /// one partition behind each other go in one request.
+    /// Ends a transaction that writes nothing, and tells whether all observations are still true. Consecutive observations of one
+    /// partition go in one request.
     ///
     /// Two observations of one bucket that do not agree (C2) cannot both be valid.
     ///
@@ -92,28 +94,27 @@ impl Transaction<'_> {
     ) -> Result<(), Abort> {
         self.round.begin();
         let skip = active(Mutant::SkipValidation);
-        let asked = if skip { Ok(()) } else { self.ask_for(observations) };
+        let sent = if skip { Ok(()) } else { self.validate_observations(observations) };
         let valid =
-            asked.and_then(|()| self.ask_for_leaves(leaves)).and_then(|()| self.end_validation());
+            sent.and_then(|()| self.validate_leaves(leaves)).and_then(|()| self.end_validation());
         self.abort();
         valid
     }
 
-    fn ask_for(&mut self, observations: &[Observation]) -> Result<(), Abort> {
+    fn validate_observations(&mut self, observations: &[Observation]) -> Result<(), Abort> {
         let Self { node, round, message, owner, .. } = self;
-        let place = |seen: &Observation| (seen.table, seen.partition);
-        for run in observations.chunk_by(|a, b| place(a) == place(b)) {
-            let (table, partition) = place(&run[0]);
+        let partition_of = |seen: &Observation| (seen.table, seen.partition);
+        for run in observations.chunk_by(|a, b| partition_of(a) == partition_of(b)) {
+            let (table, partition) = partition_of(&run[0]);
             let primary = node.configuration().primary(partition);
             for part in run.chunks(request::VALIDATED_MAX) {
                 let buckets = part.iter().map(|seen| (seen.bucket, seen.version));
                 if primary == node.id() {
                     let table = node.table(table);
-                    round.answered(here::validated(table, partition, buckets, *owner));
+                    round.answered(local::validated(table, partition, buckets, *owner));
                     continue;
                 }
-                let request =
-                    KeyRequest { table, detail: partition, bucket: 0, key: 0, owner: *owner };
+                let request = ValidateMany { table, partition, owner: *owner };
                 message.clear();
                 message.extend_from_slice(&request.encode());
                 buckets.for_each(|(b, version)| push_bucket_version(b, version, message));

@@ -10,7 +10,7 @@
 //!                          NaN sorts last, -0 is 0
 //! text, bytea              bytes with 00 written as 00 FF, then 00 00
 //! date                     4 bytes: days as an integer, sign bit flipped
-//! timestamp                8 bytes: microseconds since 1970 as an integer
+//! timestamp, timestamptz   8 bytes: microseconds since 1970 as an integer
 //! uuid                     16 bytes
 //! numeric                  80                                            zero
 //!                          81, exponent, digit pairs + 1 ..., 00         positive
@@ -122,7 +122,8 @@ pub(crate) fn column_bytes(key: &[u8], data_type: DataType) -> Result<usize, Sql
             | DataType::BigInt
             | DataType::Real
             | DataType::Double
-            | DataType::Timestamp => 9,
+            | DataType::Timestamp
+            | DataType::TimestampTz => 9,
             DataType::Numeric(_) => numeric_bytes(&key[1..]).ok_or_else(corrupted)? + 1,
             DataType::Text
             | DataType::Varchar(_)
@@ -199,7 +200,7 @@ mod tests {
             DataType::Date => (-700_000_i32..700_000)
                 .prop_map(|days| Value::Date(NaiveDate::from_num_days_from_ce_opt(days).unwrap()))
                 .boxed(),
-            DataType::Timestamp => (-(1_i64 << 50)..1 << 50)
+            DataType::Timestamp | DataType::TimestampTz => (-(1_i64 << 50)..1 << 50)
                 .prop_map(|t| {
                     Value::Timestamp(DateTime::from_timestamp_micros(t).unwrap().naive_utc())
                 })
@@ -218,6 +219,7 @@ mod tests {
             DataType::Text,
             DataType::Date,
             DataType::Timestamp,
+            DataType::TimestampTz,
             DataType::Uuid,
             DataType::Boolean,
         ];

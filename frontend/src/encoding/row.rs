@@ -10,7 +10,7 @@
 //!          06 varint length, UTF-8       TEXT, VARCHAR, CHAR
 //!          07 varint length, bytes       BYTEA
 //!          08 zigzag varint              DATE: days since 0000-12-31
-//!          09 zigzag varint              TIMESTAMP: microseconds since 1970
+//!          09 zigzag varint              TIMESTAMP, TIMESTAMPTZ: microseconds since 1970
 //!          0A 16 bytes                   UUID
 //! ```
 //!

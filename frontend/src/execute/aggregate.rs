@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, btree_map};
 
+use crate::aside::HELD_BYTES_MAX;
 use crate::error::Failure;
 use crate::execute::context::{KEY_OVERHEAD_BYTES, row_bytes};
 use crate::execute::distinct::{Taken, Values};
@@ -26,6 +27,12 @@ pub(super) struct Aggregation<'p> {
     values: Vec<Option<Values<'p>>>,
     /// Rows of other groups.
     others: Partitions,
+}
+
+impl Drop for Aggregation<'_> {
+    fn drop(&mut self) {
+        self.charge.dispose(std::mem::take(&mut self.groups));
+    }
 }
 
 struct Group {
@@ -100,11 +107,22 @@ impl<'p> Aggregation<'p> {
 
     fn aggregate(
         &mut self,
+        input: Box<dyn Operator + 'p>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        let mut groups = BTreeMap::new();
+        let filled = self.fill(&mut groups, input, context);
+        self.groups = groups.into_iter();
+        filled
+    }
+
+    fn fill(
+        &mut self,
+        groups: &mut BTreeMap<Vec<u8>, Group>,
         mut input: Box<dyn Operator + 'p>,
         context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
         self.values = self.aggregates.iter().map(Values::new).collect();
-        let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
         if self.keys.is_empty() {
             // Without GROUP BY there is a row even of nothing.
             groups.insert(Vec::new(), self.group(Vec::new()));
@@ -137,7 +155,6 @@ impl<'p> Aggregation<'p> {
             }
             values.sort(context)?;
         }
-        self.groups = groups.into_iter();
         Ok(())
     }
 
@@ -154,7 +171,10 @@ impl<'p> Aggregation<'p> {
                     add_to(&mut state, taken, &mut self.charge, context)?;
                 }
             }
-            row.push(state.finish()?);
+            row.push(match state.unfinished_bytes() > HELD_BYTES_MAX {
+                true => context.computed_aside(move |_| state.finish())?,
+                false => state.finish()?,
+            });
         }
         Ok(row)
     }

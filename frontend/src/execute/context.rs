@@ -21,7 +21,7 @@ use crate::execute::{Row, Touched, Transaction};
 use crate::expression::evaluate::{AsideJob, Environment, evaluate, hold};
 use crate::expression::function::Facts;
 use crate::expression::pattern::{self, Compiled, Syntax};
-use crate::expression::set::{SetKey, ValueSet};
+use crate::expression::set::{KeptId, SetKey, ValueSet};
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, compare};
 use crate::memory::{Budget, Charge};
 use crate::plan::{Node, Subquery};
@@ -72,6 +72,9 @@ pub(crate) struct Context<'c, 's> {
     /// Patterns that were computed, the last ones.
     patterns: VecDeque<(PatternKey, Arc<Compiled>)>,
     sets: BTreeMap<SetKey, Arc<ValueSet>>,
+    /// What is computed once, by its number.
+    once: BTreeMap<u64, Value>,
+    once_charge: Charge,
     /// Times that [`Self::pace`] was called.
     pub(super) paces: usize,
     /// Of the operator that runs.
@@ -101,6 +104,13 @@ struct Rows {
     charge: Charge,
 }
 
+impl Drop for Rows {
+    fn drop(&mut self) {
+        let keys = std::mem::take(&mut self.keys);
+        self.charge.dispose((keys, std::mem::take(&mut self.rows)));
+    }
+}
+
 impl<'c, 's> Context<'c, 's> {
     pub(crate) fn new(
         coordinator: &'c mut Coordinator<'s>,
@@ -118,6 +128,8 @@ impl<'c, 's> Context<'c, 's> {
             memo: BTreeMap::new(),
             patterns: VecDeque::new(),
             sets: BTreeMap::new(),
+            once: BTreeMap::new(),
+            once_charge: Charge::default(),
             paces: 0,
             inputs: Inputs::default(),
         }
@@ -287,7 +299,7 @@ impl<'c, 's> Context<'c, 's> {
     pub(crate) fn check_cancel(&mut self) -> Result<(), Failure> {
         self.coordinator.give_way();
         // Relaxed: the flag carries nothing but itself.
-        if self.resources.cancel.load(Ordering::Relaxed) || self.coordinator.is_given_up() {
+        if self.resources.cancel.load(Ordering::Relaxed) || self.coordinator.is_cancelled() {
             return Err(SqlError::new("57014", "canceling statement due to user request").into());
         }
         Ok(())
@@ -301,7 +313,7 @@ impl<'c, 's> Context<'c, 's> {
     }
 
     /// What another thread computes; the statement can be cancelled meanwhile, and others have this thread.
-    fn computed_aside<T: Send + 'static>(
+    pub(super) fn computed_aside<T: Send + 'static>(
         &mut self,
         job: impl FnOnce(&AtomicBool) -> Result<T, SqlError> + Send + 'static,
     ) -> Result<T, Failure> {
@@ -611,7 +623,21 @@ impl Environment for Context<'_, '_> {
         self.sets.insert(key, set);
     }
 
+    fn kept_once(&mut self, id: KeptId) -> Option<Value> {
+        self.once.get(&id.number()).cloned()
+    }
+
+    fn keep_once(&mut self, id: KeptId, value: &Value) -> Result<(), Failure> {
+        let bytes = value.memory_bytes() + KEY_OVERHEAD_BYTES;
+        self.once_charge.add(&self.resources.facts.budget, bytes)?;
+        self.once.insert(id.number(), value.clone());
+        Ok(())
+    }
+
     fn aside(&mut self, job: AsideJob) -> Result<Value, Failure> {
         self.computed_aside(job)
     }
 }
+
+#[cfg(test)]
+mod tests;

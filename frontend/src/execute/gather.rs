@@ -112,7 +112,7 @@ impl Stream {
                 .into());
         };
         *self.permit.borrow_mut() = Some(permit);
-        context.transaction.deferred.stop_guarding(context.coordinator);
+        context.transaction.deferred.release_barriers(context.coordinator);
         Ok(())
     }
 
@@ -152,6 +152,11 @@ impl Writer {
     /// Goes on behind the rows of a file, if there is one.
     pub(super) fn behind(file: Option<SpillFile>) -> Self {
         Self { file, buffer: RowBuffer::default() }
+    }
+
+    /// Bytes of what says where its rows are.
+    fn index_bytes(&self) -> usize {
+        self.file.as_ref().map_or(0, SpillFile::index_bytes)
     }
 
     /// Whether no row was put.
@@ -194,6 +199,13 @@ enum Sink<'b> {
     Client(&'b Stream),
 }
 
+/// A result whose rows come.
+pub(crate) struct Gathering<'b> {
+    beyond: &'b Beyond,
+    sink: Sink<'b>,
+    gathered: Gathered,
+}
+
 /// All rows of a query.
 pub(super) fn gather(
     node: &Node,
@@ -201,75 +213,111 @@ pub(super) fn gather(
     context: &mut Context<'_, '_>,
 ) -> Result<Gathered, Failure> {
     let mut operator = open(node);
-    let mut gathered = Gathered::default();
-    let mut sink = Sink::Memory;
-    while let Some(mut batch) = operator.next(context)? {
-        gathered.count += batch.len();
-        if matches!(sink, Sink::Memory) {
-            match gathered.keep(&batch, beyond, context) {
-                Ok(()) if gathered.rows.is_empty() => gathered.rows = batch,
-                Ok(()) => gathered.rows.append(&mut batch),
-                Err(refused) => {
-                    sink = leave_memory(beyond, refused, context)?;
-                    let mut rows = std::mem::take(&mut gathered.rows).into_iter();
-                    while rows.len() > 0 {
-                        let some: Vec<Row> = rows.by_ref().take(BATCH_ROWS).collect();
-                        let bytes = some.iter().map(row_bytes).sum();
-                        put(&mut sink, some, context)?;
-                        gathered.charge.release(bytes);
-                    }
-                    put(&mut sink, batch, context)?;
-                }
-            }
-        } else {
-            put(&mut sink, batch, context)?;
-        }
+    let mut gathering = Gathering::new(beyond);
+    while let Some(batch) = operator.next(context)? {
+        gathering.put(batch, context)?;
     }
-    if let Sink::File(writer) = sink {
-        gathered.file = Some(Arc::new(writer.finish(context)?));
-    }
-    Ok(gathered)
+    gathering.finish(context)
 }
 
-impl Gathered {
-    /// Charges rows that are to be kept in memory.
-    fn keep(
+impl<'b> Gathering<'b> {
+    pub(crate) fn new(beyond: &'b Beyond) -> Self {
+        Self { beyond, sink: Sink::Memory, gathered: Gathered::default() }
+    }
+
+    /// Adds rows.
+    pub(super) fn put(
         &mut self,
-        rows: &[Row],
-        beyond: &Beyond,
-        context: &Context<'_, '_>,
+        mut rows: Vec<Row>,
+        context: &mut Context<'_, '_>,
     ) -> Result<(), Failure> {
-        let before = self.charge.bytes();
-        context.keep(&mut self.charge, rows)?;
-        let is_large = self.charge.bytes() > context.budget().result_bytes();
-        if is_large && !matches!(beyond, Beyond::Refused) {
-            self.charge.release(self.charge.bytes() - before);
-            return Err(context.budget().exceeded().into());
+        self.gathered.count += rows.len();
+        if matches!(self.sink, Sink::Memory) {
+            match self.keep(&rows, context) {
+                Ok(()) if self.gathered.rows.is_empty() => self.gathered.rows = rows,
+                Ok(()) => self.gathered.rows.append(&mut rows),
+                Err(refused) => {
+                    self.leave_memory(refused, context)?;
+                    self.pass_on(rows, context)?;
+                }
+            }
+            return Ok(());
+        }
+        self.pass_on(rows, context)
+    }
+
+    /// The result, when all rows have come.
+    pub(super) fn finish(mut self, context: &mut Context<'_, '_>) -> Result<Gathered, Failure> {
+        if let Sink::File(writer) = self.sink {
+            self.gathered.file = Some(Arc::new(writer.finish(context)?));
+        }
+        Ok(self.gathered)
+    }
+
+    /// Charges rows that are to be kept in memory.
+    fn keep(&mut self, rows: &[Row], context: &Context<'_, '_>) -> Result<(), Failure> {
+        let charge = &mut self.gathered.charge;
+        let before = charge.bytes();
+        context.keep(charge, rows)?;
+        let most = match self.beyond {
+            Beyond::Refused => return Ok(()),
+            // A transaction that writes needs what is left.
+            Beyond::Kept => context.budget().share(charge.bytes()),
+            Beyond::Sent(_) => context.budget().result_bytes(),
+        };
+        if charge.bytes() <= most {
+            return Ok(());
+        }
+        charge.release(charge.bytes() - before);
+        Err(context.budget().exceeded().into())
+    }
+
+    /// Goes on elsewhere, as memory has refused rows.
+    fn leave_memory(
+        &mut self,
+        refused: Failure,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), Failure> {
+        self.sink = match self.beyond {
+            Beyond::Refused => return Err(too_large(refused, context)),
+            Beyond::Kept => Sink::File(Writer::default()),
+            Beyond::Sent(stream) => {
+                stream.begin(context)?;
+                Sink::Client(stream)
+            }
+        };
+        let mut rows = std::mem::take(&mut self.gathered.rows).into_iter();
+        while rows.len() > 0 {
+            let some: Vec<Row> = rows.by_ref().take(BATCH_ROWS).collect();
+            let bytes = some.iter().map(row_bytes).sum();
+            self.pass_on(some, context)?;
+            self.gathered.charge.release(bytes);
         }
         Ok(())
     }
-}
 
-/// Where rows go that memory has refused.
-fn leave_memory<'b>(
-    beyond: &'b Beyond,
-    refused: Failure,
-    context: &mut Context<'_, '_>,
-) -> Result<Sink<'b>, Failure> {
-    match beyond {
-        Beyond::Refused => Err(refused),
-        Beyond::Kept => Ok(Sink::File(Writer::default())),
-        Beyond::Sent(stream) => {
-            stream.begin(context)?;
-            Ok(Sink::Client(stream))
+    fn pass_on(&mut self, rows: Vec<Row>, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+        match &mut self.sink {
+            Sink::Memory => Ok(()),
+            Sink::Client(stream) => stream.put(rows, context),
+            Sink::File(writer) => {
+                let before = writer.index_bytes();
+                rows.iter().try_for_each(|row| writer.put(row, context))?;
+                let more = writer.index_bytes() - before;
+                Ok(self.gathered.charge.add(context.budget(), more)?)
+            }
         }
     }
 }
 
-fn put(sink: &mut Sink<'_>, rows: Vec<Row>, context: &mut Context<'_, '_>) -> Result<(), Failure> {
-    match sink {
-        Sink::Memory => Ok(()),
-        Sink::File(writer) => rows.iter().try_for_each(|row| writer.put(row, context)),
-        Sink::Client(stream) => stream.put(rows, context),
-    }
+/// The error of a result that memory does not take, and nothing else is to.
+fn too_large(refused: Failure, context: &Context<'_, '_>) -> Failure {
+    let Failure::Error(mut error) = refused else { return refused };
+    let detail = if context.may_spill() {
+        "The result does not fit. Session::query gives it row by row."
+    } else {
+        "The result does not fit. A directory for temporary files takes larger ones: --spill, or MemoryLimits::spill in a program."
+    };
+    error.detail = Some(detail.to_owned());
+    Failure::Error(error)
 }

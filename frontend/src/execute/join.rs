@@ -187,6 +187,13 @@ struct Right {
     charge: Charge,
 }
 
+impl Drop for Right {
+    fn drop(&mut self) {
+        let keys = std::mem::take(&mut self.by_key);
+        self.charge.dispose((keys, std::mem::take(&mut self.rows)));
+    }
+}
+
 impl<'p> JoinRows<'p> {
     pub(super) fn new(join: &'p Join) -> Self {
         Self {
@@ -214,7 +221,9 @@ impl<'p> JoinRows<'p> {
         } else if let Some(key) = self.key(&row, false, context)? {
             let bytes = row_bytes(&row) + key.len() + KEY_OVERHEAD_BYTES;
             if !self.others.fits(&mut right.charge, bytes, context)? {
-                for row in std::mem::take(right).rows {
+                let rows = std::mem::take(&mut right.rows);
+                *right = Right::default();
+                for row in rows {
                     if let Some(key) = self.key(&row, false, context)? {
                         self.others.put_side(&key, row, true, context)?;
                     }

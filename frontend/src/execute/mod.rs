@@ -41,14 +41,14 @@ mod window;
 mod write;
 
 pub(crate) use context::{Context, Resources, row_bytes};
-pub(crate) use gather::{Beyond, Stream};
+pub(crate) use gather::{Beyond, Gathering, Stream};
 pub(crate) use touched::Touched;
 pub(crate) use transaction::{Stored, Transaction};
 pub(crate) use write::insert_rows;
 
 use std::sync::Arc;
 
-use crate::error::Failure;
+use crate::error::{Failure, SqlError};
 use crate::execute::gather::{Gathered, gather};
 use crate::memory::Charge;
 use crate::plan::{Plan, PlanKind, explain};
@@ -66,7 +66,7 @@ pub(crate) type Row = Vec<Value>;
 pub(crate) struct Output {
     /// Rows, if the statement gives rows.
     pub(crate) rows: Option<Vec<Row>>,
-    /// PostgreSQL's command tag.
+    /// PostgreSQL's command tag; empty while nobody knows how many rows there are.
     pub(crate) tag: String,
     pub(crate) notices: Vec<String>,
     /// Of the rows.
@@ -85,14 +85,26 @@ pub(crate) fn run(
     context: &mut Context<'_, '_>,
 ) -> Result<Output, Failure> {
     let result = run_unchecked(plan, beyond, context);
-    let result = result.map_err(|failure| match (&plan.kind, failure) {
-        (PlanKind::Update(_) | PlanKind::Delete(_), Failure::Error(error)) if error.code == "53200" => {
-            let hint = "change fewer rows at a time, such as a range of the key per statement, or raise the limit";
-            Failure::from(error.with_hint(hint))
-        }
-        (_, other) => other,
+    let result = result.map_err(|failure| match failure {
+        Failure::Error(error) if error.code == "53200" => too_large(plan, *error, context),
+        other => other,
     });
     context.checked(result)
+}
+
+/// The error of a statement that needs too much memory, which says what to do about it.
+fn too_large(plan: &Plan, mut error: SqlError, context: &Context<'_, '_>) -> Failure {
+    let gives_rows = !plan.columns.is_empty() && !matches!(plan.kind, PlanKind::Query(_));
+    if gives_rows && !context.may_spill() {
+        let detail = "The rows of RETURNING need memory, too. A directory for temporary files takes them: --spill, or \
+                      MemoryLimits::spill in a program.";
+        error.detail = Some(detail.to_owned());
+    }
+    if matches!(plan.kind, PlanKind::Update(_) | PlanKind::Delete(_)) {
+        let hint = "change fewer rows at a time, such as a range of the key per statement, or raise the limit";
+        error = error.with_hint(hint);
+    }
+    error.into()
 }
 
 fn run_unchecked(
@@ -100,24 +112,24 @@ fn run_unchecked(
     beyond: &Beyond,
     context: &mut Context<'_, '_>,
 ) -> Result<Output, Failure> {
-    let mut charge = Charge::default();
-    let (rows, tag) = match &plan.kind {
+    let mut returned = Gathering::new(beyond);
+    let (gives_rows, tag) = match &plan.kind {
         PlanKind::Query(node) => {
-            let Gathered { rows, charge, file, count } = gather(node, beyond, context)?;
-            let (tag, notices) = (format!("SELECT {count}"), Vec::new());
-            return Ok(Output { rows: Some(rows), tag, notices, charge, file });
+            let gathered = gather(node, beyond, context)?;
+            let tag = format!("SELECT {}", gathered.count);
+            return Ok(Output::of(gathered, true, tag));
         }
         PlanKind::Insert(insert) => {
-            let (count, rows) = write::insert(insert, &mut charge, context)?;
-            (rows, format!("INSERT 0 {count}"))
+            let count = write::insert(insert, &mut returned, context)?;
+            (insert.returning.is_some(), format!("INSERT 0 {count}"))
         }
         PlanKind::Update(update) => {
-            let (count, rows) = write::update(update, &mut charge, context)?;
-            (rows, format!("UPDATE {count}"))
+            let count = write::update(update, &mut returned, context)?;
+            (update.returning.is_some(), format!("UPDATE {count}"))
         }
         PlanKind::Delete(delete) => {
-            let (count, rows) = write::delete(delete, &mut charge, context)?;
-            (rows, format!("DELETE {count}"))
+            let count = write::delete(delete, &mut returned, context)?;
+            (delete.returning.is_some(), format!("DELETE {count}"))
         }
         PlanKind::Define(definition) => return define::run(definition, context),
         PlanKind::Explain { plan, analyze } => {
@@ -132,8 +144,15 @@ fn run_unchecked(
                 lines.push(format!("Attempts: {}", context.attempt));
             }
             let rows = lines.into_iter().map(|line| vec![Value::Text(line)]).collect();
-            (Some(rows), "EXPLAIN".to_owned())
+            return Ok(Output { rows: Some(rows), tag: "EXPLAIN".to_owned(), ..Output::default() });
         }
     };
-    Ok(Output { rows, tag, notices: Vec::new(), charge, file: None })
+    Ok(Output::of(returned.finish(context)?, gives_rows, tag))
+}
+
+impl Output {
+    fn of(gathered: Gathered, gives_rows: bool, tag: String) -> Self {
+        let Gathered { rows, charge, file, count: _ } = gathered;
+        Self { rows: gives_rows.then_some(rows), tag, notices: Vec::new(), charge, file }
+    }
 }

@@ -14,6 +14,7 @@ use crate::execute::sort::Sort;
 use crate::execute::window::{Elements, RowNumbers};
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
+use crate::memory::Charge;
 use crate::plan::Node;
 use crate::value::Value;
 
@@ -66,7 +67,8 @@ fn begun(node: &Node) -> Box<dyn Operator + '_> {
         Node::Values(rows) => Box::new(ValueRows { rows: rows.iter() }),
         Node::Scan(scan) => Box::new(ScanRows::new(scan)),
         Node::System { relation, filter } => {
-            Box::new(SystemRows { relation, filter: filter.as_ref(), done: false })
+            let charge = Charge::default();
+            Box::new(SystemRows { relation, filter: filter.as_ref(), rows: None, charge })
         }
         Node::Series(bounds) => Box::new(Series { bounds, state: None }),
         Node::Filter { input, condition } => Box::new(Filter { input: open(input), condition }),
@@ -122,21 +124,36 @@ impl Operator for ValueRows<'_> {
     }
 }
 
+/// The rows of a relation of the catalog, which are kept while others have the thread.
 struct SystemRows<'p> {
     relation: &'static Relation,
     filter: Option<&'p Expression>,
-    done: bool,
+    /// None before they are made.
+    rows: Option<std::vec::IntoIter<Row>>,
+    charge: Charge,
 }
 
 impl Operator for SystemRows<'_> {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure> {
-        if std::mem::replace(&mut self.done, true) {
-            return Ok(None);
-        }
-        context.check_version()?;
-        let rows = (self.relation.rows)(&context.resources.facts);
-        let rows = kept(rows, self.filter, context)?;
-        Ok((!rows.is_empty()).then_some(rows))
+        let rows = match &mut self.rows {
+            Some(rows) => rows,
+            None => {
+                context.check_version()?;
+                let (resources, mut rows) = (context.resources, Vec::new());
+                (self.relation.rows)(&resources.facts, &mut |row| {
+                    context.pace()?;
+                    if context.holds(self.filter, &row)? {
+                        context.keep(&mut self.charge, std::slice::from_ref(&row))?;
+                        rows.push(row);
+                    }
+                    Ok(())
+                })?;
+                self.rows.insert(rows.into_iter())
+            }
+        };
+        let batch: Vec<Row> = rows.take(BATCH_ROWS).collect();
+        self.charge.release(batch.iter().map(row_bytes).sum());
+        Ok((!batch.is_empty()).then_some(batch))
     }
 }
 

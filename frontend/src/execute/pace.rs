@@ -1,4 +1,5 @@
-//! A check that operators let others have their thread: with every row that one is given or gives, it calls `Context::pace`.
+//! A check that operators let others have their thread: with every row that one is given or gives, it calls `Context::pace`, and it
+//! gives no more rows at once than others go through without that.
 //!
 //! It counts, so it finds the same on any machine; and it is not in release builds.
 
@@ -47,6 +48,7 @@ impl Operator for Paced<'_> {
         self.paces += paces - inputs.paces;
         context.inputs.rows += given;
         context.inputs.paces += paces;
+        assert!(given <= ROWS_IN_HAND_MAX, "an operator has given {given} rows at once");
         let needed = self.taken.max(self.given);
         assert!(
             self.hands_on || self.paces + ROWS_IN_HAND_MAX >= needed,
@@ -54,5 +56,55 @@ impl Operator for Paced<'_> {
             self.paces
         );
         Ok(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use pollster::block_on;
+
+    use crate::database::Database;
+    use crate::value::Value;
+
+    #[test]
+    fn much_memory_of_operators_is_given_back_aside() {
+        let database = Database::of_one_node(32 << 20);
+        let mut session = database.session("tester");
+        block_on(session.execute("CREATE TABLE t (i INT PRIMARY KEY)")).unwrap();
+        let series = "generate_series(1, 20000)";
+        for (statement, code) in [
+            (
+                format!("SELECT 1 / (i - 19999) FROM (SELECT i FROM {series} i ORDER BY -i) AS q"),
+                Some("22012"),
+            ),
+            (
+                format!(
+                    "SELECT 1 / (i - 1) FROM (SELECT i, count(*) FROM {series} i GROUP BY i) AS q"
+                ),
+                Some("22012"),
+            ),
+            (format!("SELECT count(*) FROM {series} i JOIN {series} j ON i = j"), None),
+            (format!("SELECT count(*) FROM (SELECT DISTINCT i FROM {series} i) AS q"), None),
+            (format!("SELECT 0 IN (SELECT i FROM {series} i)"), None),
+            (format!("INSERT INTO t SELECT i FROM {series} i"), None),
+        ] {
+            let before = database.memory.disposals();
+            let result = block_on(session.execute(&statement));
+            assert_eq!(result.map_err(|error| error.code).err(), code, "{statement}");
+            assert!(database.memory.disposals() > before, "{statement}");
+        }
+        let any = block_on(session.prepare("SELECT 0 = ANY($1::INT[])", &[])).unwrap();
+        let members: Vec<String> = (1..20_000).map(|i| i.to_string()).collect();
+        let array = Value::Text(format!("{{{}}}", members.join(",")));
+        let before = database.memory.disposals();
+        block_on(session.execute_prepared(&any, vec![array])).unwrap();
+        assert!(database.memory.disposals() > before);
+        block_on(session.execute("BEGIN")).unwrap();
+        let declare = format!("DECLARE c CURSOR FOR SELECT i FROM {series} i");
+        block_on(session.execute(&declare)).unwrap();
+        let before = database.memory.disposals();
+        block_on(session.execute("CLOSE c")).unwrap();
+        assert!(database.memory.disposals() > before);
     }
 }

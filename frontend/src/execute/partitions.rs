@@ -149,9 +149,14 @@ impl Seen {
         &mut self,
         context: &mut Context<'_, '_>,
     ) -> Result<Option<Box<dyn Operator>>, Failure> {
-        self.keys.clear();
-        self.charge.clear();
+        self.charge.dispose(std::mem::take(&mut self.keys));
         self.others.next(context)
+    }
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        self.charge.dispose(std::mem::take(&mut self.keys));
     }
 }
 

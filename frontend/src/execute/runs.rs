@@ -164,6 +164,13 @@ impl<'p> Merge<'p> {
         merge
     }
 
+    /// What is left, which is not merged any more.
+    pub(super) fn take_runs(&mut self) -> Vec<Run> {
+        self.heap.clear();
+        self.unread.clear();
+        std::mem::take(&mut self.runs)
+    }
+
     fn order(&mut self) {
         (0..self.heap.len() / 2).rev().for_each(|place| self.sink(place));
     }

@@ -121,10 +121,16 @@ impl<'p> Sorter<'p> {
             // What reads them needs memory, too.
             self.spill(context)?;
         }
-        let mut runs = self.levels.into_runs();
-        runs.extend(self.runs.into_iter().map(Run::in_memory));
+        let mut runs = std::mem::take(&mut self.levels).into_runs();
+        runs.extend(std::mem::take(&mut self.runs).into_iter().map(Run::in_memory));
         let merge = Merge::new(self.keys, runs, context);
-        Ok(Sorted { merge, left: self.limit, charge: self.charge })
+        Ok(Sorted { merge, left: self.limit, charge: std::mem::take(&mut self.charge) })
+    }
+}
+
+impl Drop for Sorter<'_> {
+    fn drop(&mut self) {
+        self.charge.dispose((std::mem::take(&mut self.runs), std::mem::take(&mut self.recent)));
     }
 }
 
@@ -134,6 +140,12 @@ pub(super) struct Sorted<'p> {
     /// How many are wanted.
     left: usize,
     charge: Charge,
+}
+
+impl Drop for Sorted<'_> {
+    fn drop(&mut self) {
+        self.charge.dispose(self.merge.take_runs());
+    }
 }
 
 impl Sorted<'_> {

@@ -13,7 +13,7 @@ use crate::catalog::{Catalog, Table, index_prefix, storage_of, storage_prefix};
 use crate::database::Database;
 use crate::error::{Failure, SqlError};
 use crate::execute::{Context, Resources};
-use crate::memory::Charge;
+use crate::memory::{Budget, Charge};
 
 /// Runs of a transaction before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
@@ -55,6 +55,7 @@ pub(crate) struct NamedSavepoint {
     savepoint: Savepoint,
     catalog: Option<Arc<Catalog>>,
     dropped: BTreeSet<Stored>,
+    _charge: Charge,
 }
 
 impl Transaction {
@@ -83,9 +84,9 @@ impl Transaction {
         self.dropped.insert(Stored { storage, index: None });
     }
 
-    /// One that writes nothing, and keeps others from writing while it scans; see [`Deferred::guarding`].
-    pub(crate) fn guarding(self) -> Self {
-        Self { deferred: self.deferred.guarding(), ..self }
+    /// One that writes nothing, and keeps others from writing while it scans; see [`Deferred::with_scan_barriers`].
+    pub(crate) fn with_scan_barriers(self) -> Self {
+        Self { deferred: self.deferred.with_scan_barriers(), ..self }
     }
 
     /// One that writes part of what another transaction has created, which depends on that catalog already.
@@ -109,13 +110,21 @@ impl Transaction {
     }
 
     /// SAVEPOINT.
-    pub(crate) fn save(&mut self, name: String) {
+    ///
+    /// # Errors
+    /// SQLSTATE 53200 for one that does not fit the session's memory.
+    pub(crate) fn save(&mut self, name: String, budget: &Arc<Budget>) -> Result<(), SqlError> {
+        let own = size_of::<NamedSavepoint>() + name.len();
+        let mut charge = Charge::default();
+        charge.add(budget, own + self.dropped.len() * size_of::<Stored>())?;
         self.savepoints.push(NamedSavepoint {
+            _charge: charge,
             name,
             savepoint: self.deferred.savepoint(),
             catalog: self.catalog.clone(),
             dropped: self.dropped.clone(),
         });
+        Ok(())
     }
 
     fn find(&self, name: &str) -> Result<usize, SqlError> {

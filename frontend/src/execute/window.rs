@@ -1,10 +1,11 @@
 //! Rows that are numbered, and rows that are given once for each element of an array.
 
-use crate::array::{self, Element};
-use crate::error::{Failure, SqlError};
+use crate::array::Element;
+use crate::error::Failure;
 use crate::execute::operator::{Batch, Operator, row_key};
 use crate::execute::{Context, Row};
 use crate::expression::Expression;
+use crate::expression::evaluate::elements_of;
 use crate::memory::Charge;
 use crate::value::Value;
 
@@ -95,13 +96,22 @@ impl<'p> Elements<'p> {
 }
 
 /// The elements of an array, and the subscript of the first.
-fn elements(array: &Value, element: Element) -> Result<(Vec<Value>, i64), SqlError> {
+fn elements(
+    array: Value,
+    element: Element,
+    context: &mut Context<'_, '_>,
+) -> Result<(Vec<Value>, i64), Failure> {
     let Value::Text(text) = array else { return Ok((Vec::new(), 1)) };
     if text.starts_with('{') {
-        return Ok((array::read(text, element)?, 1));
+        return Ok((elements_of(text, element, context)?, 1));
     }
-    let values = text.split_whitespace().map(|one| Value::from_text(one, element.data_type()));
-    Ok((values.collect::<Result<_, _>>()?, 0))
+    let mut values = Vec::new();
+    for one in text.split_whitespace() {
+        context.pace()?;
+        values.push(Value::from_text(one, element.data_type())?);
+        context.budget().check(values.len() * size_of::<Value>())?;
+    }
+    Ok((values, 0))
 }
 
 impl Elements<'_> {
@@ -109,7 +119,7 @@ impl Elements<'_> {
         let mut arrays = Vec::with_capacity(self.vectors.len());
         let mut charge = Charge::default();
         for (vector, element) in self.vectors {
-            let (values, first) = elements(&context.value(vector, &row)?, *element)?;
+            let (values, first) = elements(context.value(vector, &row)?, *element, context)?;
             charge.add(context.budget(), values.iter().map(Value::memory_bytes).sum())?;
             arrays.push((values, first));
         }

@@ -17,6 +17,7 @@ use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
 use crate::execute::context::row_bytes;
+use crate::execute::gather::Gathering;
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::memory::Charge;
@@ -47,26 +48,27 @@ fn index_at(table: &Table, number: usize) -> Option<&Index> {
     number.checked_sub(1).map(|number| &table.indexes[number])
 }
 
-/// Runs INSERT: the number of rows, and those of RETURNING.
+/// Runs INSERT: the number of rows. Those of RETURNING go to `returned`.
 pub(super) fn insert(
     insert: &Insert,
-    charge: &mut Charge,
+    returned: &mut Gathering<'_>,
     context: &mut Context<'_, '_>,
-) -> Result<(u64, Option<Vec<Row>>), Failure> {
+) -> Result<u64, Failure> {
     let mut kept = Charge::default();
     let source = context.rows(&insert.source, &mut kept)?;
-    insert_rows(insert, &source, charge, context)
+    let inserted = insert_rows(insert, &source, returned, context);
+    kept.dispose(source);
+    inserted
 }
 
-/// Inserts rows of the source that are in memory. Those of RETURNING are charged.
+/// Inserts rows of the source that are in memory, as [`insert`] does.
 pub(crate) fn insert_rows(
     insert: &Insert,
     source: &[Row],
-    charge: &mut Charge,
+    returned: &mut Gathering<'_>,
     context: &mut Context<'_, '_>,
-) -> Result<(u64, Option<Vec<Row>>), Failure> {
+) -> Result<u64, Failure> {
     let mut count = 0;
-    let mut returned = insert.returning.as_ref().map(|_| Vec::new());
     // Rows that this statement has inserted or updated, which ON CONFLICT must not update again.
     let mut touched = BTreeSet::new();
     for chunk in source.chunks(BATCH_ROWS) {
@@ -84,16 +86,24 @@ pub(crate) fn insert_rows(
             insert_batch(insert, entries, &mut touched, context)?
         };
         count += written.len() as u64;
-        if let (Some(returned), Some(expressions)) = (&mut returned, &insert.returning) {
-            for row in written {
-                context.pace()?;
-                let row = context.values(expressions, &row)?;
-                context.keep(charge, std::slice::from_ref(&row))?;
-                returned.push(row);
-            }
+        for row in written {
+            give_back(insert.returning.as_deref(), &row, returned, context)?;
         }
     }
-    Ok((count, returned))
+    Ok(count)
+}
+
+/// Gives what RETURNING makes of a row, if there is one.
+fn give_back(
+    returning: Option<&[Expression]>,
+    row: &Row,
+    returned: &mut Gathering<'_>,
+    context: &mut Context<'_, '_>,
+) -> Result<(), Failure> {
+    let Some(expressions) = returning else { return Ok(()) };
+    context.pace()?;
+    let row = context.values(expressions, row)?;
+    returned.put(vec![row], context)
 }
 
 /// Rows that may be there, with their keys.
@@ -244,12 +254,12 @@ fn assigned(
     Ok(new)
 }
 
-/// Runs UPDATE: the number of rows, and those of RETURNING.
+/// Runs UPDATE: the number of rows. Those of RETURNING go to `returned`.
 pub(super) fn update(
     update: &Update,
-    charge: &mut Charge,
+    returned: &mut Gathering<'_>,
     context: &mut Context<'_, '_>,
-) -> Result<(u64, Option<Vec<Row>>), Failure> {
+) -> Result<u64, Failure> {
     let table = &*update.rules.table;
     let mut changes = Vec::new();
     let mut kept = Charge::default();
@@ -262,21 +272,11 @@ pub(super) fn update(
         changes.push((old, primary, new));
     }
     let count = changes.len() as u64;
-    let returned = match &update.returning {
-        Some(expressions) => {
-            let mut rows = Vec::with_capacity(changes.len());
-            for (_, _, new) in &changes {
-                context.pace()?;
-                let row = context.values(expressions, new)?;
-                context.keep(charge, std::slice::from_ref(&row))?;
-                rows.push(row);
-            }
-            Some(rows)
-        }
-        None => None,
-    };
+    for (_, _, new) in &changes {
+        give_back(update.returning.as_deref(), new, returned, context)?;
+    }
     replace_rows(table, changes, kept, context)?;
-    Ok((count, returned))
+    Ok(count)
 }
 
 /// Splits a row that ends in its primary key.
@@ -384,27 +384,22 @@ fn put_checked(
     Ok(())
 }
 
-/// Runs DELETE: the number of rows, and those of RETURNING.
+/// Runs DELETE: the number of rows. Those of RETURNING go to `returned`.
 pub(super) fn delete(
     delete: &Delete,
-    charge: &mut Charge,
+    returned: &mut Gathering<'_>,
     context: &mut Context<'_, '_>,
-) -> Result<(u64, Option<Vec<Row>>), Failure> {
+) -> Result<u64, Failure> {
     let mut kept = Charge::default();
     let rows = context.rows(&delete.source, &mut kept)?;
     let count = rows.len() as u64;
-    let mut returned = delete.returning.as_ref().map(|_| Vec::new());
     let mut rows = rows.into_iter().peekable();
     while rows.peek().is_some() {
         let mut entries = Vec::new();
         for row in rows.by_ref().take(BATCH_ROWS) {
             context.pace()?;
             let (row, primary) = without_key(row)?;
-            if let (Some(returned), Some(expressions)) = (&mut returned, &delete.returning) {
-                let row = context.values(expressions, &row)?;
-                context.keep(charge, std::slice::from_ref(&row))?;
-                returned.push(row);
-            }
+            give_back(delete.returning.as_deref(), &row, returned, context)?;
             entries.push(Entry::new(&delete.table, row, primary));
         }
         // The rows themselves were read by the scan.
@@ -422,7 +417,7 @@ pub(super) fn delete(
             }
         }
     }
-    Ok((count, returned))
+    Ok(count)
 }
 
 /// Checks NOT NULL and CHECK.

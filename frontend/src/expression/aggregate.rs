@@ -3,6 +3,7 @@
 use rust_decimal::Decimal;
 
 use crate::array::{self, Element};
+use crate::aside;
 use crate::error::SqlError;
 use crate::expression::arithmetic::{self, Operator};
 use crate::expression::{Expression, compare};
@@ -98,8 +99,9 @@ pub(crate) struct State {
     data_type: DataType,
     count: i64,
     total: Value,
-    /// The elements of an array.
+    /// The elements of an array, and about how many bytes they take.
     collected: Vec<Value>,
+    collected_bytes: usize,
 }
 
 impl State {
@@ -111,6 +113,7 @@ impl State {
             count: 0,
             total: Value::Null,
             collected: Vec::new(),
+            collected_bytes: 0,
         }
     }
 
@@ -132,6 +135,7 @@ impl State {
             Kind::Collect => {
                 let kept = value.memory_bytes();
                 self.collected.push(value);
+                self.collected_bytes += kept;
                 return Ok(kept);
             }
             _ => {}
@@ -178,6 +182,11 @@ impl State {
         self.count += 1;
     }
 
+    /// Bytes that the result is made of, if making it takes longer the more they are.
+    pub(crate) fn unfinished_bytes(&self) -> usize {
+        self.collected_bytes
+    }
+
     /// The result.
     ///
     /// # Errors
@@ -191,12 +200,15 @@ impl State {
             }
             #[expect(clippy::cast_precision_loss, reason = "the average of SQL rounds as well")]
             (Kind::Average, Value::Float(sum)) => Ok(Value::Float(sum / self.count as f64)),
-            (Kind::Collect, _) => Ok(match self.data_type {
-                DataType::Array(element) if !self.collected.is_empty() => {
-                    Value::Text(array::written(&self.collected, element))
-                }
-                _ => Value::Null,
-            }),
+            (Kind::Collect, _) => {
+                aside::check(self.collected_bytes);
+                Ok(match self.data_type {
+                    DataType::Array(element) if !self.collected.is_empty() => {
+                        Value::Text(array::written(&self.collected, element))
+                    }
+                    _ => Value::Null,
+                })
+            }
             (_, total) => Ok(total),
         }
     }

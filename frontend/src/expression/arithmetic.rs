@@ -5,7 +5,8 @@ use rust_decimal::{Decimal, RoundingStrategy};
 
 use crate::error::SqlError;
 use crate::expression::numeric_function;
-use crate::text::{fit_date, fit_float, integer_fits, too_many_digits, unsigned_zero};
+use crate::text::time::fit_date;
+use crate::text::{fit_float, integer_fits, too_many_digits, unsigned_zero};
 use crate::value::{DataType, Value};
 
 /// Significant digits that a quotient has at least.

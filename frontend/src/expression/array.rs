@@ -76,7 +76,9 @@ pub(crate) fn call(
         _ => None,
     };
     let whole = if function == ArrayFunction::Contains { 1 } else { 0 };
-    let mut elements = array::read(text(whole).unwrap_or("{}"), element)?;
+    let array = text(whole).unwrap_or("{}");
+    facts.budget.check(array::elements_bytes(array))?;
+    let mut elements = array::read(array, element)?;
     let count = Value::Integer(i64::try_from(elements.len()).unwrap_or(i64::MAX));
     Ok(match function {
         ArrayFunction::Make => Value::Null,

@@ -19,7 +19,7 @@ pub(crate) fn exists(from: DataType, to: DataType, explicit: bool) -> bool {
         (DataType::Array(from), DataType::Array(to)) => {
             exists(from.data_type(), to.data_type(), explicit)
         }
-        (DataType::Date, DataType::Timestamp) | (DataType::Timestamp, DataType::Date) => true,
+        (from, to) if from.is_time() => to.is_time() || to.is_text(),
         (_, to) if to.is_text() => true,
         (from, _) if from.is_text() => explicit,
         (DataType::Boolean, to) => explicit && to.is_integer(),
@@ -41,11 +41,8 @@ pub(crate) fn cast(
     let value = match (value, to) {
         (Value::Null, _) => return Ok(Value::Null),
         (Value::Text(text), DataType::Array(to)) if let DataType::Array(from) = from => {
-            let elements = array::read(&text, from)?.into_iter();
-            let (from, element) = (from.data_type(), to.data_type());
-            let elements: Result<Vec<Value>, SqlError> =
-                elements.map(|value| cast(value, from, element, explicit)).collect();
-            return Ok(Value::Text(array::written(&elements?, to)));
+            let one = |value| cast(value, from.data_type(), to.data_type(), explicit);
+            return array::converted(&text, from, to, one).map(Value::Text);
         }
         (Value::Text(mut text), to) if to.is_text() => {
             if from == DataType::Padded {
@@ -71,7 +68,7 @@ pub(crate) fn cast(
             Value::Timestamp(timestamp) => Value::Date(timestamp.date()),
             other => other,
         }),
-        DataType::Timestamp => Ok(match value {
+        DataType::Timestamp | DataType::TimestampTz => Ok(match value {
             Value::Date(date) => Value::Timestamp(date.and_time(NaiveTime::MIN)),
             other => other,
         }),

@@ -1,12 +1,17 @@
 //! Parts of dates and timestamps, and intervals as literals.
 
-use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike};
+use chrono::{
+    DateTime, Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike,
+};
 use rust_decimal::Decimal;
+use rust_decimal::prelude::ToPrimitive;
 
 use crate::error::SqlError;
-use crate::value::Value;
+use crate::text::time::{fit_timestamp, out_of_range};
+use crate::value::{DataType, Value};
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
+const SECONDS_1970_TO_2000: i32 = 946_684_800;
 
 /// A distance in time; its parts are added one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -118,18 +123,40 @@ pub(crate) fn add_interval(value: Value, interval: &Interval) -> Result<Value, S
         };
         after.checked_add_signed(TimeDelta::microseconds(interval.micros))
     };
-    let sum = add().ok_or_else(|| SqlError::new("22008", "timestamp out of range"))?;
-    crate::text::fit_timestamp(sum)
+    fit_timestamp(add().ok_or_else(out_of_range)?)
+}
+
+/// The timestamp that is some seconds after 1970, or before. As PostgreSQL does, which counts from 2000: the seconds since then are
+/// a DOUBLE PRECISION before they are rounded to microseconds.
+///
+/// # Errors
+/// SQLSTATE 22008 if it leaves the range of timestamps.
+pub(crate) fn since_1970(seconds: f64) -> Result<Value, SqlError> {
+    let micros = ((seconds - f64::from(SECONDS_1970_TO_2000)) * 1e6).round_ties_even().to_i64();
+    let micros = micros
+        .and_then(|micros| micros.checked_add(i64::from(SECONDS_1970_TO_2000) * MICROS_PER_SECOND))
+        .and_then(DateTime::from_timestamp_micros);
+    fit_timestamp(micros.ok_or_else(out_of_range)?.naive_utc())
 }
 
 /// A part of a timestamp, as EXTRACT gives it.
 ///
 /// # Errors
-/// SQLSTATE 22023 for a part that there is not.
-pub(crate) fn extract(field: &str, timestamp: NaiveDateTime) -> Result<Decimal, SqlError> {
+/// SQLSTATE 22023 for a part that there is not, 0A000 for the time zone of a timestamp without one.
+pub(crate) fn extract(
+    field: &str,
+    timestamp: NaiveDateTime,
+    data_type: DataType,
+) -> Result<Decimal, SqlError> {
     let micros = i64::from(timestamp.nanosecond() / 1000);
     let second_micros = i64::from(timestamp.second()) * MICROS_PER_SECOND + micros;
-    let year = i64::from(timestamp.year());
+    // There is no year 0, nor a century or millennium 0: before Christ they are counted from -1.
+    let astronomical = i64::from(timestamp.year());
+    let since_christ = |year: i64| if year > 0 { year } else { year - 1 };
+    let every = |years: i64| {
+        let year = since_christ(astronomical);
+        (year.abs() + years - 1) / years * year.signum()
+    };
     let whole = match field {
         "second" => return Ok(Decimal::new(second_micros, 6)),
         "milliseconds" | "millisecond" => return Ok(Decimal::new(second_micros, 3)),
@@ -139,42 +166,53 @@ pub(crate) fn extract(field: &str, timestamp: NaiveDateTime) -> Result<Decimal, 
         "hour" => i64::from(timestamp.hour()),
         "day" => i64::from(timestamp.day()),
         "month" => i64::from(timestamp.month()),
-        "year" => year,
+        "year" => since_christ(astronomical),
         "quarter" => i64::from(timestamp.month0() / 3 + 1),
         "week" => i64::from(timestamp.iso_week().week()),
-        "isoyear" => i64::from(timestamp.iso_week().year()),
+        "isoyear" => since_christ(timestamp.iso_week().year().into()),
         "dow" => i64::from(timestamp.weekday().num_days_from_sunday()),
         "isodow" => i64::from(timestamp.weekday().number_from_monday()),
         "doy" => i64::from(timestamp.ordinal()),
-        "decade" => year.div_euclid(10),
-        "century" => (year - 1).div_euclid(100) + 1,
-        "millennium" => (year - 1).div_euclid(1000) + 1,
-        _ => return Err(unknown_field(field)),
+        "decade" => astronomical.div_euclid(10),
+        "century" => every(100),
+        "millennium" => every(1000),
+        "timezone" | "timezone_hour" | "timezone_minute" => match data_type {
+            DataType::TimestampTz => 0,
+            _ => {
+                let message =
+                    format!("unit \"{field}\" not supported for type {}", data_type.name());
+                return Err(SqlError::new("0A000", message));
+            }
+        },
+        _ => return Err(unknown_field(field, data_type)),
     };
     Ok(Decimal::from(whole))
 }
 
-fn unknown_field(field: &str) -> SqlError {
-    SqlError::new(
-        "22023",
-        format!("unit \"{field}\" not recognized for type timestamp without time zone"),
-    )
+fn unknown_field(field: &str, data_type: DataType) -> SqlError {
+    let name = data_type.name();
+    SqlError::new("22023", format!("unit \"{field}\" not recognized for type {name}"))
 }
 
 /// A timestamp cut to a unit.
 ///
 /// # Errors
 /// SQLSTATE 22023 for a unit that there is not.
-pub(crate) fn truncate(field: &str, timestamp: NaiveDateTime) -> Result<NaiveDateTime, SqlError> {
+pub(crate) fn truncate(
+    field: &str,
+    timestamp: NaiveDateTime,
+    data_type: DataType,
+) -> Result<NaiveDateTime, SqlError> {
     let date = timestamp.date();
     let midnight = |date: Option<NaiveDate>| date.map(|date| date.and_time(NaiveTime::MIN));
+    let first_of = |year| midnight(NaiveDate::from_ymd_opt(year, 1, 1));
     let clock = |hour, minute, second, micros| date.and_hms_micro_opt(hour, minute, second, micros);
     let (hour, minute, second) = (timestamp.hour(), timestamp.minute(), timestamp.second());
     let micros = timestamp.nanosecond() / 1000;
     let year = date.year();
     let cut = match field {
-        "microseconds" => Some(timestamp),
-        "milliseconds" => clock(hour, minute, second, micros / 1000 * 1000),
+        "microseconds" | "microsecond" => Some(timestamp),
+        "milliseconds" | "millisecond" => clock(hour, minute, second, micros / 1000 * 1000),
         "second" => clock(hour, minute, second, 0),
         "minute" => clock(hour, minute, 0, 0),
         "hour" => clock(hour, 0, 0, 0),
@@ -185,11 +223,13 @@ pub(crate) fn truncate(field: &str, timestamp: NaiveDateTime) -> Result<NaiveDat
         }
         "month" => midnight(date.with_day(1)),
         "quarter" => midnight(NaiveDate::from_ymd_opt(year, date.month0() / 3 * 3 + 1, 1)),
-        "year" => midnight(NaiveDate::from_ymd_opt(year, 1, 1)),
-        "decade" => midnight(NaiveDate::from_ymd_opt(year.div_euclid(10) * 10, 1, 1)),
-        _ => return Err(unknown_field(field)),
+        "year" => first_of(year),
+        "decade" => first_of(year.div_euclid(10) * 10),
+        "century" => first_of((year - 1).div_euclid(100) * 100 + 1),
+        "millennium" => first_of((year - 1).div_euclid(1000) * 1000 + 1),
+        _ => return Err(unknown_field(field, data_type)),
     };
-    cut.ok_or_else(|| SqlError::new("22008", "timestamp out of range"))
+    cut.ok_or_else(out_of_range)
 }
 
 #[cfg(test)]

@@ -6,14 +6,16 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
 
 use crate::array::{self, Element};
+use crate::aside::HELD_BYTES_MAX;
 use crate::error::{Failure, SqlError};
 use crate::expression::array::ArrayFunction;
 use crate::expression::function::Function;
 use crate::expression::function::{self, Facts};
 use crate::expression::pattern::{Compiled, Syntax};
-use crate::expression::set::{SetId, SetKey, ValueSet};
+use crate::expression::set::{KeptId, SetKey, ValueSet};
 use crate::expression::{
     Cast, Comparison, Expression, Match, SubqueryUse, arithmetic, cast, compare, datetime,
 };
@@ -52,6 +54,10 @@ pub(crate) trait Environment {
     fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>>;
     /// Keeps a set until the statement ends.
     fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>);
+    /// The value of what is computed once, if it was.
+    fn kept_once(&mut self, id: KeptId) -> Option<Value>;
+    /// Keeps such a value until the statement ends.
+    fn keep_once(&mut self, id: KeptId, value: &Value) -> Result<(), Failure>;
     /// The result of what would hold the thread for too long.
     fn aside(&mut self, job: AsideJob) -> Result<Value, Failure>;
 }
@@ -75,8 +81,6 @@ pub(crate) fn hold(
 /// What is computed on another thread. Its flag is set when nobody waits for the result any more.
 pub(crate) type AsideJob = Box<dyn FnOnce(&AtomicBool) -> Result<Value, SqlError> + Send>;
 
-/// Bytes that a function may be given, or be asked for, on a worker's thread: more take about a millisecond.
-const CALL_BYTES_MAX: usize = 256 << 10;
 /// Values between two checks.
 const VALUES_BETWEEN_CHECKS: usize = 64;
 
@@ -117,6 +121,7 @@ pub(crate) fn evaluate(
         }
         Expression::NextValue(counter) => next_value(*counter, environment),
         Expression::Subquery(query) => environment.subquery(query, row),
+        Expression::Once(id, part) => once(part, *id, environment),
         Expression::Aggregate(_) => unplanned(),
     }
 }
@@ -147,7 +152,11 @@ fn cast_value(
     environment: &mut dyn Environment,
 ) -> Result<Value, Failure> {
     let value = evaluate(&cast.operand, row, environment)?;
-    Ok(cast::cast(value, cast.from, cast.to, cast.explicit)?)
+    let Cast { from, to, explicit, .. } = *cast;
+    if value.memory_bytes() > HELD_BYTES_MAX {
+        return environment.aside(Box::new(move |_| cast::cast(value, from, to, explicit)));
+    }
+    Ok(cast::cast(value, from, to, explicit)?)
 }
 
 fn parameter(number: usize, environment: &dyn Environment) -> Result<Value, Failure> {
@@ -156,6 +165,19 @@ fn parameter(number: usize, environment: &dyn Environment) -> Result<Value, Fail
 
 fn next_value(counter: u32, environment: &mut dyn Environment) -> Result<Value, Failure> {
     environment.next_value(counter).map(Value::Integer)
+}
+
+fn once(
+    part: &Expression,
+    id: KeptId,
+    environment: &mut dyn Environment,
+) -> Result<Value, Failure> {
+    if let Some(value) = environment.kept_once(id) {
+        return Ok(value);
+    }
+    let value = evaluate(part, &[], environment)?;
+    environment.keep_once(id, &value)?;
+    Ok(value)
 }
 
 fn unplanned() -> Result<Value, Failure> {
@@ -320,7 +342,7 @@ fn matches(
 fn in_list(
     value: &Expression,
     list: &[Expression],
-    id: SetId,
+    id: KeptId,
     row: &[Value],
     environment: &mut dyn Environment,
 ) -> Result<Value, Failure> {
@@ -362,7 +384,7 @@ fn set_of(
     environment: &mut dyn Environment,
 ) -> Result<Option<ValueSet>, Failure> {
     let is_same = |one: &Expression| {
-        matches!(one, Expression::Constant(_) | Expression::Parameter(_))
+        matches!(one, Expression::Constant(_) | Expression::Parameter(_) | Expression::Once(..))
             || matches!(one, Expression::Cast(cast) if matches!(cast.operand, Expression::Parameter(_)))
     };
     if !list.iter().all(is_same) {
@@ -400,7 +422,8 @@ fn in_array(
                 return Ok(Some(Value::Null));
             };
             let mut set = ValueSet::default();
-            for (number, value) in array::read(&text, element)?.iter().enumerate() {
+            let elements = elements_of(text, element, environment)?;
+            for (number, value) in elements.iter().enumerate() {
                 if number % VALUES_BETWEEN_CHECKS == VALUES_BETWEEN_CHECKS - 1 {
                     environment.check()?;
                 }
@@ -412,6 +435,30 @@ fn in_array(
         }
     };
     Ok(Some(if value.is_null() { Value::Null } else { set.contains(&value) }))
+}
+
+/// The elements of an array's text, read aside if they are many.
+///
+/// # Errors
+/// SQLSTATE 53200 if they do not fit the statement's memory, and those of [`array::read`].
+pub(crate) fn elements_of(
+    text: String,
+    element: Element,
+    environment: &mut dyn Environment,
+) -> Result<Vec<Value>, Failure> {
+    if let Some(budget) = environment.budget() {
+        budget.check(array::elements_bytes(&text))?;
+    }
+    if text.len() <= HELD_BYTES_MAX {
+        return Ok(array::read(&text, element)?);
+    }
+    let (sender, elements) = channel();
+    environment.aside(Box::new(move |_| {
+        // Whoever waits for it has the other end.
+        let _ = sender.send(array::read(&text, element)?);
+        Ok(Value::Null)
+    }))?;
+    Ok(elements.recv().map_err(|_| SqlError::new("XX000", "an array was not read"))?)
 }
 
 fn equal(a: &Value, b: &Value) -> Option<bool> {
@@ -492,5 +539,5 @@ fn is_long(called: Function, arguments: &[Value]) -> bool {
         ) => usize::try_from(*count).unwrap_or(0),
         _ => 1,
     };
-    given.saturating_mul(count.max(1)) > CALL_BYTES_MAX
+    given.saturating_mul(count.max(1)) > HELD_BYTES_MAX
 }

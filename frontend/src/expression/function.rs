@@ -18,6 +18,7 @@ use crate::error::SqlError;
 use crate::expression::array::ArrayFunction;
 use crate::expression::{arithmetic, array, compare, datetime, numeric_function, pattern};
 use crate::memory::Budget;
+use crate::text::time::require_utc;
 use crate::value::{DataType, Value};
 
 /// What functions know beside their arguments.
@@ -88,9 +89,15 @@ pub(crate) enum Function {
     Now,
     CurrentDate,
     ClockTimestamp,
-    DatePart,
-    Extract,
+    /// Of a timestamp of this type.
+    DatePart(DataType),
+    /// The same as NUMERIC.
+    Extract(DataType),
     DateTruncate,
+    /// A TIMESTAMPTZ from seconds since 1970.
+    ToTimestamp,
+    /// A TIMESTAMP as a TIMESTAMPTZ and the other way, in the time zone that comes first.
+    AtTimeZone,
     RandomUuid,
     Random,
     Version,
@@ -123,19 +130,6 @@ impl Function {
     /// Whether two calls may differ.
     pub(crate) fn is_volatile(self) -> bool {
         matches!(self, Self::RandomUuid | Self::Random | Self::ClockTimestamp)
-    }
-
-    /// Whether it depends on the session, the time or the catalog.
-    pub(crate) fn depends_on_session(self) -> bool {
-        self.is_volatile()
-            || matches!(
-                self,
-                Self::Now
-                    | Self::CurrentDate
-                    | Self::CurrentUser
-                    | Self::CurrentSetting
-                    | Self::System(_)
-            )
     }
 }
 
@@ -286,6 +280,7 @@ fn number_call(
             .map(|character| Value::Text(character.to_string()))
             .ok_or_else(|| SqlError::new("54000", "requested character too large for encoding")),
         (Function::TypeOf, _) => Ok(Value::Text(data_type.name())),
+        (Function::ToTimestamp, Value::Float(seconds)) => datetime::since_1970(*seconds),
         (_, Value::Integer(number)) => integer_call(function, data_type, *number),
         (_, Value::Float(number)) => float_call(function, data_type, *number, arguments),
         (_, Value::Numeric(number)) => numeric_call(function, *number, arguments),
@@ -445,22 +440,37 @@ fn text_call(
             })?
         }
         Function::TypeOf => data_type.name(),
-        Function::DatePart | Function::Extract | Function::DateTruncate => {
-            return time_call(function, first, &arguments[1]);
-        }
+        Function::DatePart(_)
+        | Function::Extract(_)
+        | Function::DateTruncate
+        | Function::AtTimeZone => return time_call(function, data_type, arguments),
         _ => return Ok(Value::Null),
     }))
 }
 
-fn time_call(function: Function, field: &str, argument: &Value) -> Result<Value, SqlError> {
-    let field = field.to_ascii_lowercase();
-    let Value::Timestamp(timestamp) = argument else { return Ok(Value::Null) };
+fn time_call(
+    function: Function,
+    data_type: DataType,
+    arguments: &[Value],
+) -> Result<Value, SqlError> {
+    let first = text(arguments, 0);
+    let field = first.to_ascii_lowercase();
+    let Value::Timestamp(timestamp) = arguments[1] else { return Ok(Value::Null) };
     Ok(match function {
-        Function::DateTruncate => Value::Timestamp(datetime::truncate(&field, *timestamp)?),
-        Function::Extract => Value::Numeric(datetime::extract(&field, *timestamp)?),
-        _ => {
-            let part = datetime::extract(&field, *timestamp)?;
+        Function::DateTruncate => {
+            if let Some(Value::Text(zone)) = arguments.get(2) {
+                require_utc(zone)?;
+            }
+            Value::Timestamp(datetime::truncate(&field, timestamp, data_type)?)
+        }
+        Function::Extract(from) => Value::Numeric(datetime::extract(&field, timestamp, from)?),
+        Function::DatePart(from) => {
+            let part = datetime::extract(&field, timestamp, from)?;
             Value::Float(part.to_f64().unwrap_or(f64::NAN))
+        }
+        _ => {
+            require_utc(first)?;
+            Value::Timestamp(timestamp)
         }
     })
 }

@@ -23,7 +23,7 @@ use crate::error::SqlError;
 use crate::expression::arithmetic::Operator;
 use crate::expression::datetime::Interval;
 use crate::expression::function::Function;
-use crate::expression::set::SetId;
+use crate::expression::set::KeptId;
 use crate::plan::Subquery;
 use crate::value::{DataType, Value};
 
@@ -54,7 +54,7 @@ pub(crate) enum Expression {
     AddInterval(Box<Expression>, Interval),
     Match(Box<Match>),
     /// `= ANY` of some values.
-    In(Box<Expression>, Vec<Expression>, SetId),
+    In(Box<Expression>, Vec<Expression>, KeptId),
     /// Conditions with results; else.
     Case(Vec<(Expression, Expression)>, Box<Expression>),
     Coalesce(Vec<Expression>),
@@ -63,6 +63,8 @@ pub(crate) enum Expression {
     /// The next value of a counter.
     NextValue(u32),
     Subquery(Box<SubqueryUse>),
+    /// What is made of constants alone, and takes long: computed when a statement first needs it, and kept until it ends.
+    Once(KeptId, Box<Expression>),
     /// An aggregate's result, by its number; the planner replaces it by a column.
     Aggregate(usize),
 }
@@ -232,7 +234,7 @@ impl Expression {
             Self::And(parts) | Self::Or(parts) | Self::Coalesce(parts) => parts.iter().collect(),
             Self::Call(_, _, parts) => parts.iter().collect(),
             Self::Not(part) | Self::IsNull(part) | Self::Is(part, _) => vec![part],
-            Self::AddInterval(part, _) => vec![part],
+            Self::AddInterval(part, _) | Self::Once(_, part) => vec![part],
             Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
             Self::Match(matching) => vec![&matching.value, &matching.pattern],
             Self::In(value, list, _) => std::iter::once(&**value).chain(list).collect(),
@@ -251,6 +253,23 @@ impl Expression {
         }
     }
 
+    /// The same, computed each time.
+    pub(crate) fn each_time(self) -> Self {
+        match self {
+            Self::Once(_, part) => *part,
+            other => other,
+        }
+    }
+
+    /// What is computed once, all of its parts together.
+    pub(crate) fn once(mut self) -> Self {
+        for part in self.parts_mut() {
+            let own = std::mem::replace(part, Self::Constant(Value::Null));
+            *part = own.each_time();
+        }
+        Self::Once(KeptId::new(), Box::new(self))
+    }
+
     fn parts_mut(&mut self) -> Vec<&mut Self> {
         match self {
             Self::Constant(_)
@@ -264,7 +283,7 @@ impl Expression {
             }
             Self::Call(_, _, parts) => parts.iter_mut().collect(),
             Self::Not(part) | Self::IsNull(part) | Self::Is(part, _) => vec![part],
-            Self::AddInterval(part, _) => vec![part],
+            Self::AddInterval(part, _) | Self::Once(_, part) => vec![part],
             Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
             Self::Match(matching) => vec![&mut matching.value, &mut matching.pattern],
             Self::In(value, list, _) => std::iter::once(&mut **value).chain(list).collect(),
@@ -338,15 +357,6 @@ impl Expression {
             Self::Call(function, _, _) => function.is_volatile(),
             _ => false,
         }
-    }
-
-    /// Whether it has the same value in every statement.
-    pub(crate) fn is_constant(&self) -> bool {
-        self.is_fixed()
-            && !self.any(&|part| {
-                matches!(part, Self::Parameter(_) | Self::Outer(_))
-                    || matches!(part, Self::Call(function, _, _) if function.depends_on_session())
-            })
     }
 
     /// Levels of evaluation, subqueries included.

@@ -16,20 +16,25 @@ pub(crate) const MEMBERS_MIN: usize = 9;
 /// Bytes of memory that a value takes beside its own.
 const KEY_OVERHEAD_BYTES: usize = 48;
 
-/// Tells lists apart. Copies of a list have the same: what is put for a part of one is no constant, and no parameter, and a
-/// list with such a part has no set. It is a part of its list, and so equal to any other.
+/// Tells lists apart, and expressions that are computed once. Copies have the same: what is put for a part of a list is no constant,
+/// and no parameter, and a list with such a part has no set; no part of the others is replaced. It is a part of its expression, and
+/// so equal to any other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SetId(u64);
+pub(crate) struct KeptId(u64);
 
-impl SetId {
+impl KeptId {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Relaxed: they differ, that is all.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
+
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
 }
 
-impl PartialEq for SetId {
+impl PartialEq for KeptId {
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -46,7 +51,7 @@ pub(crate) enum SetKey {
 
 impl SetKey {
     /// Of a list of constants and parameters that is worth it.
-    pub(crate) fn of_list(id: SetId, list: &[Expression]) -> Option<Self> {
+    pub(crate) fn of_list(id: KeptId, list: &[Expression]) -> Option<Self> {
         (list.len() >= MEMBERS_MIN).then_some(Self::List(id.0))
     }
 
@@ -67,6 +72,12 @@ pub(crate) struct ValueSet {
     has_null: bool,
     /// Of the keys.
     charge: Charge,
+}
+
+impl Drop for ValueSet {
+    fn drop(&mut self) {
+        self.charge.dispose(std::mem::take(&mut self.keys));
+    }
 }
 
 impl ValueSet {

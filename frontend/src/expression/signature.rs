@@ -103,6 +103,8 @@ const NAMES: &[&str] = &[
     "date_part",
     "extract",
     "date_trunc",
+    "timezone",
+    "to_timestamp",
     "gen_random_uuid",
     "random",
     "version",
@@ -238,21 +240,27 @@ fn text_function(name: &str, arguments: &[Option<DataType>]) -> Found {
 }
 
 fn other_function(name: &str, arguments: &[Option<DataType>]) -> Found {
-    use DataType::{Date, Double, Integer, Numeric, Text, Timestamp, Uuid};
+    use DataType::{Date, Double, Integer, Numeric, Text, Timestamp, TimestampTz, Uuid};
+    let second = arguments.get(1).copied().flatten();
+    let time = if second == Some(TimestampTz) { TimestampTz } else { Timestamp };
+    // Where there is no function of a DATE, PostgreSQL prefers that of a TIMESTAMPTZ.
+    let date_or_time = if second == Some(Date) { TimestampTz } else { time };
     Some(match (name, arguments.len()) {
-        (
-            "now"
-            | "current_timestamp"
-            | "localtimestamp"
-            | "transaction_timestamp"
-            | "statement_timestamp",
-            0,
-        ) => (Function::Now, vec![], Timestamp),
-        ("clock_timestamp", 0) => (Function::ClockTimestamp, vec![], Timestamp),
+        ("now" | "current_timestamp" | "transaction_timestamp" | "statement_timestamp", 0) => {
+            (Function::Now, vec![], TimestampTz)
+        }
+        ("localtimestamp", 0) => (Function::Now, vec![], Timestamp),
+        ("clock_timestamp", 0) => (Function::ClockTimestamp, vec![], TimestampTz),
         ("current_date", 0) => (Function::CurrentDate, vec![], Date),
-        ("date_part", 2) => (Function::DatePart, vec![Text, Timestamp], Double),
-        ("extract", 2) => (Function::Extract, vec![Text, Timestamp], Numeric(None)),
-        ("date_trunc", 2) => (Function::DateTruncate, vec![Text, Timestamp], Timestamp),
+        ("date_part", 2) => (Function::DatePart(time), vec![Text, time], Double),
+        ("extract", 2) => (Function::Extract(time), vec![Text, time], Numeric(None)),
+        ("date_trunc", 2) => (Function::DateTruncate, vec![Text, date_or_time], date_or_time),
+        ("date_trunc", 3) => (Function::DateTruncate, vec![Text, TimestampTz, Text], TimestampTz),
+        ("timezone", 2) if second == Some(Timestamp) => {
+            (Function::AtTimeZone, vec![Text, Timestamp], TimestampTz)
+        }
+        ("timezone", 2) => (Function::AtTimeZone, vec![Text, TimestampTz], Timestamp),
+        ("to_timestamp", 1) => (Function::ToTimestamp, vec![Double], TimestampTz),
         ("gen_random_uuid", 0) => (Function::RandomUuid, vec![], Uuid),
         ("version", 0) => (Function::Version, vec![], Text),
         ("current_database" | "current_catalog", 0) => (Function::CurrentDatabase, vec![], Text),

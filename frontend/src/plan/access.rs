@@ -5,7 +5,7 @@
 //! most columns before it, the whole table.
 
 use crate::catalog::Table;
-use crate::expression::set::SetId;
+use crate::expression::set::KeptId;
 use crate::expression::{Comparison, Expression};
 use crate::plan::{Access, IndexChoice, IndexRange, SortKey};
 use crate::value::Value;
@@ -90,7 +90,7 @@ fn as_list(condition: Expression) -> Expression {
         values.push((**right).clone());
     }
     match column {
-        Some(column) => Expression::In(column.clone(), values, SetId::new()),
+        Some(column) => Expression::In(column.clone(), values, KeptId::new()),
         None => condition,
     }
 }

@@ -186,11 +186,14 @@ impl Binder {
             }
             Expr::Value(value) => match &value.value {
                 ast::Value::SingleQuotedString(literal) => {
-                    let member = |text: Option<String>| Typed {
-                        expression: Expression::Constant(text.map_or(Value::Null, Value::Text)),
-                        data_type: None,
-                    };
-                    Ok(Some(array::elements(literal)?.into_iter().map(member).collect()))
+                    let mut members = Vec::new();
+                    array::for_each(literal, |text| {
+                        let value = text.map_or(Value::Null, |text| Value::Text(text.to_owned()));
+                        let expression = Expression::Constant(value);
+                        members.push(Typed { expression, data_type: None });
+                        Ok(())
+                    })?;
+                    Ok(Some(members))
                 }
                 _ => Ok(None),
             },

@@ -15,7 +15,7 @@ use crate::expression::aggregate::Aggregate;
 use crate::expression::evaluate::{AsideJob, Environment, evaluate};
 use crate::expression::function::Facts;
 use crate::expression::pattern::{Compiled, Syntax};
-use crate::expression::set::{SetKey, ValueSet};
+use crate::expression::set::{KeptId, SetKey, ValueSet};
 use crate::expression::{Cast, Comparison, Expression, SubqueryUse, cast};
 use crate::plan::operator::{escape, negated_condition, shown};
 use crate::plan::query::CommonTable;
@@ -118,6 +118,12 @@ impl Environment for Nothing {
         None
     }
     fn keep_set(&mut self, _: SetKey, _: Arc<ValueSet>) {}
+    fn kept_once(&mut self, _: KeptId) -> Option<Value> {
+        None
+    }
+    fn keep_once(&mut self, _: KeptId, _: &Value) -> Result<(), Failure> {
+        Ok(())
+    }
     fn aside(&mut self, _: AsideJob) -> Result<Value, Failure> {
         Err(SqlError::unsupported("a large value in a constant").into())
     }
@@ -127,30 +133,33 @@ impl Environment for Nothing {
 const FOLDED_BYTES_MAX: usize = 4 << 10;
 
 /// Computes what is computed from constants only, if that takes next to no time: whoever plans another statement waits. The
-/// rest is computed when the statement runs. Errors stay for then, too.
+/// rest is computed once when the statement runs. Errors stay for then, too: they may be in a branch that is not taken.
 pub(super) fn folded(expression: Expression) -> Expression {
     let parts = expression.parts();
-    let mut bytes = 0;
-    let constants = parts.iter().all(|part| match part {
+    let (mut bytes, mut is_cheap) = (0, true);
+    let is_known = |part: &&Expression| match part {
         Expression::Constant(value) => {
             bytes += value.memory_bytes();
             true
         }
+        Expression::Once(..) => {
+            is_cheap = false;
+            true
+        }
         _ => false,
-    });
-    let is_cheap = bytes <= FOLDED_BYTES_MAX && !matches!(expression, Expression::Match(_));
-    let is_constant = !parts.is_empty() && constants && expression.is_constant();
-    if !is_cheap || !is_constant || takes_facts(&expression) {
+    };
+    if parts.is_empty() || !parts.iter().all(is_known) || !expression.is_fixed() {
         return expression;
+    }
+    let takes_facts = matches!(expression, Expression::Call(..));
+    let is_match = matches!(expression, Expression::Match(_));
+    if !is_cheap || bytes > FOLDED_BYTES_MAX || is_match || takes_facts {
+        return expression.once();
     }
     match evaluate(&expression, &[], &mut Nothing) {
         Ok(value) => Expression::Constant(value),
         Err(_) => expression,
     }
-}
-
-fn takes_facts(expression: &Expression) -> bool {
-    matches!(expression, Expression::Call(..))
 }
 
 impl Binder {
@@ -198,24 +207,18 @@ impl Binder {
             return Err(SqlError::new("42846", format!("cannot cast type {from} to {to}")));
         }
         let operand = typed.expression;
-        let cast = Expression::Cast(Box::new(Cast { operand, from, to, explicit }));
-        if let Expression::Cast(cast) = &cast
-            && let Expression::Constant(value) = &cast.operand
-        {
-            // An error stays for when it runs: it may be in a branch that is not taken.
-            return Ok(match cast::cast(value.clone(), from, to, explicit) {
-                Ok(value) => Expression::Constant(value),
-                Err(_) => Expression::Cast(cast.clone()),
-            });
-        }
-        Ok(cast)
+        Ok(folded(Expression::Cast(Box::new(Cast { operand, from, to, explicit }))))
     }
 
     /// Gives a literal or parameter its type.
     fn with_type(&mut self, expression: Expression, to: DataType) -> Result<Expression, SqlError> {
         match expression {
             Expression::Constant(Value::Text(text)) => {
-                Value::from_text(&text, to).map(Expression::Constant)
+                if text.len() <= FOLDED_BYTES_MAX || to.is_text() {
+                    return Value::from_text(&text, to).map(Expression::Constant);
+                }
+                let (operand, from) = (Expression::Constant(Value::Text(text)), DataType::Text);
+                Ok(folded(Expression::Cast(Box::new(Cast { operand, from, to, explicit: false }))))
             }
             Expression::Parameter(number) => {
                 let known = *self.parameters[number].get_or_insert(types::of_keys(to));

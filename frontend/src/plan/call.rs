@@ -63,7 +63,9 @@ impl Binder {
             Expr::CompoundFieldAccess { root, access_chain } => {
                 self.field(root, access_chain, scope)
             }
-            Expr::AtTimeZone { .. } => Err(SqlError::unsupported("AT TIME ZONE")),
+            Expr::AtTimeZone { timestamp, time_zone } => {
+                self.call_with("timezone", &[time_zone, timestamp], scope)
+            }
             Expr::Tuple(_) => Err(SqlError::unsupported("a row as a value")),
             Expr::Array(array) => self.array(&array.elem, scope),
             Expr::Interval(_) => Err(SqlError::unsupported("an interval as a value")),
@@ -188,7 +190,7 @@ impl Binder {
 
     /// NULLIF, whose type is that of the left operand of the `=` that it compares with.
     fn null_if(&mut self, arguments: Vec<Typed>) -> Result<Typed, SqlError> {
-        use DataType::{Char, Date, Double, Padded, Real, Timestamp};
+        use DataType::{Char, Double, Padded, Real};
         let types = (arguments[0].data_type, arguments[1].data_type);
         let common = match types {
             (Some(a), Some(b)) => types::common(a, b).ok_or_else(|| no_operator("=", a, b))?,
@@ -215,7 +217,7 @@ impl Binder {
         let kept = match types {
             (Some(a), Some(b)) if a.is_integer() && b.is_integer() => Some(a),
             (Some(a @ (Real | Double)), Some(Real | Double)) => Some(a),
-            (Some(a @ (Date | Timestamp)), Some(Date | Timestamp)) => Some(a),
+            (Some(a), Some(b)) if a.is_time() && b.is_time() => Some(a),
             // A CHAR that is compared as such keeps its length.
             (Some(a @ (Char(_) | Padded)), _) if common == Char(None) => Some(types::of_keys(a)),
             _ => None,

@@ -227,6 +227,7 @@ fn shown(expression: &Expression, name: &impl Fn(usize) -> String) -> String {
         Expression::Call(function, _, parts) => {
             format!("{}({})", format!("{function:?}").to_lowercase(), list(parts, ", "))
         }
+        Expression::Once(_, part) => shown(part, name),
         Expression::NextValue(_) => "nextval".to_owned(),
         Expression::Subquery(_) => "subquery".to_owned(),
         Expression::Aggregate(_) => "aggregate".to_owned(),

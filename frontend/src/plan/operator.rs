@@ -9,13 +9,27 @@ use crate::expression::arithmetic::Operator;
 use crate::expression::datetime::Interval;
 use crate::expression::function::Function;
 use crate::expression::pattern::{Kept, Syntax};
-use crate::expression::set::SetId;
+use crate::expression::set::KeptId;
 use crate::expression::{Comparison, Expression, Match};
 use crate::plan::array::ordered;
 use crate::plan::bind::{Binder, Typed, folded, number};
 use crate::plan::scope::Scope;
 use crate::plan::types;
-use crate::value::DataType;
+use crate::value::{DataType, Value};
+
+/// Of signs before a power: its base with the signs, its operator, and its exponent.
+fn signed_base(sign: UnaryOperator, operand: &Expr) -> Option<(Expr, &BinaryOperator, &Expr)> {
+    let (base, power, exponent) = match operand {
+        Expr::BinaryOp { left, op: op @ BinaryOperator::PGExp, right } => {
+            (left.as_ref().clone(), op, right.as_ref())
+        }
+        Expr::UnaryOp { op: inner @ (UnaryOperator::Minus | UnaryOperator::Plus), expr } => {
+            signed_base(*inner, expr)?
+        }
+        _ => return None,
+    };
+    Some((Expr::UnaryOp { op: sign, expr: Box::new(base) }, power, exponent))
+}
 
 impl Binder {
     pub(super) fn unary(
@@ -31,10 +45,9 @@ impl Binder {
             }
             // The parser binds a sign less tightly than a power; PostgreSQL's -2^2 is (-2)^2.
             UnaryOperator::Minus | UnaryOperator::Plus
-                if let Expr::BinaryOp { left, op: op @ BinaryOperator::PGExp, right } = operand =>
+                if let Some((signed, power, exponent)) = signed_base(operator, operand) =>
             {
-                let signed = Expr::UnaryOp { op: operator, expr: left.clone() };
-                return self.binary(&signed, op, right, scope);
+                return self.binary(&signed, power, exponent, scope);
             }
             UnaryOperator::Minus => {
                 // The digits of the smallest BIGINT without its sign are no BIGINT.
@@ -96,15 +109,26 @@ impl Binder {
         let Some(arithmetic) = arithmetic_of(operator) else {
             return Err(SqlError::unsupported(format_args!("operator {operator}")));
         };
-        if let Expr::Interval(interval) = right
-            && matches!(arithmetic, Operator::Add | Operator::Subtract)
+        let is_sum = arithmetic == Operator::Add;
+        if (is_sum || arithmetic == Operator::Subtract)
+            && let Some(interval) = interval_of(right).transpose()?
         {
-            let interval = interval_of(interval)?;
-            let interval = if arithmetic == Operator::Add { interval } else { interval.negated() };
-            return self.add_interval(left, interval, scope);
+            let interval = if is_sum { interval } else { interval.negated() };
+            let left = self.expression(left, scope)?;
+            return self.add_interval(left, interval);
+        }
+        if is_sum && let Some(interval) = interval_of(left).transpose()? {
+            let right = self.expression(right, scope)?;
+            return self.add_interval(right, interval);
         }
         let left = self.expression(left, scope)?;
         let right = self.expression(right, scope)?;
+        if is_sum && let Some(interval) = interval_beside(&left, &right).transpose()? {
+            return self.add_interval(left, interval);
+        }
+        if is_sum && let Some(interval) = interval_beside(&right, &left).transpose()? {
+            return self.add_interval(right, interval);
+        }
         self.arithmetic(arithmetic, left, right)
     }
 
@@ -131,22 +155,20 @@ impl Binder {
         Ok(Typed::new(expression, result))
     }
 
-    fn add_interval(
-        &mut self,
-        operand: &Expr,
-        interval: Interval,
-        scope: &Rc<Scope>,
-    ) -> Result<Typed, SqlError> {
-        let typed = self.expression(operand, scope)?;
+    fn add_interval(&mut self, typed: Typed, interval: Interval) -> Result<Typed, SqlError> {
         let data_type = typed.data_type.unwrap_or(DataType::Timestamp);
-        if !matches!(data_type, DataType::Date | DataType::Timestamp) {
+        if !data_type.is_time() {
             let name = data_type.name();
             let message = format!("operator does not exist: {name} + interval");
             return Err(SqlError::new("42883", message));
         }
         let operand = self.coerced(typed, data_type, false)?;
         let sum = Expression::AddInterval(Box::new(operand), interval);
-        Ok(Typed::new(sum, DataType::Timestamp))
+        let result = match data_type {
+            DataType::Date => DataType::Timestamp,
+            other => other,
+        };
+        Ok(Typed::new(sum, result))
     }
 
     /// AND and OR; chains of one of them become one list, so that they are not deep.
@@ -358,7 +380,7 @@ impl Binder {
         let value = self.coerced(value, data_type, false)?;
         let members: Result<Vec<Expression>, SqlError> =
             members.into_iter().map(|member| self.coerced(member, data_type, false)).collect();
-        Ok(Typed::boolean(folded(Expression::In(Box::new(value), members?, SetId::new()))))
+        Ok(Typed::boolean(folded(Expression::In(Box::new(value), members?, KeptId::new()))))
     }
 
     /// `= ANY (...)` of values that are already bound.
@@ -512,13 +534,35 @@ fn standard_operator(symbol: &str) -> Option<BinaryOperator> {
     })
 }
 
-/// The interval of a literal.
-fn interval_of(interval: &ast::Interval) -> Result<Interval, SqlError> {
-    let unit = interval.leading_field.as_ref().map(|field| field.to_string().to_lowercase());
-    if let Expr::Value(value) = &*interval.value
+/// The interval that an expression is: a literal, or a text that is cast to one. None if it is of another type.
+fn interval_of(expr: &Expr) -> Option<Result<Interval, SqlError>> {
+    let (value, unit) = match expr {
+        Expr::Nested(inner) => return interval_of(inner),
+        Expr::Interval(interval) => (&*interval.value, interval.leading_field.as_ref()),
+        Expr::Cast {
+            expr,
+            data_type: ast::DataType::Interval { fields: None, precision: None },
+            ..
+        } => (&**expr, None),
+        _ => return None,
+    };
+    if let Expr::Value(value) = value
         && let ast::Value::SingleQuotedString(text) = &value.value
     {
-        return Interval::parse(text, unit.as_deref());
+        let unit = unit.map(|field| field.to_string().to_lowercase());
+        return Some(Interval::parse(text, unit.as_deref()));
     }
-    Err(SqlError::unsupported("an interval that is no literal"))
+    Some(Err(SqlError::unsupported("an interval that is no literal")))
+}
+
+/// The interval that a text without a type is in a sum with a timestamp.
+fn interval_beside(time: &Typed, text: &Typed) -> Option<Result<Interval, SqlError>> {
+    match (time.data_type?, text.data_type, &text.expression) {
+        (
+            DataType::Timestamp | DataType::TimestampTz,
+            None,
+            Expression::Constant(Value::Text(text)),
+        ) => Some(Interval::parse(text, None)),
+        _ => None,
+    }
 }

@@ -387,6 +387,8 @@ pub(super) fn output_name(expr: &Expr) -> String {
         },
         Expr::Case { .. } => "case".to_owned(),
         Expr::Exists { .. } => "exists".to_owned(),
+        Expr::TypedString(string) => cast_name(&string.data_type),
+        Expr::AtTimeZone { .. } => "timezone".to_owned(),
         Expr::Extract { .. } => "extract".to_owned(),
         Expr::Substring { .. } => "substring".to_owned(),
         Expr::Position { .. } => "position".to_owned(),
@@ -417,6 +419,7 @@ fn cast_name(data_type: &ast::DataType) -> String {
         Ok(DataType::Varchar(_)) => "varchar".to_owned(),
         Ok(DataType::Char(_) | DataType::Padded) => "bpchar".to_owned(),
         Ok(DataType::Timestamp) => "timestamp".to_owned(),
+        Ok(DataType::TimestampTz) => "timestamptz".to_owned(),
         Ok(other) => other.base_name().to_owned(),
         Err(_) => "?column?".to_owned(),
     }

@@ -52,6 +52,9 @@ pub(crate) fn from_written(written: &Written) -> Result<DataType, SqlError> {
         Written::Timestamp(None | Some(6), TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
             DataType::Timestamp
         }
+        Written::Timestamp(None | Some(6), TimezoneInfo::WithTimeZone | TimezoneInfo::Tz) => {
+            DataType::TimestampTz
+        }
         Written::Uuid => DataType::Uuid,
         Written::Array(
             ArrayElemTypeDef::SquareBracket(element, _) | ArrayElemTypeDef::AngleBracket(element),
@@ -77,6 +80,7 @@ const NAMES: &[&str] = &[
     "bytea",
     "date",
     "timestamp",
+    "timestamptz",
     "uuid",
     "serial",
     "bigserial",
@@ -105,7 +109,6 @@ const NOT_SUPPORTED: &[&str] = &[
     "pg_lsn",
     "point",
     "polygon",
-    "timestamptz",
     "timetz",
     "tsquery",
     "tsrange",
@@ -122,7 +125,7 @@ fn unsupported(written: impl std::fmt::Display) -> SqlError {
     let written = written.to_string();
     SqlError::unsupported(format_args!("type {}", written.to_lowercase())).with_hint(
         "the types are boolean, smallint, integer, bigint, real, double precision, numeric, text, \
-         varchar, char, bytea, date, timestamp, uuid",
+         varchar, char, bytea, date, timestamp, timestamptz, uuid",
     )
 }
 
@@ -146,6 +149,7 @@ fn custom(name: &ObjectName, arguments: &[String]) -> Result<DataType, SqlError>
         "bytea" => DataType::Bytea,
         "date" => DataType::Date,
         "timestamp" => DataType::Timestamp,
+        "timestamptz" => DataType::TimestampTz,
         "uuid" => DataType::Uuid,
         last if NOT_SUPPORTED.contains(&last) => return Err(unsupported(name)),
         last => {
@@ -195,7 +199,7 @@ fn characters(length: Option<CharacterLength>) -> Result<Option<u32>, SqlError> 
 
 /// Whether values need no change to be of another type.
 pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
-    use DataType::{Char, Double, Numeric, Padded, Real, Text, Varchar};
+    use DataType::{Char, Double, Numeric, Padded, Real, Text, Timestamp, TimestampTz, Varchar};
     if from == to {
         return true;
     }
@@ -204,6 +208,7 @@ pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
     }
     match (from, to) {
         (Real, Double) | (Numeric(_), Numeric(None)) => true,
+        (Timestamp, TimestampTz) | (TimestampTz, Timestamp) => true,
         // Inside the engine a CHAR has no blanks at its end, whatever its length.
         (Char(_), Char(None)) => true,
         (Padded, _) => false,
@@ -216,7 +221,7 @@ pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
 
 /// The type that two operands of a comparison are brought to; never [`DataType::Padded`].
 pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
-    use DataType::{Char, Date, Double, Numeric, Padded, Real, Text, Timestamp, Varchar};
+    use DataType::{Char, Double, Numeric, Padded, Real, Text, Timestamp, TimestampTz, Varchar};
     if a == b && a != Padded {
         return Some(a);
     }
@@ -241,10 +246,8 @@ pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
             _ => Text,
         });
     }
-    match (a, b) {
-        (Date, Timestamp) | (Timestamp, Date) => Some(Timestamp),
-        _ => None,
-    }
+    let either = if a == TimestampTz || b == TimestampTz { TimestampTz } else { Timestamp };
+    (a.is_time() && b.is_time()).then_some(either)
 }
 
 /// The type of what takes values of two types, such as CASE. Of two kinds of text the first one decides.

@@ -266,7 +266,8 @@ impl Binder {
                 }
                 let mut expressions = Vec::with_capacity(width);
                 for (expr, target) in row.iter().zip(targets) {
-                    expressions.push(self.inserted(table, *target, expr, &scope)?);
+                    // A row of these is computed once by itself.
+                    expressions.push(self.inserted(table, *target, expr, &scope)?.each_time());
                 }
                 rows.push(expressions);
             }

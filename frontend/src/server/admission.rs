@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gannet_engine::{Callers, Clock, Lines, MonotonicClock, source};
+use gannet_engine::{Clock, LogLimiter, MonotonicClock, PendingConnections, source};
 
 use crate::error::SqlError;
 
@@ -25,10 +25,10 @@ const ADDRESSES_MAX: usize = 10_000;
 
 /// What bounds those who have not shown who they are, and counts them.
 pub struct Admission {
-    pub(super) callers: Arc<Callers>,
+    pub(super) pending: Arc<PendingConnections>,
     /// Of connections that could not be accepted.
-    pub(super) accept_lines: Lines,
-    failure_lines: Lines,
+    pub(super) accept_log: LogLimiter,
+    failure_log: LogLimiter,
     failures: AtomicU64,
     clock: MonotonicClock,
     /// Until when each address has used up its time.
@@ -39,9 +39,9 @@ impl Admission {
     /// Room for as many startups of one address as there may be sessions, and some more.
     pub(super) fn new(startups_max: usize) -> Self {
         Self {
-            callers: Callers::new(startups_max, startups_max.saturating_mul(2)),
-            accept_lines: Lines::default(),
-            failure_lines: Lines::default(),
+            pending: PendingConnections::new(startups_max, startups_max.saturating_mul(2)),
+            accept_log: LogLimiter::default(),
+            failure_log: LogLimiter::default(),
             failures: AtomicU64::new(0),
             clock: MonotonicClock::new(),
             ahead_ns: Mutex::default(),
@@ -58,7 +58,7 @@ impl Admission {
             (
                 "gannet_startups_dismissed_total",
                 "Connections that made room for others before they had logged in.",
-                self.callers.dismissed(),
+                self.pending.evicted(),
             ),
         ]
     }
@@ -104,8 +104,8 @@ impl Admission {
     pub(super) fn failed(&self, from: IpAddr, user: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let user: String = user.chars().take(USER_CHARS_MAX).collect();
-        if let Some(left_out) = self.failure_lines.next() {
-            tracing::warn!("a login of {user:?} from {from} failed{left_out}");
+        if let Some(suppressed) = self.failure_log.permit() {
+            tracing::warn!("a login of {user:?} from {from} failed{suppressed}");
         }
     }
 

@@ -67,12 +67,14 @@ impl Connection {
             self.stream.flush_if_full().await?;
         }
         let mut result = Rows::new(Vec::new(), self.session.take_rest());
-        let put =
-            |replies: &mut Replies, row: &Row| replies.copy_data(&line(row, columns, options));
+        let (columns, options) = (columns.to_vec(), options.clone());
+        let put = move |replies: &mut Replies, row: &Row| {
+            replies.copy_data(&line(row, &columns, &options))
+        };
         let sent = self.send(&mut result, usize::MAX, put).await?;
         self.stream.replies.copy_done();
-        let tag = if result.had_rest { &format!("COPY {}", first + sent) } else { tag };
-        self.stream.replies.command_complete(tag);
+        let counted = format!("COPY {}", first + sent);
+        self.stream.replies.command_complete(if tag.is_empty() { &counted } else { tag });
         Ok(())
     }
 }

@@ -26,6 +26,8 @@ use crate::value::Value;
 
 /// Named statements, and portals, of a connection.
 const NAMES_MAX: usize = 10_000;
+/// About how many bytes a portal takes beside its parameters.
+const PORTAL_BYTES: usize = 256;
 
 /// What was done since the last Sync.
 #[derive(Default)]
@@ -53,7 +55,8 @@ pub(super) struct Portal {
 
 /// How far a portal was executed.
 enum Progress {
-    Bound(Vec<Value>),
+    /// With what its parameters are charged.
+    Bound(Vec<Value>, Charge),
     /// Rows that the client did not ask for yet.
     Rows {
         columns: Arc<[Column]>,
@@ -72,7 +75,7 @@ impl Connection {
             ClientMessage::Parse { name, query, type_oids } => {
                 self.parse(name, &query, &type_oids).await
             }
-            ClientMessage::Bind(bind) => Ok(self.bind(&bind)?),
+            ClientMessage::Bind(bind) => Ok(self.bind(bind).await?),
             ClientMessage::Describe { kind: Kind::Statement, name } => {
                 Ok(self.describe_statement(&name)?)
             }
@@ -126,9 +129,9 @@ impl Connection {
         })
     }
 
-    fn bind(&mut self, bind: &Bind) -> Result<(), SqlError> {
+    async fn bind(&mut self, bind: Bind) -> Result<(), SqlError> {
         let statement = self.statement(&bind.statement)?.clone();
-        let Bind { portal: name, parameters, .. } = bind;
+        let Bind { portal: name, parameters, .. } = &bind;
         if !name.is_empty() && self.portals.contains_key(name) {
             return Err(SqlError::new("42P03", format!("cursor \"{name}\" already exists")));
         }
@@ -146,19 +149,25 @@ impl Connection {
             )));
         }
         let parameter_formats = formats(&bind.parameter_formats, parameters.len())?;
-        let values = parameters
-            .iter()
-            .zip(types)
-            .zip(parameter_formats)
-            .map(|((bytes, data_type), format)| match bytes {
-                None => Ok(Value::Null),
-                Some(bytes) => read_value(*data_type, format, bytes),
-            })
-            .collect::<Result<Vec<_>, _>>()?;
         let columns = statement.prepared.as_ref().map_or(0, |prepared| prepared.columns.len());
-        let formats = formats(&bind.result_formats, columns)?;
-        let portal = Portal { statement, formats, progress: Progress::Bound(values) };
-        self.portals.insert(name.clone(), portal);
+        let result_formats = formats(&bind.result_formats, columns)?;
+        let bytes: usize = parameters.iter().flatten().map(|bytes| bytes.len()).sum();
+        let charge = self.session.charged(PORTAL_BYTES + bytes)?;
+        let (types, Bind { portal: name, parameters, .. }) = (types.to_vec(), bind);
+        let read = move || {
+            let typed = parameters.iter().zip(types).zip(parameter_formats);
+            let read = typed.map(|((bytes, data_type), format)| match bytes {
+                None => Ok(Value::Null),
+                Some(bytes) => read_value(data_type, format, bytes),
+            });
+            read.collect()
+        };
+        let values: Vec<Value> = self.session.computed(bytes, read).await?;
+        drop(charge);
+        let bytes = PORTAL_BYTES + values.iter().map(Value::memory_bytes).sum::<usize>();
+        let progress = Progress::Bound(values, self.session.charged(bytes)?);
+        let portal = Portal { statement, formats: result_formats, progress };
+        self.portals.insert(name, portal);
         self.stream.replies.bind_complete();
         Ok(())
     }
@@ -210,7 +219,9 @@ impl Connection {
             return Ok(());
         };
         match std::mem::replace(&mut portal.progress, Progress::Done) {
-            Progress::Bound(parameters) => {
+            Progress::Bound(parameters, charge) => {
+                // What the statement keeps of them, it charges itself.
+                drop(charge);
                 self.enter_transaction(portal.statement.control).await?;
                 // A portal that is read in parts must not hold the session.
                 self.session.take_large(if rows_max > 0 { Takes::Kept } else { Takes::All });
@@ -247,14 +258,13 @@ impl Connection {
             return Ok(());
         };
         let rows_max = usize::try_from(rows_max).ok().filter(|max| *max > 0);
-        let (columns, formats) = (Arc::clone(columns), &portal.formats);
-        let put = |replies: &mut Replies, row: &Row| replies.row(&columns, formats, row);
+        let (columns, formats) = (Arc::clone(columns), portal.formats.clone());
+        let put = move |replies: &mut Replies, row: &Row| replies.row(&columns, &formats, row);
         self.send(rows, rows_max.unwrap_or(usize::MAX), put).await?;
         if rows_max.is_some() && rows.may_go_on() {
             self.stream.replies.portal_suspended();
         } else {
-            let tag = if rows.had_rest { &format!("SELECT {}", rows.sent) } else { &*tag };
-            self.stream.replies.command_complete(tag);
+            self.stream.replies.command_complete(&rows.tag(tag));
             portal.progress = Progress::Done;
         }
         Ok(())

@@ -258,8 +258,8 @@ async fn accept_until<'t>(
         let (socket, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(left_out) = shared.admission.accept_lines.next() {
-                    tracing::warn!("cannot accept a connection: {error}{left_out}");
+                if let Some(suppressed) = shared.admission.accept_log.permit() {
+                    tracing::warn!("cannot accept a connection: {error}{suppressed}");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

@@ -64,7 +64,7 @@ impl Connection {
         if !text.trim_end_matches([';', ' ', '\n']).contains(';') {
             return self.run_simple(text).await;
         }
-        let statements = self.session.split(text)?;
+        let statements = self.session.split_aside(text).await?;
         if statements.is_empty() {
             self.stream.replies.empty_query();
             return Ok(());
@@ -107,10 +107,9 @@ impl Connection {
             StatementResult::Rows { columns, rows, tag } => {
                 self.stream.replies.row_description(&columns, &[])?;
                 let mut result = Rows::new(rows, self.session.take_rest());
-                let put = |replies: &mut Replies, row: &Row| replies.row(&columns, &[], row);
-                let sent = self.send(&mut result, usize::MAX, put).await?;
-                let tag = if result.had_rest { format!("SELECT {sent}") } else { tag };
-                self.stream.replies.command_complete(&tag);
+                let put = move |replies: &mut Replies, row: &Row| replies.row(&columns, &[], row);
+                self.send(&mut result, usize::MAX, put).await?;
+                self.stream.replies.command_complete(&result.tag(&tag));
             }
             other => self.finish(other).await?,
         }

@@ -47,6 +47,11 @@ impl Replies {
         &self.buffer
     }
 
+    /// Adds messages that were written elsewhere.
+    pub(super) fn append(&mut self, others: &Self) {
+        self.buffer.extend_from_slice(&others.buffer);
+    }
+
     /// Forgets what was sent.
     pub(super) fn clear(&mut self) {
         self.buffer.clear();

@@ -5,38 +5,42 @@
 use super::connection::Connection;
 use super::interruption::Interruption;
 use super::replies::Replies;
+use crate::aside::HELD_BYTES_MAX;
 use crate::error::SqlError;
-use crate::execute::Row;
+use crate::execute::{Row, row_bytes};
 use crate::session::Rest;
 
 /// Rows of a result that are not sent yet.
 pub(super) struct Rows {
     first: std::vec::IntoIter<Row>,
-    /// What memory did not take.
+    /// Those that are not at hand.
     rest: Option<Rest>,
-    /// Whether there was such a rest, so that nobody knew how many rows there are.
-    pub(super) had_rest: bool,
-    pub(super) sent: usize,
+    sent: usize,
 }
 
 impl Rows {
     pub(super) fn new(rows: Vec<Row>, rest: Option<Rest>) -> Self {
-        Self { first: rows.into_iter(), had_rest: rest.is_some(), rest, sent: 0 }
+        Self { first: rows.into_iter(), rest, sent: 0 }
     }
 
     /// Whether there may be more.
     pub(super) fn may_go_on(&self) -> bool {
         self.first.len() > 0 || self.rest.is_some()
     }
+
+    /// The statement's command tag, which is empty if nobody knew how many rows there would be.
+    pub(super) fn tag(&self, tag: &str) -> String {
+        if tag.is_empty() { format!("SELECT {}", self.sent) } else { tag.to_owned() }
+    }
 }
 
 impl Connection {
-    /// Sends at most `rows_max` rows of a result, each as `put` writes it: how many.
+    /// Sends at most `rows_max` rows of a result, each as `put` writes it, aside if it is large: how many.
     pub(super) async fn send(
         &mut self,
         rows: &mut Rows,
         rows_max: usize,
-        put: impl Fn(&mut Replies, &Row) -> Result<(), SqlError>,
+        put: impl Fn(&mut Replies, &Row) -> Result<(), SqlError> + Clone + Send + 'static,
     ) -> Result<usize, Interruption> {
         let before = rows.sent;
         let limits = &self.limits;
@@ -53,7 +57,20 @@ impl Connection {
                 };
                 let cancelled = || SqlError::new("57014", "the client takes no more rows");
                 let is_to_end = if limits.is_cancelled() { Err(cancelled()) } else { Ok(()) };
-                let put = is_to_end.and_then(|()| put(&mut stream.replies, &row));
+                let bytes = row_bytes(&row);
+                let put = match is_to_end {
+                    Err(error) => Err(error),
+                    Ok(()) if bytes <= HELD_BYTES_MAX => put(&mut stream.replies, &row),
+                    Ok(()) => {
+                        let put = put.clone();
+                        let written = move || {
+                            let mut replies = Replies::default();
+                            put(&mut replies, &row).map(|()| replies)
+                        };
+                        let written = session.computed(bytes, written).await;
+                        written.map(|replies| stream.replies.append(&replies))
+                    }
+                };
                 if let Err(error) = put {
                     if let Some(rest) = rows.rest.take() {
                         rest.abandon(session).await;

@@ -42,12 +42,12 @@ pub(super) async fn attend(
     shared: Arc<Shared>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let (dismiss, dismissed) = oneshot::channel::<()>();
-    let caller = shared.admission.callers.enter(from, move || drop(dismiss));
+    let (evict, evicted) = oneshot::channel::<()>();
+    let caller = shared.admission.pending.admit(from, move || drop(evict));
     let opened = tokio::select! {
         opened = tokio::time::timeout(STARTUP_TIMEOUT, open(socket, from, &shared)) => opened,
         _ = stopped.wait_for(|stopped| *stopped) => return,
-        _ = dismissed => return,
+        _ = evicted => return,
     };
     drop(caller);
     // Of a client that is gone, refused or too slow nothing is left to do.

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::array::{self, Element};
 use crate::error::SqlError;
 use crate::session::Column;
+use crate::text::time::{fit_date, fit_timestamp};
 use crate::text::{numeric_from_text, too_many_digits, unsigned_zero};
 use crate::value::{DataType, Value};
 
@@ -77,12 +78,12 @@ pub(super) fn declared_type(oid: u32) -> Result<Option<DataType>, SqlError> {
         Type::BYTEA => DataType::Bytea,
         Type::DATE => DataType::Date,
         Type::TIMESTAMP => DataType::Timestamp,
+        Type::TIMESTAMPTZ => DataType::TimestampTz,
         Type::UUID => DataType::Uuid,
         Type::VARCHAR_ARRAY | Type::NAME_ARRAY => DataType::Array(Element::Text),
         Type::OID_ARRAY => DataType::Array(Element::BigInt),
         other if matches!(other.kind(), Kind::Array(_)) => {
-            let arrays = Element::ALL.map(DataType::Array);
-            let known = arrays.into_iter().find(|array| array.postgres() == other);
+            let known = DataType::every().find(|array| array.postgres() == other);
             known.ok_or_else(|| unknown_type(&other))?
         }
         other => return Err(unknown_type(&other)),
@@ -159,6 +160,7 @@ fn put_binary(out: &mut BytesMut, data_type: DataType, value: &Value) -> Result<
         }
         Value::Numeric(value) => return put_encoded(out, value, &Type::NUMERIC),
         Value::Date(value) => return put_encoded(out, value, &Type::DATE),
+        // Both types with it have the same form.
         Value::Timestamp(value) => return put_encoded(out, value, &Type::TIMESTAMP),
         Value::Uuid(value) => out.put_slice(value.as_bytes()),
     }
@@ -228,8 +230,10 @@ fn read_binary(
             Value::from_text(utf8(bytes)?, data_type)?
         }
         DataType::Bytea => Value::Bytea(bytes.to_vec()),
-        DataType::Date => Value::Date(NaiveDate::from_sql(&wire, bytes)?),
-        DataType::Timestamp => Value::Timestamp(NaiveDateTime::from_sql(&wire, bytes)?),
+        DataType::Date => fit_date(NaiveDate::from_sql(&wire, bytes)?)?,
+        DataType::Timestamp | DataType::TimestampTz => {
+            fit_timestamp(NaiveDateTime::from_sql(&wire, bytes)?)?
+        }
         DataType::Uuid => Value::Uuid(Uuid::from_slice(bytes)?),
         DataType::Array(element) => read_array(element, bytes)?,
     })
@@ -265,17 +269,25 @@ fn read_numeric(mut bytes: &[u8]) -> Result<Decimal, Box<dyn std::error::Error +
 
 /// Dimensions, whether there are NULLs, the type of the elements, their number, the first one's place; the elements.
 fn put_array(out: &mut BytesMut, element: Element, text: &str) -> Result<(), SqlError> {
-    let elements = array::read(text, element)?;
-    let count = i32::try_from(elements.len())
-        .map_err(|_| SqlError::new("54000", "an array has too many elements"))?;
+    let (mut count, mut has_null) = (0_i32, false);
+    array::for_each(text, |one| {
+        has_null |= one.is_none();
+        let more = count.checked_add(1);
+        count = more.ok_or_else(|| SqlError::new("54000", "an array has too many elements"))?;
+        Ok(())
+    })?;
     out.put_i32(i32::from(count > 0));
-    out.put_i32(elements.iter().any(Value::is_null).into());
-    out.put_u32(element.data_type().postgres().oid());
+    out.put_i32(has_null.into());
+    let data_type = element.data_type();
+    out.put_u32(data_type.postgres().oid());
     if count > 0 {
         out.put_i32(count);
         out.put_i32(1);
     }
-    elements.iter().try_for_each(|value| put_value(out, element.data_type(), Format::Binary, value))
+    array::for_each(text, |one| {
+        let value = one.map_or(Ok(Value::Null), |one| Value::from_text(one, data_type))?;
+        put_value(out, data_type, Format::Binary, &value)
+    })
 }
 
 fn read_array(
@@ -287,11 +299,11 @@ fn read_array(
     if dimensions > 1 {
         return Err(SqlError::unsupported("an array of several dimensions").into());
     }
-    let mut elements = Vec::new();
+    let mut array = array::Writer::new(element);
     if dimensions == 1 {
         let (count, _first) = (bytes.try_get_i32()?, bytes.try_get_i32()?);
         for _ in 0..count {
-            elements.push(match usize::try_from(bytes.try_get_i32()?) {
+            array.push(&match usize::try_from(bytes.try_get_i32()?) {
                 Err(_) => Value::Null,
                 Ok(length) => {
                     let (value, rest) =
@@ -305,7 +317,7 @@ fn read_array(
     if !bytes.is_empty() {
         return Err("bytes are left over".into());
     }
-    Ok(Value::Text(array::written(&elements, element)))
+    Ok(Value::Text(array.finish()))
 }
 
 #[cfg(test)]
@@ -336,6 +348,10 @@ mod tests {
             (DataType::Bytea, Value::Bytea(vec![0, 1, 255])),
             (DataType::Date, Value::Date(date)),
             (DataType::Timestamp, Value::Timestamp(date.and_hms_micro_opt(23, 59, 59, 1).unwrap())),
+            (
+                DataType::TimestampTz,
+                Value::Timestamp(date.and_hms_micro_opt(0, 0, 0, 999_999).unwrap()),
+            ),
             (DataType::Uuid, Value::Uuid(Uuid::from_u128(u128::MAX / 3))),
             (DataType::Array(Element::Integer), Value::Text("{1,NULL,-3}".to_owned())),
             (DataType::Array(Element::Text), Value::Text("{}".to_owned())),
@@ -377,6 +393,21 @@ mod tests {
         assert_eq!(text(read(&[100], -8, 0, 30)), Err("22003"));
         assert_eq!(text(read(&[], 0, 0xc000, 0)), Err("0A000"));
         assert_eq!(text(read(&[10_000], 0, 0, 0)), Err("22P03"));
+    }
+
+    #[test]
+    fn a_binary_time_before_the_first_day_is_refused() {
+        let code = |data_type, bytes: &[u8]| {
+            read_value(data_type, Format::Binary, bytes).map_err(|error| error.code)
+        };
+        let days = -7_000_i32 * 365;
+        assert_eq!(code(DataType::Date, &days.to_be_bytes()), Err("22008"));
+        let micros = i64::from(days) * 86_400_000_000;
+        for data_type in [DataType::Timestamp, DataType::TimestampTz] {
+            assert_eq!(code(data_type, &micros.to_be_bytes()), Err("22008"));
+            // PostgreSQL's infinity.
+            assert_eq!(code(data_type, &i64::MAX.to_be_bytes()), Err("22P03"));
+        }
     }
 
     proptest! {

@@ -10,12 +10,15 @@ use crate::expression::Expression;
 use crate::plan::Plan;
 use crate::plan::statement::{Command, Prepared, constant};
 use crate::session::cursor::query_of;
-use crate::session::run::aborted;
+use crate::session::run::{aborted, error_of};
 use crate::session::{
     Column, CopyIn, CopyOptions, Session, StatementResult, Takes, TransactionStatus, pad,
 };
 use crate::settings;
 use crate::value::{DataType, Value};
+
+/// Bytes of a session's settings, some of which have any name.
+const SETTINGS_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn done(tag: &str) -> StatementResult {
     StatementResult::Done { tag: tag.to_owned(), notices: Vec::new() }
@@ -74,10 +77,7 @@ impl Session {
             Command::Begin => Ok(self.begin()),
             Command::Commit => self.commit_command().await,
             Command::Rollback => self.rollback_command(),
-            Command::Savepoint(name) => {
-                self.open_transaction("SAVEPOINT")?.save(name.clone());
-                Ok(done("SAVEPOINT"))
-            }
+            Command::Savepoint(name) => self.savepoint(name),
             Command::RollbackTo(name) => {
                 self.open_transaction("ROLLBACK TO SAVEPOINT")?.roll_back_to(name)?;
                 self.roll_back_cursors();
@@ -126,7 +126,7 @@ impl Session {
             Command::Declare { name, query, forward_only } => {
                 self.declare((name, query, *forward_only), sql, parameters).await
             }
-            Command::Fetch { name, fetch } => self.fetch(name, *fetch),
+            Command::Fetch { name, fetch } => self.fetch(name, *fetch).await,
             Command::Close(name) => self.close_cursor(name.as_deref()),
             Command::Nothing("VACUUM") if self.status != TransactionStatus::Idle => {
                 let message = "VACUUM cannot run inside a transaction block";
@@ -134,6 +134,12 @@ impl Session {
             }
             Command::Nothing(tag) => Ok(done(tag)),
         }
+    }
+
+    fn savepoint(&mut self, name: &str) -> Result<StatementResult, SqlError> {
+        let budget = Arc::clone(&self.budget);
+        self.open_transaction("SAVEPOINT")?.save(name.to_owned(), &budget)?;
+        Ok(done("SAVEPOINT"))
     }
 
     fn rollback_command(&mut self) -> Result<StatementResult, SqlError> {
@@ -239,13 +245,20 @@ impl Session {
             }
             None => self.first_settings.get(&name).cloned().unwrap_or_default(),
         };
+        let others = self.settings.iter().filter(|(other, _)| **other != name);
+        let bytes: usize = others.map(|(name, value)| name.len() + value.len()).sum();
+        if bytes + name.len() + value.len() > SETTINGS_BYTES_MAX {
+            let message =
+                format!("the settings of a session have at most {SETTINGS_BYTES_MAX} bytes");
+            return Err(SqlError::new("54000", message));
+        }
         Arc::make_mut(&mut self.settings).insert(name, value);
         Ok(done(tag))
     }
 
     fn show(&mut self, name: &str) -> Result<StatementResult, SqlError> {
         if let Some(relation) = system::of_cluster(name) {
-            return Ok(self.show_relation(relation));
+            return self.show_relation(relation);
         }
         let tag = "SHOW".to_owned();
         if name == "all" {
@@ -265,12 +278,15 @@ impl Session {
     }
 
     /// What a relation says of the cluster. It also says so when the cluster has halted, and no transaction runs any more.
-    fn show_relation(&mut self, relation: &Relation) -> StatementResult {
-        let resources = self.resources(&self.catalog());
-        let rows = (relation.rows)(&resources.facts);
-        self.resources = Some(resources);
+    fn show_relation(&mut self, relation: &Relation) -> Result<StatementResult, SqlError> {
+        let mut rows = Vec::new();
+        let put = (relation.rows)(&self.facts(), &mut |row| {
+            rows.push(row);
+            Ok(())
+        });
+        put.map_err(error_of)?;
         let columns = relation_columns(relation).into();
-        StatementResult::Rows { columns, rows, tag: "SHOW".to_owned() }
+        Ok(StatementResult::Rows { columns, rows, tag: "SHOW".to_owned() })
     }
 
     /// What the query inside of a command gives, and its plan, which may be newer than the command's.
@@ -302,12 +318,17 @@ impl Session {
         options: &CopyOptions,
         sql: &str,
     ) -> Result<StatementResult, SqlError> {
-        let (query, output) = self.query_output(query, sql, Vec::new(), self.takes).await?;
-        self.result = output.charge;
+        let (query, mut output) = self.query_output(query, sql, Vec::new(), self.takes).await?;
+        if self.takes == Takes::None || self.rest.is_some() {
+            self.result = std::mem::take(&mut output.charge);
+        } else {
+            // They become lines one by one.
+            self.keep(&mut output, &query.columns)?;
+        }
         let columns = query.columns.to_vec();
         let mut rows = output.rows.unwrap_or_default();
         pad(&mut rows, &columns);
-        let tag = format!("COPY {}", rows.len());
+        let tag = output.tag.replace("SELECT", "COPY");
         let first = options.header.then(|| header(&columns, options));
         let lines = rows.into_iter().map(|row| line(&row, &columns, options));
         let lines = first.into_iter().chain(lines).collect();

@@ -2,30 +2,33 @@
 //!
 //! *Source*: PostgreSQL 15 documentation, DECLARE, FETCH and CLOSE.
 //! *Invariants*: a cursor's query runs when it is declared, so that nothing its transaction writes afterwards changes its rows. They
-//! are charged to the session until the cursor is closed, at the latest with its transaction.
+//! are kept until the cursor is closed, at the latest with its transaction.
 //! *Not here*: WITH HOLD, MOVE, and `WHERE CURRENT OF`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::SqlError;
-use crate::execute::{Row, row_bytes};
-use crate::memory::Charge;
+use crate::execute::row_bytes;
 use crate::plan::Plan;
 use crate::plan::statement::Command;
 use crate::session::command::done;
-use crate::session::{Column, Session, StatementResult, Takes, TransactionStatus, pad};
+use crate::session::rest::{Kept, Part};
+use crate::session::{Column, Rest, Session, StatementResult, Takes, TransactionStatus};
 use crate::value::Value;
+
+/// About how many bytes a cursor takes beside its rows.
+const CURSOR_BYTES: usize = 1 << 10;
 
 /// The rows of a query, and a place among them.
 pub(super) struct Cursor {
     columns: Arc<[Column]>,
-    rows: Vec<Row>,
+    kept: Arc<Kept>,
     /// 0 is before the first row, 1 on it, and one more than there are behind the last.
     place: usize,
     forward_only: bool,
     /// Savepoints that there were before it.
     savepoints: usize,
-    _charge: Charge,
 }
 
 /// What FETCH asks for.
@@ -42,7 +45,7 @@ pub(crate) enum Fetch {
 impl Cursor {
     /// Goes to a place, which may lie outside.
     fn go_to(&mut self, place: i64) -> Result<(), SqlError> {
-        let place = usize::try_from(place).unwrap_or(0).min(self.rows.len() + 1);
+        let place = usize::try_from(place).unwrap_or(0).min(self.kept.count() + 1);
         if self.forward_only && place < self.place {
             return Err(SqlError::new("55000", "cursor can only scan forward")
                 .with_hint("Declare it with SCROLL option to enable backward scan."));
@@ -51,36 +54,36 @@ impl Cursor {
         Ok(())
     }
 
-    fn present(&self) -> Vec<Row> {
-        let row = self.place.checked_sub(1).and_then(|number| self.rows.get(number));
-        row.cloned().into_iter().collect()
+    fn present(&self) -> Range<usize> {
+        self.between(self.place.saturating_sub(1), self.place)
     }
 
-    fn fetch(&mut self, fetch: Fetch) -> Result<Vec<Row>, SqlError> {
+    /// The rows with these numbers from 0, as far as there are any.
+    fn between(&self, from: usize, to: usize) -> Range<usize> {
+        let count = self.kept.count();
+        from.min(count)..to.min(count)
+    }
+
+    /// Goes on: the rows that are given, and whether the last one comes first.
+    fn fetch(&mut self, fetch: Fetch) -> Result<(Range<usize>, bool), SqlError> {
         let signed = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        let (place, end) = (signed(self.place), signed(self.rows.len()) + 1);
+        let (before, place) = (self.place, signed(self.place));
+        let end = signed(self.kept.count()) + 1;
         match fetch {
-            Fetch::Forward(0) => Ok(self.present()),
-            Fetch::Forward(count) if count > 0 => {
-                let before = self.place;
-                self.go_to(place.saturating_add(count))?;
-                Ok(self.rows[before.min(self.rows.len())..self.place.min(self.rows.len())].to_vec())
-            }
+            Fetch::Forward(0) => {}
             Fetch::Forward(count) => {
-                let before = self.place;
                 self.go_to(place.saturating_add(count))?;
-                let passed = &self.rows[self.place.max(1) - 1..before.max(1) - 1];
-                Ok(passed.iter().rev().cloned().collect())
+                return Ok(match count > 0 {
+                    true => (self.between(before, self.place), false),
+                    false => (self.between(self.place.max(1) - 1, before.max(1) - 1), true),
+                });
             }
             Fetch::Absolute(number) => {
                 self.go_to(if number < 0 { end.saturating_add(number) } else { number })?;
-                Ok(self.present())
             }
-            Fetch::Relative(count) => {
-                self.go_to(place.saturating_add(count))?;
-                Ok(self.present())
-            }
+            Fetch::Relative(count) => self.go_to(place.saturating_add(count))?,
         }
+        Ok((self.present(), false))
     }
 }
 
@@ -104,28 +107,41 @@ impl Session {
         if self.cursors.contains_key(name) {
             return Err(SqlError::new("42P03", format!("cursor \"{name}\" already exists")));
         }
-        let (query, output) = self.query_output(query, sql, parameters, Takes::None).await?;
-        let mut rows = output.rows.unwrap_or_default();
-        pad(&mut rows, &query.columns);
+        let (query, mut output) = self.query_output(query, sql, parameters, Takes::Kept).await?;
+        let mut kept = Kept::of(&mut output, &self.files)?;
+        kept.charge(&self.budget, CURSOR_BYTES + name.len())?;
         let cursor = Cursor {
             columns: Arc::clone(&query.columns),
-            rows,
+            kept: Arc::new(kept),
             place: 0,
             forward_only,
             savepoints: self.transaction.as_ref().map_or(0, |own| own.savepoints.len()),
-            _charge: output.charge,
         };
         self.cursors.insert(name.to_owned(), cursor);
         Ok(done("DECLARE CURSOR"))
     }
 
     /// FETCH.
-    pub(super) fn fetch(&mut self, name: &str, fetch: Fetch) -> Result<StatementResult, SqlError> {
+    pub(super) async fn fetch(
+        &mut self,
+        name: &str,
+        fetch: Fetch,
+    ) -> Result<StatementResult, SqlError> {
         let cursor = self.cursors.get_mut(name).ok_or_else(|| no_cursor(name))?;
-        let rows = cursor.fetch(fetch)?;
-        self.result.set(&self.budget, rows.iter().map(row_bytes).sum())?;
-        let tag = format!("FETCH {}", rows.len());
-        Ok(StatementResult::Rows { columns: Arc::clone(&cursor.columns), rows, tag })
+        let (rows, is_backward) = cursor.fetch(fetch)?;
+        let (columns, tag) = (Arc::clone(&cursor.columns), format!("FETCH {}", rows.len()));
+        let part = Part { kept: Arc::clone(&cursor.kept), rows, is_backward };
+        let mut rest = Rest::of_kept(part, &columns);
+        let mut rows = Vec::new();
+        if self.takes == Takes::None {
+            while let Some(mut some) = rest.next(self).await? {
+                self.result.add(&self.budget, some.iter().map(row_bytes).sum())?;
+                rows.append(&mut some);
+            }
+        } else {
+            self.rest = Some(rest);
+        }
+        Ok(StatementResult::Rows { columns, rows, tag })
     }
 
     /// CLOSE; all cursors without a name.

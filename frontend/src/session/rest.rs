@@ -1,24 +1,36 @@
-//! What is left of a result that is too large for memory: rows in a temporary file, or those of a query that still runs.
+//! What is left of a result: rows that are kept, or those of a query that still runs.
 //!
-//! *Invariants*: the session runs nothing else before a query that still runs has ended, or was abandoned.
+//! ```text
+//! Rest ─┬─ Kept ─┬─ rows in memory      of a cursor
+//!       │        └─ a temporary file    of a cursor, and of a result that memory does not take
+//!       └─ a query that still runs
+//! ```
+//! *Invariants*: a file goes with the last that may read it: the cursor, the portal, the statement, or the session. While a query
+//! still runs, the session runs nothing else: the query ends first, or is abandoned.
+//!
 //! *Not here*: when rows leave memory, in `execute/gather`.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::oneshot;
 
 use crate::error::SqlError;
-use crate::execute::{Beyond, Output, Resources, Row, Stream, Transaction};
+use crate::execute::{BATCH_ROWS, Beyond, Output, Resources, Row, Stream, Transaction};
+use crate::memory::{Budget, Charge};
 use crate::plan::{Plan, PlanKind};
 use crate::session::run::{canceled, catalog_changes};
 use crate::session::{Column, Session, pad};
-use crate::spill::{Spill, SpillFile};
+use crate::spill::{Counted, Spill, SpillFile};
 
 /// Batches of rows that a query is ahead of its client.
 const BATCHES_AHEAD: usize = 2;
 
+/// Files of a session: a few, so that it takes but a part of those that there may be.
+const FILES_MAX: usize = 16;
 /// Bytes in memory of rows that are read at a time.
 const READ_BYTES: usize = 1 << 20;
 
@@ -28,7 +40,7 @@ pub(crate) enum Takes {
     /// None.
     #[default]
     None,
-    /// Those that are kept in a file, at any time.
+    /// Those that are kept, at any time.
     Kept,
     /// Those of queries that run meanwhile, too, to their ends and before anything else.
     All,
@@ -45,15 +57,95 @@ pub(crate) struct Rest {
 }
 
 enum Source {
-    /// The next row's place.
-    File(Arc<SpillFile>, u64),
+    Kept(Part),
     Query(Receiver<Vec<Row>>, End),
     Ended,
 }
 
+/// Some of the rows that are kept.
+pub(super) struct Part {
+    pub(super) kept: Arc<Kept>,
+    /// Their numbers, from 0.
+    pub(super) rows: Range<usize>,
+    /// Whether the last one comes first.
+    pub(super) is_backward: bool,
+}
+
+/// All rows of a result.
+pub(super) struct Kept {
+    rows: Vec<Row>,
+    /// The rows, if they are not in memory.
+    file: Option<Arc<SpillFile>>,
+    charge: Charge,
+    _counted: Option<Counted>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.charge.dispose(std::mem::take(&mut self.rows));
+    }
+}
+
+impl Kept {
+    /// The rows that a plan gave, with what is charged for them.
+    ///
+    /// # Errors
+    /// SQLSTATE 53400 if the session keeps too many files.
+    pub(super) fn of(output: &mut Output, files: &Arc<AtomicUsize>) -> Result<Self, SqlError> {
+        let count = || {
+            Counted::new(files, FILES_MAX).ok_or_else(|| {
+                let message = format!("a session keeps at most {FILES_MAX} large results");
+                SqlError::new("53400", message).with_hint("close cursors or portals")
+            })
+        };
+        Ok(Self {
+            _counted: output.file.as_ref().map(|_| count()).transpose()?,
+            rows: output.rows.take().unwrap_or_default(),
+            file: output.file.take(),
+            charge: std::mem::take(&mut output.charge),
+        })
+    }
+
+    /// Charges what it takes beside its rows.
+    pub(super) fn charge(&mut self, budget: &Arc<Budget>, bytes: usize) -> Result<(), SqlError> {
+        self.charge.add(budget, bytes)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.file.as_ref().map_or(self.rows.len(), |file| file.rows())
+    }
+}
+
+impl Part {
+    /// The next rows; None at the end.
+    async fn next(&mut self, spill: Option<Arc<Spill>>) -> Result<Option<Vec<Row>>, SqlError> {
+        if self.rows.is_empty() {
+            return Ok(None);
+        }
+        let rows = match &self.kept.file {
+            Some(file) => read(spill, file, self.rows.clone(), self.is_backward).await?,
+            None if self.is_backward => {
+                let first = self.rows.end.saturating_sub(BATCH_ROWS).max(self.rows.start);
+                self.kept.rows[first..self.rows.end].iter().rev().cloned().collect()
+            }
+            None => {
+                let end = self.rows.end.min(self.rows.start + BATCH_ROWS);
+                self.kept.rows[self.rows.start..end].to_vec()
+            }
+        };
+        if self.is_backward {
+            self.rows.end -= rows.len();
+        } else {
+            self.rows.start += rows.len();
+        }
+        Ok(Some(rows))
+    }
+}
+
 impl Rest {
-    pub(super) fn of_file(file: Arc<SpillFile>, columns: &Arc<[Column]>) -> Self {
-        Self { columns: Arc::clone(columns), source: Source::File(file, 0) }
+    pub(super) fn of_kept(part: Part, columns: &Arc<[Column]>) -> Self {
+        Self { columns: Arc::clone(columns), source: Source::Kept(part) }
     }
 
     pub(super) fn of_query(rows: Receiver<Vec<Row>>, end: End, columns: &Arc<[Column]>) -> Self {
@@ -70,9 +162,7 @@ impl Rest {
     ) -> Result<Option<Vec<Row>>, SqlError> {
         let rows = match &mut self.source {
             Source::Ended => None,
-            Source::File(file, place) => {
-                read_file(session.database.spill.clone(), file, place).await?
-            }
+            Source::Kept(part) => part.next(session.database.spill.clone()).await?,
             Source::Query(rows, _) => {
                 let next = session.cancel.unless_given_up(rows.recv()).await;
                 match next {
@@ -116,9 +206,9 @@ impl Rest {
 }
 
 impl Session {
-    /// From now on, statements may leave the rows beyond memory to [`Self::take_rest`].
+    /// The next statement may leave rows to [`Self::take_rest`].
     pub(crate) fn take_large(&mut self, takes: Takes) {
-        self.takes = takes;
+        self.next_takes = takes;
     }
 
     /// What is left of the last result.
@@ -128,14 +218,12 @@ impl Session {
 
     /// What becomes of rows of a plan that are too many for memory, and where those come that are sent.
     pub(super) fn beyond(&self, plan: &Plan, takes: Takes) -> (Beyond, Option<Receiver<Vec<Row>>>) {
-        if !matches!(plan.kind, PlanKind::Query(_)) || takes == Takes::None {
-            return (Beyond::Refused, None);
-        }
-        if self.database.spill.is_some() {
+        if takes != Takes::None && self.database.spill.is_some() {
             return (Beyond::Kept, None);
         }
         // What begins with a row by its key is short as a rule, and not worth a channel.
-        if takes == Takes::Kept || plan.home.is_some() {
+        let is_query = matches!(plan.kind, PlanKind::Query(_));
+        if takes != Takes::All || !is_query || plan.home.is_some() {
             return (Beyond::Refused, None);
         }
         let (sender, receiver) = channel(BATCHES_AHEAD);
@@ -143,25 +231,20 @@ impl Session {
     }
 }
 
-/// The rows from a place on, which moves behind them; None at the end.
-async fn read_file(
+/// Some of the rows with these numbers, as [`SpillFile::read_rows`] gives them.
+async fn read(
     spill: Option<Arc<Spill>>,
     file: &Arc<SpillFile>,
-    place: &mut u64,
-) -> Result<Option<Vec<Row>>, SqlError> {
+    rows: Range<usize>,
+    is_backward: bool,
+) -> Result<Vec<Row>, SqlError> {
     let lost = || SqlError::new("XX000", "a temporary file could not be read");
-    let places = *place..file.bytes();
-    if places.is_empty() {
-        return Ok(None);
-    }
     let (sender, read) = oneshot::channel();
     let file = Arc::clone(file);
     // Whoever drops this does not wait for the rows.
     let _pending = spill.ok_or_else(lost)?.submit(move || {
-        let _ = sender.send(file.read(places, READ_BYTES));
+        let _ = sender.send(file.read_rows(rows, is_backward, READ_BYTES));
         Ok(())
     });
-    let (rows, next) = read.await.map_err(|_| lost())??;
-    *place = next;
-    Ok(Some(rows))
+    read.await.map_err(|_| lost())?
 }

@@ -2,24 +2,27 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{Cluster, ClusterError, Completion, Coordinator, Patience};
+use gannet_engine::{CancellationToken, Cluster, ClusterError, Completion, Coordinator};
 
 use crate::catalog::{Catalog, SeenVersions};
 use crate::error::{Failure, SqlError};
 use crate::execute::copy::BATCH_ROWS;
 use crate::execute::transaction::{OVERTAKEN_MAX, alone, alone_unless, given_up};
-use crate::execute::{self, Beyond, Context, Output, Resources, Row, Touched, Transaction, online};
+use crate::execute::{
+    self, Beyond, Context, Gathering, Output, Resources, Row, Touched, Transaction, online,
+};
 use crate::expression::function::Facts;
-use crate::memory::Charge;
 use crate::parser;
 use crate::plan::statement::{self, Command, Prepared};
 use crate::plan::{Plan, PlanKind};
-use crate::session::rest::{Ended, Rest, Takes};
-use crate::session::{CancelHandle, Session, StatementResult, TransactionStatus, pad};
+use crate::session::rest::{Ended, Kept, Part, Rest, Takes};
+use crate::session::{CancelHandle, Column, Session, StatementResult, TransactionStatus, pad};
 use crate::value::{DataType, Value};
 
 /// Times that a statement is planned anew because the catalog has changed.
 const CATALOGS_MAX: u32 = 100;
+/// Bytes of COPY that become rows at a time: rows take many times as many.
+const COPY_PART_BYTES: usize = 64 << 10;
 
 impl Session {
     /// The catalog that the next statement is planned with.
@@ -144,14 +147,14 @@ impl Session {
         job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<Started<T>, SqlError> {
         let cluster = &self.database.cluster;
-        let waiting = Arc::new(Patience::default());
-        let awaited = Arc::clone(&waiting);
+        let cancellation = Arc::new(CancellationToken::default());
+        let token = Arc::clone(&cancellation);
         let job = move |coordinator: &mut Coordinator<'_>| {
-            if awaited.is_given_up() {
+            if token.is_cancelled() {
                 // Its coroutine has come too late.
                 return None;
             }
-            coordinator.let_give_up(awaited);
+            coordinator.set_cancellation(token);
             let output = job(coordinator, &resources);
             Some((resources, output))
         };
@@ -163,21 +166,26 @@ impl Session {
             ClusterError::Busy => SqlError::new("53000", error.to_string()),
             _ => SqlError::new("57P03", error.to_string()),
         })?;
-        Ok(Started { completion, waiting })
+        Ok(Started { completion, cancellation })
+    }
+
+    /// What functions know.
+    pub(crate) fn facts(&self) -> Facts {
+        Facts {
+            now: self.began,
+            user: Arc::clone(&self.user),
+            catalog: self.catalog(),
+            cluster: Arc::clone(&self.database.cluster),
+            settings: Arc::clone(&self.settings),
+            budget: Arc::clone(&self.budget),
+        }
     }
 
     /// What a statement is to have. That of the last one is used again, with what the session has seen of the catalog's version,
     /// and without counting its parts anew, whose counters other cores change, too.
     pub(super) fn resources(&mut self, catalog: &Arc<Catalog>) -> Box<Resources> {
         let Some(mut resources) = self.resources.take() else {
-            let facts = Facts {
-                now: self.began,
-                user: Arc::clone(&self.user),
-                catalog: Arc::clone(catalog),
-                cluster: Arc::clone(&self.database.cluster),
-                settings: Arc::clone(&self.settings),
-                budget: Arc::clone(&self.budget),
-            };
+            let facts = Facts { catalog: Arc::clone(catalog), ..self.facts() };
             let (database, cancel) =
                 (Arc::clone(&self.database), Arc::clone(&self.cancel.0.is_requested));
             return Box::new(Resources {
@@ -225,6 +233,7 @@ impl Session {
             let back = self.resources.as_mut().map(|resources| &mut resources.parameters);
             parameters = back.map(std::mem::take).unwrap_or_default();
             if let Some(mut output) = output? {
+                self.keep_file(&mut output, &plan.columns)?;
                 self.result = std::mem::take(&mut output.charge);
                 return Ok(result_of(&plan, output));
             }
@@ -234,8 +243,8 @@ impl Session {
         Err(catalog_changes())
     }
 
-    /// Runs a plan, and leaves the parameters in the resources; None if the catalog has changed. What is left of a result that is
-    /// too large for memory is in `rest`, if that may be.
+    /// Runs a plan, and leaves the parameters in the resources; None if the catalog has changed. What is left of a result whose
+    /// query still runs is in `rest`, if that may be.
     pub(super) async fn run_plan(
         &mut self,
         plan: &Arc<Plan>,
@@ -270,11 +279,29 @@ impl Session {
             return Ok(Some(Output { rows: Some(first), ..Output::default() }));
         }
         let ended = started.end(&self.cancel, &self.database.cluster).await?;
-        let mut output = self.take_back(ended)?;
-        if let Some(file) = output.as_mut().and_then(|output| output.file.take()) {
-            self.rest = Some(Rest::of_file(file, &plan.columns));
-        }
-        Ok(output)
+        self.take_back(ended)
+    }
+
+    /// Leaves the rows in a file, if they are in one, to [`Self::take_rest`].
+    pub(super) fn keep_file(
+        &mut self,
+        output: &mut Output,
+        columns: &Arc<[Column]>,
+    ) -> Result<(), SqlError> {
+        if output.file.is_some() { self.keep(output, columns) } else { Ok(()) }
+    }
+
+    /// Leaves all rows to [`Self::take_rest`].
+    pub(super) fn keep(
+        &mut self,
+        output: &mut Output,
+        columns: &Arc<[Column]>,
+    ) -> Result<(), SqlError> {
+        let kept = Arc::new(Kept::of(output, &self.files)?);
+        let part = Part { rows: 0..kept.count(), kept, is_backward: false };
+        self.rest = Some(Rest::of_kept(part, columns));
+        output.rows = Some(Vec::new());
+        Ok(())
     }
 
     /// Takes back what a statement was given.
@@ -335,11 +362,15 @@ impl Session {
 
     /// Takes data of a COPY.
     pub(super) async fn copy_chunk(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
-        let copy = self.copy.as_mut().ok_or_else(no_copy)?;
-        let rows = copy.reader.read(chunk)?;
-        copy.rows.extend(rows);
-        while self.copy.as_ref().is_some_and(|copy| copy.rows.len() >= BATCH_ROWS) {
-            self.copy_batch().await?;
+        for part in chunk.chunks(COPY_PART_BYTES) {
+            // Others have their turn.
+            tokio::task::consume_budget().await;
+            let copy = self.copy.as_mut().ok_or_else(no_copy)?;
+            let rows = copy.reader.read(part)?;
+            copy.rows.extend(rows);
+            while self.copy.as_ref().is_some_and(|copy| copy.rows.len() >= BATCH_ROWS) {
+                self.copy_batch().await?;
+            }
         }
         Ok(self.copy.as_ref().map_or(0, |copy| copy.count))
     }
@@ -426,7 +457,8 @@ impl Session {
             let rows = &batch[first..];
             let fewer = context.attempt.saturating_sub(2).min(6);
             let rows = &rows[..(rows.len() >> fewer).max(1)];
-            let inserted = execute::insert_rows(insert, rows, &mut Charge::default(), context);
+            let returned = &mut Gathering::new(&Beyond::Refused);
+            let inserted = execute::insert_rows(insert, rows, returned, context);
             context.checked(inserted).map(|_| rows.len())
         };
         if self.transaction.is_some() && !fills {
@@ -447,7 +479,7 @@ impl Session {
 /// A job that was handed over.
 pub(super) struct Started<T> {
     completion: Completion<Option<(Box<Resources>, T)>>,
-    waiting: Arc<Patience>,
+    cancellation: Arc<CancellationToken>,
 }
 
 impl<T> Started<T> {
@@ -459,7 +491,7 @@ impl<T> Started<T> {
     ) -> Result<(Box<Resources>, T), SqlError> {
         let Some(done) = cancel.unless_given_up(self.completion).await else {
             // Its coroutine goes on when it is answered, and undoes or completes what it has begun.
-            return Err(if self.waiting.give_up() { unknown() } else { canceled() });
+            return Err(if self.cancellation.cancel() { unknown() } else { canceled() });
         };
         let done = done.map_err(|lost| match cluster.halted() {
             Some(reason) => SqlError::new("08007", reason)
@@ -485,7 +517,7 @@ fn run_alone(
     let begin = |attempt| {
         let is_overtaken = attempt > OVERTAKEN_MAX && plan.kind.only_reads();
         let transaction = Transaction::new();
-        if is_overtaken { transaction.guarding() } else { transaction }
+        if is_overtaken { transaction.with_scan_barriers() } else { transaction }
     };
     let work = |context: &mut Context<'_, '_>| execute::run(plan, beyond, context);
     alone_unless(coordinator, resources, begin, work, |failure| beyond.ended(failure))
@@ -528,7 +560,7 @@ fn current<T>(result: Result<T, Failure>) -> Result<Option<T>, SqlError> {
     }
 }
 
-fn error_of(failure: Failure) -> SqlError {
+pub(super) fn error_of(failure: Failure) -> SqlError {
     match failure {
         Failure::Abort(abort) => abort.into(),
         Failure::Error(error) => *error,

@@ -28,6 +28,7 @@ impl From<DataType> for ColumnKind {
             | DataType::Bytea
             | DataType::Date
             | DataType::Timestamp
+            | DataType::TimestampTz
             | DataType::Uuid
             | DataType::Array(_) => Self::Text,
         }

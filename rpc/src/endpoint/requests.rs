@@ -1,9 +1,11 @@
-//! Requests on their way out: for the first time, and again.
+//! Sending requests, for the first time and again.
 //!
-//! *Not here*: which are lost, in `loss_detection.rs` and `round_trip.rs`; which wait for credits, in `peer.rs`.
+//! *Invariant*: a request is sent again until it is answered.
+//!
+//! *Not here*: which requests are lost, in `loss_detection.rs` and `round_trip.rs`; which wait for credits, in `peer.rs`.
 
 use crate::buffer::Buffer;
-use crate::endpoint::gather::queue_lane;
+use crate::endpoint::reassembly::queue_lane;
 use crate::endpoint::{Endpoint, NOT_SENT};
 use crate::fragments::queue_message;
 use crate::packet::{ContentsWords, HEADER_BYTES, seal};

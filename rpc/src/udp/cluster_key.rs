@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: u64 = 1 << 10;
 /// Permissions of a group and of others.
 const OTHERS: u32 = 0o077;
 
-/// The secret of a cluster: who has it is believed.
+/// The secret of a cluster: a process that has it is trusted.
 #[derive(Clone)]
 pub struct ClusterKey([u8; KEY_BYTES]);
 

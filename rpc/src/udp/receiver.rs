@@ -1,4 +1,8 @@
-//! The receiving half of the `udp` transport: packets are read where their datagrams arrived.
+//! The receiving half of the `udp` transport.
+//!
+//! One recvmmsg fetches a batch of datagrams into buffers of this value. Packets are read in place until the batch is released.
+//!
+//! *Invariants*: at most [`DATAGRAMS_MAX`] datagrams are fetched at once. A datagram that cannot be opened is dropped and counted.
 
 use std::io::IoSliceMut;
 use std::net::UdpSocket;
@@ -51,7 +55,7 @@ impl UdpReceiver {
         }
     }
 
-    /// Receives datagrams; none if the socket has none, or an error to tell, which is of no use here.
+    /// Receives datagrams; none if the socket has none. An error of the socket is ignored, as no caller could react.
     fn receive(&mut self) {
         let Self { bytes, headers, datagrams, datagram_bytes, .. } = self;
         self.opened = 0;

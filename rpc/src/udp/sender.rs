@@ -1,4 +1,8 @@
-//! The sending half of the `udp` transport: packets are gathered by destination, and leave together.
+//! The sending half of the `udp` transport.
+//!
+//! Packets are collected by destination into datagrams, which leave with one sendmmsg at the doorbell.
+//!
+//! *Invariant*: a datagram that the system does not take is lost and counted; the endpoint sends its requests again.
 
 use std::io::IoSlice;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,7 +23,7 @@ const RETRANSMIT_FLOOR_NS: u64 = 2_000_000;
 
 /// A datagram that is being filled.
 #[derive(Clone, Copy)]
-struct Gathered {
+struct Datagram {
     used: usize,
     packets: u64,
 }
@@ -33,7 +37,7 @@ pub struct UdpSender {
     /// By node: which datagram of the batch takes its packets, if any.
     filling: Vec<Option<usize>>,
     /// The datagrams of the batch.
-    gathered: Vec<Gathered>,
+    datagrams: Vec<Datagram>,
     /// Where they go.
     destinations: Vec<Option<SockaddrStorage>>,
     bytes: Vec<u8>,
@@ -57,7 +61,7 @@ impl UdpSender {
             format,
             addresses: addresses.iter().map(|&address| address.into()).collect(),
             filling: vec![None; addresses.len()],
-            gathered: Vec::with_capacity(DATAGRAMS_MAX),
+            datagrams: Vec::with_capacity(DATAGRAMS_MAX),
             destinations: Vec::with_capacity(DATAGRAMS_MAX),
             bytes: vec![0; DATAGRAMS_MAX * stride(datagram_bytes)],
             headers: MultiHeaders::preallocate(DATAGRAMS_MAX, None),
@@ -75,27 +79,27 @@ impl UdpSender {
 
     /// Begins a datagram with `packet`, which fits.
     fn begin(&mut self, destination: u16, packet: &[u8]) {
-        if self.gathered.len() == DATAGRAMS_MAX {
+        if self.datagrams.len() == DATAGRAMS_MAX {
             self.ring_doorbell();
         }
-        let index = self.gathered.len();
+        let index = self.datagrams.len();
         let datagram = Self::datagram(&mut self.bytes, index, self.datagram_bytes);
         let begin = self.format.begin(datagram);
         let used = self.format.append(datagram, begin, packet);
         let used = used.expect("a packet is not larger than the MTU");
-        self.gathered.push(Gathered { used, packets: 1 });
+        self.datagrams.push(Datagram { used, packets: 1 });
         self.destinations.push(Some(self.addresses[usize::from(destination)]));
         self.filling[usize::from(destination)] = Some(index);
     }
 
     /// Sends the datagrams, whose bytes are complete; those that the system does not take are lost.
     fn send(&mut self) {
-        let Self { gathered, destinations, bytes, headers, .. } = self;
-        let count = gathered.len();
+        let Self { datagrams, destinations, bytes, headers, .. } = self;
+        let count = datagrams.len();
         let mut slices = [[IoSlice::new(&[])]; DATAGRAMS_MAX];
         let stride = stride(self.datagram_bytes);
         for ((slice, datagram), bytes) in
-            slices.iter_mut().zip(&*gathered).zip(bytes.chunks(stride))
+            slices.iter_mut().zip(&*datagrams).zip(bytes.chunks(stride))
         {
             *slice = [IoSlice::new(&bytes[..datagram.used])];
         }
@@ -114,12 +118,12 @@ impl UdpSender {
                 Err(Errno::EINTR) => {}
                 // The buffers are full, and would be for the others.
                 Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => {
-                    self.dropped += gathered[next..].iter().map(|lost| lost.packets).sum::<u64>();
+                    self.dropped += datagrams[next..].iter().map(|lost| lost.packets).sum::<u64>();
                     return;
                 }
                 // This one has no way: others may have.
                 Ok(_) | Err(_) => {
-                    self.dropped += gathered[next].packets;
+                    self.dropped += datagrams[next].packets;
                     next += 1;
                 }
             }
@@ -140,7 +144,7 @@ impl PacketSender for UdpSender {
         RETRANSMIT_FLOOR_NS
     }
 
-    /// Sockets and switches drop what they have no room for.
+    /// Sockets and switches drop packets that they have no room for.
     fn loses_by_congestion(&self) -> bool {
         true
     }
@@ -149,9 +153,9 @@ impl PacketSender for UdpSender {
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         if let Some(index) = self.filling[usize::from(destination)] {
             let datagram = Self::datagram(&mut self.bytes, index, self.datagram_bytes);
-            let gathered = &mut self.gathered[index];
-            if let Some(used) = self.format.append(datagram, gathered.used, packet) {
-                *gathered = Gathered { used, packets: gathered.packets + 1 };
+            let filling = &mut self.datagrams[index];
+            if let Some(used) = self.format.append(datagram, filling.used, packet) {
+                *filling = Datagram { used, packets: filling.packets + 1 };
                 return;
             }
         }
@@ -159,15 +163,15 @@ impl PacketSender for UdpSender {
     }
 
     fn ring_doorbell(&mut self) {
-        if self.gathered.is_empty() {
+        if self.datagrams.is_empty() {
             return;
         }
-        for (index, gathered) in self.gathered.iter_mut().enumerate() {
+        for (index, filled) in self.datagrams.iter_mut().enumerate() {
             let datagram = Self::datagram(&mut self.bytes, index, self.datagram_bytes);
-            gathered.used = self.format.finish(datagram, gathered.used);
+            filled.used = self.format.finish(datagram, filled.used);
         }
         self.send();
-        self.gathered.clear();
+        self.datagrams.clear();
         self.destinations.clear();
         self.filling.fill(None);
     }

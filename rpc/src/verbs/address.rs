@@ -14,7 +14,7 @@ const FORMAT: &str = "verbs1";
 /// Queue pairs are numbered with 24 bits.
 const PAIR_MAX: u32 = (1 << 24) - 1;
 
-/// What carries a port's packets.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// RoCE, or Soft-RoCE.

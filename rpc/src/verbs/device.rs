@@ -46,7 +46,7 @@ const COMPLETIONS_MAX: usize = 32;
 // SAFETY: all-zero bytes are a completion, of integers only.
 const NOTHING: sys::ibv_wc = unsafe { std::mem::zeroed() };
 
-/// An open device, and the domain that all its objects here share.
+/// An open device, and the domain that all objects made of it share.
 #[derive(Debug)]
 pub(super) struct Device {
     context: NonNull<sys::ibv_context>,
@@ -206,7 +206,7 @@ impl Memory {
     }
 
     /// Its address and the keys for local and for remote use.
-    pub(super) fn place(&self) -> (u64, u32, u32) {
+    pub(super) fn keys(&self) -> (u64, u32, u32) {
         // SAFETY: the region is alive, and libibverbs does not change it.
         let region = unsafe { self.region.as_ref() };
         (self.bytes.as_ptr().addr() as u64, region.lkey, region.rkey)
@@ -216,7 +216,7 @@ impl Memory {
         self.layout.size()
     }
 
-    /// Some of its bytes; a ring asks only for those that the device does not write.
+    /// Some of its bytes; a ring reads only those that the device does not write.
     fn part(&self, at: usize, len: usize) -> &[u8] {
         assert!(at + len <= self.layout.size(), "a part of memory lies inside of it");
         // SAFETY: inside of the allocation, initialised, and not written while it is borrowed.
@@ -290,7 +290,7 @@ impl CompletionQueue {
         usize::try_from(count).unwrap_or(0)
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event at the next completion.
     fn arm(&self, device: &Device) {
         // SAFETY: the context is open, and its table of functions does not change.
         let notify = unsafe { device.context.as_ref() }.ops.req_notify_cq;

@@ -72,9 +72,9 @@ pub enum VerbsError {
         /// The setting.
         text: String,
     },
-    /// The port carries less at once.
+    /// The port has a smaller MTU.
     #[error(
-        "port {port} of the RDMA device {device} carries {active} bytes at once and the MTU is {wanted}: set the MTU to \
+        "port {port} of the RDMA device {device} has an MTU of {active} bytes and the setting is {wanted}: set the MTU to \
          {active} on every node, or that of the network interface to more (1104 bytes for 1024, 2128 for 2048, 4176 for \
          4096)"
     )]
@@ -83,7 +83,7 @@ pub enum VerbsError {
         device: String,
         /// The port.
         port: u8,
-        /// What it carries.
+        /// Its MTU.
         active: usize,
         /// The setting, or the least that is supported.
         wanted: usize,
@@ -106,7 +106,7 @@ pub enum VerbsError {
     Refused {
         /// The device.
         device: String,
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
         /// What the system said.
         source: io::Error,

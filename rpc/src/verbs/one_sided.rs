@@ -5,15 +5,15 @@
 //!            read(remote, at, bytes) ─── READ ───► region() ─ SharedRegion
 //!            poll() ◄──────────────── bytes ──────────┘       its thread takes no part
 //! ```
-//! For copying tables and for reads without locks. It stands beside the datagrams of `verbs.rs`, which carry the RPCs.
+//! For copying tables and for reads without locks. It stands beside the datagrams of `verbs.rs`, which transport the RPCs.
 //!
 //! *Source*: FaSST section 2.2 (one-sided verbs need connected transports); ibv_post_send(3), IBV_WR_RDMA_READ.
 //!
-//! *Invariants*: a READ takes place or fails, and is reported once, in the order of the calls. A pair of which one READ
+//! *Invariants*: a READ is done or fails, and is reported once, in the order of the calls. A pair of which one READ
 //! failed reads nothing any more; open another.
 //!
-//! *Not here*: who tells the other side the two addresses. What a READ sees of bytes that are just being written may
-//! be any mixture; those who need more check versions, as `storage` does.
+//! *Not here*: the exchange of the two addresses. A READ of bytes that are being written may return any mixture of old and new
+//! ones; a reader that needs more checks versions, as `storage` does.
 
 use std::fmt;
 use std::rc::Rc;
@@ -31,9 +31,9 @@ use super::{VerbsOptions, peer_address, stride};
 
 /// The first word of a region's address: the format's name and version.
 const FORMAT: &str = "region1";
-/// READs that a connection carries at once, if both devices do.
+/// READs that a connection has under way at once, if both devices can.
 const READS_AT_ONCE: u8 = 16;
-/// 4.096 us * 2^14, 67 ms, until a packet is sent again; so often.
+/// Time until a packet is sent again, 4.096 us * 2^14 = 67 ms, and number of repetitions.
 const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 7;
 
@@ -128,7 +128,7 @@ impl SharedRegion {
     /// Where it is, for a reader's [`RemoteRegion`].
     #[must_use]
     pub fn address(&self) -> String {
-        let (at, _, key) = self.memory.place();
+        let (at, _, key) = self.memory.keys();
         RemoteRegion { at, key, bytes: self.memory.len() as u64 }.to_string()
     }
 

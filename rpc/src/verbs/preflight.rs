@@ -1,6 +1,6 @@
 //! Which device, port and GID a queue pair uses, and what is missing if there is none.
 //!
-//! What is not set is chosen: the first device with a port that is active and has a GID as wanted. Over Ethernet a
+//! A setting that is not given is chosen: the first device with a port that is active and has a GID as wanted. Over Ethernet a
 //! GID that holds an IPv4 address is preferred to one that holds an IPv6 address of more than the link, and RoCE's
 //! second version, which crosses routers, to its first.
 //!

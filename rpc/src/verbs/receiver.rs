@@ -1,4 +1,9 @@
-//! The receiving half of the `verbs` transport: packets are read where the device has put them.
+//! The receiving half of the `verbs` transport.
+//!
+//! Packets are read in the slots of the RECVs that the device has filled, until the batch is released. Then the slots are posted
+//! again, many with one call.
+//!
+//! *Invariant*: a datagram that is shorter than a packet header is dropped and counted.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -10,7 +15,7 @@ use crate::transport::{PacketReceiver, Refused};
 
 /// Packets of a batch: what the prefetch passes keep in flight.
 const BATCH_MAX: usize = 64;
-/// RECVs are posted again when there are so many of them, as one chain.
+/// RECVs that are posted again as one chain.
 const POSTED_TOGETHER: u64 = 32;
 
 /// The receiving end of one worker; see `verbs.rs`.

@@ -20,7 +20,7 @@ use super::device::{Failure, QueuePair};
 /// Looks at a pair that is down between two attempts to start it, at most; a thread that sleeps looks once a second.
 const LOOKS_MAX: u32 = 4;
 
-/// The one who starts a worker's pair again.
+/// Restarts the queue pair of a worker.
 #[derive(Debug)]
 pub(super) struct Restart {
     pair: Rc<QueuePair>,

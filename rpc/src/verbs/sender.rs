@@ -1,4 +1,8 @@
-//! The sending half of the `verbs` transport: packets are chained, and leave with one doorbell.
+//! The sending half of the `verbs` transport.
+//!
+//! Packets are copied into slots and chained. One doorbell posts the whole chain.
+//!
+//! *Invariant*: a packet that finds no free slot, or that the device does not take, is lost and counted.
 
 use std::rc::Rc;
 

@@ -26,7 +26,7 @@ fn what_is_missing_is_named() {
             VerbsOptions { gid: Some(GidChoice::Index(77)), ..right.clone() },
             ["no GID of index 77", "::ffff:10.1.0.1 (index 1)"],
         ),
-        (VerbsOptions { mtu: Some(8_192), ..right.clone() }, ["carries 4096 bytes", "is 8192"]),
+        (VerbsOptions { mtu: Some(8_192), ..right.clone() }, ["an MTU of 4096 bytes", "is 8192"]),
     ] {
         let error = error(&wrong);
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_storage::{
-    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Lock, LockMode, Owner,
+    Applied, Arena, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock, LockMode, Owner,
     Partitioning, Read, Table, TableLayout,
 };
 
@@ -46,7 +46,7 @@ impl HotBucket {
         let table = Table::new("hot", layout, partitioning, arena, |_| true).unwrap();
         for key in 0..KEYS {
             let value = word(0).to_le_bytes().repeat(value_bytes / 8);
-            table.load(table.place(key).unwrap(), key, &value).unwrap();
+            table.load(table.address(key).unwrap(), key, &value).unwrap();
         }
         let (torn, found) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { table, value_bytes, units, torn, found }
@@ -58,12 +58,12 @@ impl HotBucket {
         let value = word(base_version + 1).to_le_bytes().repeat(self.value_bytes / 8);
         let mut unit = BucketUpdateWriter::begin(bytes, (0, 0, 0, 0), base_version, owner);
         for key in 0..KEYS {
-            unit.put(key, &[], &value);
+            unit.put(Key::Number(key), &value);
         }
         if base_version.is_multiple_of(2) {
-            unit.put(FLICKERING, &[], &value);
+            unit.put(Key::Number(FLICKERING), &value);
         } else {
-            unit.delete(FLICKERING, &[]);
+            unit.delete(Key::Number(FLICKERING));
         }
         unit.finish();
     }
@@ -71,13 +71,13 @@ impl HotBucket {
     /// Locks and applies, in competition with other writers, until all units are there.
     #[allow(dead_code, reason = "the test of the mutant writes without locks")]
     pub(crate) fn write_as_primary(&self, writer: u64) {
-        let place = self.table.place(FLICKERING).unwrap();
+        let address = self.table.address(FLICKERING).unwrap();
         let owner = Owner(writer);
         let mut out = vec![0; self.value_bytes];
         let mut bytes = Vec::new();
         let mut mode = LockMode::Insert;
         for _ in 0..LOOKS_MAX {
-            let version = match self.table.lock(place, FLICKERING, owner, mode, &mut out) {
+            let version = match self.table.lock(address, FLICKERING, owner, mode, &mut out) {
                 Lock::Granted { version } => version,
                 Lock::Exists { version } | Lock::Absent { version } if version == self.units => {
                     return;
@@ -98,11 +98,12 @@ impl HotBucket {
             };
             assert_eq!(mode == LockMode::Insert, version.is_multiple_of(2));
             if version == self.units {
-                self.table.unlock(place, owner);
+                self.table.unlock(address, owner);
                 return;
             }
             self.fill_unit(&mut bytes, version, owner);
-            let applied = self.table.apply_at_primary(place, &BucketUpdate::parse_checked(&bytes));
+            let applied =
+                self.table.apply_at_primary(address, &BucketUpdate::parse_checked(&bytes));
             assert_eq!(applied, Applied::Applied);
         }
         panic!("the other writer did not free the lock while this one looked {LOOKS_MAX} times");
@@ -110,14 +111,14 @@ impl HotBucket {
 
     /// Applies the units in order, without locks, until all are there or `enough` says stop.
     pub(crate) fn write_as_backup(&self, enough: impl Fn(&Self) -> bool) {
-        let place = self.table.bucket_place(0, 0).unwrap();
+        let address = self.table.bucket_address(0, 0).unwrap();
         let mut bytes = Vec::new();
         for base_version in 0..self.units {
             if enough(self) {
                 return;
             }
             self.fill_unit(&mut bytes, base_version, Owner(1));
-            let applied = self.table.apply_at_backup(place, &BucketUpdate::parse_checked(&bytes));
+            let applied = self.table.apply_at_backup(address, &BucketUpdate::parse_checked(&bytes));
             assert_ne!(applied, Applied::Gap, "this thread has applied all earlier units");
         }
     }
@@ -134,7 +135,7 @@ impl HotBucket {
             }
             key = (key + 1) % (KEYS + 2);
             let (version, whole) = if key <= FLICKERING {
-                match self.table.read(self.table.place(key).unwrap(), key, Owner(99), &mut out) {
+                match self.table.read(self.table.address(key).unwrap(), key, Owner(99), &mut out) {
                     Read::Locked => {
                         std::thread::yield_now();
                         continue;

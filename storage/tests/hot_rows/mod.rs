@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_storage::{
-    Applied, Arena, BucketUpdate, BucketUpdateWriter, Owner, Partitioning, Read, RowKey, Table,
+    Applied, Arena, BucketUpdate, BucketUpdateWriter, Key, Owner, Partitioning, Read, Table,
     TableLayout,
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct HotRows {
 /// The value of `key` at `version`: 8 to 520 bytes, so that the next version of one row often takes
 /// cells that another has just left.
 fn value(key: &[u8], version: u64, out: &mut Vec<u8>) {
-    let seed = RowKey::new(key).hash().wrapping_add(version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let seed = Key::hashed(key).word().wrapping_add(version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = [1, 9, 21, 65][(seed >> 60) as usize % 4];
     out.clear();
     (0..words).for_each(|_| out.extend_from_slice(&seed.to_le_bytes()));
@@ -38,13 +38,13 @@ impl HotRows {
     /// Two buckets that take `units` units each.
     pub(crate) fn new(units: u64) -> Self {
         let partitioning = Partitioning::new(1).unwrap();
-        let mut layout = TableLayout::heap("hot", 1, false, partitioning).unwrap();
+        let mut layout = TableLayout::heap("hot", 1, partitioning).unwrap();
         layout.buckets = 2;
         let arena = Arc::new(Arena::new(1 << 20, &[1 << 20]).unwrap());
         let table = Table::new("hot", layout, partitioning, arena, |_| true).unwrap();
         let keys = [0, 1].map(|bucket| {
             let all = (0..).map(|number: u32| format!("row {number}").into_bytes());
-            let is_here = |key: &Vec<u8>| table.locate(RowKey::new(key).hash()).bucket == bucket;
+            let is_here = |key: &Vec<u8>| table.locate(Key::hashed(key).word()).bucket == bucket;
             all.filter(is_here).take(ROWS).collect()
         });
         Self { table, keys, units, torn: AtomicU64::new(0), found: AtomicU64::new(0) }
@@ -53,7 +53,7 @@ impl HotRows {
     /// Applies the units of a bucket in order until all are there, or a reader has seen a torn row.
     /// The last row of the bucket is there at odd versions alone.
     pub(crate) fn write(&self, bucket: u32) {
-        let place = self.table.bucket_place(0, bucket).unwrap();
+        let address = self.table.bucket_address(0, bucket).unwrap();
         let keys = &self.keys[bucket as usize];
         let (mut bytes, mut contents) = (Vec::new(), Vec::new());
         for base_version in 0..self.units {
@@ -61,19 +61,19 @@ impl HotRows {
                 return;
             }
             bytes.clear();
-            let address = (0, 0, bucket, 0);
-            let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(1));
+            let header = (0, 0, bucket, 0);
+            let mut unit = BucketUpdateWriter::begin(&mut bytes, header, base_version, Owner(1));
             for (number, key) in keys.iter().enumerate() {
-                let hash = RowKey::new(key).hash();
+                let hash = Key::hashed(key).word();
                 if number + 1 == ROWS && base_version % 2 == 1 {
-                    unit.delete(hash, key);
+                    unit.delete(Key::from_parts(hash, key));
                 } else {
                     value(key, base_version + 1, &mut contents);
-                    unit.put(hash, key, &contents);
+                    unit.put(Key::from_parts(hash, key), &contents);
                 }
             }
             unit.finish();
-            let applied = self.table.apply_at_backup(place, &BucketUpdate::parse_checked(&bytes));
+            let applied = self.table.apply_at_backup(address, &BucketUpdate::parse_checked(&bytes));
             assert_eq!(applied, Applied::Applied);
         }
     }
@@ -88,11 +88,11 @@ impl HotRows {
                 return;
             }
             let number = usize::try_from(look).unwrap() % ROWS;
-            let key = RowKey::new(&keys[number]);
-            let place = self.table.place(key.hash()).unwrap();
+            let key = Key::hashed(&keys[number]);
+            let address = self.table.address(key.word()).unwrap();
             contents.clear();
             let (version, is_there) =
-                match self.table.read_row(place, key, Owner(99), &mut contents) {
+                match self.table.read_row(address, key, Owner(99), &mut contents) {
                     Read::Found { version } => (version, true),
                     Read::Absent { version } => (version, false),
                     Read::Locked => panic!("nobody locks"),

@@ -27,6 +27,7 @@ select n from c4 where code between 'F  ' and 'UK   '
 select n from c4 where code > 'F  ' order by n
 select n, code from c4 where code is distinct from 'UK  ' order by n
 select m from c6 where code = 'UK '
+update c6 set m = m where code='UK '
 select m from c6 where code = 'UK       '
 select m from c6 where code = 'abcdefg'
 select m from c6 where code in ('F', 'UK   ')

@@ -1,9 +1,11 @@
 -- What the parser takes together and apart.
 select -2^2, (-2)^2, - 2 ^ 2, +2^2, -2^2^3, -(2)^2, - 2 * 3 ^ 2
+select - -2^2, - - -2^2, -+2^2, +-2^2, -(- 2)^2, - -2^2^3, - -2.0^2*3, 2 - - -2^2
 select -2.5::int, -2::text, - 5 % 3, -5 / 2
 select 2>-1, 2<>-1, 2>=-1, 2<=-1, 2=-1, 2<-1, 2+-1, 2*-1, 2/-1, 2--1\n+1
 select 2>+1, 2<>+1, 2*+1, 2-+1, 2=+2, 2*- -1, 3-(-1)
 select 1 where 2>-1 and 3<=-1 or 4<>-4
+select 1<-1, 2>=+1, 2<=+2, -(-2)^2, 2-- a comment\n-1
 select 'a' 'b'
 select 'a'\n'b'
 select 'a' \n 'b' \n 'c'
@@ -38,8 +40,14 @@ select (1.5 = any($1))::text, (3 = any($1))::text, (3::float8 = any($1))::text
 select ('a' = any($1))::text, ('a'::varchar = any($1))::text
 --$ text[] {a,b}
 select (1 = any($1))::text
+--$ int8[] {32768,3000000000}
+select (3000000000 = any($1))::text, (32768::int = any($1))::text, (1::smallint = any($1))::text, (32768.0 = any($1))::text, (32768 <> all($1))::text
+--$ int2[] {1,2}
+select (32768 = any($1::int[]))::text, (2 = any($1::int8[]))::text, (2 = any($1::text[]::int[]))::text, ($1::float8[])::text
 create table wide (id int primary key, small smallint, amount numeric)
 insert into wide values (40000, 1, 1.5), (2, 2, 2)
+select id from wide where id>-1 and id<>-1 and id>=-1 and id=+id order by id
+select -id^2, - small ^ 2, -amount^2, 2-small, 2*-small from wide order by id
 --$ int2[] {2,3}
 select id::text from wide where id = any($1)
 --$ int2[] {2,3}
@@ -66,6 +74,16 @@ select case when count(*) > 0 then 1 else 1/count(*) end from wide where id = 40
 select 1/0
 select 300000::smallint
 select id from wide where id = 1/0
+select id from wide where id = 2 or id = case when true then 40000 else 1/0 end order by id
+update wide set small = case when false then 1/0 else small end
+insert into wide values (41000, coalesce(3, 1/0), 1.5)
+-- What is violated is named: table, column, constraint.
+insert into wide values (40000, 1, 1), (7, 1, 1)
+insert into wide values (null, 1, 1)
+update wide set id = 2 where id = 40000
+alter table wide add constraint one_small unique (small)
+insert into wide values (8, 2, 1)
+insert into wide values (8, 9, 1), (9, 9, 1)
 -- Relations as numbers and as names.
 select 'pg_class'::regclass::text, 'wide'::regclass::text, 'wide_pkey'::regclass::text
 select 'pg_class'::regclass::oid, 'pg_type'::regclass::oid, 'pg_attribute'::regclass::oid

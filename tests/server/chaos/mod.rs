@@ -23,7 +23,7 @@ use relay::{Faults, Relay};
 const NODES: usize = 3;
 const LOST_PERCENT: u32 = 2;
 const FAULTS: Faults = Faults { seed: 42, delayed: 10, doubled: 3, damaged: 1 };
-/// How long a node is cut off; longer than any timeout of a request, shorter than TCP's patience.
+/// How long a node is cut off; longer than any timeout of a request, shorter than TCP's time-out.
 const CUT_OFF: Duration = Duration::from_millis(700);
 
 /// Nodes that are cut off or pause while lists are read, at least.

@@ -2,7 +2,8 @@
 
 use gannet_engine::{NodeReport, NodeState, NodeStatus};
 
-use crate::catalog::system::relations::{Rows, text};
+use crate::catalog::system::Sink;
+use crate::catalog::system::relations::{Put, text};
 use crate::expression::function::Facts;
 use crate::value::Value;
 
@@ -11,8 +12,8 @@ fn count(number: u64) -> Value {
 }
 
 /// A row for each node: see `list`, `gannet_nodes`.
-pub(super) fn nodes(facts: &Facts) -> Rows {
-    facts.cluster.status().iter().map(node).collect()
+pub(super) fn nodes(facts: &Facts, put: Sink<'_>) -> Put {
+    facts.cluster.status().iter().map(node).try_for_each(put)
 }
 
 fn node(status: &NodeStatus) -> Vec<Value> {
@@ -46,7 +47,7 @@ fn node(status: &NodeStatus) -> Vec<Value> {
 }
 
 /// A row for each copy of a partition: see `list`, `gannet_copies`.
-pub(super) fn copies(facts: &Facts) -> Rows {
+pub(super) fn copies(facts: &Facts, put: Sink<'_>) -> Put {
     let configuration = facts.cluster.configuration();
     let partitions = (0..configuration.partitioning.count()).filter_map(|p| u16::try_from(p).ok());
     partitions
@@ -57,5 +58,5 @@ pub(super) fn copies(facts: &Facts) -> Rows {
                 vec![count(u64::from(partition)), count(u64::from(*node)), text(role)]
             })
         })
-        .collect()
+        .try_for_each(put)
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::catalog::system::relations::{constraint_owner, index_owner};
-use crate::catalog::{Catalog, Table};
+use crate::catalog::{Catalog, Index, Table};
 use crate::expression::function::quote_identifier;
 use crate::value::DataType;
 
 /// A type's name with its modifier.
 pub(super) fn format_type(number: i64, modifier: i64) -> String {
     let Some(data_type) =
-        DataType::ALL.into_iter().find(|data_type| i64::from(data_type.postgres().oid()) == number)
+        DataType::every().find(|data_type| i64::from(data_type.postgres().oid()) == number)
     else {
         return if number == 0 { "-".to_owned() } else { "???".to_owned() };
     };
@@ -35,20 +35,30 @@ fn columns(table: &Table, columns: &[usize]) -> String {
 /// CREATE INDEX, or the name of one of its columns.
 pub(super) fn index_definition(catalog: &Catalog, number: i64, column: i64) -> Option<String> {
     let (table, index) = index_owner(catalog, number)?;
-    let (name, key, unique): (&str, &[usize], bool) = match index {
+    let (name, key): (&str, &[usize]) = match index {
         None => {
             let key = table.primary_key.as_ref()?;
-            (&key.name, &key.columns, true)
+            (&key.name, &key.columns)
         }
-        Some(index) => (&index.name, &index.columns, index.unique),
+        Some(index) => (&index.name, &index.columns),
     };
     if let Some(column) = usize::try_from(column).ok().and_then(|column| column.checked_sub(1)) {
         return key.get(column).map(|column| quote_identifier(&table.columns[*column].name));
     }
-    let unique = if unique { "UNIQUE " } else { "" };
+    Some(create_index(table, index, name, key))
+}
+
+/// CREATE INDEX; without an index that of the primary key.
+pub(super) fn create_index(
+    table: &Table,
+    index: Option<&Index>,
+    name: &str,
+    key: &[usize],
+) -> String {
+    let unique = if index.is_none_or(|index| index.unique) { "UNIQUE " } else { "" };
     let (name, relation) = (quote_identifier(name), quote_identifier(&table.name));
     let columns = columns(table, key);
-    Some(format!("CREATE {unique}INDEX {name} ON public.{relation} USING btree ({columns})"))
+    format!("CREATE {unique}INDEX {name} ON public.{relation} USING btree ({columns})")
 }
 
 /// The constraint with a number.
@@ -78,6 +88,7 @@ mod tests {
             DataType::Numeric(Some((8, 2))),
             DataType::Numeric(None),
             DataType::Timestamp,
+            DataType::TimestampTz,
         ];
         for data_type in types {
             let (number, modifier) = (data_type.postgres().oid(), data_type.modifier());

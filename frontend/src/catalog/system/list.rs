@@ -7,7 +7,7 @@ use crate::catalog::system::relations::{
     key_columns, namespaces, nothing, roles, schemata, settings, standard_columns, standard_tables,
     table_constraints, tables, types, users,
 };
-use crate::value::DataType::{BigInt, Boolean, Integer, Real, Text, Timestamp};
+use crate::value::DataType::{BigInt, Boolean, Integer, Real, Text, TimestampTz};
 
 /// The tables of the system.
 pub(super) static RELATIONS: &[Relation] = &[
@@ -201,7 +201,7 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("rolcanlogin", Boolean),
             ("rolreplication", Boolean),
             ("rolconnlimit", Integer),
-            ("rolvaliduntil", Timestamp),
+            ("rolvaliduntil", TimestampTz),
             ("rolbypassrls", Boolean),
         ],
         rows: roles,

@@ -7,7 +7,7 @@ mod describe;
 mod list;
 mod relations;
 
-use crate::error::SqlError;
+use crate::error::{Failure, SqlError};
 use crate::expression::function::Facts;
 use crate::value::{DataType, Value};
 
@@ -22,8 +22,13 @@ pub(crate) struct Relation {
     pub(crate) schema: &'static str,
     pub(crate) name: &'static str,
     pub(crate) columns: &'static [(&'static str, DataType)],
-    pub(crate) rows: fn(&Facts) -> Vec<Vec<Value>>,
+    /// Puts its rows one after the other.
+    pub(crate) rows: fn(&Facts, Sink<'_>) -> Result<(), Failure>,
 }
+
+/// Takes a row of a relation, and may let others have the thread, which making all of them would hold for too long. An error
+/// ends the rows.
+pub(crate) type Sink<'s> = &'s mut dyn FnMut(Vec<Value>) -> Result<(), Failure>;
 
 impl std::fmt::Debug for Relation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -195,10 +200,10 @@ pub(crate) fn call(
             })?)
         }
         SystemFunction::TypeNumber => {
-            let types =
-                relation(None, "pg_type").map_or_else(Vec::new, |types| (types.rows)(facts));
-            let mut named = types.into_iter().filter(|row| row.get(1) == arguments.first());
-            named.next().map_or(Value::Null, |row| row[0].clone())
+            let name = text(arguments.first());
+            let mut named = DataType::every().map(|data_type| data_type.postgres());
+            let found = named.find(|found| found.name() == name);
+            found.map_or(Value::Null, |found| Value::Integer(found.oid().into()))
         }
         SystemFunction::FormatType => match arguments.first() {
             Some(Value::Null) | None => Value::Null,

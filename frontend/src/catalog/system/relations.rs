@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::catalog::system::{DATABASE, describe, list};
+use crate::catalog::system::{DATABASE, Sink, describe, list};
 use crate::catalog::{AsSerial, Catalog, Column, Index, Table};
+use crate::error::Failure;
 use crate::expression::function::Facts;
 use crate::value::{DataType, Value};
 
@@ -19,7 +20,8 @@ const BTREE: i64 = 403;
 /// Where numbers of the system's own relations begin, below those of tables.
 const SYSTEM_RELATIONS: i64 = 12_000;
 
-pub(super) type Rows = Vec<Vec<Value>>;
+/// Whether all rows of a relation were put.
+pub(super) type Put = Result<(), Failure>;
 
 pub(super) fn text(text: impl Into<String>) -> Value {
     Value::Text(text.into())
@@ -40,10 +42,10 @@ fn yes(yes: bool) -> Value {
 fn type_category(data_type: DataType) -> &'static str {
     match data_type {
         DataType::Boolean => "B",
-        DataType::Date | DataType::Timestamp => "D",
         DataType::Bytea | DataType::Uuid => "U",
         DataType::Array(_) => "A",
         other if other.is_text() => "S",
+        other if other.is_time() => "D",
         _ => "N",
     }
 }
@@ -57,25 +59,24 @@ struct IndexRow<'c> {
     index: Option<&'c Index>,
 }
 
-fn all_indexes(catalog: &Catalog) -> Vec<IndexRow<'_>> {
-    let mut rows = Vec::new();
-    for table in catalog.tables() {
-        if let Some(key) = &table.primary_key {
+fn all_indexes(catalog: &Catalog) -> impl Iterator<Item = IndexRow<'_>> {
+    catalog.tables().flat_map(|table| {
+        let of_key = table.primary_key.iter().map(move |key| {
             let (name, columns) = (key.name.as_str(), key.columns.as_slice());
-            rows.push(IndexRow { number: table.hidden_counter, name, columns, table, index: None });
-        }
-        for index in &table.indexes {
+            IndexRow { number: table.hidden_counter, name, columns, table, index: None }
+        });
+        of_key.chain(table.indexes.iter().map(move |index| {
             let (name, columns) = (index.name.as_str(), index.columns.as_slice());
-            rows.push(IndexRow { number: index.id, name, columns, table, index: Some(index) });
-        }
-    }
-    rows
+            IndexRow { number: index.id, name, columns, table, index: Some(index) }
+        }))
+    })
 }
 
 /// The table of an index, and which of its indexes it is; None is the primary key.
 pub(super) fn index_owner(catalog: &Catalog, number: i64) -> Option<(&Arc<Table>, Option<&Index>)> {
-    let mut indexes = all_indexes(catalog).into_iter();
-    indexes.find(|row| i64::from(row.number) == number).map(|row| (row.table, row.index))
+    all_indexes(catalog)
+        .find(|row| i64::from(row.number) == number)
+        .map(|row| (row.table, row.index))
 }
 
 /// The same for those that are constraints.
@@ -89,7 +90,7 @@ pub(super) fn constraint_owner(
 /// The relation with a number.
 pub(super) fn relation_name(catalog: &Catalog, number: i64) -> Option<String> {
     let table = catalog.tables().find(|table| i64::from(table.id) == number);
-    let index = || all_indexes(catalog).into_iter().find(|row| i64::from(row.number) == number);
+    let index = || all_indexes(catalog).find(|row| i64::from(row.number) == number);
     let of_system =
         || RELATIONS.iter().find(|relation| system_number(relation.name) == Some(number));
     table
@@ -117,23 +118,21 @@ fn system_number(name: &str) -> Option<i64> {
 /// The number of a relation.
 pub(super) fn relation_number(catalog: &Catalog, name: &str) -> Option<i64> {
     let table = catalog.table(name).map(|table| i64::from(table.id));
-    let index = || all_indexes(catalog).into_iter().find(|row| row.name == name);
+    let index = || all_indexes(catalog).find(|row| row.name == name);
     let counter = || catalog.counter(name).map(i64::from);
     let counter = || counter().or_else(|| system_number(name));
     table.or_else(|| index().map(|row| i64::from(row.number))).or_else(counter)
 }
 
-pub(super) fn nothing(_: &Facts) -> Rows {
-    Vec::new()
+pub(super) fn nothing(_: &Facts, _: Sink<'_>) -> Put {
+    Ok(())
 }
 
-pub(super) fn namespaces(_: &Facts) -> Rows {
+pub(super) fn namespaces(_: &Facts, put: Sink<'_>) -> Put {
     let row = |oid: i64, name: &str| vec![number(oid), text(name), number(OWNER), Value::Null];
-    vec![
-        row(CATALOG_NAMESPACE, "pg_catalog"),
-        row(PUBLIC_NAMESPACE, "public"),
-        row(STANDARD_NAMESPACE, "information_schema"),
-    ]
+    put(row(CATALOG_NAMESPACE, "pg_catalog"))?;
+    put(row(PUBLIC_NAMESPACE, "public"))?;
+    put(row(STANDARD_NAMESPACE, "information_schema"))
 }
 
 /// A row of `pg_class`.
@@ -178,19 +177,17 @@ fn class(oid: u32, name: &str, kind: &str, columns: usize, table: Option<&Table>
     ]
 }
 
-pub(super) fn classes(facts: &Facts) -> Rows {
-    let mut rows = Vec::new();
+pub(super) fn classes(facts: &Facts, put: Sink<'_>) -> Put {
     for table in facts.catalog.tables() {
-        rows.push(class(table.id, &table.name, "r", table.columns.len(), Some(table)));
+        put(class(table.id, &table.name, "r", table.columns.len(), Some(table)))?;
         for counter in table.columns.iter().filter_map(|column| column.counter.as_ref()) {
-            rows.push(class(counter.id, &counter.name, "S", 3, None));
+            put(class(counter.id, &counter.name, "S", 3, None))?;
         }
     }
-    let indexes = all_indexes(&facts.catalog);
-    rows.extend(
-        indexes.iter().map(|row| class(row.number, row.name, "i", row.columns.len(), None)),
-    );
-    rows
+    for row in all_indexes(&facts.catalog) {
+        put(class(row.number, row.name, "i", row.columns.len(), None))?;
+    }
+    Ok(())
 }
 
 fn attribute(relation: u32, position: usize, column: &Column, has_default: bool) -> Vec<Value> {
@@ -230,40 +227,38 @@ fn shown_default(column: &Column) -> Option<String> {
     }
 }
 
-pub(super) fn attributes(facts: &Facts) -> Rows {
-    let mut rows = Vec::new();
+pub(super) fn attributes(facts: &Facts, put: Sink<'_>) -> Put {
     for table in facts.catalog.tables() {
         for (position, column) in table.columns.iter().enumerate() {
-            rows.push(attribute(table.id, position, column, shown_default(column).is_some()));
+            put(attribute(table.id, position, column, shown_default(column).is_some()))?;
         }
     }
     for index in all_indexes(&facts.catalog) {
         for (position, column) in index.columns.iter().enumerate() {
             let column = Column { counter: None, ..index.table.columns[*column].clone() };
-            rows.push(attribute(index.number, position, &column, false));
+            put(attribute(index.number, position, &column, false))?;
         }
     }
-    rows
+    Ok(())
 }
 
-pub(super) fn defaults(facts: &Facts) -> Rows {
-    let mut rows = Vec::new();
+pub(super) fn defaults(facts: &Facts, put: Sink<'_>) -> Put {
     for table in facts.catalog.tables() {
         for (position, column) in table.columns.iter().enumerate() {
             if let Some(default) = shown_default(column) {
                 let position = count(position + 1);
-                rows.push(vec![number(table.id), number(table.id), position, text(default)]);
+                put(vec![number(table.id), number(table.id), position, text(default)])?;
             }
         }
     }
-    rows
+    Ok(())
 }
 
 fn positions(columns: &[usize]) -> Vec<String> {
     columns.iter().map(|column| (column + 1).to_string()).collect()
 }
 
-pub(super) fn indexes(facts: &Facts) -> Rows {
+pub(super) fn indexes(facts: &Facts, put: Sink<'_>) -> Put {
     let row = |row: IndexRow<'_>| {
         let columns = count(row.columns.len());
         vec![
@@ -288,7 +283,7 @@ pub(super) fn indexes(facts: &Facts) -> Rows {
             Value::Null,
         ]
     };
-    all_indexes(&facts.catalog).into_iter().map(row).collect()
+    all_indexes(&facts.catalog).map(row).try_for_each(put)
 }
 
 fn constraint(
@@ -321,8 +316,7 @@ fn constraint(
     ]
 }
 
-pub(super) fn constraints(facts: &Facts) -> Rows {
-    let mut rows = Vec::new();
+pub(super) fn constraints(facts: &Facts, put: Sink<'_>) -> Put {
     for row in all_indexes(&facts.catalog) {
         let kind = match row.index {
             None => "p",
@@ -330,18 +324,23 @@ pub(super) fn constraints(facts: &Facts) -> Rows {
             Some(_) => continue,
         };
         let oid = i64::from(row.number);
-        rows.push(constraint(oid, row.name, kind, row.table, row.number, row.columns));
+        put(constraint(oid, row.name, kind, row.table, row.number, row.columns))?;
     }
     for table in facts.catalog.tables() {
         for check in &table.checks {
-            rows.push(constraint(check.id.into(), &check.name, "c", table, 0, &[]));
+            put(constraint(check.id.into(), &check.name, "c", table, 0, &[]))?;
         }
     }
-    rows
+    Ok(())
 }
 
-pub(super) fn types(_: &Facts) -> Rows {
-    let row = |data_type: &DataType| {
+pub(super) fn types(_: &Facts, put: Sink<'_>) -> Put {
+    let oid = |data_type: Option<DataType>| number(data_type.map_or(0, |one| one.postgres().oid()));
+    let row = |data_type: DataType| {
+        let (element, input) = match data_type {
+            DataType::Array(element) => (Some(element.data_type()), "array_in".to_owned()),
+            one => (None, format!("{}in", one.postgres().name())),
+        };
         vec![
             number(data_type.postgres().oid()),
             text(data_type.postgres().name()),
@@ -349,12 +348,12 @@ pub(super) fn types(_: &Facts) -> Rows {
             number(OWNER),
             number(data_type.bytes()),
             text("b"),
-            text(type_category(*data_type)),
+            text(type_category(data_type)),
             text(","),
             number(0),
-            number(0),
-            number(0),
-            text(format!("{}in", data_type.postgres().name())),
+            oid(element),
+            oid(data_type.array()),
+            text(input),
             yes(false),
             number(0),
             number(-1),
@@ -362,11 +361,11 @@ pub(super) fn types(_: &Facts) -> Rows {
             Value::Null,
         ]
     };
-    DataType::ALL.iter().map(row).collect()
+    DataType::every().map(row).try_for_each(put)
 }
 
-pub(super) fn databases(_: &Facts) -> Rows {
-    vec![vec![
+pub(super) fn databases(_: &Facts, put: Sink<'_>) -> Put {
+    put(vec![
         number(1),
         text(DATABASE),
         number(OWNER),
@@ -378,68 +377,67 @@ pub(super) fn databases(_: &Facts) -> Rows {
         Value::Null,
         text("c"),
         Value::Null,
-    ]]
+    ])
 }
 
-pub(super) fn settings(facts: &Facts) -> Rows {
+pub(super) fn settings(facts: &Facts, put: Sink<'_>) -> Put {
     let row = |(name, setting): (&String, &String)| {
         vec![text(name), text(setting), Value::Null, text("Gannet"), text("")]
     };
-    facts.settings.iter().map(row).collect()
+    facts.settings.iter().map(row).try_for_each(put)
 }
 
-pub(super) fn roles(facts: &Facts) -> Rows {
+pub(super) fn roles(facts: &Facts, put: Sink<'_>) -> Put {
     let mut row = vec![number(OWNER), text(&*facts.user)];
     row.extend([true, true, true, true, true, false].map(yes));
     row.extend([number(-1), Value::Null, yes(true)]);
-    vec![row]
+    put(row)
 }
 
-pub(super) fn users(facts: &Facts) -> Rows {
-    vec![vec![text(&*facts.user), number(OWNER), yes(true), yes(true)]]
+pub(super) fn users(facts: &Facts, put: Sink<'_>) -> Put {
+    put(vec![text(&*facts.user), number(OWNER), yes(true), yes(true)])
 }
 
-pub(super) fn access_methods(_: &Facts) -> Rows {
+pub(super) fn access_methods(_: &Facts, put: Sink<'_>) -> Put {
     let row =
         |oid: i64, name: &str, kind: &str| vec![number(oid), text(name), text(""), text(kind)];
-    vec![row(HEAP, "heap", "t"), row(BTREE, "btree", "i")]
+    put(row(HEAP, "heap", "t"))?;
+    put(row(BTREE, "btree", "i"))
 }
 
-pub(super) fn tables(facts: &Facts) -> Rows {
+pub(super) fn tables(facts: &Facts, put: Sink<'_>) -> Put {
     let row = |table: &Arc<Table>| {
         let indexed = table.primary_key.is_some() || !table.indexes.is_empty();
         vec![text("public"), text(&table.name), text(&*facts.user), Value::Null, yes(indexed)]
     };
-    facts.catalog.tables().map(row).collect()
+    facts.catalog.tables().map(row).try_for_each(put)
 }
 
-pub(super) fn index_list(facts: &Facts) -> Rows {
+pub(super) fn index_list(facts: &Facts, put: Sink<'_>) -> Put {
     let row = |row: IndexRow<'_>| {
-        let number = i64::from(row.number);
-        let definition = describe::index_definition(&facts.catalog, number, 0);
-        let definition = definition.map_or(Value::Null, Value::Text);
+        let definition = text(describe::create_index(row.table, row.index, row.name, row.columns));
         vec![text("public"), text(&row.table.name), text(row.name), Value::Null, definition]
     };
-    all_indexes(&facts.catalog).into_iter().map(row).collect()
+    all_indexes(&facts.catalog).map(row).try_for_each(put)
 }
 
-pub(super) fn schemata(facts: &Facts) -> Rows {
+pub(super) fn schemata(facts: &Facts, put: Sink<'_>) -> Put {
     ["pg_catalog", "public", "information_schema"]
+        .into_iter()
         .map(|name| vec![text(DATABASE), text(name), text(&*facts.user)])
-        .to_vec()
+        .try_for_each(put)
 }
 
-pub(super) fn standard_tables(facts: &Facts) -> Rows {
+pub(super) fn standard_tables(facts: &Facts, put: Sink<'_>) -> Put {
     let row = |schema: &str, name: &str, kind: &str, insertable: &str| {
         vec![text(DATABASE), text(schema), text(name), text(kind), text(insertable)]
     };
     let own = facts.catalog.tables().map(|t| row("public", &t.name, "BASE TABLE", "YES"));
     let system = RELATIONS.iter().map(|r| row(r.schema, r.name, "VIEW", "NO"));
-    own.chain(system).collect()
+    own.chain(system).try_for_each(put)
 }
 
-pub(super) fn standard_columns(facts: &Facts) -> Rows {
-    let mut rows = Vec::new();
+pub(super) fn standard_columns(facts: &Facts, put: Sink<'_>) -> Put {
     for table in facts.catalog.tables() {
         for (position, column) in table.columns.iter().enumerate() {
             let length = match column.data_type {
@@ -454,7 +452,7 @@ pub(super) fn standard_columns(facts: &Facts) -> Rows {
                 _ => (Value::Null, Value::Null),
             };
             let identity = column.counter.as_ref().is_some_and(|c| c.kind != AsSerial::Serial);
-            rows.push(vec![
+            put(vec![
                 text(DATABASE),
                 text("public"),
                 text(&table.name),
@@ -468,45 +466,82 @@ pub(super) fn standard_columns(facts: &Facts) -> Rows {
                 scale,
                 text(if identity { "YES" } else { "NO" }),
                 text(column.data_type.postgres().name()),
-            ]);
+            ])?;
         }
     }
-    rows
+    Ok(())
 }
 
-pub(super) fn table_constraints(facts: &Facts) -> Rows {
+pub(super) fn table_constraints(facts: &Facts, put: Sink<'_>) -> Put {
     let row = |name: &str, table: &Table, kind: &str| {
         let (schema, table) = (text("public"), text(&table.name));
         vec![text(DATABASE), schema.clone(), text(name), schema, table, text(kind)]
     };
-    let mut rows = Vec::new();
     for index in all_indexes(&facts.catalog) {
         match index.index {
-            None => rows.push(row(index.name, index.table, "PRIMARY KEY")),
-            Some(other) if other.constraint => rows.push(row(index.name, index.table, "UNIQUE")),
+            None => put(row(index.name, index.table, "PRIMARY KEY"))?,
+            Some(other) if other.constraint => put(row(index.name, index.table, "UNIQUE"))?,
             Some(_) => {}
         }
     }
     for table in facts.catalog.tables() {
-        rows.extend(table.checks.iter().map(|check| row(&check.name, table, "CHECK")));
+        table.checks.iter().try_for_each(|check| put(row(&check.name, table, "CHECK")))?;
     }
-    rows
+    Ok(())
 }
 
-pub(super) fn key_columns(facts: &Facts) -> Rows {
-    let mut rows = Vec::new();
-    let keys = all_indexes(&facts.catalog).into_iter();
-    for row in keys.filter(|row| row.index.is_none_or(|index| index.constraint)) {
+pub(super) fn key_columns(facts: &Facts, put: Sink<'_>) -> Put {
+    for row in
+        all_indexes(&facts.catalog).filter(|row| row.index.is_none_or(|index| index.constraint))
+    {
         for (position, column) in row.columns.iter().enumerate() {
-            rows.push(vec![
+            put(vec![
                 text("public"),
                 text(row.name),
                 text("public"),
                 text(&row.table.name),
                 text(&row.table.columns[*column].name),
                 count(position + 1),
-            ]);
+            ])?;
         }
     }
-    rows
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::database::Database;
+
+    #[test]
+    fn rows_are_put_one_by_one() {
+        let database = Database::of_one_node(16 << 20);
+        let mut session = database.session("tester");
+        for number in 0..3 {
+            let definition =
+                "id INT PRIMARY KEY, a INT UNIQUE DEFAULT 7, b SERIAL CHECK (b > 0), c INT UNIQUE";
+            let create = format!("CREATE TABLE t{number} ({definition})");
+            pollster::block_on(session.execute(&create)).unwrap();
+        }
+        let facts = session.facts();
+        for relation in RELATIONS {
+            let mut all = 0;
+            (relation.rows)(&facts, &mut |row| {
+                assert_eq!(row.len(), relation.columns.len(), "{relation:?}");
+                all += 1;
+                Ok(())
+            })
+            .unwrap();
+            // A statement that is to end makes no further row.
+            for last in 1..=all {
+                let mut count = 0;
+                let put = (relation.rows)(&facts, &mut |_| {
+                    count += 1;
+                    if count == last { Err(Failure::StaleCatalog) } else { Ok(()) }
+                });
+                assert!(matches!(put, Err(Failure::StaleCatalog)) && count == last, "{relation:?}");
+            }
+        }
+    }
 }

@@ -1,11 +1,11 @@
-//! Slots of memory that are posted to a queue pair in turn, and who may touch which.
+//! Slots of memory that are posted to a queue pair in turn, and which of them the device may touch.
 //!
 //! ```text
 //!    freed <= completed <= posted <= staged <= freed + count       numbers of slots, which only rise
 //!  ours: free │ ours: done │ the device's │ ours: filled │
 //! ```
 //! A doorbell is one call for all that is staged, as a linked list of work requests that are written where they were
-//! the last time. SENDs that fit the device's inline size are copied into their requests; one in several asks for a
+//! the last time. SENDs that fit the device's inline size are copied into their requests; one in several requests a
 //! completion, which says that all before it are done, too.
 //!
 //! The facts that the unsafe code rests on are those of `device.rs`.
@@ -172,7 +172,7 @@ impl Ring {
     fn stage(&mut self, at: usize, bytes: usize) -> usize {
         assert!(self.room() > 0 && at + bytes <= self.stride, "the slot is free and large enough");
         let slot = self.slot(self.staged);
-        let (address, key, _) = self.memory.place();
+        let (address, key, _) = self.memory.keys();
         let addr = address + (slot * self.stride + at) as u64;
         let length = u32::try_from(bytes).expect("a slot is shorter than 4 GiB");
         self.pieces[slot] = sys::ibv_sge { addr, length, lkey: key };
@@ -331,9 +331,9 @@ impl Ring {
                 let slot = self.slot(number);
                 if completion.is_valid() {
                     let is_read = matches!(self.requests, Requests::Sends { .. });
-                    let asked = self.pieces[slot].length as usize;
-                    let came = completion.len().min(asked).saturating_sub(GRH_BYTES);
-                    self.arrived[slot] = if is_read { asked } else { came };
+                    let requested = self.pieces[slot].length as usize;
+                    let came = completion.len().min(requested).saturating_sub(GRH_BYTES);
+                    self.arrived[slot] = if is_read { requested } else { came };
                 } else {
                     let status = completion.error().map_or(0, |(status, _)| status);
                     failure =
@@ -346,7 +346,7 @@ impl Ring {
         failure
     }
 
-    /// Asks for an event when something completes, and looks whether something has: the last look of a thread before it
+    /// Requests an event when something completes, and looks whether something has: the last look of a thread before it
     /// sleeps.
     pub(in crate::verbs) fn arm(&self) -> bool {
         let mut fetched = self.early.take();

@@ -1,4 +1,4 @@
-//! How two members get to know each other: each says who it is and how it is set up, and the one that was called compares.
+//! The handshake of two members: each sends its identity and its settings, and the one that was called compares them.
 //!
 //! ```text
 //! caller (the greater number)    Hello ──────────────────────▶  called: right key, right settings, not there yet
@@ -6,8 +6,9 @@
 //!                                Confirmed ──────────────────▶
 //!                                ◀────────────────── Confirmed
 //! ```
-//! Whoever is refused ends with the reason; the called one goes on waiting for the right ones. A connection that has broken is
-//! replaced by such a greeting, too: then the caller says which incarnation it was connected with.
+//! A member whose settings differ is refused; the error names the setting and both values. A process that is refused ends with the
+//! reason, and the called member waits on. A broken connection is replaced by a handshake, too: then the caller names the
+//! incarnation that it was connected with.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -15,65 +16,65 @@ use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
-use crate::accept::Patient;
+use crate::accept::LimitedReader;
 use crate::members::frame::{self, Frame, FrameError, Hello, Seal};
 
-/// Longest wait for the other's part of a greeting.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the other's part of a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads of one frame of a greeting, which is short.
+/// Reads of one frame of a handshake, which is short.
 const READS_MAX: u32 = 16;
 
-/// A connection to a member that was greeted.
+/// A connection to a member, after the handshake.
 #[derive(Debug)]
-pub(super) struct Greeted {
+pub(super) struct Connection {
     pub(super) hello: Hello,
     pub(super) stream: TcpStream,
-    /// Of what this member says.
+    /// Of the frames that this member sends.
     pub(super) sending: Seal,
-    /// Of what the other says.
+    /// Of the frames that the other sends.
     pub(super) receiving: Seal,
 }
 
 /// How a call ended that gave no connection.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// Nobody answers, or not now.
+    /// No process answers, or not now.
     Unreachable,
-    /// Nobody listens at the address.
+    /// No process listens at the address.
     NobodyListens,
-    /// Whoever is there stops, and has passed the points below.
+    /// The member there stops, and has passed the points below.
     Leaving { passed: u64 },
-    /// Whoever is there does not take this member.
+    /// The process there refuses this member.
     Refused(String),
-    /// Whoever is there has begun without this member.
+    /// The members there have begun without this one.
     TooLate(String),
 }
 
-impl Greeted {
+impl Connection {
     fn new(key: Option<&ClusterKey>, own: &Hello, hello: Hello, stream: TcpStream) -> Self {
         let sending = Seal::between(key, own, &hello);
         let receiving = Seal::between(key, &hello, own);
         Self { hello, stream, sending, receiving }
     }
 
-    /// Shows the other that its part of the greeting was heard just now.
+    /// Shows the other that its part of the handshake was heard just now.
     fn confirm(&mut self) -> Result<(), FrameError> {
         Ok(frame::write(&mut self.stream, &Frame::Confirmed, Some(&mut self.sending))?)
     }
 
     /// Waits until the other has shown the same; from then on it may be silent.
     fn be_confirmed(&mut self) -> Result<(), FrameError> {
-        let mut patient = Patient { stream: &self.stream, reads_left: READS_MAX };
-        match frame::read(&mut patient, &mut self.receiving)? {
+        let mut reader = LimitedReader { stream: &self.stream, reads_left: READS_MAX };
+        match frame::read(&mut reader, &mut self.receiving)? {
             Frame::Confirmed => Ok(self.stream.set_read_timeout(None)?),
             _ => Err(FrameError::Malformed),
         }
     }
 }
 
-/// Why a caller is not taken.
-pub(super) enum Objection {
+/// Why a caller is rejected.
+pub(super) enum Rejection {
     /// It does not fit.
     Refuse(String),
     /// All have come.
@@ -90,9 +91,9 @@ pub(super) fn call(
     address: SocketAddr,
     own: &Hello,
     key: Option<&ClusterKey>,
-) -> Result<Greeted, CallError> {
+) -> Result<Connection, CallError> {
     let unreachable = |_| CallError::Unreachable;
-    let connected = TcpStream::connect_timeout(&address, GREETING_TIMEOUT);
+    let connected = TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT);
     let mut stream = connected.map_err(|error| match error.kind() {
         ErrorKind::ConnectionRefused => CallError::NobodyListens,
         _ => CallError::Unreachable,
@@ -104,17 +105,17 @@ pub(super) fn call(
     prepare(&stream).map_err(unreachable)?;
     let mut seal = Seal::new(key);
     frame::write(&mut stream, &Frame::Hello(own.clone()), Some(&mut seal)).map_err(unreachable)?;
-    let mut patient = Patient { stream: &stream, reads_left: READS_MAX };
-    match frame::read(&mut patient, &mut Seal::new(key)) {
+    let mut reader = LimitedReader { stream: &stream, reads_left: READS_MAX };
+    match frame::read(&mut reader, &mut Seal::new(key)) {
         Ok(Frame::Hello(hello)) if hello.node == node => {
-            let mut greeted = Greeted::new(key, own, hello, stream);
-            greeted.confirm().and_then(|()| greeted.be_confirmed()).map_err(
-                |error| match error {
+            let mut connection = Connection::new(key, own, hello, stream);
+            connection.confirm().and_then(|()| connection.be_confirmed()).map_err(|error| {
+                match error {
                     FrameError::Key => CallError::Refused(error.to_string()),
                     _ => CallError::Unreachable,
-                },
-            )?;
-            Ok(greeted)
+                }
+            })?;
+            Ok(connection)
         }
         Ok(Frame::Hello(hello)) => {
             Err(CallError::Refused(format!("it is node {} and not {node}", hello.node)))
@@ -131,31 +132,31 @@ pub(super) fn call(
 
 /// Answers a call; a reason if the caller was refused, none if it will be called.
 ///
-/// `objection` is what else there is against a caller that says who it is.
+/// `rejection` tells why a caller with this identity is rejected, if it is.
 pub(super) fn answer(
     mut stream: TcpStream,
     own: &Hello,
     key: Option<&ClusterKey>,
-    objection: impl FnOnce(&Hello) -> Option<Objection>,
-) -> Result<Greeted, Option<String>> {
+    rejection: impl FnOnce(&Hello) -> Option<Rejection>,
+) -> Result<Connection, Option<String>> {
     let failed = |error: FrameError| Some(error.to_string());
     prepare(&stream).map_err(|error| failed(error.into()))?;
-    let mut patient = Patient { stream: &stream, reads_left: READS_MAX };
-    let heard = frame::read(&mut patient, &mut Seal::new(key));
+    let mut reader = LimitedReader { stream: &stream, reads_left: READS_MAX };
+    let heard = frame::read(&mut reader, &mut Seal::new(key));
     let mut seal = Seal::new(key);
     let (reply, seal) = match heard {
-        Ok(Frame::Hello(hello)) => match objection(&hello) {
+        Ok(Frame::Hello(hello)) => match rejection(&hello) {
             None => {
                 frame::write(&mut stream, &Frame::Hello(own.clone()), Some(&mut seal))
                     .map_err(|error| failed(error.into()))?;
-                let mut greeted = Greeted::new(key, own, hello, stream);
-                greeted.be_confirmed().and_then(|()| greeted.confirm()).map_err(failed)?;
-                return Ok(greeted);
+                let mut connection = Connection::new(key, own, hello, stream);
+                connection.be_confirmed().and_then(|()| connection.confirm()).map_err(failed)?;
+                return Ok(connection);
             }
-            Some(Objection::Refuse(reason)) => (Frame::Refused { reason }, Some(&mut seal)),
-            Some(Objection::TooLate(reason)) => (Frame::TooLate { reason }, Some(&mut seal)),
-            Some(Objection::WillCall) => (Frame::WillCall, Some(&mut seal)),
-            Some(Objection::Leaving { passed }) => (Frame::Leaving { passed }, Some(&mut seal)),
+            Some(Rejection::Refuse(reason)) => (Frame::Refused { reason }, Some(&mut seal)),
+            Some(Rejection::TooLate(reason)) => (Frame::TooLate { reason }, Some(&mut seal)),
+            Some(Rejection::WillCall) => (Frame::WillCall, Some(&mut seal)),
+            Some(Rejection::Leaving { passed }) => (Frame::Leaving { passed }, Some(&mut seal)),
         },
         Ok(_) | Err(FrameError::Malformed) => {
             let reason = "it does not speak the protocol of members of a cluster".to_owned();
@@ -172,7 +173,7 @@ pub(super) fn answer(
     }
 }
 
-/// What to tell somebody whose frame does not open.
+/// The reason for a caller whose frame does not open.
 fn other_key(own: &Hello, key: Option<&ClusterKey>) -> String {
     match key {
         Some(_) => format!(
@@ -188,8 +189,8 @@ fn other_key(own: &Hello, key: Option<&ClusterKey>) -> String {
 
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(GREETING_TIMEOUT))?;
-    stream.set_read_timeout(Some(GREETING_TIMEOUT))
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))
 }
 
 /// What two members do not agree on, from the called one's view.

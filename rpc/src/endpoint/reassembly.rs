@@ -1,8 +1,12 @@
-//! The endpoint's side of messages in fragments: gathering them, and asking for those to come.
+//! Reassembly of messages in fragments at an endpoint, and requests for the next fragments.
+//!
+//! *Invariants*: a message is prepared only when it is complete. A receiver requests the next window once for each window.
+//!
+//! *Not here*: the layout of fragments, in `fragments.rs`.
 
 use crate::buffer::Buffer;
 use crate::endpoint::{Arrived, Endpoint, Handler, Incoming, MessageAt, NOT_SENT, prepare};
-use crate::fragments::{Gathered, ends_window, queue_window};
+use crate::fragments::{Added, ends_window, queue_window};
 use crate::packet::{Contents, ContentsWords, HEADER_BYTES, Kind, seal};
 use crate::peer::Peer;
 use crate::request_batch::Lane;
@@ -24,16 +28,16 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let contents = Contents::from(words);
         match contents.kind {
             Kind::Request => {
-                self.gather_request(index, source, (words, contents), handler, incoming)
+                self.reassemble_request(index, source, (words, contents), handler, incoming)
             }
-            Kind::Response => self.gather_response(index, source, &contents, now_ns),
+            Kind::Response => self.reassemble_response(index, source, &contents, now_ns),
             Kind::ContinueRequest => self.continue_request(source, &contents, now_ns),
             Kind::ContinueResponse => self.continue_response(source, &contents),
         }
     }
 
     /// Adds a fragment of requests to its session's assembly; prepares them when they are complete.
-    fn gather_request<H: Handler>(
+    fn reassemble_request<H: Handler>(
         &mut self,
         index: usize,
         source: u16,
@@ -60,7 +64,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let assembly = session.assembly.get_or_insert_default();
         let part = &receiver.packet(index)[HEADER_BYTES..];
         match assembly.add(&contents, part, sender.mtu() - HEADER_BYTES) {
-            Gathered::Complete => {
+            Added::Complete => {
                 if prepare(handler, assembly.messages(), contents.messages, incoming) {
                     let at = MessageAt::Assembly;
                     arrived.push(Arrived { at, source, contents: words });
@@ -69,7 +73,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     assembly.take();
                 }
             }
-            Gathered::Partial | Gathered::Known => {
+            Added::Partial | Added::Known => {
                 if let (true, Some(next)) =
                     (ends_window(&contents), assembly.first_missing(contents.sequence))
                 {
@@ -78,12 +82,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     queue_continue(sender, scratch, (peer, source), kind, next, contents);
                 }
             }
-            Gathered::Malformed => counters.malformed += 1,
+            Added::Malformed => counters.malformed += 1,
         }
     }
 
     /// Adds a fragment of responses to their lane's assembly.
-    fn gather_response(&mut self, index: usize, source: u16, contents: &Contents, now_ns: u64) {
+    fn reassemble_response(&mut self, index: usize, source: u16, contents: &Contents, now_ns: u64) {
         let Self { sender, receiver, batches, counters, ready, peers, scratch, .. } = self;
         let mut batch = batches[usize::from(contents.coroutine)].borrow_mut();
         let sequence = batch.sequence;
@@ -94,11 +98,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         }
         let assembly = lane.assembly.get_or_insert_default();
         let part = &receiver.packet(index)[HEADER_BYTES..];
-        let gathered = assembly.add(contents, part, sender.mtu() - HEADER_BYTES);
-        match gathered {
-            Gathered::Complete => {
+        let added = assembly.add(contents, part, sender.mtu() - HEADER_BYTES);
+        match added {
+            Added::Complete => {
                 let messages = assembly.messages();
-                let statuses = Statuses::of(messages, lane.requests, lane.carried_requests);
+                let statuses = Statuses::of(messages, lane.requests, lane.piggybacked_requests);
                 if statuses.is_some() {
                     lane.response.claim(messages.len()).copy_from_slice(messages);
                 }
@@ -126,12 +130,12 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     self.send_held(source, now_ns);
                 }
             }
-            Gathered::Partial | Gathered::Known => {
+            Added::Partial | Added::Known => {
                 if let (true, Some(next)) =
                     (ends_window(contents), assembly.first_missing(sequence))
                 {
                     let peer = &mut peers[usize::from(source)];
-                    if gathered == Gathered::Partial {
+                    if added == Added::Partial {
                         if lane.seemed_lost {
                             peer.learn(contents.again);
                         }
@@ -145,7 +149,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                     queue_continue(sender, scratch, (peer, source), kind, next, *contents);
                 }
             }
-            Gathered::Malformed => counters.malformed += 1,
+            Added::Malformed => counters.malformed += 1,
         }
     }
 
@@ -184,7 +188,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 }
 
-/// Queues what an unanswered lane needs: the rest of its response, if part of it is here, or the
+/// Queues the repetition of an unanswered lane: a request for the rest of its response, if part of it has arrived, or else the
 /// present window of its requests.
 #[cold]
 pub(super) fn queue_lane<S: PacketSender>(
@@ -194,8 +198,8 @@ pub(super) fn queue_lane<S: PacketSender>(
     contents: Contents,
     lane: &Lane,
 ) {
-    let gathered = lane.assembly.as_ref();
-    match gathered.and_then(|assembly| assembly.first_missing(contents.sequence)) {
+    let assembly = lane.assembly.as_ref();
+    match assembly.and_then(|assembly| assembly.first_missing(contents.sequence)) {
         Some(next) if next > 0 => {
             queue_continue(sender, scratch, to, Kind::ContinueResponse, next, contents);
         }
@@ -203,7 +207,7 @@ pub(super) fn queue_lane<S: PacketSender>(
     }
 }
 
-/// Queues a packet that asks for fragment `next` and those behind it.
+/// Queues a packet that requests fragment `next` and those behind it.
 fn queue_continue<S: PacketSender>(
     sender: &mut S,
     scratch: &mut Buffer,

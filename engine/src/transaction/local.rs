@@ -1,18 +1,17 @@
-//! What a transaction does at its own node without a request: it reads and locks rows of fixed size, validates buckets, and,
-//! unless it is large, stores its record and applies its units.
+//! Local access: what a transaction does at its own node by a call instead of a request. It reads and locks rows of fixed size,
+//! validates buckets, and, unless it is large, stores its record and applies its units.
 //!
-//! *Invariants*: rows are read and locked when the requests of their round are answered; their memory arrives in the
-//! meantime. What else is asked here is asked after all answers of the round before, and answered before any
-//! request of the next is sent. Requests that are carried are never to this node, where small units are applied
-//! at once.
+//! *Invariants*: local rows are read and locked after the requests of their round are answered; they are prefetched in the
+//! meantime. Every other local access happens after all answers of the round before, and before any request of the next round is
+//! sent. Piggybacked requests never go to the own node, where small units are applied at once.
 
-use gannet_storage::{BucketUpdate, Owner, Place, Read, RowKey, Table};
+use gannet_storage::{BucketAddress, BucketUpdate, Key, Owner, Read, Table, TableKind};
 
 use crate::node::{Node, TableId};
 use crate::participant;
 use crate::request::{self, Status};
 use crate::transaction::{Observation, Row, Transaction};
-use crate::worker::Ahead;
+use crate::worker::PrefetchQueue;
 
 /// Buckets that are prefetched: more would be gone again when they are needed.
 const PREFETCHED_MAX: usize = 16;
@@ -24,27 +23,28 @@ pub(super) const ROWS_MAX: usize = 1024;
 pub(crate) type RowRead = (Option<Vec<u8>>, Observation);
 
 impl Transaction<'_> {
-    /// Lets the worker ask for the first buckets that this transaction changes and this node is a backup of.
+    /// Queues prefetches of the first buckets that this transaction changes and this node is a backup of.
     #[inline]
-    pub(super) fn look_ahead_to_backups(&self) {
+    pub(super) fn prefetch_backups(&self) {
         let rows = self.held.iter().map(|group| &self.rows[group.row as usize]);
         let of_others = rows.filter(|row| row.primary != self.node.id());
-        let held_here = of_others
-            .filter_map(|row| Some((row.table, self.node.table(row.table)?.place(row.key)?)));
-        self.ahead.borrow_mut().extend(held_here.take(PREFETCHED_MAX));
+        let held_locally = of_others
+            .filter_map(|row| Some((row.table, self.node.table(row.table)?.address(row.key)?)));
+        self.prefetches.borrow_mut().extend(held_locally.take(PREFETCHED_MAX));
     }
 
     /// Reads a row of a heap table, if its primary is this node and nobody holds it.
-    pub(crate) fn read_here(&self, table: TableId, key: &[u8]) -> Option<RowRead> {
-        let heap = self.node.table(table.0).filter(|table| table.layout().is_heap)?;
-        let row_key = RowKey::new(key);
-        let location = heap.locate(row_key.hash());
+    pub(crate) fn read_local(&self, table: TableId, key: &[u8]) -> Option<RowRead> {
+        let heap =
+            self.node.table(table.0).filter(|table| table.layout().kind != TableKind::Fixed)?;
+        let row_key = Key::hashed(key);
+        let location = heap.locate(row_key.word());
         if self.node.configuration().primary(location.partition) != self.node.id() {
             return None;
         }
         let mut value = Vec::new();
         let (version, value) =
-            match heap.read_row(heap.place_of(location)?, row_key, self.owner, &mut value) {
+            match heap.read_row(heap.address_of(location)?, row_key, self.owner, &mut value) {
                 Read::Found { version } => (version, Some(value)),
                 Read::Absent { version } => (version, None),
                 Read::Locked => return None,
@@ -57,32 +57,32 @@ impl Transaction<'_> {
 impl Row {
     /// Whether it is executed without a request: its primary is this node, and its value has a fixed size.
     #[inline(always)]
-    pub(super) fn is_here(&self, node: &Node) -> bool {
+    pub(super) fn is_local(&self, node: &Node) -> bool {
         self.primary == node.id() && self.key_bytes == 0
     }
 
-    /// Its table and its place, which are here.
+    /// Its table, and the address of its bucket at this node.
     #[inline(always)]
-    fn place<'n>(&self, node: &'n Node) -> (&'n Table, Place) {
+    fn bucket_address<'n>(&self, node: &'n Node) -> (&'n Table, BucketAddress) {
         let table = node.table(self.table).expect("rows were added to tables that exist");
-        (table, table.place(self.key).expect("a primary has its partitions"))
+        (table, table.address(self.key).expect("a primary has its partitions"))
     }
 }
 
-/// Lets the worker ask for a row's bucket.
+/// Queues a prefetch of a row's bucket, which the worker issues.
 #[inline]
-pub(super) fn look_ahead(node: &Node, row: &Row, ahead: &Ahead) {
-    let (_, place) = row.place(node);
-    ahead.borrow_mut().push((row.table, place));
+pub(super) fn queue_prefetch(node: &Node, row: &Row, prefetches: &PrefetchQueue) {
+    let (_, address) = row.bucket_address(node);
+    prefetches.borrow_mut().push((row.table, address));
 }
 
 /// The answer to READ or LOCK of a row; its value goes to `value` if it is there.
 #[inline]
 pub(super) fn execute(node: &Node, row: &Row, owner: Owner, value: &mut [u8]) -> (Status, u64) {
-    let (table, place) = row.place(node);
+    let (table, address) = row.bucket_address(node);
     match row.mode {
-        None => participant::read_status(table.read(place, row.key, owner, value)),
-        Some(mode) => participant::lock_status(table.lock(place, row.key, owner, mode, value)),
+        None => participant::read_status(table.read(address, row.key, owner, value)),
+        Some(mode) => participant::lock_status(table.lock(address, row.key, owner, mode, value)),
     }
 }
 
@@ -101,10 +101,10 @@ pub(super) fn validated(
 pub(super) fn applied(node: &Node, kind: u16, unit: &[u8]) -> Status {
     let unit = BucketUpdate::parse_checked(unit);
     let table = node.table(unit.table).expect("rows were added to tables that exist");
-    let place = table.bucket_place(unit.partition, unit.bucket);
-    let place = place.expect("a node has the partitions that it holds");
+    let address = table.bucket_address(unit.partition, unit.bucket);
+    let address = address.expect("a node has the partitions that it holds");
     if kind == request::PRIMARY {
-        return participant::applied_at_primary(node, table, place, &unit);
+        return participant::applied_at_primary(node, table, address, &unit);
     }
-    participant::backed_up(node, table, place, &unit)
+    participant::backed_up(node, table, address, &unit)
 }

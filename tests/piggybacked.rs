@@ -1,4 +1,4 @@
-//! What a coroutine has committed is applied at its primaries along with what it asks for next; in virtual time, so that no
+//! What a coroutine has committed is applied at its primaries with the requests of its next transaction; in virtual time, so that no
 //! moment is missed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use gannet::{
-    Abort, ClusterOptions, Coordinator, LockMode, Lost, Outcome, Place, TableId, Transaction,
+    Abort, ClusterOptions, Coordinator, LockMode, Lost, Outcome, TableId, Transaction, WorkerId,
 };
 use gannet_benchmarks::check_replicas;
 use gannet_engine::simulation::Simulation;
@@ -35,7 +35,7 @@ fn run(
     node: usize,
     job: impl FnOnce(&mut Coordinator<'_>) + Send + 'static,
 ) -> Result<(), Lost> {
-    let told = simulation.cluster().spawn(Place { node, worker: 0 }, job);
+    let told = simulation.cluster().spawn(WorkerId { node, worker: 0 }, job);
     let mut told = pin!(told.unwrap());
     loop {
         let next_ns = simulation.now_ns() + 1;

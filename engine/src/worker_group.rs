@@ -1,6 +1,6 @@
 //! The workers of one OS thread, and a step of all of them.
 //!
-//! *Invariant*: they stay on the thread that they were made on, as what their coroutines run may.
+//! *Invariant*: workers stay on the thread that made them, because the values on their coroutines' stacks may not move.
 //!
 //! *Not here*: what the thread does while there is nothing to do, in `driver` and `hosted`.
 
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use gannet_rpc::{Clock, MonotonicClock, Parking, Waker};
 
-use crate::driver::{Port, Seat, Shared};
-use crate::statistics::Board;
+use crate::driver::{ClusterState, Port, WorkerBuilder};
+use crate::statistics::PublishedStatistics;
 use crate::worker::Worker;
 
-/// Steps between two times that a thread writes its statistics; it also does before it sleeps.
+/// Steps between two publications of a thread's statistics; it also publishes them before it sleeps.
 const STEPS_PER_REPORT: u32 = 4_096;
-/// Longest sleep: a thread looks at everything at least this often. Whoever has something for it wakes it at once.
+/// Longest sleep. A thread is woken at once when there is work for it; this bounds the delay of what does not wake it.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How often a thread without jobs looks whether the others of a cluster that closes have none either, nanoseconds.
 const CLOSING_LOOK_NS: u64 = 1_000_000;
@@ -40,32 +40,37 @@ pub(crate) enum End {
 }
 
 /// The workers of one thread.
-pub(crate) struct Crew<P: Port> {
+pub(crate) struct WorkerGroup<P: Port> {
     workers: Vec<Worker<P::Sender, P::Receiver>>,
-    boards: Vec<Arc<Board>>,
+    published: Vec<Arc<PublishedStatistics>>,
     clock: Rc<dyn Clock>,
     parking: Parking,
-    shared: Arc<Shared>,
+    state: Arc<ClusterState>,
     steps: u32,
     /// When the last step began.
     now_ns: u64,
     counted_out: bool,
 }
 
-impl<P: Port> Crew<P> {
-    pub(crate) fn new(seats: Vec<(Seat, P)>, parking: Parking, shared: Arc<Shared>) -> Self {
+impl<P: Port> WorkerGroup<P> {
+    pub(crate) fn new(
+        builders: Vec<(WorkerBuilder, P)>,
+        parking: Parking,
+        state: Arc<ClusterState>,
+    ) -> Self {
         let clock: Rc<dyn Clock> = Rc::new(MonotonicClock::new());
-        let boards = seats.iter().map(|(seat, _)| Arc::clone(&seat.board)).collect();
-        let build = |(seat, port): (Seat, P)| {
+        let published =
+            builders.iter().map(|(builder, _)| Arc::clone(&builder.published)).collect();
+        let build = |(builder, port): (WorkerBuilder, P)| {
             let (sender, receiver) = port.split();
-            seat.build(Rc::clone(&clock), sender, receiver)
+            builder.build(Rc::clone(&clock), sender, receiver)
         };
-        let workers = seats.into_iter().map(build).collect();
-        Self { workers, boards, clock, parking, shared, steps: 0, now_ns: 0, counted_out: false }
+        let workers = builders.into_iter().map(build).collect();
+        Self { workers, published, clock, parking, state, steps: 0, now_ns: 0, counted_out: false }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn state(&self) -> &Arc<ClusterState> {
+        &self.state
     }
 
     pub(crate) fn waker(&self) -> Waker {
@@ -99,7 +104,7 @@ impl<P: Port> Crew<P> {
         if self.steps.is_multiple_of(STEPS_PER_REPORT) {
             self.report();
             // Relaxed: it is looked at again.
-            if self.shared.halted.load(Ordering::Relaxed) {
+            if self.state.halted.load(Ordering::Relaxed) {
                 return Step::Ended(End::Halted);
             }
         }
@@ -117,9 +122,9 @@ impl<P: Port> Crew<P> {
         }
         if self.can_count_out() {
             self.counted_out = true;
-            self.shared.count_out();
+            self.state.count_out();
         }
-        if self.counted_out && self.shared.busy_threads.load(Ordering::Acquire) == 0 {
+        if self.counted_out && self.state.busy_threads.load(Ordering::Acquire) == 0 {
             return Step::Ended(End::Closed);
         }
         Step::Idle
@@ -127,18 +132,21 @@ impl<P: Port> Crew<P> {
 
     fn is_halted(&self) -> bool {
         // Acquire: pairs with the Release where it is set.
-        self.shared.halted.load(Ordering::Acquire)
+        self.state.halted.load(Ordering::Acquire)
     }
 
     /// Whether the cluster closes, and this thread has finished its jobs since.
     fn can_count_out(&self) -> bool {
         // Acquire: pairs with the Release in Cluster::end_threads().
-        !self.counted_out && self.shared.closing.load(Ordering::Acquire) && self.is_idle()
+        !self.counted_out && self.state.closing.load(Ordering::Acquire) && self.is_idle()
     }
 
     fn report(&self) {
         let statistics = self.workers.iter().map(Worker::statistics);
-        self.boards.iter().zip(statistics).for_each(|(board, of_worker)| board.write(&of_worker));
+        self.published
+            .iter()
+            .zip(statistics)
+            .for_each(|(published, of_worker)| published.write(&of_worker));
     }
 
     /// Sleeps until there is something to do.
@@ -154,14 +162,14 @@ impl<P: Port> Crew<P> {
     }
 
     /// Ends the sleep of a task.
-    pub(crate) fn rise(&self) {
-        self.parking.rise();
+    pub(crate) fn end_sleep(&self) {
+        self.parking.end_sleep();
     }
 
     /// How long it may sleep after the last step: until there is something to do without a packet or a job, and no longer
     /// than it may not look.
     pub(crate) fn sleep_max(&self) -> Duration {
-        // Nobody wakes those that wait for others to finish their jobs.
+        // A thread that waits for others to finish their jobs is not woken by them.
         let look = self.counted_out.then(|| self.now_ns + CLOSING_LOOK_NS);
         let deadlines = self.workers.iter().filter_map(Worker::next_deadline_ns);
         let deadline = deadlines.chain(look).min();
@@ -169,7 +177,7 @@ impl<P: Port> Crew<P> {
         wait.map_or(SLEEP_MAX, |wait| Duration::from_nanos(wait).min(SLEEP_MAX))
     }
 
-    /// Whether there is something to do at once, which whoever wakes the thread has left for it.
+    /// Whether there is something to do at once.
     fn has_work(&self) -> bool {
         let is_to_end = self.is_halted() || self.can_count_out();
         is_to_end
@@ -183,10 +191,10 @@ impl<P: Port> Crew<P> {
     pub(crate) fn end(mut self, result: thread::Result<End>) {
         match result {
             Ok(End::Closed) => self.workers.iter_mut().for_each(Worker::close),
-            // What the coroutines ran is dropped with them: whoever waits hears that it is lost.
+            // Jobs are dropped with their coroutines: their completions end with `Lost`.
             Ok(End::Halted) => {}
-            // The same, and so are jobs that wait: the cluster has halted before they are dropped.
-            Err(panic) => self.shared.fail(&*panic),
+            // The same holds for jobs that wait: the cluster has halted before they are dropped.
+            Err(panic) => self.state.fail(&*panic),
         }
     }
 }
@@ -199,9 +207,9 @@ mod tests {
 
     #[test]
     fn what_comes_before_a_thread_sleeps_keeps_it_awake() {
-        type Event = fn(&Shared);
-        let halt: Event = |shared| shared.halted.store(true, Ordering::Release);
-        let close: Event = |shared| shared.closing.store(true, Ordering::Release);
+        type Event = fn(&ClusterState);
+        let halt: Event = |state| state.halted.store(true, Ordering::Release);
+        let close: Event = |state| state.closing.store(true, Ordering::Release);
         for event in [halt, close] {
             let options = ClusterOptions {
                 nodes: 1,
@@ -214,15 +222,15 @@ mod tests {
             let parking = Parking::new();
             let wakers = [parking.waker()];
             let port = MemoryFabric::new(1, 1, 1_500, 64 << 10).take(0, 0, &wakers[0], &wakers);
-            let shared = Arc::clone(&cluster.shared);
-            shared.busy_threads.store(1, Ordering::Release);
-            let seats = vec![(cluster.seat(0, 0), port)];
-            let mut crew = Crew::new(seats, parking, Arc::clone(&shared));
-            assert!(matches!(crew.step(), Step::Idle) && !crew.has_work());
-            event(&shared);
+            let state = Arc::clone(&cluster.state);
+            state.busy_threads.store(1, Ordering::Release);
+            let builders = vec![(cluster.worker_builder(0, 0), port)];
+            let mut group = WorkerGroup::new(builders, parking, Arc::clone(&state));
+            assert!(matches!(group.step(), Step::Idle) && !group.has_work());
+            event(&state);
             wakers[0].wake();
-            assert!(crew.has_work(), "it would sleep for {SLEEP_MAX:?}");
-            assert!(matches!(crew.step(), Step::Ended(_)));
+            assert!(group.has_work(), "it would sleep for {SLEEP_MAX:?}");
+            assert!(matches!(group.step(), Step::Ended(_)));
         }
     }
 }

@@ -1,0 +1,60 @@
+//! Scan barriers: keep new locks out of a table at all its primaries, for a transaction whose reads were overtaken again and
+//! again.
+//!
+//! A barrier belongs to a coordinator rather than to a transaction: it outlasts attempts that fail. The transactions that held
+//! locks when it was set have ended by the next attempt. Barriers are not logged; those of a node that has gone mean nothing.
+//!
+//! *Source*: `docs/protocol.md`, "Scan barriers"; `docs/architecture.md`, "Transactions".
+
+use gannet_storage::{Owner, TableKind};
+
+use crate::node::TableId;
+use crate::outcome::Abort;
+use crate::request::{self, Barrier, Status, TableRequest};
+use crate::transaction::Transaction;
+
+/// A barrier that a coordinator has set on a table.
+pub(crate) struct ScanBarrier {
+    pub(crate) table: TableId,
+    owner: Owner,
+}
+
+impl Transaction<'_> {
+    /// Sets a barrier on a table, at the primaries of all its partitions.
+    ///
+    /// # Errors
+    /// [`Abort::NoSuchTable`] for a table without order.
+    pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<ScanBarrier, Abort> {
+        let barrier = ScanBarrier { table, owner: self.owner };
+        let is_ordered =
+            self.node.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
+        if is_ordered && self.send_to_primaries(request::SET_BARRIER, &barrier).is_none() {
+            return Ok(barrier);
+        }
+        Err(Abort::NoSuchTable { table: table.0 })
+    }
+
+    /// Releases a barrier.
+    pub(crate) fn release_barrier(&mut self, barrier: &ScanBarrier) {
+        // A barrier that stayed would keep all writers out for ever.
+        if let Some(status) = self.send_to_primaries(request::RELEASE_BARRIER, barrier) {
+            self.round.fail("RELEASE_BARRIER", status);
+        }
+    }
+
+    /// The first answer that was not `Done`, if any.
+    fn send_to_primaries(&mut self, kind: u16, barrier: &ScanBarrier) -> Option<Status> {
+        let Self { node, round, .. } = self;
+        let ScanBarrier { table, owner } = *barrier;
+        let configuration = node.configuration();
+        round.begin();
+        for partition in 0..configuration.partitioning.count() {
+            let partition = u16::try_from(partition).expect("at most 4096 partitions");
+            let request = Barrier { table: table.0, partition, owner };
+            round
+                .request(configuration.primary(partition), kind, &request.encode())
+                .expect("a request without a key fits a message");
+        }
+        round.end()
+    }
+}
