@@ -11,9 +11,10 @@ use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::bucket_update::{BucketUpdate, Item};
 use crate::key::Key;
+use crate::layout::TableKind;
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
-use crate::table::{BucketAddress, Table, TableKind};
+use crate::table::{BucketAddress, Table};
 
 /// What applying a unit found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

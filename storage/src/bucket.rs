@@ -30,10 +30,10 @@
 
 use crate::arena::{Arena, LINE_WORDS, Quota};
 use crate::cells::{LINK_MASK, Need, link_of, store_link};
+use crate::layout::TableLayout;
 use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
-use crate::table::TableLayout;
 
 /// Slots in a main bucket (FaSST section 5: 7 to 15).
 pub const SLOTS_PER_MAIN_BUCKET: usize = 7;

@@ -18,6 +18,7 @@ use crate::arena::{Arena, LINE_BYTES, Quota};
 use crate::bucket::{Bucket, Slot, held};
 use crate::cells::{LINK_MASK, Need, link_of};
 use crate::key::{KEY_BYTES_MAX, Key};
+use crate::layout::TableKind;
 use crate::lock::{Lock, LockMode};
 use crate::ordered_index::{LeafChange, LeafVersion, OrderedIndex};
 use crate::owner::Owner;
@@ -25,7 +26,7 @@ use crate::read::Read;
 use crate::reservations::Reservations;
 use crate::scan_barrier::ScanBarriers;
 use crate::sync::Ordering;
-use crate::table::{BucketAddress, Table, TableKind};
+use crate::table::{BucketAddress, Table};
 use crate::unlock::Unlocked;
 
 /// Largest value of a heap table, in bytes.

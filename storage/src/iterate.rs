@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 
 use crate::heap::Row;
+use crate::layout::TableKind;
 use crate::owner::Owner;
-use crate::table::{Table, TableKind};
+use crate::table::Table;
 
 /// One bucket as it was at one moment: the old version, if a transaction holds it.
 ///

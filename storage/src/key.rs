@@ -3,7 +3,7 @@
 //! A bucket knows one word of each key: the number itself, or the hash. That word gives partition, bucket and tag (`location.rs`).
 //! Wherever a key is written, the word stands first and the bytes behind it; a number has no bytes.
 
-use crate::table::TableKind;
+use crate::layout::TableKind;
 
 /// Largest key of a heap table, in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;

@@ -8,8 +8,9 @@ use crate::bucket::{Bucket, held};
 use crate::error::StorageError;
 use crate::heap::{HEAP_VALUE_BYTES_MAX, Heap};
 use crate::key::Key;
+use crate::layout::TableKind;
 use crate::owner::Owner;
-use crate::table::{BucketAddress, Table, TableKind};
+use crate::table::{BucketAddress, Table};
 
 impl Table {
     /// Whether the table can have a row with this key and value.

@@ -27,6 +27,9 @@ impl Partitioning {
     /// Largest number of partitions.
     pub const PARTITIONS_MAX: usize = 1 << 12;
 
+    /// As many partitions as there can be.
+    pub(crate) const MOST: Self = Self { partition_bits: Self::PARTITIONS_MAX.trailing_zeros() };
+
     /// `partitions` partitions, or `None` unless that is a power of two up to [`Self::PARTITIONS_MAX`].
     #[must_use]
     pub fn new(partitions: usize) -> Option<Self> {
