@@ -382,24 +382,59 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
+    /// A request has these bytes, which are decoded again, also with what follows them; fewer are no request.
+    fn assert_bytes<R: TableRequest + Copy + std::fmt::Debug + PartialEq>(
+        request: R,
+        expected: &[u8; 24],
+    ) {
+        assert_eq!(&request.encode(), expected, "{request:?}");
+        let more = [expected, &b"row key"[..]].concat();
+        assert_eq!(R::decode(&more), Some((request, &b"row key"[..])));
+        assert_eq!(R::decode(&expected[1..]), None);
+    }
+
+    #[test]
+    fn each_request_about_a_table_has_its_bytes() {
+        let (table, partition, owner) = (1, 0x203, Owner(9));
+        let key = u64::MAX - 3;
+        assert_bytes(
+            Read { table, key, owner },
+            b"\x01\0\0\0\0\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            LockRow { table, mode: LockMode::Delete, value_bytes: 0x405_0607, key, owner },
+            b"\x01\0\x03\0\x07\x06\x05\x04\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            Validate { table, partition, bucket: 0x405_0607, version: 8, owner },
+            b"\x01\0\x03\x02\x07\x06\x05\x04\x08\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            ValidateLeaf { table, partition, leaf: 7, counter: 0x1_0000_0000, owner },
+            b"\x01\0\x03\x02\x07\0\0\0\0\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            ValidateMany { table, partition, owner },
+            b"\x01\0\x03\x02\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        let unlock = Unlock { table, partition, bucket: 0x405_0607, key, owner };
+        assert_bytes(
+            unlock,
+            b"\x01\0\x03\x02\x07\x06\x05\x04\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+        );
+        assert_eq!(LockRow::decode(&unlock.encode()), None, "the same bytes are a LOCK of no mode");
+        assert_bytes(
+            Scan { table, partition, rows: 5, shape: 6, owner },
+            b"\x01\0\x03\x02\x05\0\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            Barrier { table, partition, owner },
+            b"\x01\0\x03\x02\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+    }
+
     #[test]
     fn what_is_encoded_is_decoded() {
-        let request = Unlock {
-            table: 1,
-            partition: 0x203,
-            bucket: 0x405_0607,
-            key: u64::MAX - 3,
-            owner: Owner(9),
-        };
-        let bytes = [&request.encode()[..], b"row key"].concat();
-        assert_eq!(
-            bytes,
-            b"\x01\x00\x03\x02\x07\x06\x05\x04\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0row key"
-        );
-        assert_eq!(Unlock::decode(&bytes), Some((request, &b"row key"[..])));
-        assert_eq!(Unlock::decode(&request.encode()[1..]), None);
-        // The same bytes are a LOCK of no mode.
-        assert_eq!(LockRow::decode(&bytes), None);
         for mode in [LockMode::Update, LockMode::Insert, LockMode::Delete] {
             let lock = LockRow { table: 1, mode, value_bytes: 2, key: 3, owner: Owner(4) };
             assert_eq!(LockRow::decode(&lock.encode()), Some((lock, &[][..])));
@@ -414,6 +449,8 @@ mod tests {
         buckets
             .iter()
             .for_each(|&(bucket, version)| push_bucket_version(bucket, version, &mut bytes));
+        assert_eq!(bytes[..BUCKET_VERSION_BYTES], *b"\x01\0\0\0\x02\0\0\0\0\0\0\0");
+        assert_eq!(bytes.len(), 2 * BUCKET_VERSION_BYTES);
         assert_eq!(bucket_versions(&bytes).unwrap().collect::<Vec<_>>(), buckets);
         assert!(bucket_versions(&bytes[1..]).is_none());
         let id =
@@ -421,6 +458,8 @@ mod tests {
         let part = RecordPart { id, record_bytes: 70_000, offset: 60_000, bytes: b"part" };
         let mut bytes = Vec::new();
         encode_part(&part, &mut bytes);
+        let header = b"\x01\0\0\0\x02\0\x03\0\xfa\xff\xff\xff\xff\xff\xff\xff\x04\0\0\0\0\0\0\0\x70\x11\x01\0\x60\xea\0\0";
+        assert_eq!(bytes, [&header[..], b"part"].concat());
         assert_eq!(decode_part(&bytes), Some(part));
         assert_eq!(decode_part(&bytes[..PART_HEADER_BYTES - 1]), None);
         for status in 1..=13 {

@@ -29,6 +29,7 @@ use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::statistics::Statistics;
 use crate::transaction::Transaction;
+use crate::transaction::commit::Commits;
 use crate::transaction::round::Round;
 
 /// Requests of a batch of packets that there is room for before the list grows.
@@ -61,6 +62,8 @@ pub(crate) struct Control {
     closing: Cell<bool>,
     /// The bug, if a coroutine waits for [`WaitReason::Failure`].
     pub(crate) bug: RefCell<Option<String>>,
+    /// How far the coroutine's commits have come.
+    pub(crate) commits: Commits,
     /// Transactions that committed, and that did not.
     pub(crate) committed: Cell<u64>,
     pub(crate) aborted: Cell<u64>,
@@ -119,24 +122,25 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         let prefetches = Rc::new(PrefetchQueue::new(Vec::with_capacity(PREFETCHES_EXPECTED)));
         let slots = (0..coroutines)
             .map(|coroutine| {
+                let epoch = node.configuration().epoch;
+                let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
                 let control = Rc::new(Control {
                     waits_for: Cell::new(WaitReason::Job),
                     job: RefCell::new(None),
                     closing: Cell::new(false),
                     bug: RefCell::new(None),
+                    commits: Commits::new(id),
                     committed: Cell::new(0),
                     aborted: Cell::new(0),
                 });
                 let (node, batch) = (Arc::clone(&node), endpoint.batch(coroutine));
                 let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
                 let (log, prefetches) = (Rc::clone(&log), Rc::clone(&prefetches));
-                let epoch = node.configuration().epoch;
-                let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
                     let round = Round::new(batch, control_inside, suspend);
-                    let transaction = Transaction::new(node, (log, prefetches), round, id);
+                    let transaction = Transaction::new(node, (log, prefetches), round);
                     run_jobs(&control, Coordinator::new(transaction, clock, seed));
                 };
                 Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }

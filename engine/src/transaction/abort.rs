@@ -7,7 +7,9 @@
 use gannet_storage::mutant::{Mutant, active};
 
 use crate::request::{self, TableRequest, Unlock};
-use crate::transaction::{RowState, Stage, Transaction};
+use crate::transaction::Transaction;
+use crate::transaction::access_set::{AccessSet, RowState};
+use crate::transaction::commit::{Settled, Stage};
 
 impl Transaction<'_> {
     /// Aborts the transaction: it releases its locks and has written nothing. Does nothing if it has ended.
@@ -15,15 +17,17 @@ impl Transaction<'_> {
     /// # Panics
     /// Never: an UNLOCK fits a message.
     pub fn abort(&mut self) {
-        if matches!(self.stage, Stage::Open | Stage::Doomed(_)) {
-            self.stage = Stage::Closed;
+        if !matches!(self.stage(), Stage::PrimariesSent | Stage::Settled(_)) {
+            self.reach(Stage::Settled(Settled::Aborted));
+            self.doom = None;
             self.release_locks();
         }
     }
 
     /// Releases every lock that was granted.
     pub(super) fn release_locks(&mut self) {
-        let Self { rows, round, owner, values, message, .. } = self;
+        let Self { set: AccessSet { rows, values, .. }, round, owner, scratch, .. } = self;
+        let message = &mut scratch.message;
         round.begin();
         for row in rows.iter().filter(|row| row.state == RowState::Granted) {
             if active(Mutant::SkipUnlock) {

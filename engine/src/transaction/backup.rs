@@ -4,6 +4,7 @@
 //! on every copy: the primary stays locked until its backups have this one.
 
 use crate::request::{self, PART_BYTES_MAX};
+use crate::transaction::commit::Stage;
 use crate::transaction::{Transaction, local};
 
 impl Transaction<'_> {
@@ -11,7 +12,7 @@ impl Transaction<'_> {
     pub(super) fn commit_backups(&mut self) {
         self.send_units(request::BACKUP);
         match self.round.end() {
-            None => {}
+            None => self.reach(Stage::BackedUp),
             Some(status) => self.round.fail("BACKUP", status),
         }
     }
@@ -24,13 +25,12 @@ impl Transaction<'_> {
     /// the lock. Such a copy has not the update, on which a client would rely that is told of the commit.
     #[inline(always)]
     pub(super) fn send_units(&mut self, kind: u16) {
-        let Self { node, rows, held, record, round, .. } = self;
+        let Self { node, record, round, .. } = self;
         let configuration = node.configuration();
-        let is_large = record.len() > PART_BYTES_MAX;
+        let is_large = record.bytes().len() > PART_BYTES_MAX;
         round.begin();
-        for group in held.iter() {
-            let unit = &record[group.unit.0 as usize..group.unit.1 as usize];
-            let copies = configuration.copies(rows[group.row as usize].partition);
+        for (partition, unit) in record.units() {
+            let copies = configuration.copies(partition);
             let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
             for &target in targets {
                 if target == node.id() && !is_large {

@@ -10,22 +10,21 @@ use std::ops::Range;
 use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
-use crate::transaction::{Row, RowState, Transaction};
+use crate::transaction::access_set::{AccessSet, Row, RowState};
+use crate::transaction::{Scratch, Transaction};
 
-/// The rows of one bucket: a range of `Transaction::order`, which is empty where nothing is to be locked.
+/// The rows of one bucket: a range of `Scratch::order`, which is empty where nothing is to be locked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketGroup {
     start: usize,
     end: usize,
     /// One of its rows; all have the same bucket and version.
     pub(super) row: u32,
-    /// The bucket's bytes in the commit record: its unit.
-    pub(super) unit: (u32, u32),
 }
 
 impl BucketGroup {
     fn new(Range { start, end }: Range<usize>, row: u32) -> Self {
-        Self { start, end, row, unit: (0, 0) }
+        Self { start, end, row }
     }
 
     /// The group's part of `order`.
@@ -55,7 +54,8 @@ impl Transaction<'_> {
     /// [`Abort::Changed`] if two observations of a bucket differ, [`Abort::Usage`] for a key that is
     /// in the write set twice.
     pub(super) fn group_buckets(&mut self) -> Result<(), Abort> {
-        let Self { rows, order, held, read, values, .. } = self;
+        let AccessSet { rows, values, .. } = &self.set;
+        let Scratch { order, held, read, .. } = &mut self.scratch;
         order.clear();
         held.clear();
         read.clear();

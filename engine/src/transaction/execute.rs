@@ -10,7 +10,9 @@ use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
-use crate::transaction::{Row, RowState, Stage, Transaction, heap, local};
+use crate::transaction::access_set::{AccessSet, Row, RowState};
+use crate::transaction::commit::Stage;
+use crate::transaction::{Transaction, heap, local};
 use crate::worker::WaitReason;
 
 impl Transaction<'_> {
@@ -21,21 +23,21 @@ impl Transaction<'_> {
     /// # Errors
     /// Why the transaction cannot commit any more, now or since an earlier call; abort it then.
     pub fn execute(&mut self) -> Result<(), Abort> {
-        let is_later_round = self.executed > 0 && self.executed < self.rows.len();
-        if active(Mutant::ValidateBeforeLock) && self.stage == Stage::Open && is_later_round {
+        let is_later_round = self.set.executed > 0 && self.set.executed < self.set.rows.len();
+        if active(Mutant::ValidateBeforeLock) && self.is_open() && is_later_round {
             self.group_buckets()?;
             self.validate_groups()?;
         }
-        while self.executed < self.rows.len() && self.stage == Stage::Open {
+        while self.set.executed < self.set.rows.len() && self.is_open() {
             let end = self.send_rows();
             let is_sent = !self.round.batch().is_empty();
             self.round.wait_for(if is_sent { WaitReason::Responses } else { WaitReason::Turn });
             self.take_answers(end);
         }
-        match self.stage {
-            Stage::Open => Ok(()),
-            Stage::Doomed(abort) => Err(abort),
-            Stage::Closed | Stage::Committed => {
+        match self.doom {
+            Some(abort) => Err(abort),
+            None if self.stage() == Stage::Executing => Ok(()),
+            None => {
                 let problem = "the transaction has ended; begin another";
                 Err(Abort::Usage { table: 0, key: 0, problem })
             }
@@ -45,7 +47,8 @@ impl Transaction<'_> {
     /// Fills a batch with as many rows as fit, and queues prefetches of those of this node; returns the first row that has to
     /// wait.
     fn send_rows(&mut self) -> usize {
-        let Self { node, rows, values, round, message, executed, owner, prefetches, .. } = self;
+        let Self { node, set, round, scratch, owner, prefetches, .. } = self;
+        let (AccessSet { rows, values, executed, .. }, message) = (set, &mut scratch.message);
         let mut batch = round.batch();
         batch.clear();
         let mut local_rows = 0;
@@ -82,11 +85,12 @@ impl Transaction<'_> {
     /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must. Rows from
     /// the first that was postponed on are requested again: what was locked is then locked already.
     fn take_answers(&mut self, end: usize) {
-        let Self { node, rows, values, values_used, leaves, round, owner, .. } = self;
+        let Self { node, set, round, owner, .. } = self;
+        let AccessSet { rows, executed: first, leaves, values, values_used } = set;
         let mut failed = None;
         let mut batch = round.batch();
         let mut executed = end;
-        for (index, row) in (self.executed..end).zip(&mut rows[self.executed..end]) {
+        for (index, row) in (*first..end).zip(&mut rows[*first..end]) {
             let (status, answer) = if !row.is_local(node) {
                 let answer = batch.next_response(row.primary);
                 (Status::from_wire(answer.kind), answer.payload)
@@ -94,7 +98,7 @@ impl Transaction<'_> {
                 // The transaction is lost: nothing more is locked for it.
                 (status, &[][..])
             } else {
-                let value = &mut values[row.value_at..row.value_at + row.value_bytes];
+                let value = &mut values[row.value_range()];
                 let (status, version) = local::execute(node, row, *owner, value);
                 row.version = version;
                 (status, &[][..])
@@ -105,7 +109,7 @@ impl Transaction<'_> {
                 Status::Granted => {
                     if row.state == RowState::Found {
                         // It was requested again, to be inserted, and has gone meanwhile.
-                        values[row.value_at..row.value_at + row.value_bytes].fill(0);
+                        values[row.value_range()].fill(0);
                     }
                     RowState::Granted
                 }
@@ -140,11 +144,11 @@ impl Transaction<'_> {
                 }
             } else if value.len() == row.value_bytes {
                 // An answer has a value where the key is there.
-                values[row.value_at..row.value_at + row.value_bytes].copy_from_slice(value);
+                values[row.value_range()].copy_from_slice(value);
             }
         }
         drop(batch);
-        self.executed = executed;
+        *first = executed;
         if let Some((status, table)) = failed {
             self.doom(match status {
                 Status::Full => Abort::TableFull { table },

@@ -8,8 +8,9 @@ use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LeafChange, LockM
 use crate::node::TableId;
 use crate::outcome::Abort;
 use crate::request::decode_leaf_change;
+use crate::transaction::Transaction;
+use crate::transaction::access_set::{Row, RowId, RowState};
 use crate::transaction::scan::LeafObservation;
-use crate::transaction::{Row, RowId, RowState, Transaction};
 
 /// What commit does to a row of a heap table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +65,9 @@ impl Transaction<'_> {
             self.doom(Abort::ValueBytes { table: table.0, expected, found });
             return RowId(u32::MAX);
         }
-        let value_at = self.values_used;
-        self.claim(value.len());
-        self.values[value_at..value_at + value.len()].copy_from_slice(value);
+        let value_at = self.set.add_bytes(value);
         let row = self.add_row(table, Key::hashed(key), Some(mode), value.len());
-        if let Some(row) = self.rows.get_mut(row.0 as usize) {
+        if let Some(row) = self.set.rows.get_mut(row.0 as usize) {
             row.value_at = value_at;
             row.written = mode != LockMode::Delete;
         }
@@ -98,7 +97,7 @@ impl Transaction<'_> {
         for (row, value) in rows {
             let put = match value {
                 Some(value) => self.put(*row, value),
-                None if self.rows[row.0 as usize].state == RowState::Granted => Ok(()),
+                None if self.set.rows[row.0 as usize].state == RowState::Granted => Ok(()),
                 None => Err(Abort::Changed),
             };
             match put {
@@ -116,7 +115,7 @@ impl Transaction<'_> {
         mode: Option<LockMode>,
         value_bytes: usize,
     ) -> RowId {
-        let number = u32::try_from(self.rows.len()).expect("fewer than 2^32 rows");
+        let row = self.set.next_row();
         let refused = match self.node.table(table.0) {
             None => Some(Abort::NoSuchTable { table: table.0 }),
             Some(table) if table.layout().kind == TableKind::Fixed => {
@@ -134,11 +133,9 @@ impl Transaction<'_> {
             self.doom(refused.unwrap_or(Abort::NoSuchTable { table: table.0 }));
             return RowId(u32::MAX);
         };
-        let key_at = self.values_used;
         let bytes = key.bytes();
-        self.claim(bytes.len());
-        self.values[key_at..key_at + bytes.len()].copy_from_slice(bytes);
-        self.rows.push(Row {
+        let key_at = self.set.add_bytes(bytes);
+        self.set.rows.push(Row {
             table: table.0,
             partition: location.partition,
             primary: self.node.configuration().primary(location.partition),
@@ -153,7 +150,7 @@ impl Transaction<'_> {
             key_at: u32::try_from(key_at).expect("a transaction is smaller than 4 GiB"),
             key_bytes: u32::try_from(bytes.len()).expect("keys were found to be short"),
         });
-        RowId(number)
+        row
     }
 
     /// Adds to the read set what an earlier attempt of the same transaction has read: commit fails
@@ -162,9 +159,9 @@ impl Transaction<'_> {
     /// # Panics
     /// If there are rows that are not executed.
     pub(crate) fn observe(&mut self, observation: Observation) {
-        assert_eq!(self.executed, self.rows.len(), "observations come before other rows");
+        assert_eq!(self.set.executed, self.set.rows.len(), "observations come before other rows");
         let Observation { table, partition, bucket, version } = observation;
-        self.rows.push(Row {
+        self.set.rows.push(Row {
             table,
             partition,
             primary: self.node.configuration().primary(partition),
@@ -179,12 +176,12 @@ impl Transaction<'_> {
             key_at: 0,
             key_bytes: 0,
         });
-        self.executed += 1;
+        self.set.executed += 1;
     }
 
     /// The bucket that a row was executed in, and its version.
     pub(crate) fn observation(&self, row: RowId) -> Option<Observation> {
-        let row = self.rows.get(row.0 as usize)?;
+        let row = self.set.row(row)?;
         let Row { table, partition, bucket, version, .. } = *row;
         let is_known = matches!(row.state, RowState::Found | RowState::Absent | RowState::Granted);
         is_known.then_some(Observation { table, partition, bucket, version })

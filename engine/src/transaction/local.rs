@@ -10,7 +10,8 @@ use gannet_storage::{BucketAddress, BucketUpdate, Key, Owner, Read, Table, Table
 use crate::node::{Node, TableId};
 use crate::participant;
 use crate::request::{self, Status};
-use crate::transaction::{Observation, Row, Transaction};
+use crate::transaction::access_set::Row;
+use crate::transaction::{Observation, Transaction};
 use crate::worker::PrefetchQueue;
 
 /// Buckets that are prefetched: more would be gone again when they are needed.
@@ -26,7 +27,7 @@ impl Transaction<'_> {
     /// Queues prefetches of the first buckets that this transaction changes and this node is a backup of.
     #[inline]
     pub(super) fn prefetch_backups(&self) {
-        let rows = self.held.iter().map(|group| &self.rows[group.row as usize]);
+        let rows = self.scratch.held.iter().map(|group| &self.set.rows[group.row as usize]);
         let of_others = rows.filter(|row| row.primary != self.node.id());
         let held_locally = of_others
             .filter_map(|row| Some((row.table, self.node.table(row.table)?.address(row.key)?)));

@@ -10,8 +10,43 @@ use gannet_storage::{
 
 use crate::outcome::Abort;
 use crate::request::{self, PART_BYTES_MAX, Status, encode_part};
-use crate::transaction::Transaction;
+use crate::transaction::access_set::AccessSet;
+use crate::transaction::commit::Stage;
 use crate::transaction::round::Round;
+use crate::transaction::{Scratch, Transaction};
+
+/// A commit record: the bytes that log replicas store, and where the units of the copies lie in them.
+#[derive(Default)]
+pub(super) struct Record {
+    bytes: Vec<u8>,
+    units: Vec<Unit>,
+}
+
+/// Where the unit of a bucket lies in a record.
+struct Unit {
+    partition: u16,
+    bounds: [u32; 2],
+}
+
+impl Record {
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes that it has room for.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// The units, each with the partition of its bucket.
+    #[inline(always)]
+    pub(super) fn units(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        self.units.iter().map(|Unit { partition, bounds: [start, end] }| {
+            (*partition, &self.bytes[*start as usize..*end as usize])
+        })
+    }
+}
 
 impl Transaction<'_> {
     /// Writes the record of all buckets that this transaction holds, one unit for each.
@@ -20,11 +55,14 @@ impl Transaction<'_> {
     /// [`Abort::TooLarge`] if the record is too large, or a unit does not fit a message;
     /// [`Abort::TooManyRows`] if a unit's items are more than it can count. Nothing has been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
-        let Self { node, rows, order, held, values, record, id, owner, .. } = self;
+        let Self { node, set: AccessSet { rows, values, .. }, record, owner, .. } = self;
+        let Scratch { order, held, .. } = &self.scratch;
+        let id = self.round.commits().open.id();
+        record.units.clear();
         // Groups lie in the order of (table, partition): a partition is repeated only between tables.
         let partitions = held.iter().map(|group| rows[group.row as usize].partition);
-        let mut writer = CommitRecordWriter::begin(record, *id, partitions);
-        for group in held.iter_mut() {
+        let mut writer = CommitRecordWriter::begin(&mut record.bytes, id, partitions);
+        for group in held {
             let first = &rows[group.row as usize];
             let table = node.table(first.table).expect("rows were added to tables that exist");
             let address = (first.table, first.partition, first.bucket, table.layout().version);
@@ -40,7 +78,7 @@ impl Transaction<'_> {
                 if row.mode == Some(LockMode::Delete) {
                     unit.delete(key);
                 } else {
-                    unit.put(key, &values[row.value_at..row.value_at + row.value_bytes]);
+                    unit.put(key, &values[row.value_range()]);
                 }
             }
             if unit.items() > UNIT_ITEMS_MAX {
@@ -51,7 +89,7 @@ impl Transaction<'_> {
             check_size(bounds[1] - start, PAYLOAD_BYTES_MAX)?;
             check_size(bounds[1], RECORD_BYTES_MAX)?;
             let bounds = bounds.map(|at| u32::try_from(at).unwrap_or(u32::MAX));
-            group.unit = (bounds[0], bounds[1]);
+            record.units.push(Unit { partition: first.partition, bounds });
         }
         writer.finish(u32::try_from(held.len()).expect("a record of 64 MiB has fewer units"));
         Ok(())
@@ -60,8 +98,8 @@ impl Transaction<'_> {
     /// Logs an empty record over this transaction's, as the coroutine's next transaction would (a mutant).
     pub(super) fn log_next(&mut self) -> Result<(), Abort> {
         let own = std::mem::take(&mut self.record);
-        self.id.counter += 1;
-        CommitRecordWriter::begin(&mut self.record, self.id, std::iter::empty()).finish(0);
+        let id = self.round.commits().begin();
+        CommitRecordWriter::begin(&mut self.record.bytes, id, std::iter::empty()).finish(0);
         let result = self.log();
         self.record = own;
         result
@@ -73,15 +111,16 @@ impl Transaction<'_> {
     /// Never after [`Self::write_record`] succeeded: the record fits.
     pub(super) fn log(&mut self) -> Result<(), Abort> {
         self.round.assert_settled();
-        if self.record.len() > PART_BYTES_MAX {
+        self.reach(Stage::Logging);
+        if self.record.bytes.len() > PART_BYTES_MAX {
             return self.log_in_parts();
         }
         // The lines arrive while the log replicas answer.
         self.prefetch_backups();
-        let Self { node, record, round, id, log, .. } = self;
+        let Self { node, record: Record { bytes: record, .. }, round, log, .. } = self;
         round.begin();
-        for &replica in node.configuration().log_group(id.node) {
-            if replica == id.node {
+        for &replica in node.configuration().log_group(node.id()) {
+            if replica == node.id() {
                 let stored = log.borrow_mut().store(record);
                 round.answered(stored.map_or(Status::Refused, |_| Status::Done));
             } else {
@@ -89,16 +128,18 @@ impl Transaction<'_> {
             }
         }
         assert_logged(round);
+        self.reach(Stage::Logged);
         Ok(())
     }
 
     /// As [`Self::log`], part by part. A replica has the record when it has the last part.
     #[cold]
     fn log_in_parts(&mut self) -> Result<(), Abort> {
-        let Self { node, record, round, id, message, .. } = self;
+        let Self { node, record: Record { bytes: record, .. }, round, scratch, .. } = self;
+        let (id, message) = (round.commits().open.id(), &mut scratch.message);
         for (number, bytes) in record.chunks(PART_BYTES_MAX).enumerate() {
             let offset = number * PART_BYTES_MAX;
-            let part = RecordPart { id: *id, record_bytes: record.len(), offset, bytes };
+            let part = RecordPart { id, record_bytes: record.len(), offset, bytes };
             encode_part(&part, message);
             round.begin();
             for &replica in node.configuration().log_group(id.node) {
@@ -106,11 +147,12 @@ impl Transaction<'_> {
             }
             assert_logged(round);
         }
+        self.reach(Stage::Logged);
         Ok(())
     }
 }
 
-/// Ends the phase: no log replica refuses a record of its cluster.
+/// Ends a round: no log replica refuses a record of its cluster.
 fn assert_logged(round: &mut Round<'_>) {
     if let Some(status) = round.end() {
         round.fail("LOG", status);

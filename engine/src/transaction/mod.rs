@@ -14,9 +14,11 @@
 //! after; what a row says was true at one moment, and all rows at the same one only after commit.
 
 mod abort;
+mod access_set;
 mod backup;
 pub(crate) mod barrier;
 mod buckets;
+pub(crate) mod commit;
 mod execute;
 mod heap;
 mod local;
@@ -27,22 +29,25 @@ mod scan;
 mod validate;
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use gannet_rpc::is_cancel;
 use gannet_storage::mutant::{Mutant, active};
-use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind, TransactionId};
+use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind};
 
 use crate::cancellation::CancellationToken;
 use crate::coordinator::panic_message;
 use crate::node::{Node, TableId};
 use crate::outcome::Abort;
+pub use crate::transaction::access_set::RowId;
+use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::buckets::BucketGroup;
+use crate::transaction::commit::{Settled, Stage};
 pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
+use crate::transaction::log::Record;
 use crate::transaction::round::Round;
 pub use crate::transaction::scan::KeyRange;
 pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
@@ -51,55 +56,16 @@ use crate::worker::{PrefetchQueue, WaitReason};
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.
 const BYTES_KEPT_MAX: usize = 256 << 10;
 
-/// A row of the read or write set, as its transaction names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowId(u32);
-
-/// The state of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RowState {
-    /// Not executed.
-    Pending,
-    /// The key is there and not locked by this row: a read, or an insert that came too late.
-    Found,
-    /// The key is not there, and not locked by this row.
-    Absent,
-    /// The bucket is locked; for update and delete the key is there, for insert it is not.
-    Granted,
-    /// Locked by another transaction, out of space, or refused: the transaction is doomed.
-    Failed,
-}
-
-struct Row {
-    table: u16,
-    partition: u16,
-    primary: u16,
-    bucket: u32,
-    key: u64,
-    /// None in the read set.
-    mode: Option<LockMode>,
-    state: RowState,
-    /// Whether the value is to be written.
-    written: bool,
-    version: u64,
-    /// Where the value lies in `Transaction::values`.
-    value_at: usize,
-    value_bytes: usize,
-    /// Where the key of a heap table lies there; no bytes in a fixed table.
-    key_at: u32,
-    key_bytes: u32,
-}
-
-/// How far a transaction has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// It has not begun, or was aborted.
-    Closed,
-    /// It has committed.
-    Committed,
-    Open,
-    /// It cannot commit any more.
-    Doomed(Abort),
+/// Scratch space of the phases.
+#[derive(Default)]
+struct Scratch {
+    /// Buckets and rows in the order of the buckets; see `buckets.rs`.
+    order: Vec<(u64, u32)>,
+    /// The groups of buckets that this transaction holds, and of those that it has only read.
+    held: Vec<BucketGroup>,
+    read: Vec<BucketGroup>,
+    /// A request, while it is put together.
+    message: Vec<u8>,
 }
 
 /// A transaction in a coroutine; [`crate::Coordinator::begin`] starts one.
@@ -110,31 +76,16 @@ pub struct Transaction<'s> {
     /// Of its worker.
     prefetches: Rc<PrefetchQueue>,
     round: Round<'s>,
-    id: TransactionId,
     owner: Owner,
     /// Cancels the job, if that is possible.
     cancellation: Option<Arc<CancellationToken>>,
-    stage: Stage,
+    /// Why it cannot commit any more.
+    doom: Option<Abort>,
     /// Whether the runner of the transaction's code commits it, and the code itself must not.
     is_committed_for: bool,
-    rows: Vec<Row>,
-    /// Rows before this one are executed.
-    executed: usize,
-    /// Leaves of ordered tables that scans have touched.
-    leaves: Vec<LeafObservation>,
-    /// The rows' values, and keys of heap tables; bytes of earlier transactions until they are
-    /// overwritten.
-    values: Vec<u8>,
-    /// How much of `values` the present transaction has taken.
-    values_used: usize,
-    /// Buckets and rows in the order of the buckets; see `buckets.rs`.
-    order: Vec<(u64, u32)>,
-    /// The groups of buckets that this transaction holds, and of those that it has only read.
-    held: Vec<BucketGroup>,
-    read: Vec<BucketGroup>,
-    record: Vec<u8>,
-    /// A request, while it is put together.
-    message: Vec<u8>,
+    set: AccessSet,
+    scratch: Scratch,
+    record: Record,
 }
 
 impl<'s> Transaction<'s> {
@@ -142,47 +93,35 @@ impl<'s> Transaction<'s> {
         node: Arc<Node>,
         (log, prefetches): (Rc<RefCell<CommitLog>>, Rc<PrefetchQueue>),
         round: Round<'s>,
-        id: TransactionId,
     ) -> Self {
+        let owner = Owner::from(round.commits().open.id());
         Self {
             node,
             log,
             prefetches,
             round,
-            id,
-            owner: Owner::from(id),
+            owner,
             cancellation: None,
-            stage: Stage::Closed,
+            doom: None,
             is_committed_for: false,
-            rows: Vec::new(),
-            executed: 0,
-            leaves: Vec::new(),
-            values: Vec::new(),
-            values_used: 0,
-            order: Vec::new(),
-            held: Vec::new(),
-            read: Vec::new(),
-            record: Vec::new(),
-            message: Vec::new(),
+            set: AccessSet::default(),
+            scratch: Scratch::default(),
+            record: Record::default(),
         }
     }
 
     /// Starts the next transaction of the coroutine; one that was left open is aborted first.
     pub(crate) fn restart(&mut self) {
         self.abort();
-        let is_committed = || self.stage == Stage::Committed && self.rows.iter().any(Row::changes);
+        let is_committed = || self.stage().is_committed() && self.set.changes();
         if active(Mutant::TellBeforeLog) && is_committed() {
             self.replicate().expect("the record fits a message");
         }
-        self.id.counter += 1;
-        self.owner = Owner::from(self.id);
-        self.stage = Stage::Open;
+        self.owner = Owner::from(self.round.commits().begin());
+        self.doom = None;
         self.is_committed_for = false;
-        self.rows.clear();
-        self.leaves.clear();
-        self.executed = 0;
-        self.values_used = 0;
-        if self.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
+        self.set.clear();
+        if self.set.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
             self.give_memory_back();
         }
     }
@@ -190,9 +129,21 @@ impl<'s> Transaction<'s> {
     /// After a transaction of uncommon size.
     #[cold]
     fn give_memory_back(&mut self) {
-        (self.rows, self.leaves) = (Vec::new(), Vec::new());
-        (self.order, self.held, self.read) = (Vec::new(), Vec::new(), Vec::new());
-        (self.values, self.record, self.message) = (Vec::new(), Vec::new(), Vec::new());
+        self.set = AccessSet::default();
+        self.scratch = Scratch::default();
+        self.record = Record::default();
+    }
+
+    /// How far the commit has come.
+    #[inline(always)]
+    fn stage(&self) -> Stage {
+        self.round.commits().open.stage()
+    }
+
+    /// The commit has come to a further stage.
+    #[inline(always)]
+    fn reach(&self, stage: Stage) {
+        self.round.commits().open.reach(stage);
     }
 
     /// Adds `key` to the keys that the next [`Self::execute`] reads.
@@ -219,8 +170,8 @@ impl<'s> Transaction<'s> {
 
     #[inline]
     fn add(&mut self, table: TableId, key: u64, mode: Option<LockMode>) -> RowId {
-        let row = RowId(u32::try_from(self.rows.len()).expect("fewer than 2^32 rows"));
-        let value_at = self.values_used;
+        let row = self.set.next_row();
+        let value_at = self.set.values_used;
         let (location, value_bytes) = match self.node.table(table.0) {
             Some(table) if table.layout().kind == TableKind::Fixed => {
                 (table.locate(key), table.layout().value_bytes)
@@ -236,11 +187,11 @@ impl<'s> Transaction<'s> {
                 return row;
             }
         };
-        self.claim(value_bytes);
+        self.set.claim(value_bytes);
         if mode == Some(LockMode::Insert) {
-            self.values[value_at..value_at + value_bytes].fill(0);
+            self.set.values[value_at..value_at + value_bytes].fill(0);
         }
-        self.rows.push(Row {
+        self.set.rows.push(Row {
             table: table.0,
             partition: location.partition,
             primary: self.node.configuration().primary(location.partition),
@@ -258,29 +209,13 @@ impl<'s> Transaction<'s> {
         row
     }
 
-    /// Takes the next bytes of `values`.
-    #[inline(always)]
-    fn claim(&mut self, bytes: usize) {
-        self.values_used += bytes.next_multiple_of(8);
-        if self.values.len() < self.values_used {
-            self.values.resize(self.values_used.next_power_of_two(), 0);
-        }
-    }
-
     /// The value of a row that was executed; `None` if the key is not there.
     ///
     /// After [`Self::put`] it is the value put.
     #[inline]
     #[must_use]
     pub fn value(&self, row: RowId) -> Option<&[u8]> {
-        let row = self.rows.get(row.0 as usize)?;
-        let is_insert = row.mode == Some(LockMode::Insert) && !row.written;
-        let there = match row.state {
-            RowState::Found => true,
-            RowState::Granted => !is_insert,
-            RowState::Pending | RowState::Absent | RowState::Failed => false,
-        };
-        there.then(|| &self.values[row.value_at..row.value_at + row.value_bytes])
+        self.set.value(row)
     }
 
     /// The value of a row that was locked for update or insert, to be changed in place and written
@@ -290,24 +225,8 @@ impl<'s> Transaction<'s> {
     /// [`Abort::NotFound`] or [`Abort::Exists`] if the row is not as the lock mode wants it,
     /// [`Abort::Usage`] for a row that is in the read set, is to be deleted, or was not executed.
     pub fn value_mut(&mut self, row: RowId) -> Result<&mut [u8], Abort> {
-        let Some(row) = self.rows.get_mut(row.0 as usize) else {
-            let problem = "no such row in this transaction; add it to the write set";
-            return Err(Abort::Usage { table: 0, key: 0, problem });
-        };
-        let (table, key) = (row.table, row.key);
-        let usage = |problem| Err(Abort::Usage { table, key, problem });
-        match (row.state, row.mode) {
-            (_, None) => usage("is in the read set; add it to the write set to change it"),
-            (_, Some(LockMode::Delete)) => usage("is to be deleted and takes no value"),
-            (RowState::Pending, _) => usage("was not executed; call execute before writing it"),
-            (RowState::Failed, _) => Err(self.conflict().unwrap_or(Abort::Locked)),
-            (RowState::Absent, _) => Err(Abort::NotFound { table, key }),
-            (RowState::Found, _) => Err(Abort::Exists { table, key }),
-            (RowState::Granted, Some(LockMode::Update | LockMode::Insert)) => {
-                row.written = true;
-                Ok(&mut self.values[row.value_at..row.value_at + row.value_bytes])
-            }
-        }
+        let conflict = self.conflict().unwrap_or(Abort::Locked);
+        self.set.value_mut(row, conflict)
     }
 
     /// Gives a row that was locked for update or insert the value that it will have after commit.
@@ -315,7 +234,7 @@ impl<'s> Transaction<'s> {
     /// # Errors
     /// As [`Self::value_mut`], and [`Abort::ValueBytes`] unless `value` has the table's size.
     pub fn put(&mut self, row: RowId, value: &[u8]) -> Result<(), Abort> {
-        if let Some(row) = self.rows.get(row.0 as usize) {
+        if let Some(row) = self.set.row(row) {
             let (expected, found) = (row.value_bytes, value.len());
             if expected != found {
                 return Err(Abort::ValueBytes { table: row.table, expected, found });
@@ -365,7 +284,7 @@ impl<'s> Transaction<'s> {
     /// [`Abort::Usage`] in a closure that is run as a transaction, such as that of [`crate::Coordinator::run`]: it may be run
     /// again, also when it fails after the commit. Such a transaction does not commit at all.
     pub fn commit(&mut self) -> Result<(), Abort> {
-        if self.is_committed_for && matches!(self.stage, Stage::Open | Stage::Doomed(_)) {
+        if self.is_committed_for && self.stage() == Stage::Executing {
             let problem = "a closure that is run as a transaction is committed when it returns; \
                            return Ok, or begin a transaction with Coordinator::begin";
             self.doom(Abort::Usage { table: 0, key: 0, problem });
@@ -382,38 +301,39 @@ impl<'s> Transaction<'s> {
 
     /// Commits for the transaction's code.
     pub(crate) fn commit_decided(&mut self) -> Result<(), Abort> {
-        match self.stage {
-            Stage::Committed => return Ok(()),
-            Stage::Closed => return Err(Abort::Requested),
-            Stage::Open | Stage::Doomed(_) => {}
+        match self.stage() {
+            stage if stage.is_committed() => return Ok(()),
+            Stage::Settled(_) => return Err(Abort::Requested),
+            _ => {}
         }
         let result = self.commit_phases();
         self.round.count(result.is_ok());
-        if result.is_ok() {
-            self.stage = Stage::Committed;
-        } else {
-            self.abort();
+        match result {
+            Ok(()) if self.stage() == Stage::PrimariesSent => {}
+            Ok(()) => self.reach(Stage::Settled(Settled::Committed)),
+            Err(_) => self.abort(),
         }
         result
     }
 
     fn commit_phases(&mut self) -> Result<(), Abort> {
-        if self.executed < self.rows.len() || self.stage != Stage::Open {
+        if self.set.executed < self.set.rows.len() || self.doom.is_some() {
             self.execute()?;
         }
-        if let ([Row { mode: None, .. }], []) = (&self.rows[..], &self.leaves[..]) {
+        if let ([Row { mode: None, .. }], []) = (&self.set.rows[..], &self.set.leaves[..]) {
             // One read of one bucket is a snapshot by itself.
             return Ok(());
         }
         self.group_buckets()?;
         self.validate()?;
-        if self.held.is_empty() {
+        if self.scratch.held.is_empty() {
             return Ok(());
         }
-        if !self.rows.iter().any(Row::changes) {
+        if !self.set.changes() {
             self.release_locks();
             return Ok(());
         }
+        self.reach(Stage::Validated);
         self.write_record()?;
         if self.cancellation.as_ref().is_some_and(|cancellation| !cancellation.may_log()) {
             return Err(Abort::Cancelled);
@@ -443,7 +363,8 @@ impl<'s> Transaction<'s> {
             self.commit_backups();
         }
         self.log()?;
-        if active(Mutant::AbortAfterLog) && self.id.counter.is_multiple_of(4) {
+        if active(Mutant::AbortAfterLog) && self.round.commits().open.id().counter.is_multiple_of(4)
+        {
             return Err(Abort::Locked);
         }
         if active(Mutant::PrimaryBeforeBackup) {
@@ -499,16 +420,19 @@ impl<'s> Transaction<'s> {
 
     /// The conflict that doomed the transaction.
     pub(crate) fn conflict(&self) -> Option<Abort> {
-        match self.stage {
-            Stage::Doomed(abort) if abort.is_conflict() => Some(abort),
-            Stage::Doomed(_) | Stage::Open | Stage::Closed | Stage::Committed => None,
-        }
+        self.doom.filter(|abort| abort.is_conflict())
+    }
+
+    /// Whether the transaction may go on to execute.
+    #[inline(always)]
+    fn is_open(&self) -> bool {
+        self.doom.is_none() && self.stage() == Stage::Executing
     }
 
     /// Remembers why the transaction cannot commit; the first reason stands.
     fn doom(&mut self, abort: Abort) {
-        if self.stage == Stage::Open {
-            self.stage = Stage::Doomed(abort);
+        if self.is_open() {
+            self.doom = Some(abort);
         }
     }
 
@@ -527,24 +451,5 @@ impl<'s> Transaction<'s> {
     /// Waits for the next job of the coroutine.
     pub(crate) fn wait_for_job(&mut self) {
         self.round.wait_for(WaitReason::Job);
-    }
-}
-
-impl Row {
-    /// The key, whose bytes are in the transaction's `values`.
-    #[inline(always)]
-    fn key<'v>(&self, values: &'v [u8]) -> Key<'v> {
-        Key::from_parts(self.key, &values[self.key_range()])
-    }
-
-    /// The key of a heap table, in the transaction's `values`.
-    #[inline(always)]
-    fn key_range(&self) -> Range<usize> {
-        self.key_at as usize..(self.key_at + self.key_bytes) as usize
-    }
-
-    /// Whether commit changes the row.
-    fn changes(&self) -> bool {
-        self.state == RowState::Granted && (self.written || self.mode == Some(LockMode::Delete))
     }
 }

@@ -8,6 +8,7 @@
 
 use crate::request;
 use crate::transaction::Transaction;
+use crate::transaction::commit::Stage;
 
 /// A longer record's units take packets of their own.
 const PIGGYBACKED_BYTES_MAX: usize = 512;
@@ -16,8 +17,9 @@ impl Transaction<'_> {
     /// Applies the transaction at the primaries.
     pub(super) fn commit_primaries(&mut self) {
         self.send_units(request::PRIMARY);
+        self.reach(Stage::PrimariesSent);
         self.round.piggyback();
-        if self.record.len() > PIGGYBACKED_BYTES_MAX {
+        if self.record.bytes().len() > PIGGYBACKED_BYTES_MAX {
             self.settle();
         }
     }

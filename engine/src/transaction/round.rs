@@ -10,6 +10,7 @@ use gannet_rpc::{RequestBatch, Suspend};
 
 use crate::outcome::Abort;
 use crate::request::Status;
+use crate::transaction::commit::Commits;
 use crate::worker::{Control, WaitReason};
 
 /// What the phases of a coroutine's transactions send their requests through.
@@ -28,6 +29,12 @@ impl<'s> Round<'s> {
         suspend: Suspend<'s>,
     ) -> Self {
         Self { batch, control, suspend, refusal: None }
+    }
+
+    /// The commits of the coroutine.
+    #[inline(always)]
+    pub(super) fn commits(&self) -> &Commits {
+        &self.control.commits
     }
 
     /// Counts a transaction that has ended.
@@ -57,6 +64,7 @@ impl<'s> Round<'s> {
             if let Some(status) = refusal {
                 self.fail("PRIMARY", Status::from_wire(status));
             }
+            self.control.commits.applied();
         }
     }
 
@@ -92,6 +100,9 @@ impl<'s> Round<'s> {
             self.fail("PRIMARY", status);
         }
         self.batch().piggyback();
+        if !self.batch().has_piggybacked() {
+            self.control.commits.applied();
+        }
     }
 
     /// Sends what is piggybacked, and waits until it is answered.

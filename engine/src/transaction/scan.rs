@@ -114,7 +114,7 @@ impl Transaction<'_> {
     /// Adds to the read set the leaves and rows that an earlier scan depends on; see
     /// [`Self::observe`].
     pub(crate) fn observe_leaf(&mut self, leaf: LeafObservation) {
-        leaf.insert_into(&mut self.leaves);
+        leaf.insert_into(&mut self.set.leaves);
     }
 
     /// The first rows of a range, about `rows_max`, or fewer if they are large: one round trip.
@@ -192,7 +192,8 @@ impl Transaction<'_> {
         rows_max: usize,
         first: usize,
     ) -> Result<usize, Abort> {
-        let Self { node, round, message, owner, .. } = self;
+        let Self { node, round, scratch, owner, .. } = self;
+        let message = &mut scratch.message;
         let configuration = node.configuration();
         let mut batch = round.batch();
         batch.clear();

@@ -18,16 +18,17 @@ impl Transaction<'_> {
     /// [`Abort::Changed`] or [`Abort::Locked`]; [`Abort::Refused`], a bug.
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
-        let is_snapshot = self.held.len() + self.read.len() <= 1 && self.leaves.is_empty();
+        let is_snapshot =
+            self.scratch.held.len() + self.scratch.read.len() <= 1 && self.set.leaves.is_empty();
         let skip = active(Mutant::SkipValidation) || active(Mutant::ValidateBeforeLock);
         if is_snapshot || skip { Ok(()) } else { self.validate_groups() }
     }
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
-        let Self { node, rows, read, round, owner, .. } = self;
+        let Self { node, set, scratch, round, owner, .. } = self;
         round.begin();
-        for group in read.iter() {
-            let row = &rows[group.row as usize];
+        for group in &scratch.read {
+            let row = &set.rows[group.row as usize];
             if row.primary == node.id() {
                 let bucket = std::iter::once((row.bucket, row.version));
                 let table = node.table(row.table);
@@ -43,9 +44,9 @@ impl Transaction<'_> {
             };
             round.request(row.primary, request::VALIDATE, &request.encode())?;
         }
-        let leaves = std::mem::take(&mut self.leaves);
+        let leaves = std::mem::take(&mut self.set.leaves);
         let sent = self.validate_leaves(&leaves);
-        self.leaves = leaves;
+        self.set.leaves = leaves;
         sent?;
         self.end_validation()
     }
@@ -102,7 +103,8 @@ impl Transaction<'_> {
     }
 
     fn validate_observations(&mut self, observations: &[Observation]) -> Result<(), Abort> {
-        let Self { node, round, message, owner, .. } = self;
+        let Self { node, round, scratch, owner, .. } = self;
+        let message = &mut scratch.message;
         let partition_of = |seen: &Observation| (seen.table, seen.partition);
         for run in observations.chunk_by(|a, b| partition_of(a) == partition_of(b)) {
             let (table, partition) = partition_of(&run[0]);

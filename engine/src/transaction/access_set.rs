@@ -1,0 +1,177 @@
+//! The rows that a transaction reads or writes: its read set and its write set, and the leaves that it has scanned.
+//!
+//! ```text
+//! rows    | 0 ... executed .. |       a row of the read set has no lock mode
+//! values  | value | key | value | ...  bytes of earlier transactions behind values_used
+//! ```
+//! Both sets are one list, in the order in which the code has named the rows: so they are requested in that order, and a bucket
+//! of both is found by one sort.
+//!
+//! *Source*: FaSST section 5.
+//!
+//! *Not here*: requests and their answers, in `execute.rs` and `heap.rs`.
+
+use std::ops::Range;
+
+use gannet_storage::{Key, LockMode};
+
+use crate::outcome::Abort;
+use crate::transaction::LeafObservation;
+
+/// A row of the read or write set, as its transaction names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowId(pub(super) u32);
+
+/// The state of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowState {
+    /// Not executed.
+    Pending,
+    /// The key is there and not locked by this row: a read, or an insert that came too late.
+    Found,
+    /// The key is not there, and not locked by this row.
+    Absent,
+    /// The bucket is locked; for update and delete the key is there, for insert it is not.
+    Granted,
+    /// Locked by another transaction, out of space, or refused: the transaction is doomed.
+    Failed,
+}
+
+/// A row that a transaction reads or writes.
+pub(super) struct Row {
+    pub(super) table: u16,
+    pub(super) partition: u16,
+    pub(super) primary: u16,
+    pub(super) bucket: u32,
+    pub(super) key: u64,
+    /// None in the read set.
+    pub(super) mode: Option<LockMode>,
+    pub(super) state: RowState,
+    /// Whether the value is to be written.
+    pub(super) written: bool,
+    pub(super) version: u64,
+    /// Where the value lies in the set's `values`.
+    pub(super) value_at: usize,
+    pub(super) value_bytes: usize,
+    /// Where the key of a heap table lies there; no bytes in a fixed table.
+    pub(super) key_at: u32,
+    pub(super) key_bytes: u32,
+}
+
+impl Row {
+    /// The key, whose bytes are in the set's `values`.
+    #[inline(always)]
+    pub(super) fn key<'v>(&self, values: &'v [u8]) -> Key<'v> {
+        Key::from_parts(self.key, &values[self.key_range()])
+    }
+
+    /// The key of a heap table, in the set's `values`.
+    #[inline(always)]
+    pub(super) fn key_range(&self) -> Range<usize> {
+        self.key_at as usize..(self.key_at + self.key_bytes) as usize
+    }
+
+    /// The value, in the set's `values`.
+    #[inline(always)]
+    pub(super) fn value_range(&self) -> Range<usize> {
+        self.value_at..self.value_at + self.value_bytes
+    }
+
+    /// Whether commit changes the row.
+    pub(super) fn changes(&self) -> bool {
+        self.state == RowState::Granted && (self.written || self.mode == Some(LockMode::Delete))
+    }
+}
+
+/// The read set and the write set of a transaction.
+#[derive(Default)]
+pub(super) struct AccessSet {
+    pub(super) rows: Vec<Row>,
+    /// Rows before this one are executed.
+    pub(super) executed: usize,
+    /// Leaves of ordered tables that scans have touched.
+    pub(super) leaves: Vec<LeafObservation>,
+    /// The rows' values, and keys of heap tables; bytes of earlier transactions until they are
+    /// overwritten.
+    pub(super) values: Vec<u8>,
+    /// How much of `values` the present transaction has taken.
+    pub(super) values_used: usize,
+}
+
+impl AccessSet {
+    /// Empties it and keeps its memory.
+    #[inline(always)]
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.leaves.clear();
+        self.executed = 0;
+        self.values_used = 0;
+    }
+
+    /// Takes the next bytes of `values`.
+    #[inline(always)]
+    pub(super) fn claim(&mut self, bytes: usize) {
+        self.values_used += bytes.next_multiple_of(8);
+        if self.values.len() < self.values_used {
+            self.values.resize(self.values_used.next_power_of_two(), 0);
+        }
+    }
+
+    /// Takes the next bytes of `values` for a copy of `bytes`; where they begin.
+    pub(super) fn add_bytes(&mut self, bytes: &[u8]) -> usize {
+        let at = self.values_used;
+        self.claim(bytes.len());
+        self.values[at..at + bytes.len()].copy_from_slice(bytes);
+        at
+    }
+
+    /// The row that is added next.
+    #[inline(always)]
+    pub(super) fn next_row(&self) -> RowId {
+        RowId(u32::try_from(self.rows.len()).expect("fewer than 2^32 rows"))
+    }
+
+    pub(super) fn row(&self, row: RowId) -> Option<&Row> {
+        self.rows.get(row.0 as usize)
+    }
+
+    /// Whether commit changes a row.
+    pub(super) fn changes(&self) -> bool {
+        self.rows.iter().any(Row::changes)
+    }
+
+    /// The value of a row that was executed; `None` if the key is not there.
+    #[inline]
+    pub(super) fn value(&self, row: RowId) -> Option<&[u8]> {
+        let row = self.row(row)?;
+        let is_insert = row.mode == Some(LockMode::Insert) && !row.written;
+        let there = match row.state {
+            RowState::Found => true,
+            RowState::Granted => !is_insert,
+            RowState::Pending | RowState::Absent | RowState::Failed => false,
+        };
+        there.then(|| &self.values[row.value_range()])
+    }
+
+    /// The value of a row that is locked for update or insert, to be changed in place; `doom` is what a row that failed ends with.
+    pub(super) fn value_mut(&mut self, row: RowId, doom: Abort) -> Result<&mut [u8], Abort> {
+        let Some(row) = self.rows.get_mut(row.0 as usize) else {
+            let problem = "no such row in this transaction; add it to the write set";
+            return Err(Abort::Usage { table: 0, key: 0, problem });
+        };
+        let (table, key) = (row.table, row.key);
+        let usage = |problem| Err(Abort::Usage { table, key, problem });
+        match (row.state, row.mode) {
+            (_, None) => usage("is in the read set; add it to the write set to change it"),
+            (_, Some(LockMode::Delete)) => usage("is to be deleted and takes no value"),
+            (RowState::Pending, _) => usage("was not executed; call execute before writing it"),
+            (RowState::Failed, _) => Err(doom),
+            (RowState::Absent, _) => Err(Abort::NotFound { table, key }),
+            (RowState::Found, _) => Err(Abort::Exists { table, key }),
+            (RowState::Granted, Some(LockMode::Update | LockMode::Insert)) => {
+                row.written = true;
+                Ok(&mut self.values[row.value_range()])
+            }
+        }
+    }
+}
