@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use core_affinity::CoreId;
+use gannet_rpc::Port;
 use hdrhistogram::Histogram;
 
 use crate::check::Check;
@@ -27,7 +28,7 @@ use crate::workload::BenchmarkError;
 
 use bare::bare;
 use echo::{Measured, echo};
-use port::{Port, THREADS_APART, ThreadEndpoints};
+use port::{THREADS_APART, ThreadEndpoints};
 
 const PAYLOAD_BYTES: usize = 32;
 /// Nodes that are two processes.

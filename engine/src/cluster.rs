@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{Identity, MemoryFabric, Parking, Waker};
+use gannet_rpc::{Identity, MemoryFabric, Parking, Port, Waker};
 use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, TableLayout};
 
 use crate::configuration::Configuration;
-use crate::driver::{ClusterState, Port, ThreadOptions, WorkerBuilder, drive};
+use crate::driver::{ClusterState, ThreadOptions, WorkerBuilder, drive};
 use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
 use crate::loader::Loader;

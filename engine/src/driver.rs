@@ -16,10 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{
-    Clock, Endpoint, Identity, MemoryPort, MemoryReceiver, MemorySender, PacketReceiver,
-    PacketSender, Parking, UdpPort, UdpReceiver, UdpSender,
-};
+use gannet_rpc::{Clock, Endpoint, Identity, PacketReceiver, PacketSender, Parking, Port};
 use gannet_storage::{CommitLog, LogObserver};
 
 use crate::coordinator::panic_message;
@@ -87,67 +84,6 @@ impl ClusterState {
     }
 }
 
-/// One worker's part of a transport before it is on its thread.
-pub(crate) trait Port: Send + 'static {
-    type Sender: PacketSender;
-    type Receiver: PacketReceiver;
-
-    /// What a poll looks at.
-    const MEDIUM: Medium;
-
-    fn split(self) -> (Self::Sender, Self::Receiver);
-
-    /// Whether a packet waits, but for those that the system holds and wakes the thread for.
-    fn has_packets(receiver: &Self::Receiver) -> bool;
-}
-
-impl Port for MemoryPort {
-    type Sender = MemorySender;
-    type Receiver = MemoryReceiver;
-
-    const MEDIUM: Medium = Medium::Memory;
-
-    fn split(self) -> Self {
-        self
-    }
-
-    fn has_packets(receiver: &MemoryReceiver) -> bool {
-        receiver.has_packets()
-    }
-}
-
-impl Port for UdpPort {
-    type Sender = UdpSender;
-    type Receiver = UdpReceiver;
-
-    const MEDIUM: Medium = Medium::Sockets;
-
-    fn split(self) -> (UdpSender, UdpReceiver) {
-        self.split()
-    }
-
-    fn has_packets(receiver: &UdpReceiver) -> bool {
-        receiver.has_packets()
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl Port for gannet_rpc::VerbsPort {
-    type Sender = gannet_rpc::VerbsSender;
-    type Receiver = gannet_rpc::VerbsReceiver;
-
-    /// Completions lie in memory.
-    const MEDIUM: Medium = Medium::Memory;
-
-    fn split(self) -> (gannet_rpc::VerbsSender, gannet_rpc::VerbsReceiver) {
-        self.split()
-    }
-
-    fn has_packets(receiver: &gannet_rpc::VerbsReceiver) -> bool {
-        receiver.has_packets()
-    }
-}
-
 /// Where the workers of a thread run.
 pub(crate) struct ThreadOptions {
     /// The thread's number, from 0.
@@ -191,7 +127,7 @@ pub(crate) fn drive<P: Port>(
 fn poll_until_ended<P: Port>(mut group: WorkerGroup<P>) {
     let busy_poll = group.state().busy_poll;
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut waiting = Waiting::new(P::MEDIUM);
+        let mut waiting = Waiting::new(Medium::of::<P>());
         loop {
             match group.step() {
                 Step::Progressed => waiting.progressed(group.now_ns()),

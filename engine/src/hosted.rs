@@ -20,9 +20,9 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use gannet_rpc::Waker;
+use gannet_rpc::{Port, Waker};
 
-use crate::driver::{ClusterState, Port};
+use crate::driver::ClusterState;
 use crate::worker_group::{End, Step, WorkerGroup};
 
 /// Steps of the workers between two looks at the other tasks, at most.

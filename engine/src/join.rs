@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use gannet_rpc::{Parking, SharedRings, UdpOptions, UdpPort};
+use gannet_rpc::{Parking, Port, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
 use gannet_rpc::{VerbsOptions, VerbsPort};
 
@@ -21,7 +21,6 @@ use crate::cluster::{
     cores, memory_limit_bytes,
 };
 use crate::completion::Lost;
-use crate::driver::Port;
 #[cfg(feature = "verbs")]
 use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};

@@ -22,6 +22,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use gannet_rpc::Port;
+
 /// A thread polls so long before it first gives up its core, nanoseconds.
 const POLLED_NS: u64 = 2_000;
 /// Longest budget, and the least but 0, nanoseconds.
@@ -64,6 +66,13 @@ pub(crate) enum Medium {
     Memory,
     /// Sockets, or what else is polled by a system call.
     Sockets,
+}
+
+impl Medium {
+    /// What a poll of a transport looks at.
+    pub(crate) fn of<P: Port>() -> Self {
+        if P::POLL_IS_SYSTEM_CALL { Self::Sockets } else { Self::Memory }
+    }
 }
 
 /// What a thread does next that has found nothing to do.

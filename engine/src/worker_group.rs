@@ -11,9 +11,9 @@ use std::task;
 use std::thread;
 use std::time::Duration;
 
-use gannet_rpc::{Clock, MonotonicClock, Parking, Waker};
+use gannet_rpc::{Clock, MonotonicClock, PacketReceiver, Parking, Port, Waker};
 
-use crate::driver::{ClusterState, Port, WorkerBuilder};
+use crate::driver::{ClusterState, WorkerBuilder};
 use crate::statistics::PublishedStatistics;
 use crate::worker::Worker;
 
@@ -184,7 +184,7 @@ impl<P: Port> WorkerGroup<P> {
             || self
                 .workers
                 .iter()
-                .any(|worker| P::has_packets(worker.receiver()) || worker.has_work())
+                .any(|worker| worker.receiver().has_packets() || worker.has_work())
     }
 
     /// Ends the workers; a result without an end is the panic of one of them.

@@ -54,7 +54,7 @@ pub use message::{Message, Messages, PAYLOAD_BYTES_MAX, ResponseWriter};
 pub use packet::{Contents, HEADER_BYTES, Kind, PacketHeader, Route};
 pub use parking::{Parking, Waker};
 pub use request_batch::{RequestBatch, TooLarge};
-pub use transport::{PacketReceiver, PacketSender, Refused};
+pub use transport::{PacketReceiver, PacketSender, Port, Refused};
 #[cfg(not(loom))]
 pub use udp::{ClusterKey, ClusterKeyError, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender};
 #[cfg(all(feature = "verbs", not(loom)))]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::parking::Waker;
 use crate::ring::memory::{CONTROL_BYTES, LINE_BYTES, Segment, SharedWord};
 use crate::ring::{Consumer, ConsumerSet, Producer, ring_in};
-use crate::transport::{PacketReceiver, PacketSender, Refused};
+use crate::transport::{PacketReceiver, PacketSender, Port, Refused};
 
 pub use shared::{SharedRings, SharedRingsError};
 
@@ -130,6 +130,17 @@ impl MemoryFabric {
 
 /// Both halves of one worker's transport.
 pub type MemoryPort = (MemorySender, MemoryReceiver);
+
+impl Port for MemoryPort {
+    type Sender = MemorySender;
+    type Receiver = MemoryReceiver;
+
+    const POLL_IS_SYSTEM_CALL: bool = false;
+
+    fn split(self) -> Self {
+        self
+    }
+}
 
 struct SendLane {
     /// None for the worker's own node.

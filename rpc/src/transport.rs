@@ -6,8 +6,22 @@
 //! | `udp.rs` | one sendmmsg |
 //! | `verbs.rs` | one post of a list of SENDs |
 //!
-//! The two halves are separate values, so that a received packet can be read in place while its
-//! response is being sent.
+//! A [`Port`] is one worker's part of a transport. A thread opens it, and the thread that drives the worker splits it into its two
+//! halves. The halves are separate values, so that a received packet can be read in place while its response is being sent.
+
+/// One worker's part of a transport, before it is on the worker's thread.
+pub trait Port: Send + 'static {
+    /// The sending half.
+    type Sender: PacketSender;
+    /// The receiving half.
+    type Receiver: PacketReceiver;
+
+    /// Whether a poll of the receiving half is a system call. Other polls read words of memory.
+    const POLL_IS_SYSTEM_CALL: bool;
+
+    /// The two halves, on the thread that they stay on.
+    fn split(self) -> (Self::Sender, Self::Receiver);
+}
 
 /// The sending half, owned by one worker.
 pub trait PacketSender {

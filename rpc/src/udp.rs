@@ -25,6 +25,7 @@ use std::rc::Rc;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
+use crate::transport::Port;
 use crate::udp::datagram::Format;
 use crate::udp::seal::Seal;
 
@@ -216,13 +217,17 @@ impl UdpPort {
         let datagram_bytes = mtu - headers;
         Ok(Self { socket, addresses, datagram_bytes, key: options.key.clone() })
     }
+}
 
-    /// The two halves, on the thread that they stay on.
-    ///
+impl Port for UdpPort {
+    type Sender = UdpSender;
+    type Receiver = UdpReceiver;
+
+    const POLL_IS_SYSTEM_CALL: bool = true;
+
     /// # Panics
     /// If the system gives no random bytes, of which a key needs some.
-    #[must_use]
-    pub fn split(self) -> (UdpSender, UdpReceiver) {
+    fn split(self) -> (UdpSender, UdpReceiver) {
         let socket = Rc::new(self.socket);
         let format = || {
             let seal = |key| Seal::new(key).expect("the system gives random bytes");

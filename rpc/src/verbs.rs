@@ -34,6 +34,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::str::FromStr;
 
+use crate::transport::Port;
 use crate::udp::ClusterKey;
 use crate::verbs::address::{Address, Link};
 use crate::verbs::device::{Capacity, GRH_BYTES, Memory, QueuePair, Ring};
@@ -188,10 +189,16 @@ impl VerbsPort {
         self.pair.set_peers(peers);
         Ok(())
     }
+}
 
-    /// The two halves, on the thread that they stay on.
-    #[must_use]
-    pub fn split(self) -> (VerbsSender, VerbsReceiver) {
+impl Port for VerbsPort {
+    type Sender = VerbsSender;
+    type Receiver = VerbsReceiver;
+
+    /// Completions lie in memory.
+    const POLL_IS_SYSTEM_CALL: bool = false;
+
+    fn split(self) -> (VerbsSender, VerbsReceiver) {
         let Self { pair, sends, receives, chosen, nodes, key, .. } = self;
         let mtu = chosen.mtu;
         let pair = Rc::new(pair);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use echo::Echo;
 use gannet_rpc::{
     Clock, ClusterKey, Counters, Endpoint, Identity, Incoming, MonotonicClock, PacketReceiver,
-    Parking, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
+    Parking, Port, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
 };
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -3,10 +3,10 @@
 //! Every node answers its peers in turn, so that as many packets go out as came in, and as many are
 //! under way as an echo has.
 
-use gannet_rpc::{Clock, HEADER_BYTES, MonotonicClock, PacketReceiver, PacketSender};
+use gannet_rpc::{Clock, HEADER_BYTES, MonotonicClock, PacketReceiver, PacketSender, Port};
 
 use super::echo::{Measured, histogram};
-use super::port::{Port, ThreadEndpoints};
+use super::port::ThreadEndpoints;
 use super::{EchoSettings, PAYLOAD_BYTES};
 
 /// Polls between two looks at the clock.

@@ -5,10 +5,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gannet_rpc::{Clock, Coroutine, Endpoint, Handler, Incoming, MonotonicClock, ResponseWriter};
+use gannet_rpc::{
+    Clock, Coroutine, Endpoint, Handler, Incoming, MonotonicClock, Port, ResponseWriter,
+};
 use hdrhistogram::Histogram;
 
-use super::port::{EndpointPort, Port, ThreadEndpoints};
+use super::port::{EndpointPort, ThreadEndpoints};
 use super::{EchoSettings, PAYLOAD_BYTES};
 
 /// Polls between two looks at what is to be measured.

@@ -8,11 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use gannet_rpc::{
-    ClusterKey, Identity, MemoryFabric, MemoryPort, MemoryReceiver, MemorySender, PacketReceiver,
-    PacketSender, Parking, SharedRings, UdpOptions, UdpPort, UdpReceiver, UdpSender,
+    ClusterKey, Identity, MemoryFabric, MemoryPort, Parking, SharedRings, UdpOptions, UdpPort,
 };
 #[cfg(feature = "verbs")]
-use gannet_rpc::{VerbsOptions, VerbsPort, VerbsReceiver, VerbsSender};
+use gannet_rpc::{VerbsOptions, VerbsPort};
 
 use crate::rpc_echo::Across;
 use crate::workload::BenchmarkError;
@@ -28,42 +27,6 @@ const CALLS_MAX: usize = 600;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// It keeps nothing secret and costs as much as any.
 const KEY: [u8; 32] = [7; 32];
-
-/// What becomes the two halves of a transport, on the thread that drives them.
-pub(super) trait Port: Send {
-    type Sender: PacketSender;
-    type Receiver: PacketReceiver;
-
-    fn split(self) -> (Self::Sender, Self::Receiver);
-}
-
-impl Port for MemoryPort {
-    type Sender = MemorySender;
-    type Receiver = MemoryReceiver;
-
-    fn split(self) -> Self {
-        self
-    }
-}
-
-impl Port for UdpPort {
-    type Sender = UdpSender;
-    type Receiver = UdpReceiver;
-
-    fn split(self) -> (UdpSender, UdpReceiver) {
-        Self::split(self)
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl Port for VerbsPort {
-    type Sender = VerbsSender;
-    type Receiver = VerbsReceiver;
-
-    fn split(self) -> (VerbsSender, VerbsReceiver) {
-        Self::split(self)
-    }
-}
 
 /// One node's worker.
 pub(super) struct EndpointPort<P> {

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::process::{Command, Stdio};
 
 use gannet_rpc::{
-    Clock, MonotonicClock, PacketReceiver, PacketSender, VerbsPort, VerbsReceiver, VerbsSender,
+    Clock, MonotonicClock, PacketReceiver, PacketSender, Port, VerbsPort, VerbsReceiver,
+    VerbsSender,
 };
 
 use crate::nodes::{COROUTINES, GIVE_UP_NS, Node, Pair, connected, identity, options, run};

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use gannet_rpc::{
-    Clock, Counters, Endpoint, Identity, Incoming, MonotonicClock, VerbsOptions, VerbsPort,
+    Clock, Counters, Endpoint, Identity, Incoming, MonotonicClock, Port, VerbsOptions, VerbsPort,
     VerbsReceiver, VerbsSender,
 };
 
