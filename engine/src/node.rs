@@ -151,8 +151,7 @@ impl Node {
         layout: TableLayout,
     ) -> Result<TableId, StorageError> {
         let holds = |partition| self.configuration.copies(partition).contains(&self.id);
-        let partitioning = self.configuration.partitioning;
-        let table = Table::new(name, layout, partitioning, Arc::clone(&self.arena), holds)?;
+        let table = Table::new(name, layout, Arc::clone(&self.arena), holds)?;
         let created = self.tables[usize::from(number)].set(table);
         assert!(created.is_ok(), "the cluster hands out each table number once");
         Ok(TableId(number))

@@ -23,7 +23,7 @@ fn loaded() -> Table {
     let arena = Arc::new(
         Arena::new(1 << 30, &[Arena::share_bytes(1 << 30, 16); 16]).expect("address space"),
     );
-    let table = Table::new("bench", layout, partitioning, arena, |_| true).expect("it fits");
+    let table = Table::new("bench", layout, arena, |_| true).expect("it fits");
     for key in 0..ROWS {
         let address = table.address(key).expect("the node holds all partitions");
         table.load(address, key, &[1; VALUE_BYTES]).expect("it fits");

@@ -32,12 +32,11 @@ use crate::unlock::Unlocked;
 /// Largest value of a heap table, in bytes.
 pub const HEAP_VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// The state of a heap table beside its buckets, on one node.
+/// What a partition of a heap table has beside its buckets, on one node.
 pub(crate) struct Heap {
-    /// By partition: what locks have reserved in those that this node holds.
-    reservations: Box<[Option<Reservations>]>,
-    /// By partition: what those that this node holds have in an ordered table.
-    ordered: Box<[Option<(OrderedIndex, ScanBarriers)>]>,
+    reservations: Reservations,
+    /// Of an ordered table.
+    order: Option<(OrderedIndex, ScanBarriers)>,
 }
 
 /// Bytes of a cell before its row's: the link.
@@ -162,30 +161,18 @@ fn cells_of(key_bytes: usize, value_bytes: usize) -> usize {
 }
 
 impl Heap {
-    /// `held`: by partition, whether this node holds it.
-    pub(crate) fn new(kind: TableKind, held: &[bool]) -> Self {
+    pub(crate) fn new(partition: u16, kind: TableKind) -> Self {
         let is_ordered = kind == TableKind::Ordered;
-        let ordered =
-            |held: &bool| (*held && is_ordered).then(|| (OrderedIndex::new(), ScanBarriers::new()));
-        let reservations =
-            |(partition, held): (u16, &bool)| held.then(|| Reservations::new(partition));
-        Self {
-            reservations: (0..).zip(held).map(reservations).collect(),
-            ordered: held.iter().map(ordered).collect(),
-        }
+        let order = is_ordered.then(|| (OrderedIndex::new(), ScanBarriers::new()));
+        Self { reservations: Reservations::new(partition), order }
     }
 
-    fn reservations(&self, partition: u16) -> &Reservations {
-        let reservations = self.reservations[usize::from(partition)].as_ref();
-        reservations.expect("an address is in a partition that the node holds")
+    pub(crate) fn index(&self) -> Option<&OrderedIndex> {
+        self.order.as_ref().map(|(index, _)| index)
     }
 
-    pub(crate) fn index(&self, partition: u16) -> Option<&OrderedIndex> {
-        self.ordered.get(usize::from(partition))?.as_ref().map(|(index, _)| index)
-    }
-
-    pub(crate) fn barriers(&self, partition: u16) -> Option<&ScanBarriers> {
-        self.ordered.get(usize::from(partition))?.as_ref().map(|(_, barriers)| barriers)
+    pub(crate) fn barriers(&self) -> Option<&ScanBarriers> {
+        self.order.as_ref().map(|(_, barriers)| barriers)
     }
 
     pub(crate) fn find<'a>(
@@ -214,8 +201,8 @@ impl Table {
         Need { cells, index_bytes }
     }
 
-    fn heap_of(&self) -> &Heap {
-        self.heap().expect("only heap tables have rows with byte-string keys")
+    fn heap_of(&self, partition: u16) -> &Heap {
+        self.heap(partition).expect("an address is in a partition that the node holds")
     }
 
     /// Reads a row of a heap table, whose key lives at `address`; appends its value to `out`.
@@ -249,8 +236,8 @@ impl Table {
         (mode, value_bytes): (LockMode, usize),
     ) -> (Lock, Option<LeafChange>) {
         let bucket = self.bucket(address);
-        let (arena, heap, row) = (self.arena(), self.heap_of(), (owner, key));
-        let reservations = heap.reservations(self.locate(key.word()).partition);
+        let (arena, row) = (self.arena(), (owner, key));
+        let Heap { reservations, order } = self.heap_of(self.locate(key.word()).partition);
         let cells = cells_of(key.bytes().len(), value_bytes);
         let cells_before = Cell::new(0);
         let is_reserved = Cell::new(false);
@@ -272,18 +259,17 @@ impl Table {
             reservations.release(arena, row);
         }
         let is_insert = mode == LockMode::Insert && matches!(lock, Lock::Granted { .. });
-        let index = if is_insert { heap.index(self.locate(key.word()).partition) } else { None };
-        (lock, index.map(|index| index.add_pending(key.bytes(), owner)))
+        let order = order.as_ref().filter(|_| is_insert);
+        (lock, order.map(|(index, _)| index.add_pending(key.bytes(), owner)))
     }
 
     /// Releases the bucket of a row of any table that was locked and not written; as [`Table::unlock`].
     pub fn unlock_row(&self, address: BucketAddress, key: Key<'_>, owner: Owner) -> Unlocked {
-        if let Some(heap) = self.heap() {
-            let partition = self.locate(key.word()).partition;
-            if let Some(index) = heap.index(partition) {
+        if let Some(heap) = self.heap(self.locate(key.word()).partition) {
+            if let Some(index) = heap.index() {
                 index.remove_pending(key.bytes(), owner);
             }
-            heap.reservations(partition).release(self.arena(), (owner, key));
+            heap.reservations.release(self.arena(), (owner, key));
         }
         self.unlock(address, owner)
     }
@@ -291,7 +277,7 @@ impl Table {
     /// Whether a leaf of `partition` is as a scan saw it; no for a partition that the node does not hold.
     #[must_use]
     pub fn is_leaf_unchanged(&self, partition: u16, seen: LeafVersion) -> bool {
-        let index = self.heap().and_then(|heap| heap.index(partition));
+        let index = self.heap(partition).and_then(Heap::index);
         index.is_some_and(|index| index.is_unchanged(seen))
     }
 
@@ -306,8 +292,8 @@ impl Table {
     ) -> bool {
         let row = (owner, key);
         let location = self.locate(key.word());
-        let (arena, heap) = (self.arena(), self.heap_of());
-        let reservations = heap.reservations(location.partition);
+        let (arena, heap) = (self.arena(), self.heap_of(location.partition));
+        let reservations = &heap.reservations;
         let need = self.need_of(key, value.len());
         if let Some((slot, before)) = Heap::find(arena, bucket, held(*next), location.tag, key) {
             if before.cells == need.cells {
@@ -329,7 +315,7 @@ impl Table {
             arena.free(location.partition, first, need);
             return false;
         }
-        if let Some(index) = heap.index(location.partition) {
+        if let Some(index) = heap.index() {
             index.add_applied(key.bytes());
         }
         true
@@ -338,15 +324,15 @@ impl Table {
     /// Removes a row inside the write of its bucket.
     pub(crate) fn remove_row(&self, bucket: Bucket<'_>, next: u64, (owner, key): (Owner, Key<'_>)) {
         let location = self.locate(key.word());
-        let (arena, heap) = (self.arena(), self.heap_of());
-        heap.reservations(location.partition).release(arena, (owner, key));
+        let (arena, heap) = (self.arena(), self.heap_of(location.partition));
+        heap.reservations.release(arena, (owner, key));
         let Some((slot, row)) = Heap::find(arena, bucket, held(next), location.tag, key) else {
             return;
         };
         bucket.clear(next, &slot);
         let index_bytes = self.need_of(key, 0).index_bytes;
         arena.free(location.partition, row.first, Need { cells: row.cells, index_bytes });
-        if let Some(index) = heap.index(location.partition) {
+        if let Some(index) = heap.index() {
             index.remove(key.bytes());
         }
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::heap::Row;
+use crate::heap::{Heap, Row};
 use crate::layout::TableKind;
 use crate::owner::Owner;
 use crate::table::Table;
@@ -102,7 +102,7 @@ impl Table {
     /// If this node does not hold the partition.
     #[must_use]
     pub fn index_differences(&self, partition: u16) -> usize {
-        let Some(index) = self.heap().and_then(|heap| heap.index(partition)) else { return 0 };
+        let Some(index) = self.heap(partition).and_then(Heap::index) else { return 0 };
         let mut rows = BTreeSet::new();
         let mut snapshot = BucketSnapshot::default();
         for bucket in 0..self.layout().buckets {

@@ -3,7 +3,8 @@
 //! ```text
 //! Arena ── one mapping per node, huge pages: cells, which are used again, and memory that is never freed
 //!   └─ Table ── one per name; hosts any subset of the cluster's partitions
-//!        └─ Bucket ── header (version, owner, sequence, next, tags) and 7 slots, then overflow buckets
+//!        └─ Partition ── main buckets, reservations, index and scan barriers, and whether it serves transactions
+//!             └─ Bucket ── header (version, owner, sequence, next, tags) and 7 slots, then overflow buckets
 //! CommitLog ── one slot per (node, coroutine) for each worker, holding the last CommitRecord
 //! ```
 //!
@@ -32,6 +33,7 @@ mod loom_tests;
 pub mod mutant;
 mod ordered_index;
 mod owner;
+mod partition;
 mod read;
 mod reservations;
 mod scan;
@@ -56,6 +58,7 @@ pub use location::{Location, Partitioning};
 pub use lock::{Lock, LockMode};
 pub use ordered_index::{Direction, LeafChange, LeafVersion};
 pub use owner::{Owner, TransactionId};
+pub use partition::PartitionState;
 pub use read::Read;
 pub use scan::{Scanned, ScannedRow};
 pub use table::{BucketAddress, Table};

@@ -39,7 +39,7 @@ fn table(value_bytes: usize, buckets: u32, overflow: usize) -> Arc<Table> {
     (layout.buckets, layout.overflow_slots) = (buckets, 1);
     let limit_bytes = 64 + layout.main_bytes(1) + overflow * layout.overflow_words * 8;
     let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
-    Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap())
+    Arc::new(Table::new("t", layout, arena, |_| true).unwrap())
 }
 
 fn address(table: &Table, key: u64) -> BucketAddress {
@@ -386,7 +386,7 @@ fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
     layout.buckets = 2;
     let limit_bytes = 64 + layout.main_bytes(1) + cells * 64;
     let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
-    let table = Arc::new(Table::new("t", layout, partitioning, arena, |_| true).unwrap());
+    let table = Arc::new(Table::new("t", layout, arena, |_| true).unwrap());
     let bucket = |key: &String| table.locate(Key::hashed(key.as_bytes()).word()).bucket;
     let keys = || (1_000..1_100).map(|number: u32| number.to_string());
     let keys = [0, 1].map(|wanted| keys().filter(|key| bucket(key) == wanted).collect());

@@ -5,6 +5,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use crate::heap::Heap;
 use crate::key::Key;
 use crate::ordered_index::{Direction, LeafVersion};
 use crate::owner::Owner;
@@ -62,8 +63,9 @@ impl Keys {
         self.bytes.extend_from_slice(key);
         let hash = Key::hashed(key).word();
         let location = table.locate(hash);
-        let address =
-            table.address_of(location).expect("the index has keys of its partition alone");
+        let address = table.bucket_address(location.partition, location.bucket);
+        let address = address.expect("the index has keys of its partition alone");
+        let address = address.with_tag(location.tag);
         table.prefetch(address);
         let (end, bucket) = (self.bytes.len(), location.bucket);
         self.located.push(Located { end, hash, bucket, address });
@@ -99,7 +101,7 @@ impl Table {
         leaves: &mut Vec<LeafVersion>,
         mut visit: impl FnMut(ScannedRow<'_>) -> ControlFlow<()>,
     ) -> Scanned {
-        let Some(index) = self.heap().and_then(|heap| heap.index(partition)) else {
+        let Some(index) = self.heap(partition).and_then(Heap::index) else {
             return Scanned::Complete;
         };
         let (mut keys, mut value) = (Keys::default(), Vec::new());

@@ -34,7 +34,7 @@ impl ScanBarriers {
 
 impl Table {
     fn barriers(&self, partition: u16) -> Option<&ScanBarriers> {
-        self.heap()?.barriers(partition)
+        self.heap(partition)?.barriers()
     }
 
     /// Sets a barrier of `owner`, who gives it back with [`Self::release_barrier`].

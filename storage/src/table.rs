@@ -1,4 +1,4 @@
-//! A table on one node: its name, its layout, and its main buckets.
+//! A table on one node: its name, its layout, and its partitions.
 //!
 //! ```text
 //! key ─ locate ─▶ Location: partition, bucket, tag       the same on every node
@@ -16,8 +16,9 @@ use crate::arena::{Arena, Quota};
 use crate::bucket::Bucket;
 use crate::error::StorageError;
 use crate::heap::Heap;
-use crate::layout::{TableKind, TableLayout};
-use crate::location::{Location, Partitioning};
+use crate::layout::TableLayout;
+use crate::location::Location;
+use crate::partition::Partition;
 
 /// A bucket of a table on one node, and the tag of the key that was looked for.
 ///
@@ -64,12 +65,8 @@ impl BucketAddress {
 pub struct Table {
     name: String,
     layout: TableLayout,
-    partitioning: Partitioning,
     pub(crate) arena: Arc<Arena>,
-    /// First word of each partition's main buckets, if this node holds it.
-    partitions: Box<[Option<usize>]>,
-    /// What only a heap table has.
-    heap: Option<Heap>,
+    partitions: Box<[Partition]>,
 }
 
 impl Table {
@@ -80,26 +77,22 @@ impl Table {
     pub fn new(
         name: &str,
         layout: TableLayout,
-        partitioning: Partitioning,
         arena: Arc<Arena>,
         holds: impl Fn(u16) -> bool,
     ) -> Result<Self, StorageError> {
         Self::check_memory(name, &layout, &arena, &holds)?;
-        let numbers = || (0..=u16::MAX).take(partitioning.count());
-        let held: Vec<bool> = numbers().map(&holds).collect();
         let words = layout.partition_words();
-        let allocate = |partition| {
-            let first = arena.allocate_fixed(partition, words, Quota::WithinShare);
-            first.ok_or_else(|| out_of_memory(name, &layout, &arena, &holds))
+        let partition = |number| {
+            if !holds(number) {
+                return Ok(Partition::absent());
+            }
+            let first_word = arena.allocate_fixed(number, words, Quota::WithinShare);
+            let first_word = first_word.ok_or_else(|| out_of_memory(name, &layout, &arena, &holds));
+            Ok(Partition::present(number, first_word?, layout.kind))
         };
-        let partitions = numbers()
-            .map(|partition| holds(partition).then(|| allocate(partition)).transpose())
-            .collect::<Result<_, _>>()?;
-        let heap = match layout.kind {
-            TableKind::Fixed => None,
-            TableKind::Heap | TableKind::Ordered => Some(Heap::new(layout.kind, &held)),
-        };
-        Ok(Self { name: name.to_owned(), layout, partitioning, arena, partitions, heap })
+        let numbers = (0..=u16::MAX).take(layout.partitioning.count());
+        let partitions = numbers.map(partition).collect::<Result<_, _>>()?;
+        Ok(Self { name: name.to_owned(), layout, arena, partitions })
     }
 
     /// Whether the main buckets of the partitions for which `holds` is true fit the shares of those.
@@ -132,8 +125,13 @@ impl Table {
         &self.layout
     }
 
-    pub(crate) fn heap(&self) -> Option<&Heap> {
-        self.heap.as_ref()
+    pub(crate) fn partition(&self, partition: u16) -> Option<&Partition> {
+        self.partitions.get(usize::from(partition))
+    }
+
+    /// What a partition of a heap table has beside its buckets, if this node holds it.
+    pub(crate) fn heap(&self, partition: u16) -> Option<&Heap> {
+        self.partition(partition)?.heap()
     }
 
     pub(crate) fn arena(&self) -> &Arena {
@@ -150,41 +148,55 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn locate(&self, key: u64) -> Location {
-        self.partitioning.locate(key, self.layout.buckets)
+        self.layout.partitioning.locate(key, self.layout.buckets)
     }
 
-    /// Where `key` lives on this node, if it holds the key's partition.
+    /// Where `key` lives on this node, if the key's partition is present there.
     #[inline(always)]
     #[must_use]
     pub fn address(&self, key: u64) -> Option<BucketAddress> {
         self.address_of(self.locate(key))
     }
 
-    /// Where a key with this location lies on this node, if it holds the key's partition.
+    /// Where a key with this location lies on this node, if its partition is present there.
     #[inline(always)]
     #[must_use]
     pub fn address_of(&self, location: Location) -> Option<BucketAddress> {
-        let address = self.bucket_address(location.partition, location.bucket)?;
+        let address = self.served_bucket_address(location.partition, location.bucket)?;
         Some(address.with_tag(location.tag))
     }
 
-    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and it holds it.
+    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is present: for new transactions.
+    #[inline(always)]
+    #[must_use]
+    pub fn served_bucket_address(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
+        self.address_from(self.partition(partition)?.served_word()?, bucket)
+    }
+
+    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is present or leaving: for
+    /// transactions that have locked it.
     #[inline(always)]
     #[must_use]
     pub fn bucket_address(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
-        let first = (*self.partitions.get(usize::from(partition))?)?;
-        let first_word = first + bucket as usize * self.layout.main_words;
-        (bucket < self.layout.buckets).then_some(BucketAddress::new(first_word))
+        self.address_from(self.partition(partition)?.first_word()?, bucket)
+    }
+
+    #[inline(always)]
+    fn address_from(&self, first_word: usize, bucket: u32) -> Option<BucketAddress> {
+        let word = first_word + bucket as usize * self.layout.main_words;
+        (bucket < self.layout.buckets).then_some(BucketAddress::new(word))
     }
 
     /// The partition of a bucket on this node.
     pub(crate) fn partition_of(&self, address: BucketAddress) -> u16 {
-        let has = |first: &usize| {
-            (*first..*first + self.layout.partition_words()).contains(&address.first_word())
+        let has = |partition: &Partition| {
+            let words =
+                partition.first_word().map(|word| word..word + self.layout.partition_words());
+            words.is_some_and(|words| words.contains(&address.first_word()))
         };
-        let partitions = (0..).zip(&self.partitions);
-        let mut held = partitions.filter_map(|(partition, first)| Some((partition, (*first)?)));
-        held.find(|(_, first)| has(first))
+        let mut partitions = (0..).zip(&self.partitions);
+        partitions
+            .find(|(_, partition)| has(partition))
             .expect("an address is in a partition that the node holds")
             .0
     }
@@ -216,6 +228,7 @@ fn out_of_memory(
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::location::Partitioning;
 
     #[test]
     fn a_table_beyond_the_limit_names_what_is_free() {
@@ -223,7 +236,7 @@ mod tests {
         let arena = Arc::new(Arena::new(1 << 20, &[share; 16]).unwrap());
         let partitioning = Partitioning::new(16).unwrap();
         let layout = TableLayout::new("big", 40, 1_000_000, partitioning).unwrap();
-        let error = Table::new("big", layout, partitioning, arena, |_| true).err().unwrap();
+        let error = Table::new("big", layout, arena, |_| true).err().unwrap();
         let StorageError::OutOfMemory { needed, free, limit, .. } = error else {
             panic!("{error}");
         };

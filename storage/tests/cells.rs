@@ -46,9 +46,8 @@ impl Copy {
         let smallest = Arena::share_bytes(limit_bytes(1), 1);
         let arena = Arena::new(limit_bytes(room), &[smallest]).unwrap();
         let arena = Arc::new(arena);
-        let table = |layout: TableLayout| {
-            Table::new("t", layout, partitioning, Arc::clone(&arena), |_| true).unwrap()
-        };
+        let table =
+            |layout: TableLayout| Table::new("t", layout, Arc::clone(&arena), |_| true).unwrap();
         let tables = layouts.map(table);
         Self { tables, empty_bytes: arena.used_bytes(), arena, share_bytes: smallest + 64 }
     }

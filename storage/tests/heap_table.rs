@@ -26,7 +26,7 @@ impl Rows {
         let mut layout = TableLayout::heap("rows", 1, partitioning).unwrap();
         layout.buckets = 512;
         let arena = Arc::new(arena(layout.main_bytes(1) + limit_bytes).unwrap());
-        let table = Table::new("rows", layout, partitioning, Arc::clone(&arena), |_| true).unwrap();
+        let table = Table::new("rows", layout, Arc::clone(&arena), |_| true).unwrap();
         Self { table, arena }
     }
 

@@ -25,7 +25,7 @@ fn table(value_bytes: usize, buckets: u32, limit_bytes: usize) -> Table {
     let mut layout = TableLayout::new("t", value_bytes, 1, partitioning).unwrap();
     layout.buckets = buckets;
     let arena = Arc::new(Arena::new(limit_bytes, &[Arena::share_bytes(limit_bytes, 1)]).unwrap());
-    Table::new("t", layout, partitioning, arena, |_| true).unwrap()
+    Table::new("t", layout, arena, |_| true).unwrap()
 }
 
 /// Keys from both ends of the key space.

@@ -71,7 +71,7 @@ impl Participant {
         self.log.borrow().records().map(<[u8]>::to_vec).collect()
     }
 
-    /// The bucket of a key, if this node is the key's primary.
+    /// The bucket of a key, if this node is the key's primary and serves it.
     #[inline(always)]
     fn key_target(&self, table: u16, key: Key<'_>) -> Option<BucketAddress> {
         let table = self.table_with(table, key)?;
@@ -86,17 +86,28 @@ impl Participant {
         self.node.table(table).filter(|table| key.fits(table.layout().kind))
     }
 
-    /// A bucket, if this node is its primary.
+    /// A bucket, if this node is its primary and serves it.
     #[inline(always)]
-    fn bucket_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
+    fn served_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
+        let address = self.node.table(table)?.served_bucket_address(partition, bucket)?;
+        self.is_primary_of(partition).then_some(address)
+    }
+
+    /// A bucket, if this node is its primary, though its partition may be leaving.
+    #[inline(always)]
+    fn held_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
         let address = self.node.table(table)?.bucket_address(partition, bucket)?;
         self.is_primary_of(partition).then_some(address)
     }
 
-    /// The first bucket of a partition of an ordered table, if this node is its primary.
+    /// Whether the node has the table, and it is ordered.
+    fn has_order(&self, table: u16) -> bool {
+        self.node.table(table).is_some_and(|table| table.layout().kind == TableKind::Ordered)
+    }
+
+    /// The first bucket of a partition of an ordered table, if this node is its primary and serves it.
     fn order_target(&self, table: u16, partition: u16) -> Option<BucketAddress> {
-        let kind = self.node.table(table)?.layout().kind;
-        (kind == TableKind::Ordered).then(|| self.bucket_target(table, partition, 0)).flatten()
+        self.served_target(table, partition, 0).filter(|_| self.has_order(table))
     }
 
     #[inline(always)]
@@ -226,14 +237,14 @@ impl Handler for Participant {
             }
             request::VALIDATE => {
                 let bucket = |Validate { table, partition, bucket, .. }, rest: &[u8]| {
-                    let target = self.bucket_target(table, partition, bucket);
+                    let target = self.served_target(table, partition, bucket);
                     target.filter(|_| rest.is_empty())
                 };
                 (Action::Validate, target(payload, bucket))
             }
             request::VALIDATE_MANY => {
                 let partition = |ValidateMany { table, partition, .. }, _: &[u8]| {
-                    self.bucket_target(table, partition, 0)
+                    self.served_target(table, partition, 0)
                 };
                 (Action::ValidateMany, target(payload, partition))
             }
@@ -244,7 +255,7 @@ impl Handler for Participant {
             request::UNLOCK => {
                 let locked = |Unlock { table, partition, bucket, key, .. }, bytes| {
                     self.table_with(table, Key::from_parts(key, bytes))?;
-                    self.bucket_target(table, partition, bucket)
+                    self.held_target(table, partition, bucket)
                 };
                 (Action::Unlock, target(payload, locked))
             }
@@ -259,13 +270,18 @@ impl Handler for Participant {
                 };
                 (Action::ValidateLeaf, target(payload, order))
             }
-            request::SET_BARRIER | request::RELEASE_BARRIER => {
+            request::SET_BARRIER => {
                 let order = |Barrier { table, partition, .. }, rest: &[u8]| {
                     self.order_target(table, partition).filter(|_| rest.is_empty())
                 };
-                let is_set = kind == request::SET_BARRIER;
-                let action = if is_set { Action::SetBarrier } else { Action::ReleaseBarrier };
-                (action, target(payload, order))
+                (Action::SetBarrier, target(payload, order))
+            }
+            request::RELEASE_BARRIER => {
+                let order = |Barrier { table, partition, .. }, rest: &[u8]| {
+                    let held = self.held_target(table, partition, 0);
+                    held.filter(|_| rest.is_empty() && self.has_order(table))
+                };
+                (Action::ReleaseBarrier, target(payload, order))
             }
             _ => (Action::Refuse, None),
         };

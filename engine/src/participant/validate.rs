@@ -50,7 +50,9 @@ pub(crate) fn validated(
     owner: Owner,
 ) -> Status {
     for (bucket, version) in buckets {
-        let Some(address) = table.bucket_address(partition, bucket) else { return Status::Refused };
+        let Some(address) = table.served_bucket_address(partition, bucket) else {
+            return Status::Refused;
+        };
         if active(Mutant::RefuseValidation) && version == 64 {
             return Status::Refused;
         }

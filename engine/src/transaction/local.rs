@@ -62,25 +62,26 @@ impl Row {
         self.primary == node.id() && self.key_bytes == 0
     }
 
-    /// Its table, and the address of its bucket at this node.
+    /// Its table, and the address of its bucket at this node if the partition is present.
     #[inline(always)]
-    fn bucket_address<'n>(&self, node: &'n Node) -> (&'n Table, BucketAddress) {
+    fn bucket_address<'n>(&self, node: &'n Node) -> Option<(&'n Table, BucketAddress)> {
         let table = node.table(self.table).expect("rows were added to tables that exist");
-        (table, table.address(self.key).expect("a primary has its partitions"))
+        Some((table, table.address(self.key)?))
     }
 }
 
 /// Queues a prefetch of a row's bucket, which the worker issues.
 #[inline]
 pub(super) fn queue_prefetch(node: &Node, row: &Row, prefetches: &PrefetchQueue) {
-    let (_, address) = row.bucket_address(node);
-    prefetches.borrow_mut().push((row.table, address));
+    if let Some((_, address)) = row.bucket_address(node) {
+        prefetches.borrow_mut().push((row.table, address));
+    }
 }
 
 /// The answer to READ or LOCK of a row; its value goes to `value` if it is there.
 #[inline]
 pub(super) fn execute(node: &Node, row: &Row, owner: Owner, value: &mut [u8]) -> (Status, u64) {
-    let (table, address) = row.bucket_address(node);
+    let Some((table, address)) = row.bucket_address(node) else { return (Status::Refused, 0) };
     match row.mode {
         None => participant::read_status(table.read(address, row.key, owner, value)),
         Some(mode) => participant::lock_status(table.lock(address, row.key, owner, mode, value)),

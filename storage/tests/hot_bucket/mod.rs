@@ -43,7 +43,7 @@ impl HotBucket {
         let mut layout = TableLayout::new("hot", value_bytes, 1, partitioning).unwrap();
         layout.buckets = 1;
         let arena = Arc::new(Arena::new(1 << 20, &[1 << 20]).unwrap());
-        let table = Table::new("hot", layout, partitioning, arena, |_| true).unwrap();
+        let table = Table::new("hot", layout, arena, |_| true).unwrap();
         for key in 0..KEYS {
             let value = word(0).to_le_bytes().repeat(value_bytes / 8);
             table.load(table.address(key).unwrap(), key, &value).unwrap();

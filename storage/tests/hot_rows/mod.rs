@@ -41,7 +41,7 @@ impl HotRows {
         let mut layout = TableLayout::heap("hot", 1, partitioning).unwrap();
         layout.buckets = 2;
         let arena = Arc::new(Arena::new(1 << 20, &[1 << 20]).unwrap());
-        let table = Table::new("hot", layout, partitioning, arena, |_| true).unwrap();
+        let table = Table::new("hot", layout, arena, |_| true).unwrap();
         let keys = [0, 1].map(|bucket| {
             let all = (0..).map(|number: u32| format!("row {number}").into_bytes());
             let is_here = |key: &Vec<u8>| table.locate(Key::hashed(key).word()).bucket == bucket;

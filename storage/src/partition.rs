@@ -1,0 +1,187 @@
+//! A partition of a table on one node: everything that the table has of it, and whether it serves transactions.
+//!
+//! ```text
+//! partition, 24 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
+//!                       word 1  the same while the partition is present, 0 = it serves no new transactions
+//!                       word 2  heap tables: reservations, and of an ordered table index and scan barriers
+//! ```
+//! A partition that is *leaving* refuses READ, LOCK, SCAN and VALIDATE. It still takes BACKUP, PRIMARY and UNLOCK, so that
+//! transactions that have locked before can end. Whoever gives up a partition makes it leave, waits for those, and drops the table.
+//!
+//! *Invariants*: a partition is absent or present from the start, and a present one may leave; there is no way back. All entries of
+//! a table lie side by side, and the address of a bucket takes one load from its entry.
+//!
+//! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::heap::Heap;
+use crate::layout::TableKind;
+use crate::table::Table;
+
+/// Whether a node has a partition of a table, and serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartitionState {
+    /// The node has nothing of it.
+    Absent,
+    /// The node has it, and serves it.
+    Present,
+    /// The node has it, and serves no new transactions.
+    Leaving,
+}
+
+/// See the module's text.
+pub(crate) struct Partition {
+    first_word: usize,
+    /// Loom does not explore it: a request that still sees the partition present comes before its leaving.
+    served_word: AtomicUsize,
+    heap: Option<Box<Heap>>,
+}
+
+const _: () = assert!(size_of::<Partition>() == 24);
+
+impl Partition {
+    /// A partition that the node does not have.
+    pub(crate) fn absent() -> Self {
+        Self { first_word: 0, served_word: AtomicUsize::new(0), heap: None }
+    }
+
+    /// A partition whose main buckets begin at a word of the arena.
+    pub(crate) fn present(number: u16, first_word: usize, kind: TableKind) -> Self {
+        let heap = match kind {
+            TableKind::Fixed => None,
+            TableKind::Heap | TableKind::Ordered => Some(Box::new(Heap::new(number, kind))),
+        };
+        Self { first_word, served_word: AtomicUsize::new(first_word), heap }
+    }
+
+    /// First word of the main buckets, unless the partition is absent.
+    #[inline(always)]
+    pub(crate) fn first_word(&self) -> Option<usize> {
+        (self.first_word != 0).then_some(self.first_word)
+    }
+
+    /// First word of the main buckets if the partition is present.
+    #[inline(always)]
+    pub(crate) fn served_word(&self) -> Option<usize> {
+        // Relaxed: it publishes nothing. Who needs that no request of before is still running waits for all workers.
+        let word = self.served_word.load(Ordering::Relaxed);
+        (word != 0).then_some(word)
+    }
+
+    /// What only a heap table has.
+    pub(crate) fn heap(&self) -> Option<&Heap> {
+        self.heap.as_deref()
+    }
+
+    fn state(&self) -> PartitionState {
+        match (self.first_word(), self.served_word()) {
+            (None, _) => PartitionState::Absent,
+            (Some(_), Some(_)) => PartitionState::Present,
+            (Some(_), None) => PartitionState::Leaving,
+        }
+    }
+}
+
+impl Table {
+    /// Whether this node has a partition, and serves it.
+    #[must_use]
+    pub fn partition_state(&self, partition: u16) -> PartitionState {
+        self.partition(partition).map_or(PartitionState::Absent, Partition::state)
+    }
+
+    /// Makes a partition leave: it serves no new transactions. Any thread may do that while others use the table.
+    ///
+    /// A request that found the partition present may still be running; it is over when its worker takes the next one.
+    pub fn leave_partition(&self, partition: u16) {
+        if let Some(partition) = self.partition(partition) {
+            partition.served_word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        Applied, Arena, BucketUpdate, BucketUpdateWriter, Direction, Key, Lock, LockMode, Owner,
+        Partitioning, Scanned, TableDefinition, Unlocked,
+    };
+
+    /// A table of which this node has the first of two partitions.
+    fn table(kind: TableKind) -> Table {
+        let partitioning = Partitioning::new(2).expect("a power of two");
+        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 8, rows: 1 };
+        let layout = definition.layout(partitioning).expect("sizes in range");
+        let arena = Arc::new(Arena::new(1 << 20, &[1 << 19; 2]).expect("address space"));
+        Table::new("t", layout, arena, |partition| partition == 0).expect("it fits")
+    }
+
+    fn keys(table: &Table) -> impl Iterator<Item = [u8; 8]> {
+        let is_of_first = |bytes: &[u8; 8]| table.locate(Key::from(bytes).word()).partition == 0;
+        (0..).map(u64::to_be_bytes).filter(is_of_first)
+    }
+
+    #[test]
+    fn a_leaving_partition_takes_what_was_locked_and_serves_nothing_new() {
+        let table = table(TableKind::Ordered);
+        let keys: Vec<_> = keys(&table).take(2).collect();
+        let [written, given_up] = [&keys[0], &keys[1]].map(Key::from);
+        let location = table.locate(written.word());
+        let address = table.address_of(location).unwrap();
+        let address_given_up = table.address(given_up.word()).unwrap();
+        for (key, address) in [(written, address), (given_up, address_given_up)] {
+            let lock = table.lock_row(address, key, Owner(1), (LockMode::Insert, 5)).0;
+            assert_eq!(lock, Lock::Granted { version: 0 });
+        }
+        let states = || [0, 1, 2].map(|partition| table.partition_state(partition));
+        assert_eq!(
+            states(),
+            [PartitionState::Present, PartitionState::Absent, PartitionState::Absent]
+        );
+        table.leave_partition(0);
+        table.leave_partition(1);
+        table.leave_partition(2);
+        assert_eq!(
+            states(),
+            [PartitionState::Leaving, PartitionState::Absent, PartitionState::Absent]
+        );
+        assert_eq!(table.address_of(location), None);
+        assert_eq!(table.served_bucket_address(0, location.bucket), None);
+
+        let held = table.bucket_address(0, location.bucket).unwrap();
+        assert_eq!(held.with_tag(location.tag), address);
+        let mut bytes = Vec::new();
+        let mut unit =
+            BucketUpdateWriter::begin(&mut bytes, (0, 0, location.bucket, 0), 0, Owner(1));
+        unit.put(written, b"value");
+        unit.finish();
+        let unit = BucketUpdate::parse_checked(&bytes);
+        assert_eq!(table.apply_at_primary(held, &unit), Applied::Applied);
+        assert_eq!(table.unlock_row(address_given_up, given_up, Owner(1)), Unlocked::Released);
+        // A scan that began before goes on to its end.
+        let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        let (mut leaves, mut rows) = (Vec::new(), Vec::new());
+        let scanned = table.scan(0, all, Direction::Ascending, Owner(2), &mut leaves, |row| {
+            rows.push((row.key.to_vec(), row.value.map(<[u8]>::to_vec)));
+            std::ops::ControlFlow::Continue(())
+        });
+        assert_eq!(scanned, Scanned::Complete);
+        assert_eq!(rows, [(keys[0].to_vec(), Some(b"value".to_vec()))]);
+    }
+
+    #[test]
+    fn every_kind_of_table_has_the_partitions_that_it_was_given() {
+        for kind in [TableKind::Fixed, TableKind::Heap, TableKind::Ordered] {
+            let table = table(kind);
+            let buckets = table.layout().buckets;
+            for (partition, is_held) in [(0, true), (1, false), (2, false)] {
+                assert_eq!(table.bucket_address(partition, buckets - 1).is_some(), is_held);
+                assert_eq!(table.served_bucket_address(partition, 0).is_some(), is_held);
+                assert_eq!(table.bucket_address(partition, buckets), None);
+            }
+        }
+    }
+}

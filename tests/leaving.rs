@@ -1,0 +1,85 @@
+//! A partition that leaves: transactions that have locked its rows end, and new ones are refused, at its node and from others.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use gannet::{Abort, Cluster, ClusterOptions, LockMode, Node, Outcome, TableId, WorkerId};
+use gannet_benchmarks::check_replicas;
+
+const KEY: u64 = 7;
+
+/// A cluster of three nodes with one row, and what makes the row's partition leave them all.
+fn open() -> (Cluster, TableId, impl Fn() + Clone + Send + 'static) {
+    let options =
+        ClusterOptions { memory_limit_bytes: Some(16 << 20), ..ClusterOptions::default() };
+    let cluster = Cluster::open(options).unwrap();
+    let table = cluster.create_table("t", 8, 1000).unwrap();
+    let mut loader = cluster.loader();
+    loader.add(table, KEY, &1_u64.to_le_bytes()).unwrap();
+    loader.finish().unwrap();
+    let nodes: Vec<Arc<Node>> = cluster.nodes().to_vec();
+    let leave = move || {
+        for node in &nodes {
+            let table = node.table(table.number()).unwrap();
+            table.leave_partition(table.locate(KEY).partition);
+        }
+    };
+    (cluster, table, leave)
+}
+
+fn at_each_node<T: Send + 'static>(
+    cluster: &Cluster,
+    job: impl Fn(&mut gannet::Coordinator<'_>) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let jobs = (0..3).map(|node| cluster.spawn(WorkerId { node, worker: 0 }, job.clone()).unwrap());
+    jobs.map(|job| job.wait().unwrap()).collect()
+}
+
+#[test]
+fn a_transaction_that_has_locked_a_row_commits_and_later_ones_are_refused() {
+    for node in 0..3 {
+        let (cluster, table, leave) = open();
+        let written = cluster.spawn(WorkerId { node, worker: 0 }, move |coordinator| {
+            coordinator.run(|tx| {
+                let row = tx.add_to_write_set(table, KEY, LockMode::Update);
+                tx.execute()?;
+                leave();
+                tx.put(row, &2_u64.to_le_bytes())
+            })
+        });
+        assert_eq!(written.unwrap().wait().unwrap(), Outcome::Committed(()));
+        // The copies are equal and nothing is locked.
+        assert!(check_replicas(&cluster).iter().all(|check| check.passed));
+        let refused = Abort::NoSuchTable { table: table.number() };
+        let reads = at_each_node(&cluster, move |coordinator| {
+            coordinator.run(|tx| tx.get(table, KEY).map(|_| ()))
+        });
+        assert!(reads.iter().all(|read| *read == Outcome::Failed(refused)), "{reads:?}");
+        let writes = at_each_node(&cluster, move |coordinator| {
+            coordinator.run(|tx| {
+                tx.add_to_write_set(table, KEY, LockMode::Update);
+                tx.execute()
+            })
+        });
+        assert!(writes.iter().all(|write| *write == Outcome::Failed(refused)), "{writes:?}");
+        assert!(check_replicas(&cluster).iter().all(|check| check.passed));
+    }
+}
+
+#[test]
+fn what_was_read_before_is_not_validated_any_more() {
+    for node in 0..3 {
+        let (cluster, table, leave) = open();
+        let other = cluster.create_table("other", 8, 1000).unwrap();
+        let written = cluster.spawn(WorkerId { node, worker: 0 }, move |coordinator| {
+            coordinator.run(|tx| {
+                tx.get(table, KEY)?;
+                tx.insert(other, KEY, &[0; 8])?;
+                leave();
+                Ok::<_, Abort>(())
+            })
+        });
+        assert_eq!(written.unwrap().wait().unwrap(), Outcome::Aborted(Abort::Refused));
+        assert!(check_replicas(&cluster).iter().all(|check| check.passed));
+    }
+}
