@@ -471,9 +471,9 @@ fn many_threads_and_futures_share_a_cluster() {
 
 /// Numbers from `first` on whose rows lie in one bucket of the table.
 fn keys_of_one_bucket(cluster: &Cluster, table: TableId, first: u64) -> impl Iterator<Item = u64> {
-    let table = cluster.nodes()[0].table(table.number()).unwrap();
-    let bucket_of = |key| {
-        let location = table.locate(key);
+    let view = cluster.view();
+    let bucket_of = move |key| {
+        let location = view.table(table.number()).unwrap().locate(key);
         (location.partition, location.bucket)
     };
     let bucket = bucket_of(first);

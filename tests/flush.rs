@@ -136,7 +136,8 @@ fn flush(simulation: &Simulation) {
     let cluster = simulation.cluster();
     for unit in units {
         for &copy in cluster.configuration().copies(unit.partition) {
-            let table = cluster.nodes()[usize::from(copy)].table(unit.table).unwrap();
+            let view = cluster.nodes()[usize::from(copy)].view();
+            let table = view.table(unit.table).unwrap();
             let mut address = table.bucket_address(unit.partition, unit.bucket).unwrap();
             for item in unit.items() {
                 let (Item::Put { key, .. } | Item::Delete { key }) = item;
@@ -155,12 +156,14 @@ fn violations(
     told: &Told,
 ) -> Vec<String> {
     let cluster = simulation.cluster();
+    let configuration = cluster.configuration();
+    let views: Vec<_> = cluster.nodes().iter().map(|node| node.view()).collect();
     let mut wrong = Vec::new();
     let mut versions = BTreeMap::new();
     let [mut first, mut other] = [BucketSnapshot::default(), BucketSnapshot::default()];
-    for partition in 0..u16::try_from(cluster.configuration().partitioning.count()).unwrap() {
-        let copies = cluster.configuration().copies(partition);
-        let at = |copy: u16| cluster.nodes()[usize::from(copy)].table(table.number()).unwrap();
+    for partition in 0..u16::try_from(configuration.partitioning.count()).unwrap() {
+        let copies = configuration.copies(partition);
+        let at = |copy: u16| views[usize::from(copy)].table(table.number()).unwrap();
         for bucket in 0..at(copies[0]).layout().buckets {
             at(copies[0]).snapshot(partition, bucket, &mut first);
             versions.insert((partition, bucket), first.version);

@@ -169,7 +169,8 @@ fn fill(node: usize, cluster: &Cluster, (rows, numbers): (TableId, TableId)) -> 
 fn copies(cluster: &Cluster, tables: [TableId; 2]) -> BTreeMap<(u16, u16), Copied> {
     let (mut copies, mut snapshot) = (BTreeMap::new(), BucketSnapshot::default());
     let node = &cluster.nodes()[0];
-    for table in tables.map(|id| node.table(id.number()).unwrap()) {
+    let view = node.view();
+    for table in tables.map(|id| view.table(id.number()).unwrap()) {
         let number = u16::from(table.layout().kind == TableKind::Ordered);
         let partitions = 0..16_u16;
         let is_here = |p: &u16| cluster.configuration().copies(*p).contains(&node.id());

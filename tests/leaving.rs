@@ -20,7 +20,8 @@ fn open() -> (Cluster, TableId, impl Fn() + Clone + Send + 'static) {
     let nodes: Vec<Arc<Node>> = cluster.nodes().to_vec();
     let leave = move || {
         for node in &nodes {
-            let table = node.table(table.number()).unwrap();
+            let view = node.view();
+            let table = view.table(table.number()).unwrap();
             table.leave_partition(table.locate(KEY).partition);
         }
     };

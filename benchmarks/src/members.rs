@@ -114,11 +114,9 @@ pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkErr
     let mut snapshot = BucketSnapshot::default();
     for node in cluster.nodes() {
         own.gaps += node.gaps();
-        for table in (0..u16::MAX).map_while(|number| node.table(number)) {
-            let held =
-                |partition: &u16| cluster.configuration().copies(*partition).contains(&node.id());
-            let partitions = 0..cluster.configuration().partitioning.count();
-            for partition in partitions.filter_map(|p| u16::try_from(p).ok()).filter(held) {
+        let view = node.view();
+        for (_, table) in view.tables() {
+            for partition in view.configuration().held_by(node.id()) {
                 own.unindexed += table.index_differences(partition) as u64;
                 let digest = own.digests.entry(partition).or_default();
                 for bucket in 0..table.layout().buckets {

@@ -61,11 +61,12 @@ pub fn check_replicas(cluster: &Cluster) -> Vec<Check> {
 }
 
 fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
-    let copies = cluster.configuration().copies(partition);
+    let configuration = cluster.configuration();
+    let copies = configuration.copies(partition);
+    let views: Vec<_> = cluster.nodes().iter().map(|node| node.view()).collect();
     let (mut primary, mut backup) = (BucketSnapshot::default(), BucketSnapshot::default());
-    for number in 0..u16::MAX {
-        let table = |copy: u16| cluster.nodes()[usize::from(copy)].table(number);
-        let Some(primary_table) = table(copies[0]) else { break };
+    for (number, primary_table) in views[usize::from(copies[0])].tables() {
+        let table = |copy: u16| views[usize::from(copy)].table(number);
         let tables = copies.iter().filter_map(|&copy| table(copy));
         let unindexed: usize = tables.map(|table| table.index_differences(partition)).sum();
         found.unindexed.fetch_add(unindexed as u64, Ordering::Relaxed);

@@ -34,8 +34,7 @@ impl Load {
         let mut rows = 0;
         let mut payload_bytes = 0;
         let mut snapshot = BucketSnapshot::default();
-        let is_table = |number: &u16| cluster.nodes()[0].table(*number).is_some();
-        for number in (0..u16::MAX).take_while(is_table) {
+        for (number, _) in cluster.view().tables() {
             for_each_partition(cluster, number, |table, partition| {
                 let copies = cluster.configuration().copies(partition).len() as u64;
                 let row_bytes = 8 + table.layout().value_bytes as u64;

@@ -51,6 +51,6 @@ pub(crate) fn for_each_partition(
         let mut copies = configuration.copies(partition).iter();
         let node = copies.find_map(|copy| cluster.node(usize::from(*copy)));
         let node = node.expect("a process has a copy of everything");
-        visit(node.table(table).expect("a table of the cluster"), partition);
+        visit(node.view().table(table).expect("a table of the cluster"), partition);
     }
 }

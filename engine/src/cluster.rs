@@ -7,10 +7,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Identity, MemoryFabric, Parking, Port, Waker};
-use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, Table, TableLayout};
+use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, TableLayout};
 
 use crate::configuration::Configuration;
 use crate::driver::{ClusterState, ThreadOptions, WorkerBuilder, drive};
@@ -20,6 +21,7 @@ use crate::loader::Loader;
 use crate::members::{JoinError, Members};
 use crate::node::{Node, TableId};
 use crate::statistics::{NodeState, NodeStatus, PublishedStatistics, Reporter};
+use crate::view::View;
 use crate::worker::Job;
 
 /// Cluster id in the packets of a cluster in one process.
@@ -30,6 +32,8 @@ pub(crate) const MTU_BYTES: usize = 16 << 10;
 pub(crate) const RING_BYTES: usize = 64 << 10;
 /// Share of the free memory that the tables may use by default, in percent.
 const MEMORY_PERCENT: usize = 70;
+/// Between two looks whether the cluster has halted, while workers adopt a view.
+const ADOPTION_LOOK: Duration = Duration::from_millis(100);
 /// Assumed where the system does not tell how much memory is free.
 const MEMORY_BYTES_UNKNOWN: usize = 1 << 30;
 
@@ -183,7 +187,6 @@ pub struct WorkerId {
 /// A cluster: all of its nodes, or the one that this process is. Closes when dropped, after the jobs that were accepted.
 pub struct Cluster {
     pub(crate) options: ClusterOptions,
-    configuration: Arc<Configuration>,
     /// Those of this process.
     nodes: Vec<Arc<Node>>,
     /// Number of the first of them.
@@ -246,7 +249,6 @@ impl Cluster {
         let jobs: Vec<_> =
             (0..workers).map(|_| Arc::new(ArrayQueue::new(options.queued_jobs_max))).collect();
         Ok(Self {
-            configuration,
             nodes,
             first_node,
             members: None,
@@ -329,16 +331,17 @@ impl Cluster {
     pub(crate) fn worker_builder(&self, node: usize, worker: usize) -> WorkerBuilder {
         let index = (node - self.first_node) * self.options.threads + worker;
         let narrow = |value: usize| u16::try_from(value).expect("checked when the cluster opened");
+        let configuration = self.configuration();
         WorkerBuilder {
             index,
             node: Arc::clone(&self.nodes[node - self.first_node]),
             identity: Identity {
-                cluster_id: self.configuration.cluster_id,
-                epoch: self.configuration.epoch,
+                cluster_id: configuration.cluster_id,
+                epoch: configuration.epoch,
                 node: narrow(node),
                 worker: narrow(worker),
                 coroutines: narrow(self.options.coroutines),
-                incarnations: self.configuration.incarnations.clone(),
+                incarnations: configuration.incarnations.clone(),
             },
             jobs: Arc::clone(&self.jobs[index]),
             published: Arc::clone(&self.published[index]),
@@ -353,10 +356,16 @@ impl Cluster {
         &self.options
     }
 
-    /// Membership and placement.
+    /// Membership and placement, as they are now.
     #[must_use]
-    pub fn configuration(&self) -> &Configuration {
-        &self.configuration
+    pub fn configuration(&self) -> Arc<Configuration> {
+        self.view().shared_configuration()
+    }
+
+    /// The configuration and the tables, as the first node of this process has them now.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        self.nodes[0].view()
     }
 
     /// The nodes that are in this process.
@@ -368,18 +377,18 @@ impl Cluster {
     /// The node with that number, if it is in this process.
     #[must_use]
     pub fn node(&self, number: usize) -> Option<&Arc<Node>> {
-        self.nodes.get(number.checked_sub(self.first_node)?)
+        self.nodes.get(self.local_index(number)?)
+    }
+
+    /// The number of a node among those of this process, if it is one of them.
+    pub(crate) fn local_index(&self, node: usize) -> Option<usize> {
+        node.checked_sub(self.first_node).filter(|index| *index < self.nodes.len())
     }
 
     /// Bytes of data that the cluster has room for, a copy of each partition counted: the same in every process.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         self.nodes[0].capacity_bytes()
-    }
-
-    /// What a table is, as any node knows it.
-    pub(crate) fn definition(&self, table: TableId) -> &Table {
-        self.nodes[0].table(table.number()).expect("a table id comes from create_table")
     }
 
     /// What the report of a node of this process is made of.
@@ -425,7 +434,7 @@ impl Cluster {
         value_bytes: usize,
         rows: u64,
     ) -> Result<TableId, ClusterError> {
-        let layout = TableLayout::new(name, value_bytes, rows, self.configuration.partitioning)?;
+        let layout = TableLayout::new(name, value_bytes, rows, self.configuration().partitioning)?;
         self.create(name, layout)
     }
 
@@ -435,7 +444,7 @@ impl Cluster {
     /// # Errors
     /// As [`Self::create_table`].
     pub fn create_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
-        let layout = TableLayout::ordered(name, rows, self.configuration.partitioning)?;
+        let layout = TableLayout::ordered(name, rows, self.configuration().partitioning)?;
         self.create(name, layout)
     }
 
@@ -454,26 +463,47 @@ impl Cluster {
 
     /// Creates the table on the nodes that are in this process.
     fn create_local(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
-        let number = self.nodes[0].next_table().ok_or(ClusterError::TooManyTables)?;
+        let view = self.view();
+        let number = view.next_table().ok_or(ClusterError::TooManyTables)?;
         if self.table(name).is_some() {
             return Err(ClusterError::TableExists(name.to_owned()));
         }
-        for node in &self.nodes {
-            node.check_memory(name, &layout)?;
+        let mut configuration = view.configuration().clone();
+        configuration.version += 1;
+        let configuration = Arc::new(configuration);
+        let prepare =
+            |node: &Arc<Node>| node.prepare(Arc::clone(&configuration), number, (name, layout));
+        let views = self.nodes.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
+        for (node, view) in self.nodes.iter().zip(views) {
+            node.publish(view);
         }
-        for node in &self.nodes {
-            node.create_table(number, name, layout)?;
-        }
+        self.wait_for_adoption(configuration.version);
         Ok(TableId(number))
+    }
+
+    /// Waits until all workers of this process go by a version of the configuration, or the cluster has halted. Workers without
+    /// threads of the cluster come to it with their next step.
+    fn wait_for_adoption(&self, version: u64) {
+        if self.threads.is_empty() {
+            return;
+        }
+        self.wakers.iter().for_each(Waker::wake);
+        for node in &self.nodes {
+            while !node.wait_for_adoption(version, ADOPTION_LOOK) {
+                // Acquire: pairs with the Release where it is set.
+                if self.state.halted.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+        }
     }
 
     /// The table with that name.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<TableId> {
-        (0..=u16::MAX)
-            .map_while(|number| Some((number, self.nodes[0].table(number)?)))
-            .find(|(_, table)| table.name() == name)
-            .map(|(number, _)| TableId(number))
+        let view = self.view();
+        let found = view.tables().find(|(_, table)| table.name() == name);
+        found.map(|(number, _)| TableId(number))
     }
 
     /// A loader for the first rows, before any transaction runs.

@@ -18,6 +18,8 @@ pub struct Configuration {
     pub cluster_id: u32,
     /// Membership epoch; from 1.
     pub epoch: u32,
+    /// Rises with every change; from 1.
+    pub version: u64,
     /// Incarnation of each member.
     pub incarnations: Vec<u32>,
     /// Copies of each partition, f + 1.
@@ -49,6 +51,7 @@ impl Configuration {
         Self {
             cluster_id,
             epoch: 1,
+            version: 1,
             incarnations: vec![1; usize::from(nodes)],
             replicas,
             partitioning,
@@ -96,6 +99,12 @@ impl Configuration {
     #[must_use]
     pub fn copies(&self, partition: u16) -> &[u16] {
         &self.copies[usize::from(partition)]
+    }
+
+    /// The partitions that `node` holds.
+    pub fn held_by(&self, node: u16) -> impl Iterator<Item = u16> + '_ {
+        let partitions = (0..=u16::MAX).take(self.copies.len());
+        partitions.filter(move |partition| self.copies(*partition).contains(&node))
     }
 
     /// A partition whose primary is `node`, if there is one.

@@ -73,6 +73,13 @@ impl<'s> Coordinator<'s> {
         self.transaction.node_id()
     }
 
+    /// A partition whose primary this node is, if there is one: its rows are read without a message.
+    #[inline]
+    #[must_use]
+    pub fn home_partition(&self) -> Option<u16> {
+        self.transaction.home_partition()
+    }
+
     /// The node that holds `key` as primary, in every table.
     #[inline]
     #[must_use]
@@ -237,8 +244,10 @@ impl<'s> Coordinator<'s> {
         self.turn_since_ns = None;
     }
 
+    /// Waits for the next job; meanwhile it takes the views that its worker adopts.
     pub(crate) fn wait_for_job(&mut self) {
         self.transaction.wait_for_job();
+        self.transaction.refresh_view();
     }
 }
 

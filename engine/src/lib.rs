@@ -38,6 +38,7 @@ pub mod simulation;
 mod spawn;
 mod statistics;
 mod transaction;
+mod view;
 mod waiting;
 mod worker;
 mod worker_group;
@@ -62,6 +63,7 @@ pub use pending::{PendingConnection, PendingConnections, source};
 pub use rows::{KeyValue, Rows};
 pub use statistics::{NodeReport, NodeState, NodeStatus, Statistics};
 pub use transaction::{Change, KeyRange, RowId, Transaction};
+pub use view::View;
 pub use worker::{Job, Worker, WorkerParts};
 
 /// Re-exported for tests that remove a rule.

@@ -3,10 +3,13 @@
 //! Rows are gathered and written in batches: the buckets of a batch are prefetched before the first
 //! is touched, so that their cache misses overlap (HERD section 4.1.1).
 
-use gannet_storage::{BucketAddress, Key, StorageError, Table};
+use std::sync::Arc;
+
+use gannet_storage::{BucketAddress, Key, StorageError};
 
 use crate::cluster::Cluster;
 use crate::node::TableId;
+use crate::view::View;
 
 /// Rows written together.
 const BATCH_ROWS: usize = 32;
@@ -37,16 +40,19 @@ impl PendingRow {
 #[must_use = "rows are only there after finish()"]
 pub struct Loader<'c> {
     cluster: &'c Cluster,
+    /// Of the nodes of this process.
+    views: Vec<Arc<View>>,
     rows: Vec<PendingRow>,
     /// Their keys and values.
     bytes: Vec<u8>,
-    /// Each row of the batch on each node that holds it.
-    copies: Vec<(&'c Table, BucketAddress, usize)>,
+    /// Each row of the batch on each node of this process that holds it, by the numbers of both.
+    copies: Vec<(usize, BucketAddress, usize)>,
 }
 
 impl<'c> Loader<'c> {
     pub(crate) fn new(cluster: &'c Cluster) -> Self {
-        Self { cluster, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
+        let views = cluster.nodes().iter().map(|node| node.view()).collect();
+        Self { cluster, views, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
     }
 
     /// Adds a row: its key is a number, or the bytes of a key of an ordered table.
@@ -56,7 +62,7 @@ impl<'c> Loader<'c> {
     /// [`StorageError::RowBytes`], [`StorageError::LongValue`] or [`StorageError::KeyKind`] for a row that the table cannot have.
     ///
     /// # Panics
-    /// If the table is of another cluster.
+    /// If the table is of another cluster, or was dropped.
     pub fn add<'k>(
         &mut self,
         table: TableId,
@@ -64,7 +70,13 @@ impl<'c> Loader<'c> {
         value: &[u8],
     ) -> Result<(), StorageError> {
         let key = key.into();
-        self.cluster.definition(table).check_row(key, value)?;
+        if self.views[0].table(table.number()).is_none() {
+            // It was created after the loader.
+            self.flush()?;
+            self.views = self.cluster.nodes().iter().map(|node| node.view()).collect();
+        }
+        let definition = self.views[0].table(table.number());
+        definition.expect("the table is of this cluster").check_row(key, value)?;
         let (at, key_bytes, value_bytes) = (self.bytes.len(), key.bytes().len(), value.len());
         self.bytes.extend_from_slice(key.bytes());
         self.bytes.extend_from_slice(value);
@@ -81,26 +93,29 @@ impl<'c> Loader<'c> {
     }
 
     fn flush(&mut self) -> Result<(), StorageError> {
-        let Self { cluster, rows, bytes, copies } = self;
-        let configuration = cluster.configuration();
+        let Self { cluster, views, rows, bytes, copies } = self;
+        let configuration = views[0].configuration();
+        let table = |node: usize, row: &PendingRow| {
+            let table = views[node].table(row.table.number());
+            table.expect("a row was added to a table that is there")
+        };
         for (index, row) in rows.iter().enumerate() {
             let partition = configuration.partitioning.partition(row.key);
             for &copy in configuration.copies(partition) {
-                let Some(node) = cluster.node(usize::from(copy)) else { continue };
-                let table = node.table(row.table.number());
-                let table = table.expect("a table id comes from create_table");
+                let Some(node) = cluster.local_index(usize::from(copy)) else { continue };
+                let table = table(node, row);
                 let address =
                     table.address(row.key).expect("a node holds the copies assigned to it");
                 table.prefetch(address);
-                copies.push((table, address, index));
+                copies.push((node, address, index));
             }
         }
-        for (table, address, _) in copies.iter() {
-            table.prefetch_free_slot(*address);
+        for &(node, address, index) in copies.iter() {
+            table(node, &rows[index]).prefetch_free_slot(address);
         }
-        for (table, address, index) in copies.drain(..) {
+        for (node, address, index) in copies.drain(..) {
             let (key, value) = rows[index].parts(bytes);
-            table.load(address, key, value)?;
+            table(node, &rows[index]).load(address, key, value)?;
         }
         rows.clear();
         bytes.clear();

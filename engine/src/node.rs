@@ -1,14 +1,16 @@
-//! A node: one arena, the tables in it, and its configuration. All workers of the node share it.
+//! A node: its memory, its present view, and which version of the configuration each of its workers goes by.
 //!
-//! *Invariants*: tables are numbered in the order of their creation, and never removed. Every node of a cluster has the same tables,
-//! and of each the partitions that the configuration assigns to it.
+//! *Invariants*: versions of views only rise. A worker is counted from the moment that it has its first view.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use gannet_storage::{Arena, BucketAddress, StorageError, Table, TableLayout};
+use arc_swap::ArcSwap;
+use gannet_storage::{Arena, StorageError, Table, TableLayout};
 
 use crate::configuration::Configuration;
+use crate::view::{NodeCounts, View};
 
 /// Largest number of tables.
 const TABLES_MAX: usize = 256;
@@ -28,14 +30,14 @@ impl TableId {
 /// What all workers of a node share.
 pub struct Node {
     id: u16,
-    configuration: Arc<Configuration>,
     arena: Arc<Arena>,
-    /// By table number; filled in order, never emptied.
-    tables: Box<[OnceLock<Table>]>,
-    /// Updates that a copy on this node could not apply because an earlier one is missing.
-    gaps: AtomicU64,
-    /// Requests that named a table, partition or bucket that this node does not have, or were malformed.
-    refused: AtomicU64,
+    counts: Arc<NodeCounts>,
+    view: ArcSwap<View>,
+    /// Version of the configuration in `view`.
+    version: AtomicU64,
+    /// By worker: the version that all its coroutines have come to; none before the worker is there.
+    adopted: Mutex<Vec<Option<u64>>>,
+    adoption: Condvar,
 }
 
 impl Node {
@@ -54,20 +56,14 @@ impl Node {
     ) -> Result<Self, StorageError> {
         let limit_bytes = memory_limit_bytes[usize::from(id)];
         let shares = shares(&configuration, memory_limit_bytes);
-        Ok(Self {
-            id,
-            configuration,
-            arena: Arc::new(Arena::new(limit_bytes, &shares)?),
-            tables: (0..TABLES_MAX).map(|_| OnceLock::new()).collect(),
-            gaps: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        })
-    }
-
-    /// Prefetches the tags of a bucket; of no bucket that matters for [`BucketAddress::NONE`].
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, address: BucketAddress) {
-        self.arena.prefetch_header(address);
+        let arena = Arc::new(Arena::new(limit_bytes, &shares)?);
+        let counts = Arc::<NodeCounts>::default();
+        let version = AtomicU64::new(configuration.version);
+        let tables = (0..TABLES_MAX).map(|_| None).collect();
+        let view = View::new(id, configuration, Arc::clone(&arena), tables, Arc::clone(&counts));
+        let (adopted, adoption) = (Mutex::default(), Condvar::new());
+        let view = ArcSwap::from_pointee(view);
+        Ok(Self { id, arena, counts, view, version, adopted, adoption })
     }
 
     /// The node's number.
@@ -76,11 +72,79 @@ impl Node {
         self.id
     }
 
-    /// The configuration that the node is in.
-    #[inline]
+    /// The configuration and the tables that the node has.
     #[must_use]
-    pub fn configuration(&self) -> &Configuration {
-        &self.configuration
+    pub fn view(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// Version of the configuration in [`Self::view`].
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        // Acquire: pairs with the Release in publish(). The view of this version is there.
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The view of a later configuration: with the tables that are there, and `created` as table `number`.
+    ///
+    /// # Errors
+    /// [`StorageError::OutOfMemory`] if the new table does not fit.
+    pub(crate) fn prepare(
+        &self,
+        configuration: Arc<Configuration>,
+        number: u16,
+        (name, layout): (&str, TableLayout),
+    ) -> Result<View, StorageError> {
+        let mut tables: Box<[_]> = self.view.load().shared_tables().into();
+        let holds = |partition| configuration.copies(partition).contains(&self.id);
+        let table = Table::new(name, layout, Arc::clone(&self.arena), holds)?;
+        tables[usize::from(number)] = Some(Arc::new(table));
+        let (arena, counts) = (Arc::clone(&self.arena), Arc::clone(&self.counts));
+        Ok(View::new(self.id, configuration, arena, tables, counts))
+    }
+
+    /// Has the node's workers adopt a view of a later version.
+    ///
+    /// # Panics
+    /// If its version is not later: whoever decides on configurations numbers them.
+    pub(crate) fn publish(&self, view: View) {
+        let version = view.configuration().version;
+        assert!(version > self.version(), "versions of configurations only rise");
+        self.view.store(Arc::new(view));
+        // Release: pairs with the Acquire in version().
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// A worker, and all its coroutines, go by this version.
+    pub(crate) fn adopted(&self, worker: u16, version: u64) {
+        let (mut adopted, worker) = (self.lock_adopted(), usize::from(worker));
+        if adopted.len() <= worker {
+            adopted.resize(worker + 1, None);
+        }
+        adopted[worker] = Some(version);
+        self.adoption.notify_all();
+    }
+
+    /// A worker has ended, and is waited for no longer.
+    pub(crate) fn worker_ended(&self, worker: u16) {
+        if let Some(version) = self.lock_adopted().get_mut(usize::from(worker)) {
+            *version = None;
+        }
+        self.adoption.notify_all();
+    }
+
+    /// Waits until every worker that runs goes by this version, or a later one; at most for a time. Whether they do.
+    pub(crate) fn wait_for_adoption(&self, version: u64, at_most: Duration) -> bool {
+        let is_behind = |adopted: &mut Vec<Option<u64>>| {
+            adopted.iter().flatten().any(|adopted| *adopted < version)
+        };
+        let waited = self.adoption.wait_timeout_while(self.lock_adopted(), at_most, is_behind);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn lock_adopted(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
+        // Nothing panics while it is held.
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of table memory in use.
@@ -89,16 +153,13 @@ impl Node {
         self.arena.used_bytes()
     }
 
-    /// Bytes of main buckets, which tables take for good when they are created. They count in [`Self::used_bytes`] even while they are
+    /// Bytes of main buckets, which tables take when they are created. They count in [`Self::used_bytes`] even while they are
     /// empty; the system gives memory only to those that were touched.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        let partitions = 0..self.configuration.partitioning.count();
-        let partitions = partitions.filter_map(|partition| u16::try_from(partition).ok());
-        let holds = |partition: &u16| self.configuration.copies(*partition).contains(&self.id);
-        let held = partitions.filter(holds).count();
-        let tables = self.tables.iter().filter_map(OnceLock::get);
-        tables.map(|table| table.layout().main_bytes(held)).sum()
+        let view = self.view.load();
+        let held = view.configuration().held_by(self.id).count();
+        view.tables().map(|(_, table)| table.layout().main_bytes(held)).sum()
     }
 
     /// Bytes of table memory that it may use.
@@ -114,68 +175,16 @@ impl Node {
         self.arena.capacity_bytes()
     }
 
-    /// The table with number `table`.
-    #[inline]
-    #[must_use]
-    pub fn table(&self, table: u16) -> Option<&Table> {
-        self.tables.get(usize::from(table))?.get()
-    }
-
-    /// The first free table number.
-    pub(crate) fn next_table(&self) -> Option<u16> {
-        let free = self.tables.iter().position(|table| table.get().is_none())?;
-        u16::try_from(free).ok()
-    }
-
-    /// Whether this node's part of a table with this layout would fit.
-    pub(crate) fn check_memory(
-        &self,
-        name: &str,
-        layout: &TableLayout,
-    ) -> Result<(), StorageError> {
-        let holds = |partition| self.configuration.copies(partition).contains(&self.id);
-        Table::check_memory(name, layout, &self.arena, holds)
-    }
-
-    /// Creates this node's part of a table; every node of a cluster creates the same one.
-    ///
-    /// # Errors
-    /// [`StorageError::OutOfMemory`] if it does not fit.
-    ///
-    /// # Panics
-    /// If there is a table with that number.
-    pub fn create_table(
-        &self,
-        number: u16,
-        name: &str,
-        layout: TableLayout,
-    ) -> Result<TableId, StorageError> {
-        let holds = |partition| self.configuration.copies(partition).contains(&self.id);
-        let table = Table::new(name, layout, Arc::clone(&self.arena), holds)?;
-        let created = self.tables[usize::from(number)].set(table);
-        assert!(created.is_ok(), "the cluster hands out each table number once");
-        Ok(TableId(number))
-    }
-
     /// Updates that a copy on this node could not apply because an earlier one is missing.
     #[must_use]
     pub fn gaps(&self) -> u64 {
-        self.gaps.load(Ordering::Relaxed)
+        self.counts.gaps.load(Ordering::Relaxed)
     }
 
     /// Requests that named a table, partition or bucket that this node does not have, or were malformed.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    // Relaxed: both are statistics, ordered by nothing.
-    pub(crate) fn count_gap(&self) {
-        self.gaps.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.counts.refused.load(Ordering::Relaxed)
     }
 }
 

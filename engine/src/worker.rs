@@ -31,6 +31,7 @@ use crate::statistics::Statistics;
 use crate::transaction::Transaction;
 use crate::transaction::commit::Commits;
 use crate::transaction::round::Round;
+use crate::view::{AdoptedView, View};
 
 /// Requests of a batch of packets that there is room for before the list grows.
 const REQUESTS_EXPECTED: usize = 512;
@@ -60,6 +61,8 @@ pub(crate) struct Control {
     pub(crate) waits_for: Cell<WaitReason>,
     job: RefCell<Option<Job>>,
     closing: Cell<bool>,
+    /// Version of the configuration that the coroutine goes by.
+    pub(crate) view_version: Cell<u64>,
     /// The bug, if a coroutine waits for [`WaitReason::Failure`].
     pub(crate) bug: RefCell<Option<String>>,
     /// How far the coroutine's commits have come.
@@ -79,7 +82,7 @@ struct Slot {
 
 /// What a worker is made of; see [`Worker::new`].
 pub struct WorkerParts<S, R> {
-    /// The node that it belongs to.
+    /// The node that it belongs to, whose views it adopts.
     pub node: Arc<Node>,
     /// Its endpoint.
     pub endpoint: Endpoint<S, R>,
@@ -99,6 +102,14 @@ pub struct WorkerParts<S, R> {
 
 /// One worker of a node; see the module's text.
 pub struct Worker<S, R> {
+    node: Arc<Node>,
+    /// Its number within the node.
+    number: u16,
+    view: Arc<View>,
+    /// The same, for its coroutines.
+    adopted: Rc<AdoptedView>,
+    /// Version that all its coroutines have come to.
+    version: u64,
     endpoint: Endpoint<S, R>,
     participant: Participant,
     slots: Vec<Slot>,
@@ -119,36 +130,46 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     pub fn new(parts: WorkerParts<S, R>) -> Self {
         let WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed } = parts;
         let log = Rc::new(RefCell::new(log));
+        let view = node.view();
+        let adopted = Rc::new(AdoptedView::new(Arc::clone(&view)));
         let prefetches = Rc::new(PrefetchQueue::new(Vec::with_capacity(PREFETCHES_EXPECTED)));
         let slots = (0..coroutines)
             .map(|coroutine| {
-                let epoch = node.configuration().epoch;
+                let epoch = view.configuration().epoch;
                 let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
                 let control = Rc::new(Control {
                     waits_for: Cell::new(WaitReason::Job),
                     job: RefCell::new(None),
                     closing: Cell::new(false),
+                    view_version: Cell::new(view.configuration().version),
                     bug: RefCell::new(None),
                     commits: Commits::new(id),
                     committed: Cell::new(0),
                     aborted: Cell::new(0),
                 });
-                let (node, batch) = (Arc::clone(&node), endpoint.batch(coroutine));
+                let (adopted, batch) = (Rc::clone(&adopted), endpoint.batch(coroutine));
                 let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
                 let (log, prefetches) = (Rc::clone(&log), Rc::clone(&prefetches));
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
                     let round = Round::new(batch, control_inside, suspend);
-                    let transaction = Transaction::new(node, (log, prefetches), round);
+                    let transaction = Transaction::new(adopted, (log, prefetches), round);
                     run_jobs(&control, Coordinator::new(transaction, clock, seed));
                 };
                 Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }
             })
             .collect();
+        let version = view.configuration().version;
+        node.adopted(worker, version);
         Self {
+            number: worker,
+            adopted,
+            version,
             endpoint,
-            participant: Participant::new(node, log),
+            participant: Participant::new(Arc::clone(&view), log),
+            view,
+            node,
             slots,
             jobs,
             idle: (0..coroutines).rev().collect(),
@@ -166,6 +187,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// If it finds a bug. The worker must not be used any more then, and a job that needs it does not end.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
+        if self.node.version() != self.version {
+            self.follow_views();
+        }
         self.participant.prefetch_slots(&mut self.prefetches.borrow_mut());
         std::mem::swap(&mut self.next_turn, &mut self.this_turn);
         let accepted = self.endpoint.accept(&self.participant, &mut self.incoming, now_ns);
@@ -191,11 +215,40 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         progressed
     }
 
+    /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it.
+    #[cold]
+    fn follow_views(&mut self) {
+        let view = self.node.view();
+        if !Arc::ptr_eq(&view, &self.view) {
+            self.adopt(view);
+        }
+        let versions = self.slots.iter().map(|slot| slot.control.view_version.get());
+        let oldest = versions.min().unwrap_or(self.view.configuration().version);
+        if oldest != self.version {
+            self.version = oldest;
+            self.node.adopted(self.number, oldest);
+        }
+    }
+
+    /// Goes by another view: the participant at once, idle coroutines too, and the others with their next transactions. No handler
+    /// and no coroutine runs meanwhile.
+    pub(crate) fn adopt(&mut self, view: Arc<View>) {
+        self.adopted.adopt(&view);
+        self.participant.adopt(&view);
+        self.view = view;
+        for coroutine in self.idle.iter() {
+            self.slots[usize::from(*coroutine)].coroutine.resume();
+        }
+    }
+
     /// Whether [`Self::poll`] would find something to do at once, packets apart.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let has_jobs = !self.idle.is_empty() && !self.jobs.is_empty();
-        has_jobs || !self.next_turn.is_empty() || self.endpoint.has_work()
+        has_jobs
+            || self.node.version() > self.view.configuration().version
+            || !self.next_turn.is_empty()
+            || self.endpoint.has_work()
     }
 
     /// The transport's receiving half.
@@ -309,6 +362,12 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             started = true;
         }
         started
+    }
+}
+
+impl<S, R> Drop for Worker<S, R> {
+    fn drop(&mut self) {
+        self.node.worker_ended(self.number);
     }
 }
 

@@ -151,7 +151,7 @@ impl Database {
         let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);
         let rows = cluster.capacity_bytes() / TABLE_BYTES_PER_ROW;
         Ok(Arc::new(Self {
-            versions: VersionKeys::new(cluster.configuration()),
+            versions: VersionKeys::new(&cluster.configuration()),
             table: table(TABLE, rows as u64)?,
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,

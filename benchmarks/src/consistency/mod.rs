@@ -29,6 +29,7 @@ use gannet_engine::{Cluster, TableId};
 /// Keys of `table` that fall into the first `buckets` buckets of their partitions, so that
 /// transactions on different keys meet.
 fn colliding_keys(cluster: &Cluster, table: TableId, count: usize, buckets: u32) -> Vec<u64> {
-    let table = cluster.nodes()[0].table(table.number()).expect("the table was just created");
+    let view = cluster.view();
+    let table = view.table(table.number()).expect("the table was just created");
     (0..).filter(|&key| table.locate(key).bucket < buckets).take(count).collect()
 }

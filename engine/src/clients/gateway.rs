@@ -155,7 +155,8 @@ impl Drop for Clients {
 }
 
 fn entry(cluster: &Cluster, table: TableId) -> TableEntry {
-    let definition = cluster.definition(table);
+    let view = cluster.view();
+    let definition = view.table(table.number()).expect("the table is of this cluster");
     let layout = definition.layout();
     let value_bytes = match layout.kind {
         TableKind::Fixed => Some(u32::try_from(layout.value_bytes).expect("at most 4,096")),

@@ -7,9 +7,9 @@ use gannet_rpc::ResponseWriter;
 use gannet_storage::mutant::{Mutant, active};
 use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 
-use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::request::Status;
+use crate::view::View;
 
 impl Participant {
     #[inline]
@@ -20,20 +20,20 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let (table, unit) = (self.table(prepared.table), BucketUpdate::parse_checked(payload));
-        response.push(backed_up(&self.node, table, prepared.address, &unit) as u16);
+        response.push(backed_up(&self.view, table, prepared.address, &unit) as u16);
     }
 }
 
-/// The answer to a unit of the bucket at `address`, which is applied at the backup that `node` is.
+/// The answer to a unit of the bucket at `address`, which is applied at the backup that `view` is of.
 #[inline]
 pub(crate) fn backed_up(
-    node: &Node,
+    view: &View,
     table: &Table,
     address: BucketAddress,
     unit: &BucketUpdate<'_>,
 ) -> Status {
     if active(Mutant::DropBackupUpdate)
-        && node.configuration().backups(unit.partition).first() == Some(&node.id())
+        && view.configuration().backups(unit.partition).first() == Some(&view.id())
     {
         return Status::Done;
     }
@@ -46,7 +46,7 @@ pub(crate) fn backed_up(
     match table.apply_at_backup(address, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
         Applied::Gap => {
-            node.count_gap();
+            view.count_gap();
             Status::Gap
         }
     }

@@ -27,16 +27,16 @@ use std::sync::Arc;
 use gannet_rpc::{Handler, ResponseWriter};
 use gannet_storage::{BucketAddress, BucketUpdate, CommitLog, Item, Key, Table, TableKind};
 
-use crate::node::Node;
 use crate::request::{
     self, Barrier, LockRow, Read, Scan, Status, TableRequest, Unlock, Validate, ValidateLeaf,
     ValidateMany,
 };
 use crate::scan_page::PageWriter;
+use crate::view::View;
 
 /// One worker's participant: the node's tables, and the worker's own log slots.
 pub(crate) struct Participant {
-    node: Arc<Node>,
+    view: Arc<View>,
     /// Shared with the worker's own coroutines.
     log: Rc<RefCell<CommitLog>>,
     /// The value of a heap table's row, on its way to a response.
@@ -46,15 +46,20 @@ pub(crate) struct Participant {
 }
 
 impl Participant {
-    pub(crate) fn new(node: Arc<Node>, log: Rc<RefCell<CommitLog>>) -> Self {
-        Self { node, log, value: Vec::new(), page: PageWriter::default() }
+    pub(crate) fn new(view: Arc<View>, log: Rc<RefCell<CommitLog>>) -> Self {
+        Self { view, log, value: Vec::new(), page: PageWriter::default() }
+    }
+
+    /// Answers by this view from now on.
+    pub(crate) fn adopt(&mut self, view: &Arc<View>) {
+        self.view = Arc::clone(view);
     }
 
     /// Prefetches the headers of the buckets of rows.
     #[inline]
     pub(crate) fn prefetch_headers(&self, rows: &[(u16, BucketAddress)]) {
         for &(_, address) in rows {
-            self.node.prefetch(address);
+            self.view.prefetch(address);
         }
     }
 
@@ -83,26 +88,26 @@ impl Participant {
     /// The table, if the node has it and it can have the key.
     #[inline(always)]
     fn table_with(&self, table: u16, key: Key<'_>) -> Option<&Table> {
-        self.node.table(table).filter(|table| key.fits(table.layout().kind))
+        self.view.table(table).filter(|table| key.fits(table.layout().kind))
     }
 
     /// A bucket, if this node is its primary and serves it.
     #[inline(always)]
     fn served_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
-        let address = self.node.table(table)?.served_bucket_address(partition, bucket)?;
+        let address = self.view.table(table)?.served_bucket_address(partition, bucket)?;
         self.is_primary_of(partition).then_some(address)
     }
 
     /// A bucket, if this node is its primary, though its partition may be leaving.
     #[inline(always)]
     fn held_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
-        let address = self.node.table(table)?.bucket_address(partition, bucket)?;
+        let address = self.view.table(table)?.bucket_address(partition, bucket)?;
         self.is_primary_of(partition).then_some(address)
     }
 
     /// Whether the node has the table, and it is ordered.
     fn has_order(&self, table: u16) -> bool {
-        self.node.table(table).is_some_and(|table| table.layout().kind == TableKind::Ordered)
+        self.view.table(table).is_some_and(|table| table.layout().kind == TableKind::Ordered)
     }
 
     /// The first bucket of a partition of an ordered table, if this node is its primary and serves it.
@@ -112,14 +117,14 @@ impl Participant {
 
     #[inline(always)]
     fn is_primary_of(&self, partition: u16) -> bool {
-        self.node.configuration().primary(partition) == self.node.id()
+        self.view.configuration().primary(partition) == self.view.id()
     }
 
     /// The bucket that a unit is about, if it fits its table and this node holds the bucket.
     #[inline]
     fn unit_target(&self, payload: &[u8]) -> Option<BucketAddress> {
         let (unit, rest) = BucketUpdate::parse_header(payload).ok()?;
-        let table = self.node.table(unit.table)?;
+        let table = self.view.table(unit.table)?;
         let mut address = table.bucket_address(unit.partition, unit.bucket)?;
         if !rest.is_empty() || unit.layout != table.layout().version {
             return None;
@@ -142,7 +147,7 @@ impl Participant {
     /// The table of a request that was prepared, or of a row of this node.
     #[inline]
     fn table(&self, number: u16) -> &Table {
-        self.node
+        self.view
             .table(number)
             .expect("a prepared request or a row names a table that the node has")
     }
@@ -154,7 +159,7 @@ impl Participant {
     }
 
     fn refuse(&self, response: &mut ResponseWriter<'_>) {
-        self.node.count_refused();
+        self.view.count_refused();
         response.push(Status::Refused as u16);
     }
 }
@@ -294,7 +299,7 @@ impl Handler for Participant {
     #[inline(always)]
     fn prefetch(&self, prepared: &Prepared) {
         // Every request, without a branch: a line that was touched before is in the cache, and so is that of no bucket.
-        self.node.prefetch(prepared.address);
+        self.view.prefetch(prepared.address);
     }
 
     #[inline]
@@ -302,7 +307,7 @@ impl Handler for Participant {
         // No branch either: the processor could not predict the next request.
         let is_of_row = Action::OF_ROWS & prepared.action.bit() != 0;
         let address = select_unpredictable(is_of_row, prepared.address, BucketAddress::NONE);
-        if let Some(table) = self.node.table(prepared.table) {
+        if let Some(table) = self.view.table(prepared.table) {
             table.prefetch_slot(address);
         }
     }

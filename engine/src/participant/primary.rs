@@ -6,9 +6,9 @@ use gannet_rpc::ResponseWriter;
 use gannet_storage::mutant::{Mutant, active};
 use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 
-use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::request::Status;
+use crate::view::View;
 
 impl Participant {
     #[inline]
@@ -20,15 +20,15 @@ impl Participant {
     ) {
         let unit = BucketUpdate::parse_checked(payload);
         let table = self.table(prepared.table);
-        response.push(applied_at_primary(&self.node, table, prepared.address, &unit) as u16);
+        response.push(applied_at_primary(&self.view, table, prepared.address, &unit) as u16);
     }
 }
 
-/// The answer to a unit of the bucket at `address`, which is applied at the primary that `node` is. A duplicate is acknowledged
+/// The answer to a unit of the bucket at `address`, which is applied at the primary that `view` is of. A duplicate is acknowledged
 /// again: the unit is applied.
 #[inline]
 pub(crate) fn applied_at_primary(
-    node: &Node,
+    view: &View,
     table: &Table,
     address: BucketAddress,
     unit: &BucketUpdate<'_>,
@@ -39,7 +39,7 @@ pub(crate) fn applied_at_primary(
     match table.apply_at_primary(address, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
         Applied::Gap => {
-            node.count_gap();
+            view.count_gap();
             Status::Gap
         }
     }

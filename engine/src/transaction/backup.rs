@@ -25,16 +25,16 @@ impl Transaction<'_> {
     /// the lock. Such a copy has not the update, on which a client would rely that is told of the commit.
     #[inline(always)]
     pub(super) fn send_units(&mut self, kind: u16) {
-        let Self { node, record, round, .. } = self;
-        let configuration = node.configuration();
+        let Self { view, record, round, .. } = self;
+        let configuration = view.configuration();
         let is_large = record.bytes().len() > PART_BYTES_MAX;
         round.begin();
         for (partition, unit) in record.units() {
             let copies = configuration.copies(partition);
             let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
             for &target in targets {
-                if target == node.id() && !is_large {
-                    round.answered(local::applied(node, kind, unit));
+                if target == view.id() && !is_large {
+                    round.answered(local::applied(view, kind, unit));
                     continue;
                 }
                 round

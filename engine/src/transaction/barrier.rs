@@ -27,7 +27,7 @@ impl Transaction<'_> {
     pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<ScanBarrier, Abort> {
         let barrier = ScanBarrier { table, owner: self.owner };
         let is_ordered =
-            self.node.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
+            self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
         if is_ordered && self.send_to_primaries(request::SET_BARRIER, &barrier).is_none() {
             return Ok(barrier);
         }
@@ -44,9 +44,9 @@ impl Transaction<'_> {
 
     /// The first answer that was not `Done`, if any.
     fn send_to_primaries(&mut self, kind: u16, barrier: &ScanBarrier) -> Option<Status> {
-        let Self { node, round, .. } = self;
+        let Self { view, round, .. } = self;
         let ScanBarrier { table, owner } = *barrier;
-        let configuration = node.configuration();
+        let configuration = view.configuration();
         round.begin();
         for partition in 0..configuration.partitioning.count() {
             let partition = u16::try_from(partition).expect("at most 4096 partitions");

@@ -93,16 +93,16 @@ impl Commits {
         Self { open: ended(), decided: ended() }
     }
 
-    /// Begins the next commit; that of the last transaction is the decided one if its PRIMARYs are under way.
+    /// Begins the next commit, in this epoch; that of the last transaction is the decided one if its PRIMARYs are under way.
     #[inline(always)]
-    pub(crate) fn begin(&self) -> TransactionId {
+    pub(crate) fn begin(&self, epoch: u32) -> TransactionId {
         let Self { open, decided } = self;
         let mut id = open.id();
         if open.stage() == Stage::PrimariesSent {
             decided.id.set(id);
             decided.reach(Stage::PrimariesSent);
         }
-        id.counter += 1;
+        (id.epoch, id.counter) = (epoch, id.counter + 1);
         open.id.set(id);
         open.reach(Stage::Executing);
         id
@@ -126,12 +126,12 @@ mod tests {
     fn a_commit_is_known_by_its_id_while_its_primaries_travel_with_the_next_one() {
         let id = |counter| TransactionId { epoch: 1, node: 2, worker: 3, coroutine: 4, counter };
         let commits = Commits::new(id(0));
-        assert_eq!(commits.begin(), id(1));
+        assert_eq!(commits.begin(1), id(1));
         commits.open.reach(Stage::PrimariesSent);
-        assert_eq!(commits.begin(), id(2));
+        assert_eq!(commits.begin(1), id(2));
         // One that ends without a record leaves the decided one as it is.
         commits.open.reach(Stage::Settled(Settled::Aborted));
-        assert_eq!(commits.begin(), id(3));
+        assert_eq!(commits.begin(1), id(3));
         let known = |commit: &Commit| (commit.id(), commit.stage());
         assert_eq!(known(&commits.decided), (id(1), Stage::PrimariesSent));
         assert_eq!(known(&commits.open), (id(3), Stage::Executing));

@@ -47,14 +47,14 @@ impl Transaction<'_> {
     /// Fills a batch with as many rows as fit, and queues prefetches of those of this node; returns the first row that has to
     /// wait.
     fn send_rows(&mut self) -> usize {
-        let Self { node, set, round, scratch, owner, prefetches, .. } = self;
+        let Self { view, set, round, scratch, owner, prefetches, .. } = self;
         let (AccessSet { rows, values, executed, .. }, message) = (set, &mut scratch.message);
         let mut batch = round.batch();
         batch.clear();
         let mut local_rows = 0;
         for (index, row) in rows.iter().enumerate().skip(*executed) {
-            if row.is_local(node) {
-                local::queue_prefetch(node, row, prefetches);
+            if row.is_local(view) {
+                local::queue_prefetch(view, row, prefetches);
                 local_rows += 1;
                 if local_rows == local::ROWS_MAX {
                     return index + 1;
@@ -85,13 +85,13 @@ impl Transaction<'_> {
     /// Takes the answers for the rows up to `end`; dooms the transaction if one of them must. Rows from
     /// the first that was postponed on are requested again: what was locked is then locked already.
     fn take_answers(&mut self, end: usize) {
-        let Self { node, set, round, owner, .. } = self;
+        let Self { view, set, round, owner, .. } = self;
         let AccessSet { rows, executed: first, leaves, values, values_used } = set;
         let mut failed = None;
         let mut batch = round.batch();
         let mut executed = end;
         for (index, row) in (*first..end).zip(&mut rows[*first..end]) {
-            let (status, answer) = if !row.is_local(node) {
+            let (status, answer) = if !row.is_local(view) {
                 let answer = batch.next_response(row.primary);
                 (Status::from_wire(answer.kind), answer.payload)
             } else if let Some((status, _)) = failed {
@@ -99,7 +99,7 @@ impl Transaction<'_> {
                 (status, &[][..])
             } else {
                 let value = &mut values[row.value_range()];
-                let (status, version) = local::execute(node, row, *owner, value);
+                let (status, version) = local::execute(view, row, *owner, value);
                 row.version = version;
                 (status, &[][..])
             };

@@ -84,7 +84,7 @@ impl Transaction<'_> {
 
     /// The number that is the key of a row in a table of fixed values, out of its bytes, little-endian.
     pub(crate) fn number(&self, table: TableId, key: &[u8]) -> Option<u64> {
-        self.node.table(table.0).filter(|table| table.layout().kind == TableKind::Fixed)?;
+        self.view.table(table.0).filter(|table| table.layout().kind == TableKind::Fixed)?;
         key.try_into().ok().map(u64::from_le_bytes)
     }
 
@@ -116,7 +116,7 @@ impl Transaction<'_> {
         value_bytes: usize,
     ) -> RowId {
         let row = self.set.next_row();
-        let refused = match self.node.table(table.0) {
+        let refused = match self.view.table(table.0) {
             None => Some(Abort::NoSuchTable { table: table.0 }),
             Some(table) if table.layout().kind == TableKind::Fixed => {
                 Some("the table's keys are numbers; use add_to_read_set or add_to_write_set")
@@ -128,7 +128,7 @@ impl Transaction<'_> {
             }
             Some(_) => None,
         };
-        let location = self.node.table(table.0).map(|table| table.locate(key.word()));
+        let location = self.view.table(table.0).map(|table| table.locate(key.word()));
         let (Some(location), None) = (location, refused) else {
             self.doom(refused.unwrap_or(Abort::NoSuchTable { table: table.0 }));
             return RowId(u32::MAX);
@@ -138,7 +138,7 @@ impl Transaction<'_> {
         self.set.rows.push(Row {
             table: table.0,
             partition: location.partition,
-            primary: self.node.configuration().primary(location.partition),
+            primary: self.view.configuration().primary(location.partition),
             bucket: location.bucket,
             key: key.word(),
             mode,
@@ -164,7 +164,7 @@ impl Transaction<'_> {
         self.set.rows.push(Row {
             table,
             partition,
-            primary: self.node.configuration().primary(partition),
+            primary: self.view.configuration().primary(partition),
             bucket,
             key: 0,
             mode: None,

@@ -7,11 +7,12 @@
 
 use gannet_storage::{BucketAddress, BucketUpdate, Key, Owner, Read, Table, TableKind};
 
-use crate::node::{Node, TableId};
+use crate::node::TableId;
 use crate::participant;
 use crate::request::{self, Status};
 use crate::transaction::access_set::Row;
 use crate::transaction::{Observation, Transaction};
+use crate::view::View;
 use crate::worker::PrefetchQueue;
 
 /// Buckets that are prefetched: more would be gone again when they are needed.
@@ -28,19 +29,19 @@ impl Transaction<'_> {
     #[inline]
     pub(super) fn prefetch_backups(&self) {
         let rows = self.scratch.held.iter().map(|group| &self.set.rows[group.row as usize]);
-        let of_others = rows.filter(|row| row.primary != self.node.id());
+        let of_others = rows.filter(|row| row.primary != self.view.id());
         let held_locally = of_others
-            .filter_map(|row| Some((row.table, self.node.table(row.table)?.address(row.key)?)));
+            .filter_map(|row| Some((row.table, self.view.table(row.table)?.address(row.key)?)));
         self.prefetches.borrow_mut().extend(held_locally.take(PREFETCHED_MAX));
     }
 
     /// Reads a row of a heap table, if its primary is this node and nobody holds it.
     pub(crate) fn read_local(&self, table: TableId, key: &[u8]) -> Option<RowRead> {
         let heap =
-            self.node.table(table.0).filter(|table| table.layout().kind != TableKind::Fixed)?;
+            self.view.table(table.0).filter(|table| table.layout().kind != TableKind::Fixed)?;
         let row_key = Key::hashed(key);
         let location = heap.locate(row_key.word());
-        if self.node.configuration().primary(location.partition) != self.node.id() {
+        if self.view.configuration().primary(location.partition) != self.view.id() {
             return None;
         }
         let mut value = Vec::new();
@@ -58,30 +59,30 @@ impl Transaction<'_> {
 impl Row {
     /// Whether it is executed without a request: its primary is this node, and its value has a fixed size.
     #[inline(always)]
-    pub(super) fn is_local(&self, node: &Node) -> bool {
-        self.primary == node.id() && self.key_bytes == 0
+    pub(super) fn is_local(&self, view: &View) -> bool {
+        self.primary == view.id() && self.key_bytes == 0
     }
 
     /// Its table, and the address of its bucket at this node if the partition is present.
     #[inline(always)]
-    fn bucket_address<'n>(&self, node: &'n Node) -> Option<(&'n Table, BucketAddress)> {
-        let table = node.table(self.table).expect("rows were added to tables that exist");
+    fn bucket_address<'n>(&self, view: &'n View) -> Option<(&'n Table, BucketAddress)> {
+        let table = view.table(self.table).expect("rows were added to tables that exist");
         Some((table, table.address(self.key)?))
     }
 }
 
 /// Queues a prefetch of a row's bucket, which the worker issues.
 #[inline]
-pub(super) fn queue_prefetch(node: &Node, row: &Row, prefetches: &PrefetchQueue) {
-    if let Some((_, address)) = row.bucket_address(node) {
+pub(super) fn queue_prefetch(view: &View, row: &Row, prefetches: &PrefetchQueue) {
+    if let Some((_, address)) = row.bucket_address(view) {
         prefetches.borrow_mut().push((row.table, address));
     }
 }
 
 /// The answer to READ or LOCK of a row; its value goes to `value` if it is there.
 #[inline]
-pub(super) fn execute(node: &Node, row: &Row, owner: Owner, value: &mut [u8]) -> (Status, u64) {
-    let Some((table, address)) = row.bucket_address(node) else { return (Status::Refused, 0) };
+pub(super) fn execute(view: &View, row: &Row, owner: Owner, value: &mut [u8]) -> (Status, u64) {
+    let Some((table, address)) = row.bucket_address(view) else { return (Status::Refused, 0) };
     match row.mode {
         None => participant::read_status(table.read(address, row.key, owner, value)),
         Some(mode) => participant::lock_status(table.lock(address, row.key, owner, mode, value)),
@@ -100,13 +101,13 @@ pub(super) fn validated(
 
 /// The answer to BACKUP or PRIMARY for a unit that a transaction of this node has written.
 #[inline]
-pub(super) fn applied(node: &Node, kind: u16, unit: &[u8]) -> Status {
+pub(super) fn applied(view: &View, kind: u16, unit: &[u8]) -> Status {
     let unit = BucketUpdate::parse_checked(unit);
-    let table = node.table(unit.table).expect("rows were added to tables that exist");
+    let table = view.table(unit.table).expect("rows were added to tables that exist");
     let address = table.bucket_address(unit.partition, unit.bucket);
     let address = address.expect("a node has the partitions that it holds");
     if kind == request::PRIMARY {
-        return participant::applied_at_primary(node, table, address, &unit);
+        return participant::applied_at_primary(view, table, address, &unit);
     }
-    participant::backed_up(node, table, address, &unit)
+    participant::backed_up(view, table, address, &unit)
 }

@@ -55,7 +55,7 @@ impl Transaction<'_> {
     /// [`Abort::TooLarge`] if the record is too large, or a unit does not fit a message;
     /// [`Abort::TooManyRows`] if a unit's items are more than it can count. Nothing has been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
-        let Self { node, set: AccessSet { rows, values, .. }, record, owner, .. } = self;
+        let Self { view, set: AccessSet { rows, values, .. }, record, owner, .. } = self;
         let Scratch { order, held, .. } = &self.scratch;
         let id = self.round.commits().open.id();
         record.units.clear();
@@ -64,7 +64,7 @@ impl Transaction<'_> {
         let mut writer = CommitRecordWriter::begin(&mut record.bytes, id, partitions);
         for group in held {
             let first = &rows[group.row as usize];
-            let table = node.table(first.table).expect("rows were added to tables that exist");
+            let table = view.table(first.table).expect("rows were added to tables that exist");
             let address = (first.table, first.partition, first.bucket, table.layout().version);
             let start = writer.units().len();
             let mut unit =
@@ -98,7 +98,7 @@ impl Transaction<'_> {
     /// Logs an empty record over this transaction's, as the coroutine's next transaction would (a mutant).
     pub(super) fn log_next(&mut self) -> Result<(), Abort> {
         let own = std::mem::take(&mut self.record);
-        let id = self.round.commits().begin();
+        let id = self.round.commits().begin(self.view.configuration().epoch);
         CommitRecordWriter::begin(&mut self.record.bytes, id, std::iter::empty()).finish(0);
         let result = self.log();
         self.record = own;
@@ -117,10 +117,10 @@ impl Transaction<'_> {
         }
         // The lines arrive while the log replicas answer.
         self.prefetch_backups();
-        let Self { node, record: Record { bytes: record, .. }, round, log, .. } = self;
+        let Self { view, record: Record { bytes: record, .. }, round, log, .. } = self;
         round.begin();
-        for &replica in node.configuration().log_group(node.id()) {
-            if replica == node.id() {
+        for &replica in view.configuration().log_group(view.id()) {
+            if replica == view.id() {
                 let stored = log.borrow_mut().store(record);
                 round.answered(stored.map_or(Status::Refused, |_| Status::Done));
             } else {
@@ -135,14 +135,14 @@ impl Transaction<'_> {
     /// As [`Self::log`], part by part. A replica has the record when it has the last part.
     #[cold]
     fn log_in_parts(&mut self) -> Result<(), Abort> {
-        let Self { node, record: Record { bytes: record, .. }, round, scratch, .. } = self;
+        let Self { view, record: Record { bytes: record, .. }, round, scratch, .. } = self;
         let (id, message) = (round.commits().open.id(), &mut scratch.message);
         for (number, bytes) in record.chunks(PART_BYTES_MAX).enumerate() {
             let offset = number * PART_BYTES_MAX;
             let part = RecordPart { id, record_bytes: record.len(), offset, bytes };
             encode_part(&part, message);
             round.begin();
-            for &replica in node.configuration().log_group(id.node) {
+            for &replica in view.configuration().log_group(id.node) {
                 round.request(replica, request::LOG_PART, message)?;
             }
             assert_logged(round);

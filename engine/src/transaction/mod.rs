@@ -39,7 +39,7 @@ use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind};
 
 use crate::cancellation::CancellationToken;
 use crate::coordinator::panic_message;
-use crate::node::{Node, TableId};
+use crate::node::TableId;
 use crate::outcome::Abort;
 pub use crate::transaction::access_set::RowId;
 use crate::transaction::access_set::{AccessSet, Row, RowState};
@@ -51,6 +51,7 @@ use crate::transaction::log::Record;
 use crate::transaction::round::Round;
 pub use crate::transaction::scan::KeyRange;
 pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
+use crate::view::{AdoptedView, View};
 use crate::worker::{PrefetchQueue, WaitReason};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.
@@ -70,7 +71,10 @@ struct Scratch {
 
 /// A transaction in a coroutine; [`crate::Coordinator::begin`] starts one.
 pub struct Transaction<'s> {
-    node: Arc<Node>,
+    /// The view that the transaction began with.
+    view: Arc<View>,
+    /// Of its worker.
+    adopted: Rc<AdoptedView>,
     /// Of its worker.
     log: Rc<RefCell<CommitLog>>,
     /// Of its worker.
@@ -90,13 +94,15 @@ pub struct Transaction<'s> {
 
 impl<'s> Transaction<'s> {
     pub(crate) fn new(
-        node: Arc<Node>,
+        adopted: Rc<AdoptedView>,
         (log, prefetches): (Rc<RefCell<CommitLog>>, Rc<PrefetchQueue>),
         round: Round<'s>,
     ) -> Self {
-        let owner = Owner::from(round.commits().open.id());
+        let (owner, view) = (Owner::from(round.commits().open.id()), adopted.get());
+        round.tell_view(view.configuration().version);
         Self {
-            node,
+            view,
+            adopted,
             log,
             prefetches,
             round,
@@ -117,13 +123,30 @@ impl<'s> Transaction<'s> {
         if active(Mutant::TellBeforeLog) && is_committed() {
             self.replicate().expect("the record fits a message");
         }
-        self.owner = Owner::from(self.round.commits().begin());
+        self.refresh_view();
+        self.owner = Owner::from(self.round.commits().begin(self.view.configuration().epoch));
         self.doom = None;
         self.is_committed_for = false;
         self.set.clear();
         if self.set.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
             self.give_memory_back();
         }
+    }
+
+    /// Goes by the view that the worker has adopted, from the next transaction on.
+    #[inline(always)]
+    pub(crate) fn refresh_view(&mut self) {
+        if self.adopted.differs_from(&self.view) {
+            self.take_view();
+        }
+    }
+
+    #[cold]
+    fn take_view(&mut self) {
+        // The last PRIMARYs were sent by the view before.
+        self.settle();
+        self.view = self.adopted.get();
+        self.round.tell_view(self.view.configuration().version);
     }
 
     /// After a transaction of uncommon size.
@@ -172,7 +195,7 @@ impl<'s> Transaction<'s> {
     fn add(&mut self, table: TableId, key: u64, mode: Option<LockMode>) -> RowId {
         let row = self.set.next_row();
         let value_at = self.set.values_used;
-        let (location, value_bytes) = match self.node.table(table.0) {
+        let (location, value_bytes) = match self.view.table(table.0) {
             Some(table) if table.layout().kind == TableKind::Fixed => {
                 (table.locate(key), table.layout().value_bytes)
             }
@@ -194,7 +217,7 @@ impl<'s> Transaction<'s> {
         self.set.rows.push(Row {
             table: table.0,
             partition: location.partition,
-            primary: self.node.configuration().primary(location.partition),
+            primary: self.view.configuration().primary(location.partition),
             bucket: location.bucket,
             key,
             mode,
@@ -410,12 +433,17 @@ impl<'s> Transaction<'s> {
     /// The node that it runs at.
     #[inline]
     pub(crate) fn node_id(&self) -> u16 {
-        self.node.id()
+        self.view.id()
+    }
+
+    /// A partition whose primary that node is, if there is one.
+    pub(crate) fn home_partition(&self) -> Option<u16> {
+        self.view.home_partition()
     }
 
     /// The primary of `key`.
     pub(crate) fn primary(&self, key: u64) -> u16 {
-        self.node.configuration().primary_of_key(key)
+        self.view.configuration().primary_of_key(key)
     }
 
     /// The conflict that doomed the transaction.

@@ -45,6 +45,11 @@ impl<'s> Round<'s> {
         counter.set(counter.get() + 1);
     }
 
+    /// Tells the worker by which version of the configuration the coroutine goes.
+    pub(super) fn tell_view(&self, version: u64) {
+        self.control.view_version.set(version);
+    }
+
     /// The coroutine's batch.
     #[inline(always)]
     pub(super) fn batch(&self) -> RefMut<'_, RequestBatch> {

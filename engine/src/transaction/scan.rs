@@ -135,14 +135,14 @@ impl Transaction<'_> {
         rows_max: usize,
     ) -> Result<ScanPage, Abort> {
         let is_ordered =
-            self.node.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
+            self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
         if !is_ordered {
             return Err(Abort::NoSuchTable { table: table.0 });
         }
         let mut page = ScanPage::default();
         let mut found: Vec<Found> = Vec::new();
         let mut end: Option<Vec<u8>> = None;
-        let partitions = self.node.configuration().partitioning.count();
+        let partitions = self.view.configuration().partitioning.count();
         let rows_max = share(rows_max.max(1), partitions);
         let mut partition = 0;
         while partition < partitions {
@@ -192,9 +192,9 @@ impl Transaction<'_> {
         rows_max: usize,
         first: usize,
     ) -> Result<usize, Abort> {
-        let Self { node, round, scratch, owner, .. } = self;
+        let Self { view, round, scratch, owner, .. } = self;
         let message = &mut scratch.message;
-        let configuration = node.configuration();
+        let configuration = view.configuration();
         let mut batch = round.batch();
         batch.clear();
         for partition in first..configuration.partitioning.count() {
@@ -225,7 +225,7 @@ impl Transaction<'_> {
         page: &mut ScanPage,
         found: &mut Vec<Found>,
     ) -> Result<Answer, Abort> {
-        let primary = self.node.configuration().primary(partition);
+        let primary = self.view.configuration().primary(partition);
         let mut batch = self.round.batch();
         let answer = batch.next_response(primary);
         let status = Status::from_wire(answer.kind);

@@ -25,13 +25,13 @@ impl Transaction<'_> {
     }
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
-        let Self { node, set, scratch, round, owner, .. } = self;
+        let Self { view, set, scratch, round, owner, .. } = self;
         round.begin();
         for group in &scratch.read {
             let row = &set.rows[group.row as usize];
-            if row.primary == node.id() {
+            if row.primary == view.id() {
                 let bucket = std::iter::once((row.bucket, row.version));
-                let table = node.table(row.table);
+                let table = view.table(row.table);
                 round.answered(local::validated(table, row.partition, bucket, *owner));
                 continue;
             }
@@ -53,7 +53,7 @@ impl Transaction<'_> {
 
     /// Sends the validations of the leaves that scans have touched.
     fn validate_leaves(&mut self, leaves: &[LeafObservation]) -> Result<(), Abort> {
-        let Self { node, round, owner, .. } = self;
+        let Self { view, round, owner, .. } = self;
         if active(Mutant::SkipLeafValidation) {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Transaction<'_> {
                 counter: leaf.version.counter,
                 owner: *owner,
             };
-            let primary = node.configuration().primary(leaf.partition);
+            let primary = view.configuration().primary(leaf.partition);
             round.request(primary, request::VALIDATE_LEAF, &request.encode())?;
         }
         Ok(())
@@ -103,16 +103,16 @@ impl Transaction<'_> {
     }
 
     fn validate_observations(&mut self, observations: &[Observation]) -> Result<(), Abort> {
-        let Self { node, round, scratch, owner, .. } = self;
+        let Self { view, round, scratch, owner, .. } = self;
         let message = &mut scratch.message;
         let partition_of = |seen: &Observation| (seen.table, seen.partition);
         for run in observations.chunk_by(|a, b| partition_of(a) == partition_of(b)) {
             let (table, partition) = partition_of(&run[0]);
-            let primary = node.configuration().primary(partition);
+            let primary = view.configuration().primary(partition);
             for part in run.chunks(request::VALIDATED_MAX) {
                 let buckets = part.iter().map(|seen| (seen.bucket, seen.version));
-                if primary == node.id() {
-                    let table = node.table(table);
+                if primary == view.id() {
+                    let table = view.table(table);
                     round.answered(local::validated(table, partition, buckets, *owner));
                     continue;
                 }

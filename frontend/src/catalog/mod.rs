@@ -191,7 +191,7 @@ impl Catalog {
         deferred: &mut Deferred,
         (table, versions): (TableId, &VersionKeys),
     ) -> Result<Self, Failure> {
-        let key = versions.near(coordinator.node());
+        let key = versions.near(coordinator.home_partition());
         let version = deferred.get_many(coordinator, table, std::slice::from_ref(key))?;
         let version = Self::version_from_bytes(version[0].as_deref())?;
         let mut catalog = Self { version, ..Self::empty() };

@@ -13,19 +13,14 @@ const VERSION: u8 = 0x01;
 pub(crate) struct VersionKeys {
     /// By partition.
     all: Vec<Vec<u8>>,
-    /// By node: a partition whose primary it is, or any.
-    near: Vec<usize>,
 }
 
 impl VersionKeys {
     /// Those of a cluster.
     pub(crate) fn new(configuration: &Configuration) -> Self {
         let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
-        let near = |node: u16| configuration.partition_of(node).map_or(0, usize::from);
-        Self {
-            all: partitions.map(|number| configuration.row_key_in(number, &[VERSION])).collect(),
-            near: (0..=u16::MAX).take(configuration.nodes()).map(near).collect(),
-        }
+        let key = |partition| configuration.row_key_in(partition, &[VERSION]);
+        Self { all: partitions.map(key).collect() }
     }
 
     /// Every copy.
@@ -39,33 +34,34 @@ impl VersionKeys {
         &self.all[..copies]
     }
 
-    /// The copy that transactions at a node read: without a message, if the node is primary of a partition.
-    pub(crate) fn near(&self, node: u16) -> &Vec<u8> {
-        &self.all[self.near[usize::from(node)]]
+    /// The copy that the transactions of a coordinator read, in this partition: without a message, if its node is the primary of one.
+    pub(crate) fn near(&self, home_partition: Option<u16>) -> &Vec<u8> {
+        &self.all[usize::from(home_partition.unwrap_or(0))]
     }
 }
 
 /// What a session has last seen of the copies: what a short statement may rely on instead of reading one.
 #[derive(Default)]
 pub(crate) struct SeenVersions {
-    /// By node: a version, and its copy near the node.
+    /// By partition: a version, and its copy there.
     near: RefCell<Vec<Option<(u64, Seen)>>>,
 }
 
 impl SeenVersions {
-    /// The copy near a node, if it had this version.
-    pub(crate) fn get(&self, node: u16, version: u64) -> Option<Seen> {
-        let (seen_version, seen) = self.near.borrow().get(usize::from(node)).copied()??;
+    /// The copy near a coordinator, if it had this version.
+    pub(crate) fn get(&self, home_partition: Option<u16>, version: u64) -> Option<Seen> {
+        let partition = usize::from(home_partition.unwrap_or(0));
+        let (seen_version, seen) = self.near.borrow().get(partition).copied()??;
         (seen_version == version).then_some(seen)
     }
 
-    /// The copy near a node has this version.
-    pub(crate) fn set(&self, node: u16, version: u64, seen: Seen) {
+    /// The copy near a coordinator has this version.
+    pub(crate) fn set(&self, home_partition: Option<u16>, version: u64, seen: Seen) {
         let mut near = self.near.borrow_mut();
-        let node = usize::from(node);
-        if near.len() <= node {
-            near.resize(node + 1, None);
+        let partition = usize::from(home_partition.unwrap_or(0));
+        if near.len() <= partition {
+            near.resize(partition + 1, None);
         }
-        near[node] = Some((version, seen));
+        near[partition] = Some((version, seen));
     }
 }

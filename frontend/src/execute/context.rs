@@ -165,15 +165,15 @@ impl<'c, 's> Context<'c, 's> {
             return Ok(());
         }
         let Resources { database, seen_versions, .. } = self.resources;
-        let (node, version) = (self.coordinator.node(), self.catalog().version);
-        let key = database.versions.near(node);
+        let (home, version) = (self.coordinator.home_partition(), self.catalog().version);
+        let key = database.versions.near(home);
         let deferred = &mut self.transaction.deferred;
         let (found, seen) = deferred.get_seen(self.coordinator, database.catalog_table, key)?;
         if Catalog::version_from_bytes(found.as_deref())? != version {
             return Err(Failure::StaleCatalog);
         }
         if let Some(seen) = seen {
-            seen_versions.set(node, version, seen);
+            seen_versions.set(home, version, seen);
         }
         self.transaction.depends_on_version = true;
         Ok(())
@@ -184,7 +184,7 @@ impl<'c, 's> Context<'c, 's> {
     fn rely_on_version(&mut self) -> Result<(), Failure> {
         if !self.transaction.depends_on_version && self.commits && self.attempt == 1 {
             let version = self.catalog().version;
-            let seen = self.resources.seen_versions.get(self.coordinator.node(), version);
+            let seen = self.resources.seen_versions.get(self.coordinator.home_partition(), version);
             if let Some(seen) = seen {
                 self.transaction.deferred.assume(seen);
                 self.transaction.depends_on_version = true;

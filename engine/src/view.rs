@@ -1,0 +1,148 @@
+//! A view: what a worker knows of its cluster. A configuration, and this node's part of each table in it.
+//!
+//! ```text
+//! Node::publish(view) ─► each worker, between two of its steps: Worker::adopt ─► participant, endpoint, idle coroutines
+//!                                                              each further coroutine, with its next transaction
+//! ```
+//! Routes, roles, log groups and the epoch of new transactions follow from the view of the worker, and from nothing else.
+//!
+//! *Invariants*: a view never changes; a change of the configuration is another view. A worker adopts a view between two steps, while no
+//! handler and no coroutine runs. A transaction keeps the view that it began with to its last PRIMARY. Whoever holds a view may use
+//! its tables: the memory of a table that was dropped is given back with the last view that has it.
+//!
+//! *Source*: `docs/protocol.md`.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gannet_storage::{Arena, BucketAddress, Table};
+
+use crate::configuration::Configuration;
+
+/// What a node counts for as long as it lives.
+#[derive(Debug, Default)]
+pub(crate) struct NodeCounts {
+    /// Updates that a copy on this node could not apply because an earlier one is missing.
+    pub(crate) gaps: AtomicU64,
+    /// Requests that named a table, partition or bucket that this node does not have, or were malformed.
+    pub(crate) refused: AtomicU64,
+}
+
+/// A configuration as one node has it.
+pub struct View {
+    /// Number of the node.
+    id: u16,
+    configuration: Arc<Configuration>,
+    arena: Arc<Arena>,
+    /// By table number.
+    tables: Box<[Option<Arc<Table>>]>,
+    /// A partition whose primary the node is.
+    home: Option<u16>,
+    counts: Arc<NodeCounts>,
+}
+
+impl View {
+    /// The view of node `id`, with its part of each table by number.
+    pub(crate) fn new(
+        id: u16,
+        configuration: Arc<Configuration>,
+        arena: Arc<Arena>,
+        tables: Box<[Option<Arc<Table>>]>,
+        counts: Arc<NodeCounts>,
+    ) -> Self {
+        let home = configuration.partition_of(id);
+        Self { id, configuration, arena, tables, home, counts }
+    }
+
+    /// The node's number.
+    #[inline(always)]
+    #[must_use]
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Membership, placement and definitions of tables.
+    #[inline(always)]
+    #[must_use]
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// The same, to be kept.
+    #[must_use]
+    pub fn shared_configuration(&self) -> Arc<Configuration> {
+        Arc::clone(&self.configuration)
+    }
+
+    /// The node's part of the table with this number.
+    #[inline(always)]
+    #[must_use]
+    pub fn table(&self, table: u16) -> Option<&Table> {
+        self.tables.get(usize::from(table))?.as_deref()
+    }
+
+    /// All tables, with their numbers.
+    pub fn tables(&self) -> impl Iterator<Item = (u16, &Table)> {
+        let tables = (0..).zip(&self.tables);
+        tables.filter_map(|(number, table)| Some((number, table.as_deref()?)))
+    }
+
+    /// The same by number, to be kept.
+    pub(crate) fn shared_tables(&self) -> &[Option<Arc<Table>>] {
+        &self.tables
+    }
+
+    /// The first free table number.
+    pub(crate) fn next_table(&self) -> Option<u16> {
+        let free = self.tables.iter().position(Option::is_none)?;
+        u16::try_from(free).ok()
+    }
+
+    /// A partition whose primary the node is, if there is one: its rows are read without a message.
+    #[inline]
+    #[must_use]
+    pub fn home_partition(&self) -> Option<u16> {
+        self.home
+    }
+
+    /// Prefetches the tags of a bucket; of no bucket that matters for [`BucketAddress::NONE`].
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, address: BucketAddress) {
+        self.arena.prefetch_header(address);
+    }
+
+    // Relaxed: both are statistics, ordered by nothing.
+    pub(crate) fn count_gap(&self) {
+        self.counts.gaps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The view that a worker has adopted, for its coroutines.
+pub(crate) struct AdoptedView(RefCell<Arc<View>>);
+
+impl AdoptedView {
+    pub(crate) fn new(view: Arc<View>) -> Self {
+        Self(RefCell::new(view))
+    }
+
+    /// Replaces the view.
+    pub(crate) fn adopt(&self, view: &Arc<View>) {
+        self.0.replace(Arc::clone(view));
+    }
+
+    /// The view.
+    pub(crate) fn get(&self) -> Arc<View> {
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Whether it is another view than this one.
+    #[inline(always)]
+    pub(crate) fn differs_from(&self, view: &Arc<View>) -> bool {
+        !Arc::ptr_eq(&self.0.borrow(), view)
+    }
+}
