@@ -4,8 +4,8 @@
 //! cargo run --release -- serve --clients 127.0.0.1:7433 --tables words,totals:8
 //! cargo run --release --example client -- 127.0.0.1:7433 <README.md
 //! ```
-//! Several may run at once, at different nodes. A node that has a cluster key is given with the file of that key, as
-//! `--key cluster.key` before the addresses. Every line is a transaction: it either counts with all of its words, or not
+//! Several may run at once, at different nodes. A node that has a key for clients is given with the file of that key, as
+//! `--key clients.key` before the addresses. Every line is a transaction: it either counts with all of its words, or not
 //! at all. At the end it prints the words that were counted most, of all programs, and exits with 1 if they do not add up.
 
 use std::collections::BTreeMap;

@@ -23,6 +23,7 @@ mod driver;
 mod host_memory;
 mod hosted;
 mod join;
+mod link;
 mod loader;
 mod log_limiter;
 mod members;

@@ -72,6 +72,10 @@ pub(crate) struct Settings {
     /// Address to listen on for programs that use the client library.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) clients: Option<String>,
+    /// Secret that those programs have, and that what they say is encrypted with; they cannot become members with it. Another
+    /// one than --cluster-key, of the same form.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) clients_key: Option<PathBuf>,
     /// Tables for those programs, the same on all nodes: NAME for one of byte strings in order, NAME:BYTES for numbers as
     /// keys and values of so many bytes; behind another colon, about how many rows it will have [default: 100000].
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
@@ -119,8 +123,8 @@ pub(crate) struct Settings {
     /// UDP port plus i; the TCP port of that number is used as well.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) members: Option<Vec<String>>,
-    /// Secret that all members and programs with the client library have, and that what they say is encrypted with: 64
-    /// hexadecimal digits, from `openssl rand -hex 32`.
+    /// Secret that all members have, and that what they say is encrypted with: 64 hexadecimal digits, from
+    /// `openssl rand -hex 32`.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_key: Option<PathBuf>,
     /// Nobody else is on the network of members and clients: packets are neither encrypted nor authenticated.
@@ -262,6 +266,7 @@ impl Settings {
             metrics: self.metrics.or(other.metrics),
             metrics_public: self.metrics_public.or(other.metrics_public),
             clients: self.clients.or(other.clients),
+            clients_key: self.clients_key.or(other.clients_key),
             tables: self.tables.or(other.tables),
             users: self.users.or(other.users),
             tls_cert: self.tls_cert.or(other.tls_cert),
@@ -358,17 +363,14 @@ impl Settings {
             if has_tables && self.members.is_none() {
                 return contradiction("tables are for programs that connect: give clients too");
             }
+            if self.clients_key.is_some() {
+                let text = "clients-key is for programs that connect: give clients too";
+                return Err(self.contradiction(text, &["clients-key"]));
+            }
             return Ok(None);
         };
         if !has_tables {
             return contradiction("clients needs tables: those that programs may use");
-        }
-        let is_trusted = self.trusted_network == Some(true);
-        if is_trusted && self.cluster_key.is_some() && self.members.is_none() {
-            return Err(self.contradiction(
-                "give one of cluster-key and trusted-network",
-                &["cluster-key", "trusted-network"],
-            ));
         }
         let listen = resolved(address).map_err(|reason| {
             let address = address.clone();
@@ -376,11 +378,28 @@ impl Settings {
         })?;
         Ok(Some(GatewayOptions {
             listen,
-            key: self.cluster_key.as_deref().map(ClusterKey::read).transpose()?,
-            is_trusted_network: is_trusted,
+            key: self.clients_key()?,
+            is_trusted_network: self.trusted_network == Some(true),
             connections_max: self.connections_max.unwrap_or(CLIENTS_MAX),
             idle_timeout: self.idle_timeout,
         }))
+    }
+
+    /// What programs must have, and what they say is sealed with. The cluster key serves members alone: whoever has it can become
+    /// one.
+    fn clients_key(&self) -> Result<Option<ClusterKey>, SettingsError> {
+        let contradiction = |text| Err(self.contradiction(text, &["clients-key", "cluster-key"]));
+        let read = |path: &Option<PathBuf>| path.as_deref().map(ClusterKey::read).transpose();
+        match (read(&self.clients_key)?, read(&self.cluster_key)?) {
+            (None, Some(_)) => contradiction(
+                "clients beside a cluster-key needs clients-key: another file with 64 hexadecimal digits, which makes no \
+                 program a member",
+            ),
+            (Some(own), Some(of_members)) if own == of_members => contradiction(
+                "clients-key and cluster-key are the same, and programs could become members: give another one",
+            ),
+            (key, _) => Ok(key),
+        }
     }
 
     /// What makes no sense, and the names of the settings that do not fit.
@@ -405,10 +424,9 @@ impl Settings {
                 );
             }
             (None, None) => {
-                let has_clients = self.clients.is_some();
                 let is_set = [
-                    self.cluster_key.is_some() && !has_clients,
-                    is_trusted && !has_clients,
+                    self.cluster_key.is_some(),
+                    is_trusted && self.clients.is_none(),
                     self.cluster_name.is_some(),
                     self.transport.is_some(),
                     self.mtu.is_some(),
@@ -417,7 +435,8 @@ impl Settings {
                 if is_set.contains(&true) {
                     return contradiction(
                         "cluster-key, trusted-network, cluster-name, transport, mtu and join-timeout are \
-                         for a cluster of processes: give node and members too (the first two are also for clients)",
+                         for a cluster of processes: give node and members too (trusted-network is also for clients, whose \
+                         key is clients-key)",
                         &OF_PROCESSES,
                     );
                 }
@@ -508,118 +527,4 @@ fn resolved(address: &str) -> Result<SocketAddr, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(text: &str) -> Result<Settings, String> {
-        toml::from_str(text).map_err(|error: toml::de::Error| error.to_string())
-    }
-
-    #[test]
-    fn a_file_says_what_the_command_line_does() {
-        let file = parsed(
-            "node = 1\nmembers = [\"127.0.0.1:7400\", \"[::1]:7400\"]\ntrusted-network = true\n\
-             join-timeout = \"2m\"\nmemory = \"64MiB\"\nthreads = 1\n",
-        );
-        let flags = Settings { threads: Some(2), ..Settings::default() };
-        let (options, membership) = flags.or(file.unwrap()).cluster().unwrap();
-        assert_eq!((options.nodes, options.replicas, options.threads), (2, 2, 2));
-        assert_eq!(options.memory_limit_bytes, Some(64 << 20));
-        let membership = membership.unwrap();
-        assert_eq!(membership.node, 1);
-        assert_eq!(membership.addresses[1], "[::1]:7400".parse().unwrap());
-        assert_eq!(membership.join_timeout, Duration::from_secs(120));
-        assert!(Settings::default().cluster().unwrap().1.is_none());
-    }
-
-    #[test]
-    fn what_the_command_line_says_replaces_its_alternative_in_a_file() {
-        let file = || parsed("nodes = 3\ncluster-key = \"/nowhere\"\n").unwrap();
-        let members = Some(vec!["127.0.0.1:1".to_owned()]);
-        let flags =
-            Settings { node: Some(0), members, trusted_network: Some(true), ..Settings::default() };
-        assert!(flags.or(file()).cluster().unwrap().1.is_some_and(|one| one.key.is_none()));
-        let flags = Settings { nodes: Some(2), ..Settings::default() };
-        let members = "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\nmtu = 1500\n";
-        assert_eq!(flags.or(parsed(members).unwrap()).cluster().unwrap().0.nodes, 2);
-        let flags = Settings { transport: Some(TransportName::Memory), ..Settings::default() };
-        assert!(flags.or(parsed(members).unwrap()).cluster().unwrap().1.is_some());
-    }
-
-    #[test]
-    fn the_memory_of_a_statement_is_part_of_that_of_all() {
-        let limits = |text| parsed(text).unwrap().statements();
-        let both = |limits: MemoryLimits| (limits.statement_bytes, limits.all_bytes);
-        assert_eq!(both(limits("").unwrap()), (256 << 20, 1 << 30));
-        let more = limits("statement-memory = \"2GiB\"").unwrap();
-        assert_eq!(both(more), (2 << 30, 2 << 30));
-        let less = limits("query-memory = \"64MiB\"").unwrap();
-        assert_eq!(both(less), (64 << 20, 64 << 20));
-        let text = "statement-memory = \"2MiB\"\nquery-memory = \"1MiB\"";
-        let error = limits(text).unwrap_err().to_string();
-        assert!(error.contains("statement-memory is more than query-memory"), "{error}");
-    }
-
-    #[test]
-    fn a_contradiction_names_the_lines_of_a_file() {
-        let text = "# a node\nnode = 0\n\nmembers = [\n  \"127.0.0.1:1\",\n]\nnodes = 3\n";
-        let file = Some(SettingsFile::new(Path::new("node.toml"), text));
-        let settings = Settings { file, ..parsed(text).unwrap() };
-        let error = settings.cluster().err().unwrap().to_string();
-        let expected = "; node.toml has nodes in line 7, node in line 2, members in line 4";
-        assert!(error.ends_with(expected), "{error}");
-    }
-
-    #[test]
-    fn a_server_without_connections_is_refused() {
-        for (value, fits) in [("0", false), ("1", true), ("1048577", false)] {
-            let checked = parsed(&format!("connections-max = {value}")).unwrap().check();
-            assert_eq!(checked.is_ok(), fits);
-            let error = checked.err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(fits || error.contains(&format!("connections-max is {value}")), "{error}");
-        }
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_said() {
-        for (text, expected) in [
-            ("node = 0\nport = 1", "line 2"),
-            ("node = -1", "line 1"),
-            ("transport = \"tcp\"", "expected one of `udp`, `memory`, `verbs`"),
-            ("join-timeout = \"soon\"", "such as 10s"),
-        ] {
-            let error = parsed(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-        for (text, expected) in [
-            ("node = 0", "node needs members"),
-            ("members = [\"a:1\"]", "members needs node"),
-            ("node = 0\nmembers = [\"127.0.0.1:1\"]", "openssl rand -hex 32"),
-            ("node = 0\nmembers = [\"here\"]\ntrusted-network = true", "member 0 is \"here\""),
-            ("node = 0\nmembers = [\"127.0.0.1:1\"]\nnodes = 3", "nodes is for"),
-            ("mtu = 1500", "give node and members too"),
-            ("cluster-key = \"/nowhere\"", "give node and members too"),
-            ("transport = \"memory\"", "give node and members too"),
-            (
-                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntransport = \"memory\"\nmtu = 1500",
-                "leave it out with memory",
-            ),
-            (
-                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntransport = \"verbs\"\ncluster-key = \"/nowhere\"",
-                "neither encrypted nor authenticated",
-            ),
-            (
-                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\nrdma-port = 1",
-                "for the transport verbs",
-            ),
-            (
-                "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\ntransport = \"verbs\"\nmtu = 512",
-                "1024, 2048 or 4096",
-            ),
-            ("node = 0\nmembers = [\"127.0.0.1:1\"]\ncluster-key = \"/nowhere\"", "/nowhere"),
-        ] {
-            let error = parsed(text).unwrap().cluster().err().unwrap().to_string();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-    }
-}
+mod tests;

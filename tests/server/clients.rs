@@ -88,20 +88,26 @@ fn wrong_audits(addresses: &[&str], key: Option<char>) -> u64 {
 #[test]
 fn programs_share_the_tables_of_a_cluster_of_processes() {
     let plan = Plan::new("clients");
+    // Another key than that of the members.
+    let key = crate::nodes::write_key(&plan.key.with_file_name("clients.key"), '5');
     let addresses = [free_address(), free_address(), free_address()];
     let start = |node: usize| {
         let tables = "accounts:8,words,totals:8";
-        plan.start(node, &["--clients", &addresses[node], "--tables", tables])
+        let key = key.to_str().unwrap();
+        plan.start(node, &["--clients", &addresses[node], "--clients-key", key, "--tables", tables])
     };
     let started: Vec<_> = (0..3).map(start).collect();
     let mut nodes: Vec<_> = started.into_iter().map(Server::listening).collect();
     let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
 
-    assert_eq!(wrong_audits(&addresses, Some('7')), 0);
+    assert_eq!(wrong_audits(&addresses, Some('5')), 0);
+    // The members' key is none for programs.
+    let error = client(&addresses, Some('7')).map(drop).unwrap_err().to_string();
+    assert!(error.contains("another key"), "{error}");
 
     // Two programs that count the same words, each at a node of its own.
     let text = "to be or not to be\n".repeat(150) + "that is the question\n";
-    let programs = [0, 1].map(|node| counting_words(&plan.key, addresses[node], &text));
+    let programs = [0, 1].map(|node| counting_words(&key, addresses[node], &text));
     let printed = programs.map(|mut program| {
         assert!(program.wait().unwrap().success());
         read_all(program.stdout.take().unwrap())
@@ -111,7 +117,7 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
     assert!(printed.iter().any(is_whole), "{printed:?}");
 
     // When a process has gone, the others cannot go on, and say so.
-    let left = client(&addresses[1..], Some('7')).unwrap();
+    let left = client(&addresses[1..], Some('5')).unwrap();
     let accounts = left.table("accounts").unwrap();
     nodes[0].signal("KILL");
     nodes[0].wait();
@@ -306,10 +312,10 @@ fn impossible_requests_are_refused() {
 #[test]
 fn keys_and_addresses_are_checked() {
     let key = crate::nodes::write_key(&crate::process::folder("clients-key").join("key"), '5');
-    let (_server, address) = server(None, &["--cluster-key", key.to_str().unwrap()]);
+    let (_server, address) = server(None, &["--clients-key", key.to_str().unwrap()]);
     let error = |key| client(&[&address], key).map(drop).unwrap_err().to_string();
-    assert!(error(Some('6')).contains("another cluster key"));
-    assert!(error(None).contains("needs the cluster key"));
+    assert!(error(Some('6')).contains("another key"));
+    assert!(error(None).contains("needs a key"));
     // A node that cannot be reached is passed over.
     let nobody = free_address();
     assert!(client(&[&nobody, &address], Some('5')).is_ok());
@@ -348,8 +354,8 @@ fn keys_and_addresses_are_checked() {
     }
 }
 
-/// What becomes of a connection when the client's message with a number comes: the hello's is 0, the next requests the
-/// tables, and then come those of transactions.
+/// What becomes of a connection when the client's message with a number comes: the opening's is 0, and then come those of
+/// transactions.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
     /// It ends, and the message is lost.
@@ -360,18 +366,34 @@ enum Cut {
     Stall,
 }
 
-/// Passes on the connections to a node; the first of them until a message, the others whole. Its address.
-fn unreliable(node: &str, last: usize, cut: Cut) -> String {
+/// Passes on the connections to a node; the first of them until a message, and `later` ones whole, or none. Its address.
+fn unreliable(node: &str, last: usize, cut: Cut, later: bool) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, node) = (listener.local_addr().unwrap().to_string(), node.to_owned());
     std::thread::spawn(move || {
         for (number, client) in listener.incoming().enumerate() {
             let (client, node) = (client.unwrap(), TcpStream::connect(&node).unwrap());
-            let last = if number == 0 { last } else { usize::MAX };
-            std::thread::spawn(move || pass_on(client, node, last, cut));
+            if number == 0 {
+                std::thread::spawn(move || pass_on(client, node, last, cut));
+            } else {
+                pass_on_all(&client, &node);
+                pass_on_all(&node, &client);
+            }
+            if !later {
+                return;
+            }
         }
     });
     address
+}
+
+fn pass_on_all(from: &TcpStream, to: &TcpStream) {
+    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+    std::thread::spawn(move || {
+        // Either may end.
+        let _ = std::io::copy(&mut from, &mut to);
+        let _ = to.shutdown(std::net::Shutdown::Write);
+    });
 }
 
 fn pass_on(
@@ -380,25 +402,20 @@ fn pass_on(
     last: usize,
     cut: Cut,
 ) -> std::io::Result<()> {
-    /// A hello, or a message with its length.
-    fn pass(from: &mut TcpStream, to: &mut TcpStream, number: usize) -> std::io::Result<()> {
-        let message = heard(from, number)?;
-        to.write_all(&message)
-    }
-    fn heard(from: &mut TcpStream, number: usize) -> std::io::Result<Vec<u8>> {
-        let mut bytes = vec![0; if number == 0 { 24 } else { 4 }];
+    /// A short message, in a frame with its length; in the handshake, behind a preface.
+    fn heard(from: &mut TcpStream, preface_bytes: usize) -> std::io::Result<Vec<u8>> {
+        let start = preface_bytes + 2;
+        let mut bytes = vec![0; start];
         from.read_exact(&mut bytes)?;
-        if number > 0 {
-            let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
-            bytes.resize(4 + length, 0);
-            from.read_exact(&mut bytes[4..])?;
-        }
+        let length = u16::from_le_bytes(bytes[preface_bytes..].try_into().unwrap());
+        bytes.resize(start + usize::from(length), 0);
+        from.read_exact(&mut bytes[start..])?;
         Ok(bytes)
     }
-    pass(&mut client, &mut node, 0)?;
-    pass(&mut node, &mut client, 0)?;
+    node.write_all(&heard(&mut client, 24)?)?;
+    client.write_all(&heard(&mut node, 24)?)?;
     for number in 0.. {
-        let message = heard(&mut client, 1)?;
+        let message = heard(&mut client, 0)?;
         if number == last && cut != Cut::After {
             if cut == Cut::Stall {
                 std::thread::park();
@@ -406,7 +423,7 @@ fn pass_on(
             return Ok(());
         }
         node.write_all(&message)?;
-        let answer = heard(&mut node, 1)?;
+        let answer = heard(&mut node, 0)?;
         if number == last {
             return Ok(());
         }
@@ -415,26 +432,47 @@ fn pass_on(
     Ok(())
 }
 
+/// Adds 1 to a row, which takes a read, message 1 of the first connection, and a commit, message 2; counts its runs.
+fn add(client: &Client, runs: &mut usize) -> Result<Outcome<u64, Abort>, ClientError> {
+    let totals = client.table("totals").unwrap();
+    client.run(|tx| {
+        *runs += 1;
+        let before = number(tx.get(totals, 5)?);
+        tx.put(totals, 5, &(before + 1).to_le_bytes())?;
+        Ok::<_, Abort>(before + 1)
+    })
+}
+
+#[test]
+fn a_transaction_outlives_a_connection_and_runs_once() {
+    let (_server, address) = server(None, &[]);
+    let seconds = Duration::from_secs(20);
+    let mut expected = 0;
+    for (last, cut) in [(1, Cut::Before), (1, Cut::After), (2, Cut::Before), (2, Cut::After)] {
+        let relay = unreliable(&address, last, cut, true);
+        let client = patient_client(&[&relay], None, seconds).unwrap();
+        let mut runs = 0;
+        let outcome = add(&client, &mut runs);
+        expected += 1;
+        assert_eq!((outcome.unwrap(), runs), (Outcome::Committed(expected), 1));
+        let totals = client.table("totals").unwrap();
+        let found = client.run(|tx| tx.get(totals, 5)).unwrap();
+        assert_eq!(number(Outcome::<_, Abort>::committed(found)), expected);
+    }
+}
+
 #[test]
 fn a_connection_that_breaks_is_told_apart_from_one_that_breaks_in_a_commit() {
     let (_server, address) = server(None, &[]);
     let seconds = Duration::from_secs(20);
-    // Messages 2 and 3 of the first connection are a read and a commit.
-    let add = |client: &Client, runs: &mut usize| {
-        let totals = client.table("totals").unwrap();
-        client.run(|tx| {
-            *runs += 1;
-            let before = number(tx.get(totals, 5)?);
-            tx.put(totals, 5, &(before + 1).to_le_bytes())?;
-            Ok::<_, Abort>(before + 1)
-        })
-    };
     let mut expected = 0;
-    for (last, cut) in [(2, Cut::Before), (2, Cut::After), (3, Cut::Before), (3, Cut::After)] {
-        let client = patient_client(&[&unreliable(&address, last, cut)], None, seconds).unwrap();
+    for (last, cut) in [(1, Cut::Before), (1, Cut::After), (2, Cut::Before), (2, Cut::After)] {
+        // To the first address no further connection is made.
+        let relay = unreliable(&address, last, cut, false);
+        let client = patient_client(&[&relay, &address], None, seconds).unwrap();
         let mut runs = 0;
         let outcome = add(&client, &mut runs);
-        if last == 2 {
+        if last == 1 {
             expected += 1;
             assert_eq!((outcome.unwrap(), runs), (Outcome::Committed(expected), 2));
         } else {
@@ -447,8 +485,8 @@ fn a_connection_that_breaks_is_told_apart_from_one_that_breaks_in_a_commit() {
         let found = client.run(|tx| tx.get(totals, 5)).unwrap();
         assert_eq!(number(Outcome::<_, Abort>::committed(found)), expected);
     }
-    for (last, is_late) in [(2, true), (3, false)] {
-        let address = unreliable(&address, last, Cut::Stall);
+    for (last, is_late) in [(1, true), (2, false)] {
+        let address = unreliable(&address, last, Cut::Stall, true);
         // Enough for what is not held up.
         let client = patient_client(&[&address], None, Duration::from_secs(3)).unwrap();
         let outcome = add(&client, &mut 0);

@@ -1,12 +1,12 @@
 //! The client library: transactions of a program that is no member of the cluster.
 //!
-//! *Invariants*: a transaction has a connection of its own while it runs. Only a commit whose answer is lost is reported as
-//! unknown. A connection that failed is never used again.
+//! *Invariants*: a transaction has a session of its own while it runs. Only a commit whose answer is lost is reported as
+//! unknown. A session that failed is never used again.
 //!
-//! *Not here*: how the node runs the transaction, in `gateway.rs` and `deferred`.
+//! *Not here*: connections that break, in `conversation.rs`; how the node runs the transaction, in `gateway.rs` and `deferred`.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,11 +16,12 @@ use std::time::Duration;
 use gannet_rpc::ClusterKey;
 use gannet_storage::{Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key};
 
-use crate::clients::channel::{Channel, ChannelError};
+use crate::clients::conversation::{CallError, Conversation};
 use crate::clients::message::{Answer, Operation, Request, TableEntry, Write};
 use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
 use crate::coordinator::panic_message;
 use crate::deferred::Page;
+use crate::link::LinkError;
 use crate::node::TableId;
 use crate::outcome::{Abort, Outcome};
 use crate::rows::Rows;
@@ -30,7 +31,7 @@ use crate::transaction::KeyRange;
 const ATTEMPTS_MAX: u32 = 100;
 /// Attempts to connect while no node can be reached, after one could.
 const CALLS_MAX: u32 = 5;
-/// Connections that are kept without a transaction.
+/// Sessions that are kept without a transaction.
 const IDLE_MAX: usize = 32;
 /// Keys of one request.
 const KEYS_MAX: usize = 4_096;
@@ -44,7 +45,7 @@ const BACKOFF_MAX: Duration = Duration::from_millis(20);
 pub struct ClientOptions {
     /// Of some of its nodes, or all: one that cannot be reached is passed over.
     pub addresses: Vec<SocketAddr>,
-    /// The cluster's key, unless it trusts its network.
+    /// The key of the cluster's clients, unless it trusts their network.
     pub key: Option<ClusterKey>,
     /// Longest wait for an answer.
     pub timeout: Duration,
@@ -110,8 +111,8 @@ pub enum ClientError {
 /// ```
 pub struct Client {
     options: ClientOptions,
-    /// Connections without a transaction.
-    idle: Mutex<Vec<Channel>>,
+    /// Sessions without a transaction.
+    idle: Mutex<Vec<Conversation>>,
     /// The tables that every node has for clients.
     tables: Vec<TableEntry>,
     /// The address that the next connection tries first.
@@ -126,9 +127,9 @@ impl Client {
     pub fn connect(options: ClientOptions) -> Result<Self, ClientError> {
         let next = AtomicUsize::new(0);
         let mut client = Self { options, idle: Mutex::default(), tables: Vec::new(), next };
-        let (channel, tables) = client.called()?;
+        let (conversation, tables) = client.called()?;
         client.tables = tables;
-        client.idle().push(channel);
+        client.idle().push(conversation);
         Ok(client)
     }
 
@@ -191,49 +192,46 @@ impl Client {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Conversation>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection that no transaction has.
-    fn channel(&self) -> Result<Channel, ClientError> {
-        while let Some(channel) = { self.idle().pop() } {
+    /// A session that no transaction has.
+    fn conversation(&self) -> Result<Conversation, ClientError> {
+        while let Some(conversation) = { self.idle().pop() } {
             // Its node may have ended it meanwhile.
-            if channel.is_quiet() {
-                return Ok(channel);
+            if conversation.is_quiet() {
+                return Ok(conversation);
             }
         }
-        let (channel, tables) = self.called()?;
+        let (conversation, tables) = self.called()?;
         // Nodes that were started again may have others under the same numbers.
-        if tables == self.tables { Ok(channel) } else { Err(ClientError::OtherTables) }
+        if tables == self.tables { Ok(conversation) } else { Err(ClientError::OtherTables) }
     }
 
-    /// A new connection, and the tables that its node has.
-    fn called(&self) -> Result<(Channel, Vec<TableEntry>), ClientError> {
-        let ClientOptions { addresses, key, timeout } = &self.options;
+    /// A new session, and the tables that its node has.
+    fn called(&self) -> Result<(Conversation, Vec<TableEntry>), ClientError> {
+        let addresses = &self.options.addresses;
         if addresses.is_empty() {
             return Err(ClientError::NoAddress);
         }
-        let call = |address: &SocketAddr| {
-            let stream = TcpStream::connect_timeout(address, *timeout)?;
-            let mut channel = Channel::call(stream, key.as_ref(), *timeout)?;
-            let operation = Operation::Tables;
-            channel.send(&Request { begins: true, writes: Vec::new(), operation })?;
-            match channel.receive()? {
-                Answer::Tables(tables) => Ok((channel, tables)),
-                _ => Err(ChannelError::Malformed),
-            }
-        };
         // Relaxed: which is first does not matter.
         let first = self.next.fetch_add(1, Ordering::Relaxed) % addresses.len();
         let mut reasons = Vec::new();
         for address in addresses[first..].iter().chain(&addresses[..first]) {
-            match call(address) {
+            match Conversation::begin(*address, &self.options) {
                 Ok(called) => return Ok(called),
                 Err(error) => reasons.push(format!("{address}: {error}")),
             }
         }
         Err(ClientError::Unreachable(reasons.join("; ")))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let idle = std::mem::take(&mut *self.idle());
+        idle.into_iter().for_each(Conversation::leave);
     }
 }
 
@@ -261,7 +259,7 @@ enum Interruption {
 pub struct RemoteTransaction<'c> {
     client: &'c Client,
     /// None after it broke.
-    channel: Option<Channel>,
+    conversation: Option<Conversation>,
     has_begun: bool,
     interruption: Option<Interruption>,
     /// Keys that were read or written: whether they are there is known.
@@ -275,7 +273,7 @@ pub struct RemoteTransaction<'c> {
 impl<'c> RemoteTransaction<'c> {
     fn begin(client: &'c Client) -> Result<Self, ClientError> {
         Ok(Self {
-            channel: Some(client.channel()?),
+            conversation: Some(client.conversation()?),
             client,
             has_begun: false,
             interruption: None,
@@ -437,24 +435,23 @@ impl<'c> RemoteTransaction<'c> {
     /// Sends a request, and with it what was written since the last one; the answer.
     fn request(&mut self, operation: Operation) -> Result<Answer, Abort> {
         let is_commit = operation == Operation::Commit;
-        let Some(channel) = &mut self.channel else { return Err(Abort::Disconnected) };
+        let Some(conversation) = &mut self.conversation else { return Err(Abort::Disconnected) };
         let writes = std::mem::take(&mut self.writes);
         self.unsent_bytes = 0;
         let begins = !std::mem::replace(&mut self.has_begun, true);
-        let sent = channel.send(&Request { begins, writes, operation });
-        // A request that was not sent in full is not run.
-        let was_sent = sent.is_ok();
-        let answer = match sent.and_then(|()| channel.receive()) {
+        let options = &self.client.options;
+        let request = Request { begins, writes, operation };
+        let answer = match conversation.request(&request, options) {
             Ok(answer) => answer,
-            Err(error) if is_commit && was_sent => {
+            Err((error, true)) if is_commit => {
                 let unknown = ClientError::Unknown(error.to_string());
                 return Err(self.fail(Interruption::Final(unknown)));
             }
-            Err(ChannelError::TimedOut) => {
-                let late = ClientError::TimedOut(self.client.options.timeout);
+            Err((CallError::Link(LinkError::TimedOut), _)) => {
+                let late = ClientError::TimedOut(options.timeout);
                 return Err(self.fail(Interruption::Final(late)));
             }
-            Err(error) => return Err(self.fail(Interruption::Broken(error.to_string()))),
+            Err((error, _)) => return Err(self.fail(Interruption::Broken(error.to_string()))),
         };
         let interruption = match answer {
             Answer::Aborted(code) => {
@@ -472,16 +469,16 @@ impl<'c> RemoteTransaction<'c> {
             Answer::Halted(reason) => Interruption::Final(ClientError::Halted(reason)),
             Answer::Unknown(reason) => Interruption::Final(ClientError::Unknown(reason)),
             Answer::Refused(reason) => Interruption::Final(ClientError::Refused(reason)),
-            Answer::Tables(_) | Answer::Values(_) | Answer::Page(..) | Answer::Done => {
+            Answer::Values(_) | Answer::Page(..) | Answer::Done => {
                 return Ok(answer);
             }
         };
         Err(self.fail(interruption))
     }
 
-    /// Ends the use of the connection.
+    /// Ends the use of the session.
     fn fail(&mut self, interruption: Interruption) -> Abort {
-        self.channel = None;
+        self.conversation = None;
         self.interruption = Some(interruption);
         Abort::Disconnected
     }
@@ -507,11 +504,15 @@ impl<'c> RemoteTransaction<'c> {
         ended
     }
 
-    /// Leaves the connection to the next transaction, unless it broke.
+    /// Leaves the session to the next transaction, unless it broke.
     fn give_back(self) {
+        let Some(conversation) = self.conversation else { return };
         let mut idle = self.client.idle();
-        if let Some(channel) = self.channel.filter(|_| idle.len() < IDLE_MAX) {
-            idle.push(channel);
+        if idle.len() < IDLE_MAX {
+            idle.push(conversation);
+            return;
         }
+        drop(idle);
+        conversation.leave();
     }
 }

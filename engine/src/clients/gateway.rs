@@ -5,25 +5,28 @@
 //! *Invariants*: a client counts against the limit of connections after it has shown the key. A transaction with a write that was
 //! refused cannot commit.
 //!
-//! *Not here*: the transaction itself, in `deferred`; the bytes of requests, in `message.rs`.
+//! *Not here*: the transaction itself, in `deferred`; how it outlives a connection, in `sessions.rs`; the bytes of requests, in
+//! `message.rs`.
 
 use std::collections::BTreeMap;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 use gannet_storage::{RECORD_BYTES_MAX, TableKind};
 
 use crate::accept::{Acceptor, PAUSE, admit};
-use crate::clients::channel::{Channel, ChannelError};
 use crate::clients::message::{
-    AbortCode, Answer, Operation, Request, TableEntry, Write, direction,
+    AbortCode, Answer, Opening, Operation, Request, SessionId, TableEntry, Welcome, Write,
+    direction,
 };
+use crate::clients::sessions::{NoSession, Session, Sessions};
 use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
 use crate::cluster::{Cluster, ClusterError};
 use crate::coordinator::Coordinator;
 use crate::deferred::{Deferred, Page};
+use crate::link::{Connection, LinkError, ReceiveHalf, Role, User};
 use crate::log_limiter::LogLimiter;
 use crate::node::TableId;
 use crate::outcome::Abort;
@@ -36,8 +39,6 @@ const KEYS_AT_ONCE: (usize, usize) = (8, 256);
 const SMALL_BYTES: usize = 64 << 10;
 /// Clients of one address, and of all, whose handshake has not ended; for a further one the oldest is evicted.
 const HANDSHAKES_MAX: (usize, usize) = (64, 256);
-/// Longest wait for transactions that commit while the gateway closes.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How clients reach a node.
 #[derive(Clone, Debug)]
@@ -67,7 +68,7 @@ pub enum GatewayError {
     },
     /// Other hosts could read and write everything.
     #[error(
-        "clients of other hosts could connect to {address} without a key: give a cluster key, listen on 127.0.0.1, \
+        "clients of other hosts could connect to {address} without a key: give a key of clients, listen on 127.0.0.1, \
          or say that the network is trusted"
     )]
     Exposed {
@@ -106,22 +107,21 @@ impl Gateway {
     /// [`GatewayError::Listen`] if the system has no thread for it.
     pub fn open(self, cluster: &Arc<Cluster>, tables: &[TableId]) -> Result<Clients, GatewayError> {
         let address = self.options.listen;
-        let sessions = Arc::new(Sessions {
+        let gateway = Arc::new(OpenGateway {
             tables: tables.iter().map(|table| entry(cluster, *table)).collect(),
             cluster: Arc::downgrade(cluster),
+            sessions: Sessions::new(self.options.connections_max),
             options: self.options,
             pending: PendingConnections::new(HANDSHAKES_MAX.0, HANDSHAKES_MAX.1),
             log: LogLimiter::default(),
-            open: Mutex::default(),
-            ended: Condvar::new(),
         });
-        let (of_acceptor, mut number) = (Arc::clone(&sessions), 0);
+        let (of_acceptor, mut number) = (Arc::clone(&gateway), 0);
         let acceptor = Acceptor::start("clients-listen", self.listener, move |stream| {
             number += 1;
             Arc::clone(&of_acceptor).begin(number, stream);
         });
         let acceptor = acceptor.map_err(|reason| GatewayError::Listen { address, reason })?;
-        Ok(Clients { address: acceptor.address(), acceptor: Some(acceptor), sessions })
+        Ok(Clients { address: acceptor.address(), acceptor: Some(acceptor), gateway })
     }
 }
 
@@ -130,7 +130,7 @@ impl Gateway {
 pub struct Clients {
     address: SocketAddr,
     acceptor: Option<Acceptor>,
-    sessions: Arc<Sessions>,
+    gateway: Arc<OpenGateway>,
 }
 
 impl Clients {
@@ -144,13 +144,7 @@ impl Clients {
 impl Drop for Clients {
     fn drop(&mut self) {
         drop(self.acceptor.take());
-        let open = self.sessions.open();
-        for stream in open.values() {
-            // It may have ended.
-            let _ = stream.shutdown(Shutdown::Read);
-        }
-        let some_are_left = |open: &mut BTreeMap<u64, TcpStream>| !open.is_empty();
-        drop(self.sessions.ended.wait_timeout_while(open, END_TIMEOUT, some_are_left));
+        self.gateway.sessions.close();
     }
 }
 
@@ -165,8 +159,8 @@ fn entry(cluster: &Cluster, table: TableId) -> TableEntry {
     TableEntry { name: definition.name().to_owned(), number: table.0, value_bytes }
 }
 
-/// The connections of a gateway, and what they share.
-struct Sessions {
+/// What the connections of a gateway share.
+struct OpenGateway {
     cluster: Weak<Cluster>,
     options: GatewayOptions,
     tables: Vec<TableEntry>,
@@ -174,34 +168,71 @@ struct Sessions {
     pending: Arc<PendingConnections>,
     /// Of connections that ended with an error.
     log: LogLimiter,
-    /// By number of the connection: those whose handshake is done.
-    open: Mutex<BTreeMap<u64, TcpStream>>,
-    /// One of these has ended.
-    ended: Condvar,
+    sessions: Sessions<Work>,
 }
 
-impl Sessions {
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+/// The transaction of a session.
+#[derive(Default)]
+pub(super) struct Work {
+    transaction: Deferred,
+    /// Why it cannot commit any more.
+    doom: Option<Answer>,
+}
+
+/// A session that is served on a connection.
+pub(super) struct Served<'p> {
+    gateway: &'p OpenGateway,
+    session: Arc<Session<Work>>,
+    /// The client has said that the session is over.
+    has_left: bool,
+}
+
+impl User for Served<'_> {
+    const ROLE: Role = Role::Client;
+    type Opening = Opening;
+    type Welcome = Welcome;
+    type Message = Request;
+
+    fn hear(&mut self, request: Request) -> Result<(), LinkError> {
+        if request.operation == Operation::Leave {
+            self.has_left = true;
+            return Err(LinkError::Ended);
+        }
+        let answer = {
+            let mut work = self.session.work.lock().unwrap_or_else(PoisonError::into_inner);
+            self.gateway.answer(&mut work, request)
+        };
+        self.session.end.say(&answer)
     }
 
+    fn outlives(&self, end: &LinkError) -> bool {
+        !self.has_left && !matches!(end, LinkError::TimedOut)
+    }
+}
+
+impl OpenGateway {
     /// Answers a client on a thread of its own.
     fn begin(self: Arc<Self>, number: u64, stream: TcpStream) {
         let Some((from, pending)) = admit(&self.pending, &stream) else { return };
-        let sessions = Arc::clone(&self);
+        let gateway = Arc::clone(&self);
         let body = move || {
-            let connected = sessions.handshake(number, stream);
-            drop(pending);
-            let ended = connected.and_then(|channel| {
-                let ended = sessions.serve(channel);
-                sessions.open().remove(&number);
-                sessions.ended.notify_all();
-                ended
-            });
-            if let Err(error) = ended
-                && let Some(suppressed) = sessions.log.permit()
+            let ended = match gateway.connect(number, stream) {
+                Ok((id, session, receiving)) => {
+                    drop(pending);
+                    let mut served = Served { gateway: &gateway, session, has_left: false };
+                    let session = Arc::clone(&served.session);
+                    let ended = session.end.serve(receiving, &mut served);
+                    let outlives = served.outlives(&ended);
+                    drop(served);
+                    gateway.sessions.end(id, number, outlives);
+                    ended
+                }
+                Err(error) => error,
+            };
+            if !matches!(ended, LinkError::Ended | LinkError::TimedOut)
+                && let Some(suppressed) = gateway.log.permit()
             {
-                tracing::warn!("the connection of client {from} ended: {error}{suppressed}");
+                tracing::warn!("the connection of client {from} ended: {ended}{suppressed}");
             }
         };
         let begun = std::thread::Builder::new().name(format!("client-{number}")).spawn(body);
@@ -211,59 +242,76 @@ impl Sessions {
         }
     }
 
-    /// A connection is counted when its client has shown the key.
-    fn handshake(&self, number: u64, stream: TcpStream) -> Result<Channel, ChannelError> {
-        let GatewayOptions { key, connections_max, idle_timeout, .. } = &self.options;
-        let is_full = self.open().len() >= *connections_max;
-        let channel = Channel::answer(stream, key.as_ref(), is_full, *idle_timeout)?;
-        let handle = channel.stream().try_clone()?;
-        let mut open = self.open();
-        if open.len() >= *connections_max {
-            return Err(ChannelError::Full);
-        }
-        open.insert(number, handle);
-        Ok(channel)
-    }
-
-    fn serve(&self, mut channel: Channel) -> Result<(), ChannelError> {
-        let mut session = Session::default();
-        loop {
-            let request = match channel.receive() {
-                Ok(request) => request,
-                Err(ChannelError::Ended | ChannelError::TimedOut) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            channel.send(&self.answer(&mut session, request))?;
+    /// Performs the handshake, and begins a session or goes on with one. A connection is counted when its client has shown the key.
+    fn connect(
+        &self,
+        number: u64,
+        stream: TcpStream,
+    ) -> Result<(SessionId, Arc<Session<Work>>, ReceiveHalf), LinkError> {
+        let GatewayOptions { key, idle_timeout, .. } = &self.options;
+        let (mut connection, opening) = Connection::answer::<Served<'_>>(stream, key.as_ref())?;
+        let handle = connection.stream().try_clone()?;
+        let begun = match opening.resumes {
+            None => self.sessions.begin(number, handle).map_err(|reason| match reason {
+                NoSession::Full => Some(Welcome::Full),
+                NoSession::Closed => None,
+            }),
+            Some((id, _)) => {
+                let resumed = self.sessions.resume(id, number, handle);
+                resumed.map(|session| (id, session)).ok_or(Some(Welcome::Forgotten))
+            }
+        };
+        let (id, session) = match begun {
+            Ok(begun) => begun,
+            Err(refusal) => {
+                if let Some(welcome) = refusal {
+                    connection.welcome(&welcome, None)?;
+                }
+                return Err(LinkError::Ended);
+            }
+        };
+        let welcome = |heard| match opening.resumes {
+            None => Welcome::Begun { session: id, tables: self.tables.clone() },
+            Some(_) => Welcome::Resumed { heard },
+        };
+        let heard = opening.resumes.map_or(0, |(_, heard)| heard);
+        let connected =
+            session.end.connect(connection, heard, |heard| Some((welcome(heard), *idle_timeout)));
+        match connected {
+            Ok(receiving) => Ok((id, session, receiving)),
+            Err(error) => {
+                self.sessions.end(id, number, opening.resumes.is_some());
+                Err(error)
+            }
         }
     }
 
     /// Has a request performed by some worker.
-    fn answer(&self, session: &mut Session, request: Request) -> Answer {
-        let Session { mut transaction, doom } = std::mem::take(session);
+    fn answer(&self, work: &mut Work, request: Request) -> Answer {
+        let Work { mut transaction, doom } = std::mem::take(work);
         if request.begins {
             transaction = Deferred::new();
         }
         let ends = matches!(request.operation, Operation::Commit | Operation::GiveUp);
         let answer = match (&request.operation, doom.filter(|_| !request.begins)) {
-            (Operation::Tables, _) => return Answer::Tables(self.tables.clone()),
             // A write of the transaction was refused.
             (Operation::Commit, Some(doom)) => return doom,
             (_, doom) => {
-                session.doom = doom;
+                work.doom = doom;
                 self.perform(&mut transaction, request)
             }
         };
         match answer {
             Answer::Aborted(AbortCode::Locked | AbortCode::Changed) => {
                 // The client sends no further request of it.
-                session.doom = Some(answer.clone());
+                work.doom = Some(answer.clone());
             }
             _ if ends => {}
             Answer::Aborted(_) | Answer::Refused(_) => {
-                session.transaction = transaction;
-                session.doom = Some(answer.clone());
+                work.transaction = transaction;
+                work.doom = Some(answer.clone());
             }
-            _ => session.transaction = transaction,
+            _ => work.transaction = transaction,
         }
         answer
     }
@@ -300,14 +348,6 @@ impl Sessions {
     }
 }
 
-/// The transaction of a connection.
-#[derive(Default)]
-struct Session {
-    transaction: Deferred,
-    /// Why it cannot commit any more.
-    doom: Option<Answer>,
-}
-
 fn perform(
     transaction: &mut Deferred,
     coordinator: &mut Coordinator<'_>,
@@ -319,7 +359,7 @@ fn perform(
     }
     write(transaction, coordinator, writes)?;
     Ok(match operation {
-        Operation::Tables | Operation::Write | Operation::GiveUp => Answer::Done,
+        Operation::Write | Operation::GiveUp | Operation::Leave => Answer::Done,
         Operation::Get { table, keys } => {
             let (mut values, mut bytes) = (Vec::new(), 0);
             let (few, many) = KEYS_AT_ONCE;

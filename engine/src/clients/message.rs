@@ -1,6 +1,6 @@
 //! The requests of clients and the answers of a node, encoded by `postcard`.
 //!
-//! *Invariant*: a change of these types is a change of the protocol, whose version is in `channel.rs`.
+//! *Invariant*: a change of these types is a change of the protocol, whose version is in `link/mod.rs`.
 
 use std::ops::Bound;
 
@@ -10,6 +10,37 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::Abort;
 use crate::rows::KeyValue;
 use crate::transaction::KeyRange;
+
+/// Names a session of a client; nobody guesses it.
+pub(super) type SessionId = [u8; 16];
+
+/// What a client says first on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Opening {
+    /// The session whose connection broke, and the number of the last answer that was heard; none for a new session.
+    pub(super) resumes: Option<(SessionId, u64)>,
+}
+
+/// What a node says to that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Welcome {
+    /// A session has begun.
+    Begun {
+        /// The session.
+        session: SessionId,
+        /// The tables that clients may use.
+        tables: Vec<TableEntry>,
+    },
+    /// The session goes on. The node has heard the requests up to this number.
+    Resumed {
+        /// Number of a request.
+        heard: u64,
+    },
+    /// There is no such session.
+    Forgotten,
+    /// There are as many clients as the node takes.
+    Full,
+}
 
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +64,6 @@ pub(super) struct Write {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Operation {
-    /// Which tables there are.
-    Tables,
     /// Nothing: the writes are many.
     Write,
     /// The values of keys, or of the first of them if they are large.
@@ -45,6 +74,8 @@ pub(super) enum Operation {
     Commit,
     /// Write nothing, and tell whether all reads were valid.
     GiveUp,
+    /// End the session. There is no answer.
+    Leave,
 }
 
 impl Operation {
@@ -52,7 +83,7 @@ impl Operation {
     pub(super) fn table(&self) -> Option<u16> {
         match self {
             Self::Get { table, .. } | Self::Scan { table, .. } => Some(*table),
-            Self::Tables | Self::Write | Self::Commit | Self::GiveUp => None,
+            Self::Write | Self::Commit | Self::GiveUp | Self::Leave => None,
         }
     }
 }
@@ -89,7 +120,6 @@ pub(super) struct TableEntry {
 /// What a node answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    Tables(Vec<TableEntry>),
     /// Of the first keys, at least of one.
     Values(Vec<Option<Vec<u8>>>),
     /// Rows, and what is left of the range.

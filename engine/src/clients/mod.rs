@@ -10,15 +10,17 @@
 //!
 //! *Source*: `docs/architecture.md`, "Transactions": lock mode *at commit*.
 //!
-//! *Invariants*: an outcome is told as unknown if the answer to a commit does not come, and then alone. A transaction of
-//! which a write was refused does not commit. What breaks before the commit is run again on another connection.
+//! *Invariants*: each request runs once: a session outlives a connection that breaks, and what was not answered is said again on
+//! another one. An outcome is told as unknown if the answer to a commit does not come, and then alone. A transaction of
+//! which a write was refused does not commit. What breaks for good before the commit is run again in another session.
 //!
-//! *Not here*: how such a transaction reads and commits, in `deferred`; the protocol between members, in `members`.
+//! *Not here*: how such a transaction reads and commits, in `deferred`; handshake, seal and numbers of messages, in `link`.
 
-mod channel;
 mod client;
+mod conversation;
 mod gateway;
 mod message;
+mod sessions;
 
 pub use client::{Client, ClientError, ClientOptions, RemoteTransaction};
 pub use gateway::{Clients, Gateway, GatewayError, GatewayOptions};

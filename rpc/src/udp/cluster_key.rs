@@ -1,4 +1,4 @@
-//! The secret that the nodes of a cluster share, and its file.
+//! The secret that the nodes of a cluster share, or its clients with the nodes, and its file.
 //!
 //! The file holds 64 hexadecimal digits: 32 bytes, from `openssl rand -hex 32`. Only its owner may be
 //! able to read it.
@@ -20,8 +20,8 @@ const FILE_BYTES_MAX: u64 = 1 << 10;
 /// Permissions of a group and of others.
 const OTHERS: u32 = 0o077;
 
-/// The secret of a cluster: a process that has it is trusted.
-#[derive(Clone)]
+/// A secret: that of a cluster, whose owner can become a member, or that of its clients.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKey([u8; KEY_BYTES]);
 
 /// A key could not be read.
@@ -29,8 +29,8 @@ pub struct ClusterKey([u8; KEY_BYTES]);
 pub enum ClusterKeyError {
     /// There is no such file, or it cannot be read.
     #[error(
-        "cannot read the cluster key {}: {source}; make one with \
-         `(umask 077; openssl rand -hex 32 > {})` and copy it to every node",
+        "cannot read the key {}: {source}; make one with \
+         `(umask 077; openssl rand -hex 32 > {})` and copy it to all that share it",
         path.display(), path.display()
     )]
     Unreadable {
@@ -41,7 +41,7 @@ pub enum ClusterKeyError {
     },
     /// Others than its owner could read it.
     #[error(
-        "the cluster key {} can be read by others (mode {mode:03o}): run `chmod 600 {}`, and make a \
+        "the key {} can be read by others (mode {mode:03o}): run `chmod 600 {}`, and make a \
          new key if someone may have copied it",
         path.display(), path.display()
     )]
@@ -53,7 +53,7 @@ pub enum ClusterKeyError {
     },
     /// It holds something else.
     #[error(
-        "the cluster key {} must hold {} hexadecimal digits, {found}: make one with \
+        "the key {} must hold {} hexadecimal digits, {found}: make one with \
          `openssl rand -hex 32`",
         path.display(), 2 * KEY_BYTES
     )]
