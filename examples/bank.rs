@@ -116,6 +116,8 @@ impl Tally {
             Outcome::Aborted(abort) => return Err(BankError::Refused(abort)),
             // Nothing was written, and the cluster goes on; whether the program does is its choice.
             Outcome::Panicked(message) => return Err(BankError::Panicked(message)),
+            // The cluster halted in the commit. A bank would look at the accounts before it runs the transfer again.
+            Outcome::Unknown => return Err(BankError::Refused(Abort::Unknown)),
         }
         Ok(())
     }
@@ -175,6 +177,7 @@ fn open_accounts(cluster: &Cluster) -> Result<TableId, BankError> {
         Outcome::Committed(()) => Ok(accounts),
         Outcome::Aborted(abort) | Outcome::Failed(abort) => Err(BankError::Refused(abort)),
         Outcome::Panicked(message) => Err(BankError::Panicked(message)),
+        Outcome::Unknown => Err(BankError::Refused(Abort::Unknown)),
     }
 }
 
@@ -211,6 +214,7 @@ fn run_bank() -> Result<Tally, BankError> {
         Outcome::Committed(found) => return Err(BankError::Audit { found, expected }),
         Outcome::Aborted(abort) | Outcome::Failed(abort) => return Err(BankError::Refused(abort)),
         Outcome::Panicked(message) => return Err(BankError::Panicked(message)),
+        Outcome::Unknown => return Err(BankError::Refused(Abort::Unknown)),
     }
     // Finishes what was accepted and ends the threads; dropping the cluster does the same.
     cluster.close();

@@ -84,6 +84,8 @@ fn committed<T>(outcome: Outcome<T, Abort>) -> Result<T, Failure> {
         // What running it again does not cure, or has not in a hundred attempts.
         Outcome::Aborted(abort) | Outcome::Failed(abort) => Err(abort.into()),
         Outcome::Panicked(message) => Err(message.into()),
+        // `Client::run` says so by `ClientError::Unknown`.
+        Outcome::Unknown => Err(Abort::Unknown.into()),
     }
 }
 

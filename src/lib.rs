@@ -65,6 +65,8 @@
 //!         Outcome::Aborted(abort) => return Err(abort.into()),
 //!         // The closure panicked; the cluster goes on.
 //!         Outcome::Panicked(message) => return Err(message.into()),
+//!         // The cluster halted in the commit: whether one was sold is unknown.
+//!         Outcome::Unknown => return Err(Abort::Unknown.into()),
 //!     }
 //! }
 //!
@@ -78,7 +80,7 @@
 //! # }
 //! ```
 //!
-//! Unless an outcome is [`Outcome::Committed`], nothing was written and no lock is held.
+//! Unless an outcome is [`Outcome::Committed`] or [`Outcome::Unknown`], nothing was written and no lock is held.
 //!
 //! # Rules for closures
 //!

@@ -65,7 +65,9 @@ impl From<Abort> for Reason {
             | Abort::Usage { .. }
             | Abort::Refused
             | Abort::Cancelled
-            | Abort::Disconnected => Self::Error,
+            | Abort::Disconnected
+            | Abort::Halted
+            | Abort::Unknown => Self::Error,
         }
     }
 }

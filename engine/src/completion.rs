@@ -1,6 +1,7 @@
 //! The result of a job on another thread: a thread blocks on it, or a task awaits it.
 //!
-//! *Invariant*: a [`Completion`] always ends. A job that is dropped without a result ends it with [`Lost`].
+//! *Invariant*: a [`Completion`] always ends. A job that is dropped without a result ends it with [`Lost`], which tells whether the job
+//! had begun.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -13,10 +14,16 @@ use gannet_rpc::{Clock, MonotonicClock};
 
 use crate::waiting::{Decision, Medium, NearClient, Waiting};
 
-/// The work ended without a result: its closure panicked, or the cluster was closed.
+/// Why a job has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the job ended without a result: it panicked, or the cluster was closed before it ran")]
-pub struct Lost;
+pub enum Lost {
+    /// The cluster was closed or has halted before the job began: it has done nothing.
+    #[error("the job did not begin: the cluster was closed or has halted before")]
+    NotBegun,
+    /// The job had begun. Its closure panicked, or did not end when the cluster halted; its transactions may have committed.
+    #[error("the job ended without a result: it panicked, or did not end when the cluster halted")]
+    Unfinished,
+}
 
 struct State<T> {
     result: Option<Result<T, Lost>>,
@@ -95,16 +102,23 @@ pub struct Completion<T> {
 /// The other end, held by the work.
 pub(crate) struct Completer<T> {
     cell: Arc<CompletionCell<T>>,
+    /// What the result is if the work is dropped now.
+    lost: Lost,
 }
 
 /// Both ends of a result.
 pub(crate) fn completion<T>() -> (Completer<T>, Completion<T>) {
     let state = Mutex::new(State { result: None, completed: false, waker: None });
     let cell = Arc::new(CompletionCell { state });
-    (Completer { cell: Arc::clone(&cell) }, Completion { cell })
+    (Completer { cell: Arc::clone(&cell), lost: Lost::NotBegun }, Completion { cell })
 }
 
 impl<T> Completer<T> {
+    /// The work begins.
+    pub(crate) fn begin(&mut self) {
+        self.lost = Lost::Unfinished;
+    }
+
     pub(crate) fn complete(self, value: T) {
         self.set(Ok(value));
     }
@@ -126,7 +140,7 @@ impl<T> Completer<T> {
 impl<T> Drop for Completer<T> {
     fn drop(&mut self) {
         // Reached after complete() too, whose result then stands.
-        self.set(Err(Lost));
+        self.set(Err(self.lost));
     }
 }
 
@@ -172,9 +186,14 @@ mod tests {
 
     #[test]
     fn a_dropped_completer_is_a_lost_result() {
-        let (completer, completion) = completion::<u8>();
-        drop(completer);
-        assert_eq!(completion.wait(), Err(Lost));
+        for (begins, lost) in [(false, Lost::NotBegun), (true, Lost::Unfinished)] {
+            let (mut completer, completion) = completion::<u8>();
+            if begins {
+                completer.begin();
+            }
+            drop(completer);
+            assert_eq!(completion.wait(), Err(lost));
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::node::TableId;
 use crate::outcome::{Abort, Outcome};
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;
+use crate::transaction::round::Halted;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
@@ -103,6 +104,7 @@ impl<'s> Coordinator<'s> {
             let conflict = match catch_unwind(AssertUnwindSafe(|| body(transaction))) {
                 Ok(Ok(value)) => match transaction.commit_decided() {
                     Ok(()) => return Outcome::Committed(value),
+                    Err(Abort::Unknown) => return Outcome::Unknown,
                     Err(abort) if abort.is_conflict() => abort,
                     Err(abort) => return Outcome::Aborted(abort),
                 },
@@ -239,7 +241,8 @@ impl<'s> Coordinator<'s> {
     pub(crate) fn finish_job(&mut self) {
         self.transaction.abort();
         self.release_barriers();
-        self.transaction.settle();
+        // A cluster that has halted settles no primary.
+        let _: Result<(), Halted> = self.transaction.settle();
         self.transaction.set_cancellation(None);
         self.turn_since_ns = None;
     }

@@ -1,10 +1,10 @@
 //! Outcomes: how a transaction ends, and why it aborts.
 //!
-//! *Invariant*: an aborted transaction has written nothing and holds no lock.
+//! *Invariant*: an aborted transaction has written nothing and holds no lock, unless its outcome is unknown.
 
 use gannet_rpc::TooLarge;
 
-/// Why a transaction did not commit. Nothing of it was written and it holds no lock.
+/// Why a transaction did not commit. Nothing of it was written and it holds no lock, but after [`Abort::Unknown`].
 ///
 /// An outcome rather than an error; it travels as the `Err` of a `Result` all the same, so that `?`
 /// leaves a transaction's code at the first step that cannot succeed any more.
@@ -109,6 +109,12 @@ pub enum Abort {
     /// The node of a [`crate::RemoteTransaction`] does not answer any more.
     #[error("the node does not answer any more")]
     Disconnected,
+    /// The cluster has halted, before the transaction logged anything.
+    #[error("the cluster has halted; the transaction has written nothing")]
+    Halted,
+    /// The cluster has halted while the transaction was logged: it may have committed. Do not run it again.
+    #[error("the cluster has halted while the transaction committed; whether it has is unknown")]
+    Unknown,
 }
 
 impl Abort {
@@ -128,7 +134,9 @@ impl Abort {
             | Self::Refused
             | Self::Requested
             | Self::Cancelled
-            | Self::Disconnected => false,
+            | Self::Disconnected
+            | Self::Halted
+            | Self::Unknown => false,
         }
     }
 }
@@ -154,6 +162,8 @@ pub enum Outcome<T, E> {
     Failed(E),
     /// It panicked with this message, and what it had read was still valid; nothing was written.
     Panicked(String),
+    /// The cluster has halted while it committed: whether it is committed is unknown. It must not be run again blindly.
+    Unknown,
 }
 
 impl<T, E: std::fmt::Debug> Outcome<T, E> {
@@ -167,6 +177,7 @@ impl<T, E: std::fmt::Debug> Outcome<T, E> {
             Self::Aborted(abort) => panic!("the transaction aborted: {abort}"),
             Self::Failed(error) => panic!("the transaction failed: {error:?}"),
             Self::Panicked(message) => panic!("the transaction panicked: {message}"),
+            Self::Unknown => panic!("{}", Abort::Unknown),
         }
     }
 }

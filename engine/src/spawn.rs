@@ -1,6 +1,6 @@
 //! Submission of jobs by other threads to the workers of a cluster.
 //!
-//! *Invariant*: a job that was accepted runs, unless the cluster halts.
+//! *Invariant*: a job that was accepted runs, or is answered that it has not begun, as the cluster has halted.
 //!
 //! *Not here*: what a thread that drives workers does for a job of its own tasks, in `hosted`.
 
@@ -168,8 +168,9 @@ impl Cluster {
 fn with_completion<T: Send + 'static>(
     job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
 ) -> (Job, Completion<T>) {
-    let (completer, completion) = completion();
+    let (mut completer, completion) = completion();
     let job = Box::new(move |coordinator: &mut Coordinator<'_>| {
+        completer.begin();
         let result = match catch_unwind(AssertUnwindSafe(|| job(coordinator))) {
             // A simulated crash unwinds the coroutine, which then sends nothing.
             Err(panic) if is_cancel(&*panic) => resume_unwind(panic),

@@ -29,7 +29,7 @@ use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::statistics::Statistics;
 use crate::transaction::Transaction;
-use crate::transaction::commit::Commits;
+use crate::transaction::commit::{Commits, Stage};
 use crate::transaction::round::Round;
 use crate::view::{AdoptedView, View};
 
@@ -37,6 +37,9 @@ use crate::view::{AdoptedView, View};
 const REQUESTS_EXPECTED: usize = 512;
 /// The same of prefetches of local rows.
 const PREFETCHES_EXPECTED: usize = 512;
+
+/// How often the code of a job is told that the cluster has halted, before the job is dropped.
+const ANSWERS_MAX: u32 = 1_000;
 
 /// Work for a coroutine: runs on it from start to end.
 pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
@@ -54,6 +57,8 @@ pub(crate) enum WaitReason {
     Job,
     /// The end of its worker: a bug was found, which its [`Control`] tells.
     Failure,
+    /// Its own end: its code goes on asking a cluster that has halted.
+    End,
 }
 
 /// What a coroutine and its worker tell each other across a suspension.
@@ -65,6 +70,10 @@ pub(crate) struct Control {
     pub(crate) view_version: Cell<u64>,
     /// The bug, if a coroutine waits for [`WaitReason::Failure`].
     pub(crate) bug: RefCell<Option<String>>,
+    /// Whether the cluster has halted: the coroutine sends nothing any more.
+    pub(crate) is_halted: Cell<bool>,
+    /// How often its code is told so.
+    pub(crate) answers_left: Cell<u32>,
     /// How far the coroutine's commits have come.
     pub(crate) commits: Commits,
     /// Transactions that committed, and that did not.
@@ -143,6 +152,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                     closing: Cell::new(false),
                     view_version: Cell::new(view.configuration().version),
                     bug: RefCell::new(None),
+                    is_halted: Cell::new(false),
+                    answers_left: Cell::new(ANSWERS_MAX),
                     commits: Commits::new(id),
                     committed: Cell::new(0),
                     aborted: Cell::new(0),
@@ -308,6 +319,35 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
     }
 
+    /// Ends all jobs, as the cluster has halted. The commits under way are settled first, and the code of the jobs is told how; from
+    /// then on nothing is sent, and the worker takes no further step. Jobs that wait for a coroutine are dropped, and so is a job whose
+    /// code does not end, or that found a bug.
+    pub fn halt(&mut self) {
+        self.slots.iter().for_each(|slot| slot.control.halt());
+        for Slot { coroutine, control } in &mut self.slots {
+            let has_job = !matches!(control.waits_for.get(), WaitReason::Job | WaitReason::Failure);
+            if has_job && coroutine.is_suspended() {
+                coroutine.resume();
+            }
+        }
+        self.kill();
+    }
+
+    /// Drops all jobs, as the end of a process does. Their code is told nothing, and nothing is sent.
+    pub fn kill(&mut self) {
+        self.slots.iter().for_each(|slot| slot.control.halt());
+        while self.jobs.pop().is_some() {}
+        self.slots.iter_mut().for_each(|slot| slot.coroutine.cancel());
+        self.idle.clear();
+    }
+
+    /// How far the commits of the coroutines have come: of each the decided one and the open one.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = [Stage; 2]> {
+        self.slots.iter().map(|Slot { control, .. }| {
+            [control.commits.decided.stage(), control.commits.open.stage()]
+        })
+    }
+
     /// Resumes the coroutines whose batches are answered.
     #[inline(always)]
     fn resume_ready(&mut self, now_ns: u64) {
@@ -326,6 +366,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             WaitReason::Time(until) => self.sleeping.push((until, coroutine)),
             WaitReason::Job => self.idle.push(coroutine),
             WaitReason::Failure => self.fail(coroutine),
+            WaitReason::End => unreachable!("a coroutine ends so only in halt()"),
         }
     }
 
@@ -365,8 +406,19 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     }
 }
 
+impl Control {
+    /// Settles the commits, each by its own id; from now on the coroutine sends nothing.
+    fn halt(&self) {
+        if !self.is_halted.replace(true) {
+            self.commits.halt();
+        }
+    }
+}
+
 impl<S, R> Drop for Worker<S, R> {
     fn drop(&mut self) {
+        // A job that is dropped sends nothing, and does nothing at its own node, even if its code goes on.
+        self.slots.iter().for_each(|slot| slot.control.halt());
         self.node.worker_ended(self.number);
     }
 }

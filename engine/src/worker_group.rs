@@ -4,6 +4,7 @@
 //!
 //! *Not here*: what the thread does while there is nothing to do, in `driver` and `hosted`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -191,10 +192,22 @@ impl<P: Port> WorkerGroup<P> {
     pub(crate) fn end(mut self, result: thread::Result<End>) {
         match result {
             Ok(End::Closed) => self.workers.iter_mut().for_each(Worker::close),
-            // Jobs are dropped with their coroutines: their completions end with `Lost`.
-            Ok(End::Halted) => {}
-            // The same holds for jobs that wait: the cluster has halted before they are dropped.
-            Err(panic) => self.state.fail(&*panic),
+            Ok(End::Halted) => self.halt(),
+            // The cluster has halted before jobs are told so.
+            Err(panic) => {
+                self.state.fail(&*panic);
+                self.halt();
+            }
+        }
+    }
+
+    /// Settles what is under way, and ends all jobs.
+    fn halt(&mut self) {
+        for worker in &mut self.workers {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.halt())) {
+                // Its jobs are dropped with it.
+                self.state.fail(&*panic);
+            }
         }
     }
 }

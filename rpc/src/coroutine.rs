@@ -63,7 +63,7 @@ pub fn is_cancel(panic: &(dyn std::any::Any + Send)) -> bool {
 
 /// A suspended or finished coroutine, driven from outside by [`Coroutine::resume`].
 pub struct Coroutine {
-    /// Always there, but while the coroutine is dropped.
+    /// Always there, but after the coroutine was cancelled.
     inner: Option<corosensei::Coroutine<Resume, (), (), DefaultStack>>,
 }
 
@@ -89,13 +89,26 @@ impl Coroutine {
     /// If the body panicked: the panic goes on in the caller. If it has ended.
     #[inline(always)]
     pub fn resume(&mut self) -> bool {
-        let inner = self.inner.as_mut().expect("only drop takes the coroutine");
+        let inner = self.inner.as_mut().expect("a coroutine that was cancelled is not resumed");
         matches!(inner.resume(Resume::GoOn), CoroutineResult::Yield(()))
     }
 }
 
 impl Drop for Coroutine {
     fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl Coroutine {
+    /// Whether it has begun and not ended.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.started() && !inner.done())
+    }
+
+    /// Unwinds it, if it is suspended: from now on it cannot be resumed. A coroutine that is dropped is cancelled.
+    pub fn cancel(&mut self) {
         let Some(mut inner) = self.inner.take() else { return };
         let is_suspended =
             |inner: &corosensei::Coroutine<_, _, _, _>| inner.started() && !inner.done();

@@ -68,11 +68,13 @@ pub enum Mutant {
     /// A change of SQL's rows removes the entries that its row would have, also in an index that is not ready, where they may be
     /// those of other rows.
     RemoveOthersEntries = 29,
+    /// An open commit is settled by the record that lies in its coroutine's log slot, rather than by its own id.
+    SettleBySlot = 30,
 }
 
 impl Mutant {
     /// All rules.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::None,
         Self::SkipValidation,
         Self::SkipUnlock,
@@ -103,6 +105,7 @@ impl Mutant {
         Self::LoseBackupUpdate,
         Self::LoseLock,
         Self::RemoveOthersEntries,
+        Self::SettleBySlot,
     ];
 }
 

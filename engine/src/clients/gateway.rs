@@ -24,6 +24,7 @@ use crate::clients::message::{
 use crate::clients::sessions::{NoSession, Session, Sessions};
 use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
 use crate::cluster::{Cluster, ClusterError};
+use crate::completion::Lost;
 use crate::coordinator::Coordinator;
 use crate::deferred::{Deferred, Page};
 use crate::link::{Connection, LinkError, ReceiveHalf, Role, User};
@@ -340,9 +341,16 @@ impl OpenGateway {
         match performed {
             Ok((after, answer)) => {
                 *transaction = after;
-                answer
+                let reason = |said| cluster.halted().unwrap_or(said);
+                match answer {
+                    Answer::Halted(said) => Answer::Halted(reason(said)),
+                    Answer::Unknown(said) => Answer::Unknown(reason(said)),
+                    answer => answer,
+                }
             }
-            Err(lost) if is_commit => Answer::Unknown(cluster.loss(lost).to_string()),
+            Err(lost) if is_commit && lost != Lost::NotBegun => {
+                Answer::Unknown(cluster.loss(lost).to_string())
+            }
             Err(lost) => Answer::Halted(cluster.loss(lost).to_string()),
         }
     }

@@ -139,9 +139,11 @@ pub(super) enum Answer {
 
 impl From<Abort> for Answer {
     fn from(abort: Abort) -> Self {
-        match AbortCode::of(abort) {
-            Some(code) => Self::Aborted(code),
-            None => Self::Refused(abort.to_string()),
+        match (AbortCode::of(abort), abort) {
+            (Some(code), _) => Self::Aborted(code),
+            (None, Abort::Halted) => Self::Halted(abort.to_string()),
+            (None, Abort::Unknown) => Self::Unknown(abort.to_string()),
+            (None, _) => Self::Refused(abort.to_string()),
         }
     }
 }
@@ -176,7 +178,9 @@ impl AbortCode {
             | Abort::Refused
             | Abort::Requested
             | Abort::Cancelled
-            | Abort::Disconnected => return None,
+            | Abort::Disconnected
+            | Abort::Halted
+            | Abort::Unknown => return None,
         })
     }
 }

@@ -30,6 +30,7 @@ use gannet_rpc::{Clock, Counters};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+pub use crate::transaction::commit::{Settled, Stage};
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
@@ -55,6 +56,8 @@ struct SimulatedNode {
     /// Virtual time between two of its steps.
     step_ns: u64,
     next_step_ns: u64,
+    /// Whether it was killed or has halted: it takes no step any more.
+    has_ended: bool,
 }
 
 /// A simulated cluster; see the module's text.
@@ -109,6 +112,7 @@ impl Simulation {
                     stands_until_ns: 0,
                     step_ns: 0,
                     next_step_ns: 0,
+                    has_ended: false,
                 }
             })
             .collect();
@@ -181,10 +185,36 @@ impl Simulation {
         workers.flat_map(|(worker, _)| worker.log_records()).collect()
     }
 
+    /// How far the commits of a node's coroutines have come: of each coroutine the decided one and the open one.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    #[must_use]
+    pub fn stages(&self, node: usize) -> Vec<[Stage; 2]> {
+        self.nodes[node].workers.iter().flat_map(|(worker, _)| worker.stages()).collect()
+    }
+
+    /// Has a node halt: its commits under way are settled, all its jobs end, and it takes no further step.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn halt(&mut self, node: usize) {
+        self.end(node, SimulatedWorker::halt);
+    }
+
+    fn end(&mut self, node: usize, end: fn(&mut SimulatedWorker)) {
+        let ended = &mut self.nodes[node];
+        if !std::mem::replace(&mut ended.has_ended, true) {
+            ended.workers.iter_mut().for_each(|(worker, _)| end(worker));
+        }
+    }
+
     /// Whether no job runs or waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.nodes.iter().all(|node| node.workers.iter().all(|(worker, _)| worker.is_idle()))
+        let is_idle =
+            |node: &SimulatedNode| node.workers.iter().all(|(worker, _)| worker.is_idle());
+        self.nodes.iter().all(|node| node.has_ended || is_idle(node))
     }
 
     /// Runs until every job has ended, `true`, or virtual time has reached `deadline_ns`.
@@ -222,7 +252,7 @@ impl Simulation {
         let now_ns = self.time.get();
         let mut progressed = false;
         for node in &mut self.nodes {
-            if now_ns < node.stands_until_ns.max(node.next_step_ns) {
+            if node.has_ended || now_ns < node.stands_until_ns.max(node.next_step_ns) {
                 continue;
             }
             node.next_step_ns = now_ns + node.step_ns;
@@ -248,7 +278,7 @@ impl Simulation {
     fn next_event_ns(&self) -> u64 {
         let now_ns = self.time.get();
         let ends = self.active.iter().map(|&(end_ns, _)| end_ns);
-        let nodes = self.nodes.iter().filter_map(|node| {
+        let nodes = self.nodes.iter().filter(|node| !node.has_ended).filter_map(|node| {
             let mut due = None;
             for (worker, inbox) in &node.workers {
                 let has_work = worker.has_work() || !inbox.borrow().is_empty();

@@ -6,6 +6,7 @@
 
 use gannet_storage::mutant::{Mutant, active};
 
+use crate::outcome::Abort;
 use crate::request::{self, TableRequest, Unlock};
 use crate::transaction::Transaction;
 use crate::transaction::access_set::{AccessSet, RowState};
@@ -24,11 +25,18 @@ impl Transaction<'_> {
         }
     }
 
-    /// Releases every lock that was granted.
+    /// Releases every lock that was granted, unless the cluster has halted.
     pub(super) fn release_locks(&mut self) {
+        match self.send_unlocks() {
+            Ok(()) | Err(Abort::Halted) => {}
+            Err(abort) => panic!("an UNLOCK fits a message: {abort}"),
+        }
+    }
+
+    fn send_unlocks(&mut self) -> Result<(), Abort> {
         let Self { set: AccessSet { rows, values, .. }, round, owner, scratch, .. } = self;
         let message = &mut scratch.message;
-        round.begin();
+        round.begin()?;
         for row in rows.iter().filter(|row| row.state == RowState::Granted) {
             if active(Mutant::SkipUnlock) {
                 continue;
@@ -43,10 +51,11 @@ impl Transaction<'_> {
             message.clear();
             message.extend_from_slice(&request.encode());
             message.extend_from_slice(&values[row.key_range()]);
-            round.request(row.primary, request::UNLOCK, message).expect("an UNLOCK fits a message");
+            round.request(row.primary, request::UNLOCK, message)?;
         }
-        if let Some(status) = round.end() {
+        if let Some(status) = round.end()? {
             round.fail("UNLOCK", status);
         }
+        Ok(())
     }
 }

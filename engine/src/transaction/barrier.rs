@@ -12,6 +12,7 @@ use crate::node::TableId;
 use crate::outcome::Abort;
 use crate::request::{self, Barrier, Status, TableRequest};
 use crate::transaction::Transaction;
+use crate::transaction::round::Halted;
 
 /// A barrier that a coordinator has set on a table.
 pub(crate) struct ScanBarrier {
@@ -23,31 +24,35 @@ impl Transaction<'_> {
     /// Sets a barrier on a table, at the primaries of all its partitions.
     ///
     /// # Errors
-    /// [`Abort::NoSuchTable`] for a table without order.
+    /// [`Abort::NoSuchTable`] for a table without order, [`Abort::Halted`].
     pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<ScanBarrier, Abort> {
         let barrier = ScanBarrier { table, owner: self.owner };
         let is_ordered =
             self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
-        if is_ordered && self.send_to_primaries(request::SET_BARRIER, &barrier).is_none() {
+        if is_ordered && self.send_to_primaries(request::SET_BARRIER, &barrier)?.is_none() {
             return Ok(barrier);
         }
         Err(Abort::NoSuchTable { table: table.0 })
     }
 
-    /// Releases a barrier.
+    /// Releases a barrier, unless the cluster has halted.
     pub(crate) fn release_barrier(&mut self, barrier: &ScanBarrier) {
         // A barrier that stayed would keep all writers out for ever.
-        if let Some(status) = self.send_to_primaries(request::RELEASE_BARRIER, barrier) {
+        if let Ok(Some(status)) = self.send_to_primaries(request::RELEASE_BARRIER, barrier) {
             self.round.fail("RELEASE_BARRIER", status);
         }
     }
 
     /// The first answer that was not `Done`, if any.
-    fn send_to_primaries(&mut self, kind: u16, barrier: &ScanBarrier) -> Option<Status> {
+    fn send_to_primaries(
+        &mut self,
+        kind: u16,
+        barrier: &ScanBarrier,
+    ) -> Result<Option<Status>, Halted> {
         let Self { view, round, .. } = self;
         let ScanBarrier { table, owner } = *barrier;
         let configuration = view.configuration();
-        round.begin();
+        round.begin()?;
         for partition in 0..configuration.partitioning.count() {
             let partition = u16::try_from(partition).expect("at most 4096 partitions");
             let request = Barrier { table: table.0, partition, owner };

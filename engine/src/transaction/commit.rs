@@ -1,9 +1,10 @@
 //! How far the commits of a coroutine have come, as the coroutine and its worker see them.
 //!
 //! ```text
-//! Executing ─ Validated ─ Logging ─ Logged ─ BackedUp ─ PrimariesSent ─ Settled
-//!    no replica has    │  some may  │    all log replicas have
-//!       the record     │   have it  │         the record
+//! Executing ─ Validating │ Logging │ Logged ─ PrimariesSent ─ Settled
+//!  no log replica has    │ some    │ all log replicas have
+//!     the record         │ may     │      the record
+//! halted: Aborted        │ Unknown │ Committed
 //! ```
 //! The PRIMARYs of transaction n travel with the first requests of n + 1. Until they are answered the coroutine has two commits:
 //! n is decided, n + 1 is open, and the log slots of the coroutine hold the record of n.
@@ -16,30 +17,31 @@
 use std::cell::Cell;
 
 use gannet_storage::TransactionId;
+use gannet_storage::mutant::{Mutant, active};
 
 /// How a transaction has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub enum Settled {
     /// All log replicas have its record, or it had nothing to log.
     Committed,
     /// No log replica has its record.
     Aborted,
+    /// Some log replicas may have its record.
+    Unknown,
 }
 
-/// How far a commit has come.
+/// How far a commit has come, as far as its coroutine can be suspended there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub enum Stage {
     /// It reads and locks; its code runs.
     Executing,
-    /// What it has read is valid, and it will change something.
-    Validated,
+    /// Its code has ended, and what it has read is validated.
+    Validating,
     /// Its first LOG may have been sent, or stored at the own node.
     Logging,
-    /// All log replicas have its record.
+    /// All log replicas have its record; its backups and primaries are to apply it.
     Logged,
-    /// All backups have applied it.
-    BackedUp,
-    /// Its PRIMARYs have left, or leave with the coroutine's next requests.
+    /// All backups have applied it. Its PRIMARYs have left, or leave with the coroutine's next requests.
     PrimariesSent,
     /// It has ended, and all primaries have applied it if it is committed.
     Settled(Settled),
@@ -50,6 +52,16 @@ impl Stage {
     #[inline(always)]
     pub(crate) fn is_committed(self) -> bool {
         matches!(self, Self::PrimariesSent | Self::Settled(Settled::Committed))
+    }
+
+    /// What becomes of a commit if nothing more is sent for it: rules C3 and C4.
+    fn when_halted(self) -> Settled {
+        match self {
+            Self::Executing | Self::Validating => Settled::Aborted,
+            Self::Logging => Settled::Unknown,
+            Self::Logged | Self::PrimariesSent => Settled::Committed,
+            Self::Settled(settled) => settled,
+        }
     }
 }
 
@@ -106,6 +118,28 @@ impl Commits {
         open.id.set(id);
         open.reach(Stage::Executing);
         id
+    }
+
+    /// Settles both, each by its own id, as `decide` tells.
+    pub(crate) fn settle(&self, decide: impl Fn(TransactionId, Stage) -> Settled) {
+        let Self { open, decided } = self;
+        for commit in [decided, open] {
+            let commit_asked = if active(Mutant::SettleBySlot) { self.in_slot() } else { commit };
+            let settled = decide(commit_asked.id(), commit_asked.stage());
+            commit.reach(Stage::Settled(settled));
+        }
+    }
+
+    /// Settles both as commits for which nothing more is sent.
+    pub(crate) fn halt(&self) {
+        self.settle(|_, stage| stage.when_halted());
+    }
+
+    /// The commit whose record is in the log slot (a mutant).
+    fn in_slot(&self) -> &Commit {
+        let logs =
+            matches!(self.open.stage(), Stage::Logging | Stage::Logged | Stage::PrimariesSent);
+        if logs { &self.open } else { &self.decided }
     }
 
     /// The primaries have applied what was decided.

@@ -31,10 +31,15 @@ impl Transaction<'_> {
         while self.set.executed < self.set.rows.len() && self.is_open() {
             let end = self.send_rows();
             let is_sent = !self.round.batch().is_empty();
-            self.round.wait_for(if is_sent { WaitReason::Responses } else { WaitReason::Turn });
+            let reason = if is_sent { WaitReason::Responses } else { WaitReason::Turn };
+            if self.round.wait_for(reason).is_err() {
+                self.doom = Some(Abort::Halted);
+                break;
+            }
             self.take_answers(end);
         }
         match self.doom {
+            Some(Abort::Halted) => Err(self.round.answer_halted().into()),
             Some(abort) => Err(abort),
             None if self.stage() == Stage::Executing => Ok(()),
             None => {

@@ -12,7 +12,7 @@ use crate::outcome::Abort;
 use crate::request::{self, PART_BYTES_MAX, Status, encode_part};
 use crate::transaction::access_set::AccessSet;
 use crate::transaction::commit::Stage;
-use crate::transaction::round::Round;
+use crate::transaction::round::{Halted, Round};
 use crate::transaction::{Scratch, Transaction};
 
 /// A commit record: the bytes that log replicas store, and where the units of the copies lie in them.
@@ -108,7 +108,7 @@ impl Transaction<'_> {
     /// Stores the record at every log replica and waits for all of them.
     ///
     /// # Errors
-    /// Never after [`Self::write_record`] succeeded: the record fits.
+    /// [`Abort::Halted`]; no other after [`Self::write_record`] succeeded: the record fits.
     pub(super) fn log(&mut self) -> Result<(), Abort> {
         self.round.assert_settled();
         self.reach(Stage::Logging);
@@ -118,7 +118,7 @@ impl Transaction<'_> {
         // The lines arrive while the log replicas answer.
         self.prefetch_backups();
         let Self { view, record: Record { bytes: record, .. }, round, log, .. } = self;
-        round.begin();
+        round.begin()?;
         for &replica in view.configuration().log_group(view.id()) {
             if replica == view.id() {
                 let stored = log.borrow_mut().store(record);
@@ -127,7 +127,7 @@ impl Transaction<'_> {
                 round.request(replica, request::LOG, record)?;
             }
         }
-        assert_logged(round);
+        end_logged(round)?;
         self.reach(Stage::Logged);
         Ok(())
     }
@@ -141,11 +141,11 @@ impl Transaction<'_> {
             let offset = number * PART_BYTES_MAX;
             let part = RecordPart { id, record_bytes: record.len(), offset, bytes };
             encode_part(&part, message);
-            round.begin();
+            round.begin()?;
             for &replica in view.configuration().log_group(id.node) {
                 round.request(replica, request::LOG_PART, message)?;
             }
-            assert_logged(round);
+            end_logged(round)?;
         }
         self.reach(Stage::Logged);
         Ok(())
@@ -153,10 +153,11 @@ impl Transaction<'_> {
 }
 
 /// Ends a round: no log replica refuses a record of its cluster.
-fn assert_logged(round: &mut Round<'_>) {
-    if let Some(status) = round.end() {
+fn end_logged(round: &mut Round<'_>) -> Result<(), Halted> {
+    if let Some(status) = round.end()? {
         round.fail("LOG", status);
     }
+    Ok(())
 }
 
 fn check_size(bytes: usize, max: usize) -> Result<(), Abort> {

@@ -48,7 +48,7 @@ use crate::transaction::commit::{Settled, Stage};
 pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::log::Record;
-use crate::transaction::round::Round;
+use crate::transaction::round::{Halted, Round};
 pub use crate::transaction::scan::KeyRange;
 pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
 use crate::view::{AdoptedView, View};
@@ -125,7 +125,7 @@ impl<'s> Transaction<'s> {
         }
         self.refresh_view();
         self.owner = Owner::from(self.round.commits().begin(self.view.configuration().epoch));
-        self.doom = None;
+        self.doom = self.round.is_halted().then_some(Abort::Halted);
         self.is_committed_for = false;
         self.set.clear();
         if self.set.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
@@ -143,8 +143,10 @@ impl<'s> Transaction<'s> {
 
     #[cold]
     fn take_view(&mut self) {
-        // The last PRIMARYs were sent by the view before.
-        self.settle();
+        // The last PRIMARYs were sent by the view before; if the cluster has halted, that stays.
+        if self.settle().is_err() {
+            return;
+        }
         self.view = self.adopted.get();
         self.round.tell_view(self.view.configuration().version);
     }
@@ -302,7 +304,7 @@ impl<'s> Transaction<'s> {
     ///
     /// # Errors
     /// The [`Abort`] that ended the transaction; [`Abort::Requested`] if it was aborted before. All
-    /// its locks are released. To commit twice is to commit once.
+    /// its locks are released. To commit twice is to commit once. After [`Abort::Unknown`], and no other, it may have committed.
     ///
     /// [`Abort::Usage`] in a closure that is run as a transaction, such as that of [`crate::Coordinator::run`]: it may be run
     /// again, also when it fails after the commit. Such a transaction does not commit at all.
@@ -326,10 +328,13 @@ impl<'s> Transaction<'s> {
     pub(crate) fn commit_decided(&mut self) -> Result<(), Abort> {
         match self.stage() {
             stage if stage.is_committed() => return Ok(()),
-            Stage::Settled(_) => return Err(Abort::Requested),
+            Stage::Settled(_) => return Err(self.doom.unwrap_or(Abort::Requested)),
             _ => {}
         }
-        let result = self.commit_phases();
+        let result = match self.commit_phases() {
+            Err(Abort::Halted) => self.verdict(),
+            result => result,
+        };
         self.round.count(result.is_ok());
         match result {
             Ok(()) if self.stage() == Stage::PrimariesSent => {}
@@ -337,6 +342,19 @@ impl<'s> Transaction<'s> {
             Err(_) => self.abort(),
         }
         result
+    }
+
+    /// How the worker has settled the commit, as the cluster has halted.
+    #[cold]
+    fn verdict(&mut self) -> Result<(), Abort> {
+        let abort = match self.stage() {
+            Stage::Settled(Settled::Committed) => return Ok(()),
+            Stage::Settled(Settled::Unknown) => Abort::Unknown,
+            _ => Abort::Halted,
+        };
+        self.doom = Some(abort);
+        self.round.answer_halted();
+        Err(abort)
     }
 
     fn commit_phases(&mut self) -> Result<(), Abort> {
@@ -347,6 +365,7 @@ impl<'s> Transaction<'s> {
             // One read of one bucket is a snapshot by itself.
             return Ok(());
         }
+        self.reach(Stage::Validating);
         self.group_buckets()?;
         self.validate()?;
         if self.scratch.held.is_empty() {
@@ -356,7 +375,6 @@ impl<'s> Transaction<'s> {
             self.release_locks();
             return Ok(());
         }
-        self.reach(Stage::Validated);
         self.write_record()?;
         if self.cancellation.as_ref().is_some_and(|cancellation| !cancellation.may_log()) {
             return Err(Abort::Cancelled);
@@ -383,7 +401,7 @@ impl<'s> Transaction<'s> {
     #[inline(always)]
     fn replicate_phases(&mut self) -> Result<(), Abort> {
         if active(Mutant::UpdateBeforeLog) {
-            self.commit_backups();
+            self.commit_backups()?;
         }
         self.log()?;
         if active(Mutant::AbortAfterLog) && self.round.commits().open.id().counter.is_multiple_of(4)
@@ -391,15 +409,15 @@ impl<'s> Transaction<'s> {
             return Err(Abort::Locked);
         }
         if active(Mutant::PrimaryBeforeBackup) {
-            self.commit_primaries();
-            self.settle();
-            self.commit_backups();
+            self.commit_primaries()?;
+            self.settle()?;
+            self.commit_backups()?;
         } else {
-            self.commit_backups();
+            self.commit_backups()?;
             if active(Mutant::ReuseSlotEarly) {
                 self.log_next()?;
             }
-            self.commit_primaries();
+            self.commit_primaries()?;
         }
         Ok(())
     }
@@ -409,9 +427,9 @@ impl<'s> Transaction<'s> {
     /// # Errors
     /// The conflict because of which its reads were not valid. Its locks are released either way.
     pub(crate) fn give_up(&mut self) -> Result<(), Abort> {
-        let valid = match self.conflict() {
-            Some(conflict) => Err(conflict),
-            None => self.group_buckets().and_then(|()| self.validate()),
+        let valid = match self.doom {
+            Some(abort) if abort.is_conflict() || abort == Abort::Halted => Err(abort),
+            _ => self.group_buckets().and_then(|()| self.validate()),
         };
         self.abort();
         valid
@@ -464,20 +482,25 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// Waits until the clock shows `until_ns`.
+    /// Waits until the clock shows `until_ns`, or the cluster has halted.
     pub(crate) fn sleep_until(&mut self, until_ns: u64) {
-        self.settle();
-        self.round.wait_for(WaitReason::Time(until_ns));
+        if self.round.is_halted() {
+            self.round.answer_halted();
+        } else if self.settle().is_ok() {
+            // A wait that ends early needs no answer.
+            let _: Result<(), Halted> = self.round.wait_for(WaitReason::Time(until_ns));
+        }
     }
 
-    /// Waits until the primaries have applied what was committed.
+    /// Waits until the primaries have applied what was committed, or the cluster has halted.
     #[inline]
-    pub(crate) fn settle(&mut self) {
-        self.round.settle();
+    pub(crate) fn settle(&mut self) -> Result<(), Halted> {
+        self.round.settle()
     }
 
     /// Waits for the next job of the coroutine.
     pub(crate) fn wait_for_job(&mut self) {
-        self.round.wait_for(WaitReason::Job);
+        // The worker ends a coroutine without a job whether the cluster has halted or not.
+        let _: Result<(), Halted> = self.round.wait_for(WaitReason::Job);
     }
 }

@@ -9,18 +9,20 @@
 use crate::request;
 use crate::transaction::Transaction;
 use crate::transaction::commit::Stage;
+use crate::transaction::round::Halted;
 
 /// A longer record's units take packets of their own.
 const PIGGYBACKED_BYTES_MAX: usize = 512;
 
 impl Transaction<'_> {
     /// Applies the transaction at the primaries.
-    pub(super) fn commit_primaries(&mut self) {
-        self.send_units(request::PRIMARY);
+    pub(super) fn commit_primaries(&mut self) -> Result<(), Halted> {
+        self.send_units(request::PRIMARY)?;
         self.reach(Stage::PrimariesSent);
         self.round.piggyback();
         if self.record.bytes().len() > PIGGYBACKED_BYTES_MAX {
-            self.settle();
+            self.settle()?;
         }
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! A round: the requests of one phase are sent together, and the coroutine waits for all answers.
 //!
 //! *Invariants*: the first answer that is not `Done` decides a phase; `Refused` counts more than any other. Piggybacked requests are
-//! answered before the coroutine logs, sleeps, or ends its job.
+//! answered before the coroutine logs, sleeps, or ends its job. When the cluster has halted, the wait of a round ends with [`Halted`], and
+//! no further round begins.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -12,6 +13,16 @@ use crate::outcome::Abort;
 use crate::request::Status;
 use crate::transaction::commit::Commits;
 use crate::worker::{Control, WaitReason};
+
+/// The cluster has halted: nothing more is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Halted;
+
+impl From<Halted> for Abort {
+    fn from(_: Halted) -> Self {
+        Self::Halted
+    }
+}
 
 /// What the phases of a coroutine's transactions send their requests through.
 pub(crate) struct Round<'s> {
@@ -56,14 +67,38 @@ impl<'s> Round<'s> {
         self.batch.borrow_mut()
     }
 
+    /// Whether the cluster has halted.
+    #[inline(always)]
+    pub(super) fn is_halted(&self) -> bool {
+        self.control.is_halted.get()
+    }
+
+    /// Code that is answered that the cluster has halted, as often as it may be: if it asks on, it is suspended for good.
+    #[cold]
+    pub(super) fn answer_halted(&self) -> Halted {
+        let Control { answers_left, waits_for, .. } = &*self.control;
+        let Some(left) = answers_left.get().checked_sub(1) else {
+            waits_for.set(WaitReason::End);
+            loop {
+                // The worker comes back to it only to drop it.
+                self.suspend.suspend();
+            }
+        };
+        answers_left.set(left);
+        Halted
+    }
+
     /// Hands control to the worker until it can give what is wanted.
     #[inline(always)]
-    pub(super) fn wait_for(&self, reason: WaitReason) {
+    pub(super) fn wait_for(&self, reason: WaitReason) -> Result<(), Halted> {
         if reason != WaitReason::Responses {
             self.assert_settled();
         }
         self.control.waits_for.set(reason);
         self.suspend.suspend();
+        if self.is_halted() {
+            return Err(self.answer_halted());
+        }
         if reason == WaitReason::Responses {
             let refusal = self.batch().first_piggybacked_other_than(Status::Done as u16);
             if let Some(status) = refusal {
@@ -71,6 +106,7 @@ impl<'s> Round<'s> {
             }
             self.control.commits.applied();
         }
+        Ok(())
     }
 
     /// Ends the worker, and all that relies on it: a request that must be done was answered otherwise, which is a bug.
@@ -92,9 +128,13 @@ impl<'s> Round<'s> {
 
     /// Starts a phase whose requests are answered by a status alone.
     #[inline(always)]
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self) -> Result<(), Halted> {
+        if self.is_halted() {
+            return Err(self.answer_halted());
+        }
         self.refusal = None;
         self.batch().clear();
+        Ok(())
     }
 
     /// Ends a phase whose answers are all the same to the coroutine without waiting for them: its requests leave with the
@@ -112,24 +152,28 @@ impl<'s> Round<'s> {
 
     /// Sends what is piggybacked, and waits until it is answered.
     #[inline(always)]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self) -> Result<(), Halted> {
         if self.batch().has_piggybacked() {
             // Not with what gave up before it was sent.
-            self.begin();
-            self.wait_for_answers();
+            self.begin()?;
+            self.wait_for_answers()?;
         }
+        Ok(())
     }
 
     /// The coroutine neither logs nor sleeps before what is piggybacked is answered.
     #[inline(always)]
     pub(super) fn assert_settled(&self) {
-        debug_assert!(!self.batch().has_piggybacked(), "requests wait to be sent");
+        debug_assert!(
+            self.is_halted() || !self.batch().has_piggybacked(),
+            "requests wait to be sent"
+        );
     }
 
     /// Adds a request; sends what there is first if the message to its destination is full.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the request alone does not fit a message.
+    /// [`Abort::TooLarge`] if the request alone does not fit a message, [`Abort::Halted`].
     #[inline(always)]
     pub(super) fn request(
         &mut self,
@@ -152,7 +196,7 @@ impl<'s> Round<'s> {
         kind: u16,
         payload: &[u8],
     ) -> Result<(), Abort> {
-        self.wait_for_answers();
+        self.wait_for_answers()?;
         Ok(self.batch().push(destination, kind, payload, 0)?)
     }
 
@@ -174,16 +218,16 @@ impl<'s> Round<'s> {
 
     /// Ends the phase: the first answer that was not `Done`, if any.
     #[inline(always)]
-    pub(super) fn end(&mut self) -> Option<Status> {
+    pub(super) fn end(&mut self) -> Result<Option<Status>, Halted> {
         if !self.batch().is_empty() {
-            self.wait_for_answers();
+            self.wait_for_answers()?;
         }
-        self.refusal
+        Ok(self.refusal)
     }
 
     #[inline(always)]
-    fn wait_for_answers(&mut self) {
-        self.wait_for(WaitReason::Responses);
+    fn wait_for_answers(&mut self) -> Result<(), Halted> {
+        self.wait_for(WaitReason::Responses)?;
         let mut batch = self.batch.borrow_mut();
         let refused = Status::Refused as u16;
         let refusal = batch.first_other_than(Status::Done as u16).map(|first| {
@@ -194,5 +238,6 @@ impl<'s> Round<'s> {
         if let Some(status) = refusal {
             self.note(Status::from_wire(status));
         }
+        Ok(())
     }
 }

@@ -123,7 +123,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`Abort::Locked`] if another transaction holds a row, [`Abort::NoSuchTable`],
-    /// [`Abort::TooLarge`] for bounds that do not fit a message.
+    /// [`Abort::TooLarge`] for bounds that do not fit a message, [`Abort::Halted`].
     ///
     /// # Panics
     /// Never: there are at most 4096 partitions.
@@ -147,7 +147,7 @@ impl Transaction<'_> {
         let mut partition = 0;
         while partition < partitions {
             let sent = self.send_scans(table, range, direction, rows_max, partition)?;
-            self.round.wait_for(WaitReason::Responses);
+            self.round.wait_for(WaitReason::Responses)?;
             while partition < sent {
                 let number = u16::try_from(partition).expect("at most 4096 partitions");
                 let answer = self.take_page(table, number, &mut page, &mut found)?;
@@ -195,8 +195,8 @@ impl Transaction<'_> {
         let Self { view, round, scratch, owner, .. } = self;
         let message = &mut scratch.message;
         let configuration = view.configuration();
+        round.begin()?;
         let mut batch = round.batch();
-        batch.clear();
         for partition in first..configuration.partitioning.count() {
             let number = u16::try_from(partition).expect("at most 4096 partitions");
             let mut bounds = Vec::new();

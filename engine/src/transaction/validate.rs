@@ -15,7 +15,7 @@ impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
     ///
     /// # Errors
-    /// [`Abort::Changed`] or [`Abort::Locked`]; [`Abort::Refused`], a bug.
+    /// [`Abort::Changed`] or [`Abort::Locked`]; [`Abort::Halted`]; [`Abort::Refused`], a bug.
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot =
@@ -26,7 +26,7 @@ impl Transaction<'_> {
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
         let Self { view, set, scratch, round, owner, .. } = self;
-        round.begin();
+        round.begin()?;
         for group in &scratch.read {
             let row = &set.rows[group.row as usize];
             if row.primary == view.id() {
@@ -72,7 +72,7 @@ impl Transaction<'_> {
     }
 
     fn end_validation(&mut self) -> Result<(), Abort> {
-        match self.round.end() {
+        match self.round.end()? {
             None => Ok(()),
             Some(Status::Locked) => Err(Abort::Locked),
             Some(Status::Changed) => Err(Abort::Changed),
@@ -93,13 +93,22 @@ impl Transaction<'_> {
         observations: &[Observation],
         leaves: &[LeafObservation],
     ) -> Result<(), Abort> {
-        self.round.begin();
-        let skip = active(Mutant::SkipValidation);
-        let sent = if skip { Ok(()) } else { self.validate_observations(observations) };
-        let valid =
-            sent.and_then(|()| self.validate_leaves(leaves)).and_then(|()| self.end_validation());
+        let valid = self.revalidate_all(observations, leaves);
         self.abort();
         valid
+    }
+
+    fn revalidate_all(
+        &mut self,
+        observations: &[Observation],
+        leaves: &[LeafObservation],
+    ) -> Result<(), Abort> {
+        self.round.begin()?;
+        if !active(Mutant::SkipValidation) {
+            self.validate_observations(observations)?;
+        }
+        self.validate_leaves(leaves)?;
+        self.end_validation()
     }
 
     fn validate_observations(&mut self, observations: &[Observation]) -> Result<(), Abort> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{CancellationToken, Cluster, ClusterError, Completion, Coordinator};
+use gannet_engine::{CancellationToken, Cluster, ClusterError, Completion, Coordinator, Lost};
 
 use crate::catalog::{Catalog, SeenVersions};
 use crate::error::{Failure, SqlError};
@@ -347,6 +347,12 @@ impl Session {
 
     /// The same error; a conflict names the tables that the transaction has used.
     fn located(&self, error: SqlError) -> SqlError {
+        let error = match self.database.cluster.halted() {
+            Some(reason) if matches!(error.code, "57P03" | "08007") && error.message != reason => {
+                SqlError { detail: Some(error.message), message: reason, ..error }
+            }
+            _ => error,
+        };
         match &self.resources {
             Some(resources) => resources.touched.named(error, &resources.facts.catalog),
             None => error,
@@ -493,10 +499,11 @@ impl<T> Started<T> {
             // Its coroutine goes on when it is answered, and undoes or completes what it has begun.
             return Err(if self.cancellation.cancel() { unknown() } else { canceled() });
         };
-        let done = done.map_err(|lost| match cluster.halted() {
-            Some(reason) => SqlError::new("08007", reason)
+        let done = done.map_err(|lost| match (cluster.halted(), lost) {
+            (Some(reason), Lost::NotBegun) => SqlError::new("57P03", reason),
+            (Some(reason), Lost::Unfinished) => SqlError::new("08007", reason)
                 .with_hint("whether what was under way has committed is unknown"),
-            None => SqlError::new("XX000", lost.to_string()),
+            (None, lost) => SqlError::new("XX000", lost.to_string()),
         });
         done?.ok_or_else(canceled)
     }

@@ -1,0 +1,206 @@
+//! A member that halts settles the commits under way, whatever stage they have come to, and answers every job; in virtual time.
+//!
+//! | removed | noticed by |
+//! |---|---|
+//! | a commit is settled by its id | a transaction is told committed that has logged nothing |
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use gannet::{
+    Abort, ClusterOptions, Completion, Coordinator, LockMode, Lost, Outcome, TableId, WorkerId,
+};
+use gannet_engine::simulation::{Settled, Simulation, Stage};
+use gannet_storage::CommitRecord;
+
+const KEYS: u64 = 100;
+const NODE: WorkerId = WorkerId { node: 0, worker: 0 };
+
+/// A cluster whose nodes have one coroutine each.
+fn open() -> (Simulation, TableId) {
+    let options = ClusterOptions {
+        threads: 1,
+        coroutines: 1,
+        memory_limit_bytes: Some(16 << 20),
+        ..ClusterOptions::default()
+    };
+    let simulation = Simulation::open(options, 1, Vec::new(), None).unwrap();
+    let table = simulation.cluster().create_table("t", 8, KEYS).unwrap();
+    let mut loader = simulation.cluster().loader();
+    (0..KEYS).for_each(|key| loader.add(table, key, &[0; 8]).unwrap());
+    loader.finish().unwrap();
+    (simulation, table)
+}
+
+/// Runs until the commits of the only coroutine of node 0 have come to these stages.
+fn run_to(simulation: &mut Simulation, is_there: impl Fn([Stage; 2]) -> bool) {
+    while !is_there(simulation.stages(0)[0]) {
+        let next_ns = simulation.now_ns() + 1;
+        assert!(next_ns < 10_000_000, "the stage never comes");
+        simulation.run_until(next_ns, &|| 0);
+    }
+}
+
+/// The result of a job that has ended.
+fn told<T>(completion: Completion<T>) -> Result<T, Lost> {
+    match pin!(completion).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(told) => told,
+        Poll::Pending => panic!("the job was not answered"),
+    }
+}
+
+fn key_of(coordinator: &Coordinator<'_>, node: u16, after: u64) -> u64 {
+    (after..KEYS).find(|&key| coordinator.primary(key) == node).unwrap()
+}
+
+/// Deletes two rows of other nodes, after it has read a third: every phase waits for an answer.
+fn delete(coordinator: &mut Coordinator<'_>, table: TableId, from: u64) -> Result<(), Abort> {
+    let keys = [key_of(coordinator, 1, from), key_of(coordinator, 2, from)];
+    let read = key_of(coordinator, 1, from + 30);
+    let tx = coordinator.begin();
+    for key in keys {
+        tx.add_to_write_set(table, key, LockMode::Delete);
+    }
+    tx.add_to_read_set(table, read);
+    tx.commit()
+}
+
+/// Counters of the transactions of node 0 whose records some log slot holds.
+fn logged(simulation: &Simulation) -> Vec<u64> {
+    let records = simulation.log_records();
+    let ids = records.iter().map(|record| CommitRecord::parse(record).unwrap().id);
+    ids.filter(|id| id.node == 0).map(|id| id.counter).collect()
+}
+
+fn what_a_job_is_told_follows_from_the_stage_of_its_commit() {
+    for (stage, expected) in [
+        (Stage::Executing, Err(Abort::Halted)),
+        (Stage::Validating, Err(Abort::Halted)),
+        (Stage::Logging, Err(Abort::Unknown)),
+        (Stage::Logged, Ok(())),
+        (Stage::PrimariesSent, Ok(())),
+    ] {
+        let (mut simulation, table) = open();
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            let first = delete(coordinator, table, 0);
+            // What follows is refused at once, and without a packet.
+            let again = delete(coordinator, table, 20);
+            let mut read = || coordinator.begin().get(table, 1).map(|value| value.is_some());
+            (first, again, read(), read())
+        };
+        let completion = simulation.cluster().spawn(NODE, job).unwrap();
+        // The last transaction's PRIMARYs travel with the next one's requests.
+        run_to(&mut simulation, |[decided, open]| open == stage || decided == stage);
+        let packets = simulation.counters().packets;
+        simulation.halt(0);
+        let (first, again, read, once_more) = told(completion).unwrap();
+        assert_eq!(first, expected, "{stage:?}");
+        assert_eq!((again, read), (Err(Abort::Halted), Err(Abort::Halted)), "{stage:?}");
+        assert_eq!(once_more, Err(Abort::Halted), "{stage:?}");
+        let copies = logged(&simulation).len();
+        match expected {
+            Ok(()) => assert_eq!(copies, 3, "{stage:?}"),
+            Err(Abort::Unknown) => assert!((1..=3).contains(&copies), "{stage:?}: {copies}"),
+            Err(_) => assert_eq!(copies, 0, "{stage:?}"),
+        }
+        let settled = simulation.stages(0)[0];
+        assert!(settled.iter().all(|stage| matches!(stage, Stage::Settled(_))), "{settled:?}");
+        // What was under way arrives; nothing follows from node 0.
+        simulation.run_until(1_000_000_000, &|| 0);
+        let more = simulation.counters().packets - packets;
+        assert!(more <= 16, "{more} packets after the halt in {stage:?}");
+    }
+}
+
+/// Two transactions, of which the first one's PRIMARYs travel with the second one's requests when the node halts; what they are told.
+fn halted_between() -> (Result<(), Abort>, Result<(), Abort>) {
+    let (mut simulation, table) = open();
+    let results = Arc::new(Mutex::new(Vec::new()));
+    let (results_inside, job) = (Arc::clone(&results), move |coordinator: &mut Coordinator<'_>| {
+        [0, 20].map(|from| delete(coordinator, table, from))
+    });
+    let job = move |coordinator: &mut Coordinator<'_>| {
+        results_inside.lock().unwrap().extend(job(coordinator));
+    };
+    let completion = simulation.cluster().spawn(NODE, job).unwrap();
+    run_to(&mut simulation, |stages| stages == [Stage::PrimariesSent, Stage::Executing]);
+    simulation.halt(0);
+    assert_eq!(told(completion), Ok(()));
+    assert_eq!(logged(&simulation), [1; 3], "the slots hold the first one's record");
+    let results = results.lock().unwrap();
+    (results[0], results[1])
+}
+
+fn an_unknown_commit_is_settled_so() {
+    let (mut simulation, table) = open();
+    let job = move |coordinator: &mut Coordinator<'_>| delete(coordinator, table, 0);
+    let completion = simulation.cluster().spawn(NODE, job).unwrap();
+    run_to(&mut simulation, |[_, open]| open == Stage::Logging);
+    simulation.halt(0);
+    assert_eq!(simulation.stages(0)[0][1], Stage::Settled(Settled::Unknown));
+    assert_eq!(told(completion).unwrap(), Err(Abort::Unknown));
+}
+
+fn every_job_is_answered() {
+    let (mut simulation, table) = open();
+    let spawn = |job: fn(&mut Coordinator<'_>, TableId)| {
+        simulation.cluster().spawn(NODE, move |coordinator| job(coordinator, table)).unwrap()
+    };
+    let asks_for_ever: fn(&mut Coordinator<'_>, TableId) = |coordinator, table| {
+        while coordinator.run(|tx| tx.get(table, 1).map(|_| ())) != Outcome::Committed(()) {}
+        loop {
+            let _ = delete(coordinator, table, 0);
+        }
+    };
+    let [running, waiting] = [spawn(asks_for_ever), spawn(asks_for_ever)];
+    run_to(&mut simulation, |[_, open]| open == Stage::Logging);
+    simulation.halt(0);
+    assert_eq!(told(running), Err(Lost::Unfinished));
+    assert_eq!(told(waiting), Err(Lost::NotBegun));
+}
+
+fn a_closure_is_told_that_its_outcome_is_unknown() {
+    for (stage, expected) in [
+        (Stage::Executing, Outcome::Aborted(Abort::Halted)),
+        (Stage::Validating, Outcome::Aborted(Abort::Halted)),
+        (Stage::Logging, Outcome::Unknown),
+        (Stage::Logged, Outcome::Committed(7)),
+    ] {
+        let (mut simulation, table) = open();
+        let job = move |coordinator: &mut Coordinator<'_>| {
+            let (written, read) = (key_of(coordinator, 1, 0), key_of(coordinator, 2, 0));
+            coordinator.run(|tx| {
+                tx.add_to_write_set(table, written, LockMode::Delete);
+                tx.get(table, read)?;
+                Ok::<_, Abort>(7)
+            })
+        };
+        let completion = simulation.cluster().spawn(NODE, job).unwrap();
+        run_to(&mut simulation, |[_, open]| open == stage);
+        simulation.halt(0);
+        assert_eq!(told(completion).unwrap(), expected, "{stage:?}");
+    }
+}
+
+// One test: a mutant is switched for the whole process.
+#[test]
+fn a_member_that_halts_answers_every_job() {
+    what_a_job_is_told_follows_from_the_stage_of_its_commit();
+    an_unknown_commit_is_settled_so();
+    every_job_is_answered();
+    a_closure_is_told_that_its_outcome_is_unknown();
+    let by_id = (Ok(()), Err(Abort::Halted));
+    assert_eq!(halted_between(), by_id);
+    #[cfg(feature = "mutants")]
+    {
+        use gannet_engine::mutant::{Mutant, activate};
+        activate(Mutant::SettleBySlot);
+        let by_slot = halted_between();
+        activate(Mutant::None);
+        assert_ne!(by_slot, by_id, "SettleBySlot survives");
+        println!("| SettleBySlot | {by_slot:?} |");
+    }
+}
