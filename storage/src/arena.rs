@@ -5,16 +5,18 @@
 //!   `Arena` that owns it;
 //! - nothing reads or writes it but through the `[AtomicU64]` that [`Arena::words`] hands out, for
 //!   which all-zero bytes are a valid value and shared access from any thread is allowed;
-//! - a prefetch has no effect on memory whatever its address.
+//! - a prefetch has no effect on memory whatever its address;
+//! - the system replaces whole pages that are given back to it by pages of zeros, which are valid values like others.
 //!
-//! Memory is handed out in 64-byte lines by a bump pointer and never taken back. Lines that rows and overflow buckets take and
-//! give back are cells, which are used again (`cells.rs`). Main buckets are never freed (`docs/protocol.md`).
+//! Memory is handed out and taken back in extents of 64-byte lines (`extents.rs`). Lines that rows and overflow buckets take and give
+//! back one by one are cells (`cells.rs`).
 #![allow(unsafe_code, reason = "the fence around the node's memory; see the facts above")]
 
 use crate::bucket::TAGS;
 use crate::cells::Share;
 use crate::error::StorageError;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::extents::{Extent, Extents, joined};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 use crate::table::BucketAddress;
 
 /// Bytes in the unit of allocation: one cache line.
@@ -32,11 +34,10 @@ pub(crate) enum Quota {
     Decided,
 }
 
-/// A node's memory: 64-bit atomic words, allocated in cache lines, freed all at once.
+/// A node's memory: 64-bit atomic words, allocated in cache lines.
 pub struct Arena {
     memory: Memory,
-    /// The next free word. Only grows.
-    next_word: AtomicUsize,
+    extents: Mutex<Extents>,
     limit_words: usize,
     shares: Box<[Share]>,
 }
@@ -52,10 +53,10 @@ impl Arena {
         let bytes = limit_bytes.checked_next_multiple_of(LINE_BYTES).unwrap_or(usize::MAX);
         let bytes = bytes.max(LINE_BYTES);
         let memory = Memory::map(bytes).map_err(|source| StorageError::Map { bytes, source })?;
-        // The first line is never handed out, so that line 0 can mean "no cell".
+        let lines = memory.words().len() / LINE_WORDS;
         Ok(Self {
             memory,
-            next_word: AtomicUsize::new(LINE_WORDS),
+            extents: Mutex::new(Extents::new(lines, bytes / LINE_BYTES)),
             limit_words: (limit_bytes / 8).max(LINE_WORDS),
             shares: share_bytes.iter().map(|bytes| Share::new(*bytes)).collect(),
         })
@@ -79,7 +80,7 @@ impl Arena {
         &self.shares[usize::from(partition)]
     }
 
-    /// Words that the share of a partition has left for memory that is never freed.
+    /// Words that the share of a partition has left for main buckets.
     pub(crate) fn free_words(&self, partition: u16) -> usize {
         self.share(partition).free_lines() * LINE_WORDS
     }
@@ -111,26 +112,30 @@ impl Arena {
         &self.memory.words()[first..first + count]
     }
 
-    /// Takes `words` consecutive words for a partition, for good, rounded up to whole lines; `None` when the quota is used up.
-    pub(crate) fn allocate_fixed(
-        &self,
-        partition: u16,
-        words: usize,
-        quota: Quota,
-    ) -> Option<usize> {
-        let lines = words.div_ceil(LINE_WORDS);
-        self.share(partition).take_fixed(lines, quota, || self.bump(lines * LINE_WORDS))
+    /// Hands out lines side by side; `None` at the limit. They are zero.
+    pub(crate) fn take_extent(&self, lines: usize) -> Option<Extent> {
+        lock(&self.extents).take(lines)
     }
 
-    /// Consecutive words in whole lines, never handed out before; `None` at the limit.
-    pub(crate) fn bump(&self, words: usize) -> Option<usize> {
-        let end = self.words_mapped();
-        // Relaxed, both: this publishes nothing; the words are zero since the mapping, and whoever
-        // links them does so with a release store.
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.next_word
-            .fetch_update(set, fetch, |next| next.checked_add(words).filter(|&after| after <= end))
-            .ok()
+    /// Hands out `wanted` lines side by side, or at least one; `None` at the limit.
+    pub(crate) fn take_some_extent(&self, wanted: usize) -> Option<Extent> {
+        lock(&self.extents).take_some(wanted)
+    }
+
+    /// Takes extents back, and makes them zero.
+    pub(crate) fn give_back(&self, extents: Vec<Extent>) {
+        if extents.is_empty() {
+            return;
+        }
+        let extents = joined(extents);
+        // Release: pairs with the Acquire fence of a reader that still holds a cell of these: whoever sees a zero sees that the
+        // sequence of its bucket has moved on.
+        fence(Ordering::Release);
+        for extent in &extents {
+            self.memory.clear(extent.first_word(), extent.lines * LINE_WORDS);
+        }
+        let mut free = lock(&self.extents);
+        extents.into_iter().for_each(|extent| free.give_back(extent));
     }
 
     /// Prefetches the line with the tags of the bucket at `address`, which mostly has all of its header.
@@ -153,10 +158,14 @@ impl Arena {
     }
 }
 
+/// What the offset and length of memory are multiples of that is given back to the system: a multiple of any page's size.
+#[cfg(not(loom))]
+const PAGE_BYTES: usize = 64 << 10;
+
 #[cfg(not(loom))]
 struct Memory {
-    /// Owns the mapping; dropped with it.
-    _mapping: memmap2::MmapMut,
+    /// Dropped with the value that points into it.
+    mapping: memmap2::MmapMut,
     first: *const AtomicU64,
     words: usize,
 }
@@ -171,12 +180,45 @@ unsafe impl Sync for Memory {}
 
 #[cfg(not(loom))]
 impl Memory {
+    /// Maps twice as many bytes, or as many if the system refuses that (`extents.rs`).
     fn map(bytes: usize) -> std::io::Result<Self> {
-        let mapping = memmap2::MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
+        let map = |bytes| memmap2::MmapOptions::new().len(bytes).no_reserve_swap().map_anon();
+        let mapping = map(bytes.saturating_mul(2)).or_else(|_| map(bytes))?;
         // Without huge pages the tables work as well, slower: a random access misses the TLB too.
         #[cfg(target_os = "linux")]
         let _ = mapping.advise(memmap2::Advice::HugePage);
-        Ok(Self { first: mapping.as_ptr().cast(), words: bytes / 8, _mapping: mapping })
+        Ok(Self { first: mapping.as_ptr().cast(), words: mapping.len() / 8, mapping })
+    }
+
+    /// Makes words zero. Whole pages of them go back to the system.
+    fn clear(&self, first: usize, words: usize) {
+        let (start, end) = (first * 8, (first + words) * 8);
+        let mut pages = start.next_multiple_of(PAGE_BYTES)..end / PAGE_BYTES * PAGE_BYTES;
+        if pages.is_empty() || !self.discard(pages.start, pages.len()) {
+            pages = end..end;
+        }
+        let edges = [start..pages.start, pages.end..end];
+        let words = edges.into_iter().flat_map(|edge| &self.words()[edge.start / 8..edge.end / 8]);
+        // Relaxed: as every word; whoever gets the memory next takes the lock of the extents.
+        words.for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// Gives pages back to the system, which makes them zero; `false` if it does not.
+    #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn discard(&self, offset: usize, bytes: usize) -> bool {
+        // SAFETY: offset and bytes are multiples of 64 KiB, and so of the page's size on these processors: the call changes no byte
+        // outside the range, which lies in the mapping. It changes the range to zeros, as stores would: the memory is accessed as
+        // atomics alone, which may change at any time.
+        let given = unsafe {
+            self.mapping.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes)
+        };
+        given.is_ok()
+    }
+
+    #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    fn discard(&self, _offset: usize, _bytes: usize) -> bool {
+        let _ = &self.mapping;
+        false
     }
 
     #[inline(always)]
@@ -217,12 +259,35 @@ impl Memory {
         &self.words
     }
 
+    fn clear(&self, first: usize, words: usize) {
+        let words = &self.words[first..first + words];
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
     fn prefetch(&self, _word: usize) {}
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_back_is_zero_and_its_pages_are_the_systems() {
+        let bytes = 1 << 20;
+        let arena = Arena::new(4 * bytes, &[4 * bytes]).unwrap();
+        let lines = bytes / LINE_BYTES;
+        // Two extents that begin and end within pages, and a neighbour on each side.
+        let extents = [3, lines, 7, lines, 3].map(|lines| arena.take_extent(lines).unwrap());
+        let words = |extent: Extent| arena.words(extent.first_word(), extent.lines * LINE_WORDS);
+        for extent in extents {
+            words(extent).iter().for_each(|word| word.store(7, Ordering::Relaxed));
+        }
+        arena.give_back(vec![extents[3], extents[1]]);
+        for (extent, expected) in extents.into_iter().zip([7, 0, 7, 0, 7]) {
+            assert!(words(extent).iter().all(|word| word.load(Ordering::Relaxed) == expected));
+        }
+        assert_eq!(arena.take_extent(lines), Some(extents[1]));
+    }
 
     #[test]
     fn shares_hold_back_primaries_and_limits_everybody() {

@@ -24,9 +24,9 @@
 //!
 //! Where there are overflow buckets, rows lie without gaps: the last row moves into the slot of a row that is removed. So a chain
 //! is as long as its rows and its reservations need, at every copy. An overflow bucket of one line is a cell (`cells.rs`), and is
-//! freed when it is empty. A longer one stays.
+//! freed when it is empty. A longer one stays until the table goes.
 //!
-//! *Invariants*: main buckets are never freed; a chain grows and shrinks at its end, in a write; versions never fall.
+//! *Invariants*: main buckets are freed with their table alone; a chain grows and shrinks at its end, in a write; versions never fall.
 
 use crate::arena::{Arena, LINE_WORDS, Quota};
 use crate::cells::{LINK_MASK, Need, link_of, store_link};
@@ -275,6 +275,11 @@ impl<'a> Bucket<'a> {
         result
     }
 
+    /// As a writer's sequence word, of a bucket that nobody reads or writes any more.
+    pub(crate) fn last_sequence(&self) -> u64 {
+        held(next_of(self.words[SEQUENCE].load(Ordering::Relaxed)))
+    }
+
     /// Sets the version; inside [`Self::write`].
     pub(crate) fn store_version(&self, version: u64) {
         self.words[VERSION].store(version, Ordering::Relaxed);
@@ -483,7 +488,7 @@ impl<'a> Bucket<'a> {
     /// The numbers of the overflow buckets. The iterator ends when the bucket has changed since `sequence_word`: the link of a cell
     /// that was freed since may lead anywhere.
     #[inline(always)]
-    fn overflow_numbers(&self, sequence_word: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn overflow_numbers(&self, sequence_word: u64) -> impl Iterator<Item = u64> {
         let bucket = *self;
         let numbered = |number: u64| (number != 0).then_some(number);
         std::iter::successors(numbered(next_of(sequence_word)), move |number| {

@@ -17,18 +17,25 @@
 //! counts a new cell when it grants the lock, before any copy takes it. It gives a cell back after all backups have. So a backup
 //! never holds more cells than its primary counts, in whatever order updates arrive, and what a primary grants fits every copy.
 //!
+//! Cells lie in *chunks*, extents of the arena. A share keeps its chunks while a cell is in use or reserved: it counts the most cells
+//! that were at a time, its *peak*, as main buckets and longer overflow buckets cannot lie between cells. When none is in use the
+//! chunks are idle, and serve anything again. That moment is a count of zero at the primary, and the backups had theirs before. So the
+//! peak of a backup never exceeds that of its primary.
+//!
 //! An entry of an ordered index lies in ordinary memory and is counted in the share as a row's cells are. Free cells keep their
 //! memory, so what is counted can be less than what the process has touched.
 //!
-//! *Not here*: lines that are never freed, in `arena.rs`: main buckets and longer overflow buckets. They cannot lie in free cells,
-//! so a partition keeps the most cells that it ever counted.
+//! *Not here*: which lines of the arena are handed out (`extents.rs`); what a table gives back when it goes (`give_back.rs`).
 
 use crate::arena::{Arena, LINE_BYTES, LINE_WORDS, Quota};
+use crate::extents::Extent;
 use crate::mutant::{Mutant, active};
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
 /// The link in a cell's word 0.
 pub(crate) const LINK_MASK: u64 = 0xffff_ffff;
+/// Lines of a chunk, while the share has so many.
+const CHUNK_LINES: usize = 1024;
 
 /// The memory that a partition may take, and has taken.
 pub(crate) struct Share {
@@ -55,45 +62,80 @@ impl Need {
 /// The lines of a partition.
 #[derive(Default)]
 struct Lines {
-    /// Those that are never freed.
+    /// Those of main buckets, and of overflow buckets that are no cells.
     fixed: usize,
-    /// Cells taken from the arena, in use or free.
+    /// Cells, in use or free.
     cells: usize,
     /// Free cells, and the first of their chain.
     free: usize,
     first_free: u64,
     /// Cells reserved by locks.
     reserved: usize,
-    /// The most cells that were ever in use or reserved at a time.
+    /// The most cells in use or reserved at a time, since none was.
     peak: usize,
     /// Bytes of ordered indexes, in use or reserved.
     index_bytes: usize,
+    /// What the cells lie in.
+    chunks: Vec<Extent>,
+    /// Lines at the end of the last chunk that are no cells yet.
+    unused: usize,
+    /// Chunks without a cell.
+    idle: Vec<Extent>,
 }
 
 impl Lines {
+    /// Cells in use or reserved.
+    fn in_use(&self) -> usize {
+        self.cells - self.free + self.reserved
+    }
+
     /// Reserves what is needed, if it fits the limit or need not.
     fn reserve(&mut self, need: Need, limit: usize, quota: Quota) -> bool {
-        let reserved = self.reserved + need.cells;
-        let in_use = self.cells - self.free + reserved;
+        let in_use = self.in_use() + need.cells;
         let index_bytes = self.index_bytes + need.index_bytes;
         let peak = self.peak.max(in_use);
         let taken = self.fixed + peak.max(in_use + index_bytes.div_ceil(LINE_BYTES));
         let has_room = taken <= limit || quota == Quota::Decided;
         if has_room {
-            (self.reserved, self.peak, self.index_bytes) = (reserved, peak, index_bytes);
+            self.reserved += need.cells;
+            (self.peak, self.index_bytes) = (peak, index_bytes);
         }
         has_room
     }
 
+    /// Ends a reservation.
     fn release(&mut self, reserved: Need) {
         self.reserved -= reserved.cells;
         self.index_bytes -= reserved.index_bytes;
     }
 
+    /// Makes the chunks idle if no cell is in use or reserved.
+    fn settle(&mut self) {
+        if self.in_use() == 0 {
+            self.idle.append(&mut self.chunks);
+            (self.cells, self.free, self.first_free) = (0, 0, 0);
+            (self.unused, self.peak) = (0, 0);
+        }
+    }
+
     /// Lines that hold something, or are reserved.
     fn used(&self) -> usize {
-        let index_lines = self.index_bytes.div_ceil(LINE_BYTES);
-        self.fixed + self.cells - self.free + self.reserved + index_lines
+        self.fixed + self.in_use() + self.index_bytes.div_ceil(LINE_BYTES)
+    }
+
+    /// Lines of extents beside idle ones.
+    fn held(&self) -> usize {
+        self.fixed + self.cells + self.unused
+    }
+
+    /// Extents without a cell: the idle chunks, and the rest of the last one.
+    fn take_spare(&mut self) -> Vec<Extent> {
+        let mut spare = std::mem::take(&mut self.idle);
+        if let Some(last) = self.chunks.last_mut().filter(|_| self.unused > 0) {
+            spare.push(last.split_off(last.lines - self.unused));
+            self.unused = 0;
+        }
+        spare
     }
 }
 
@@ -106,7 +148,7 @@ impl Share {
         self.limit * LINE_BYTES
     }
 
-    /// Lines that are left for what is never freed.
+    /// Lines that are left for main buckets.
     pub(crate) fn free_lines(&self) -> usize {
         self.left(&lock(&self.lines))
     }
@@ -118,22 +160,6 @@ impl Share {
     /// Lines that hold something, or are reserved.
     pub(crate) fn used_lines(&self) -> usize {
         lock(&self.lines).used()
-    }
-
-    /// What `take` gives, `count` lines that are never freed; `None` when the quota is used up.
-    pub(crate) fn take_fixed(
-        &self,
-        count: usize,
-        quota: Quota,
-        take: impl FnOnce() -> Option<usize>,
-    ) -> Option<usize> {
-        let mut lines = lock(&self.lines);
-        if count > self.left(&lines) && quota == Quota::WithinShare {
-            return None;
-        }
-        let taken = take()?;
-        lines.fixed += count;
-        Some(taken)
     }
 }
 
@@ -170,6 +196,40 @@ impl Arena {
         (1..count).fold(self.cell(first), |cell, _| self.cell(link_of(cell)))
     }
 
+    /// Takes consecutive words for a partition, rounded up to whole lines, for main buckets or an overflow bucket that is no cell;
+    /// `None` when the quota is used up. They are zero.
+    pub(crate) fn allocate_fixed(
+        &self,
+        partition: u16,
+        words: usize,
+        quota: Quota,
+    ) -> Option<usize> {
+        let count = words.div_ceil(LINE_WORDS);
+        let share = self.share(partition);
+        let mut lines = lock(&share.lines);
+        if count > share.left(&lines) && quota == Quota::WithinShare {
+            return None;
+        }
+        if !lines.idle.is_empty() || lines.held() + count > share.limit {
+            self.give_back(lines.take_spare());
+        }
+        let extent = self.take_extent(count)?;
+        lines.fixed += count;
+        Some(extent.first_word())
+    }
+
+    /// Takes back extents that [`Self::allocate_fixed`] gave a partition, and gives up its idle chunks.
+    pub(crate) fn free_fixed(&self, partition: u16, extents: Vec<Extent>) {
+        let count: usize = extents.iter().map(|extent| extent.lines).sum();
+        // The memory is there before it is counted as free.
+        self.give_back(extents);
+        let mut lines = lock(&self.share(partition).lines);
+        lines.fixed -= count;
+        let idle = std::mem::take(&mut lines.idle);
+        drop(lines);
+        self.give_back(idle);
+    }
+
     /// Reserves what is needed within the share of a partition.
     pub(crate) fn reserve(&self, partition: u16, need: Need) -> bool {
         let share = self.share(partition);
@@ -178,7 +238,9 @@ impl Arena {
 
     /// Ends a reservation.
     pub(crate) fn release(&self, partition: u16, reserved: Need) {
-        lock(&self.share(partition).lines).release(reserved);
+        let mut lines = lock(&self.share(partition).lines);
+        lines.release(reserved);
+        lines.settle();
     }
 
     /// Allocates a chain of as many cells as are needed, the last without a link, in place of what was reserved: the number of
@@ -194,35 +256,53 @@ impl Arena {
         let mut lines = lock(&share.lines);
         lines.release(reserved);
         if !lines.reserve(need, share.limit, quota) {
+            lines.settle();
             return None;
         }
-        let count = need.cells;
-        if lines.free < count {
-            let fresh = count - lines.free;
-            let Some(first) = self.bump(fresh * LINE_WORDS) else {
-                lines.release(need);
-                return None;
-            };
-            let first = first / LINE_WORDS;
-            let (first, end) = (first as u64, (first + fresh) as u64);
-            assert!(end <= LINK_MASK, "the arena holds fewer than 2^32 cache lines");
-            (first + 1..end).for_each(|number| store_link(self.cell(number - 1), number));
-            store_link(self.cell(end - 1), lines.first_free);
-            (lines.cells, lines.free) = (lines.cells + fresh, count);
-            lines.first_free = first;
-        }
-        let (first, last) = (lines.first_free, self.last_cell(lines.first_free, count));
-        // What was reserved is in use now.
-        (lines.first_free, lines.free) = (link_of(last), lines.free - count);
-        lines.reserved -= count;
         if !active(Mutant::NoReuseFence) {
             // Release: pairs with the Acquire fence of a reader of the bucket that a cell was taken
             // from. A reader that sees the new contents of the cell sees that the sequence of that bucket
             // has moved on, which the lock above has made known to this thread.
             fence(Ordering::Release);
         }
+        let count = need.cells;
+        while lines.free < count {
+            if !self.add_cells(&mut lines, share.limit, count) {
+                lines.release(need);
+                lines.settle();
+                return None;
+            }
+        }
+        let (first, last) = (lines.first_free, self.last_cell(lines.first_free, count));
+        // What was reserved is in use now.
+        (lines.first_free, lines.free) = (link_of(last), lines.free - count);
+        lines.reserved -= count;
         store_link(last, 0);
         Some(first)
+    }
+
+    /// Adds free cells until there are `count`, or the chunk ends; `false` when the arena has no more lines.
+    fn add_cells(&self, lines: &mut Lines, limit: usize, count: usize) -> bool {
+        let missing = count - lines.free;
+        if lines.unused == 0 {
+            let room = limit.saturating_sub(lines.held());
+            let wanted = CHUNK_LINES.min(room).max(missing);
+            let Some(chunk) = lines.idle.pop().or_else(|| self.take_some_extent(wanted)) else {
+                return false;
+            };
+            lines.unused = chunk.lines;
+            lines.chunks.push(chunk);
+        }
+        let end_of_chunk = lines.chunks.last().map_or(0, |chunk| chunk.end());
+        let (first, added) = (end_of_chunk - lines.unused, missing.min(lines.unused));
+        let (first, end) = (first as u64, (first + added) as u64);
+        assert!(end <= LINK_MASK, "the arena holds fewer than 2^32 cache lines");
+        (first + 1..end).for_each(|number| store_link(self.cell(number - 1), number));
+        store_link(self.cell(end - 1), lines.first_free);
+        lines.first_free = first;
+        (lines.cells, lines.free) = (lines.cells + added, lines.free + added);
+        lines.unused -= added;
+        true
     }
 
     /// Takes back what was allocated: cells that are linked to each other, while the sequence of their bucket is odd.
@@ -232,6 +312,7 @@ impl Arena {
         store_link(last, lines.first_free);
         (lines.first_free, lines.free) = (first, lines.free + taken.cells);
         lines.index_bytes -= taken.index_bytes;
+        lines.settle();
     }
 }
 

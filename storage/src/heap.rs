@@ -114,6 +114,15 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// Number of the first cell.
+    pub(crate) fn first(self) -> u64 {
+        self.first
+    }
+
+    pub(crate) fn cells(self) -> usize {
+        self.cells
+    }
+
     pub(crate) fn key_bytes(self) -> usize {
         self.key_bytes
     }
@@ -175,6 +184,11 @@ impl Heap {
         self.order.as_ref().map(|(_, barriers)| barriers)
     }
 
+    /// Ends all reservations.
+    pub(crate) fn release_all(&self, arena: &Arena) {
+        self.reservations.release_all(arena);
+    }
+
     pub(crate) fn find<'a>(
         arena: &'a Arena,
         bucket: Bucket<'a>,
@@ -196,7 +210,7 @@ impl Table {
         let cells = cells_of(key.bytes().len(), value_bytes);
         let index_bytes = match self.layout().kind {
             TableKind::Fixed | TableKind::Heap => 0,
-            TableKind::Ordered => OrderedIndex::entry_bytes(key.bytes()),
+            TableKind::Ordered => OrderedIndex::entry_bytes(key.bytes().len()),
         };
         Need { cells, index_bytes }
     }

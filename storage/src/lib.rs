@@ -1,7 +1,7 @@
 //! Tables, versions and locks, and the commit log of one node; knows no network.
 //!
 //! ```text
-//! Arena ── one mapping per node, huge pages: cells, which are used again, and memory that is never freed
+//! Arena ── one mapping per node, huge pages; hands out extents, and takes them back when a table goes
 //!   └─ Table ── one per name; hosts any subset of the cluster's partitions
 //!        └─ Partition ── main buckets, reservations, index and scan barriers, and whether it serves transactions
 //!             └─ Bucket ── header (version, owner, sequence, next, tags) and 7 slots, then overflow buckets
@@ -21,6 +21,8 @@ mod cells;
 mod commit_log;
 mod commit_record;
 mod error;
+mod extents;
+mod give_back;
 mod heap;
 mod iterate;
 mod key;

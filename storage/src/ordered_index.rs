@@ -110,9 +110,9 @@ pub(crate) struct OrderedIndex {
 }
 
 impl OrderedIndex {
-    /// Memory that the entry of a key takes, about; the same at each copy.
-    pub(crate) fn entry_bytes(key: &[u8]) -> usize {
-        ENTRY_BYTES + key.len()
+    /// Memory that the entry of a key of that many bytes takes, about; the same at each copy.
+    pub(crate) fn entry_bytes(key_bytes: usize) -> usize {
+        ENTRY_BYTES + key_bytes
     }
 
     pub(crate) fn new() -> Self {

@@ -75,6 +75,14 @@ impl Reservations {
         }
     }
 
+    /// Ends all reservations.
+    pub(crate) fn release_all(&self, arena: &Arena) {
+        let reserved = std::mem::take(&mut *self.reserved());
+        for (_, need) in reserved.into_values().flatten() {
+            arena.release(self.partition, need);
+        }
+    }
+
     /// Forgets a row's reservation, and returns it. Two keys may have one hash.
     fn take(&self, (owner, key): (Owner, Key<'_>)) -> Need {
         let mut reserved = self.reserved();

@@ -82,17 +82,18 @@ impl Table {
     ) -> Result<Self, StorageError> {
         Self::check_memory(name, &layout, &arena, &holds)?;
         let words = layout.partition_words();
-        let partition = |number| {
-            if !holds(number) {
-                return Ok(Partition::absent());
-            }
-            let first_word = arena.allocate_fixed(number, words, Quota::WithinShare);
-            let first_word = first_word.ok_or_else(|| out_of_memory(name, &layout, &arena, &holds));
-            Ok(Partition::present(number, first_word?, layout.kind))
-        };
-        let numbers = (0..=u16::MAX).take(layout.partitioning.count());
-        let partitions = numbers.map(partition).collect::<Result<_, _>>()?;
-        Ok(Self { name: name.to_owned(), layout, arena, partitions })
+        let numbers = || (0..=u16::MAX).take(layout.partitioning.count());
+        let partitions = numbers().map(|_| Partition::absent()).collect();
+        // From here on the table gives back what it has, should the rest not fit.
+        let mut table = Self { name: name.to_owned(), layout, arena, partitions };
+        for number in numbers().filter(|number| holds(*number)) {
+            let first_word = table.arena.allocate_fixed(number, words, Quota::WithinShare);
+            let first_word =
+                first_word.ok_or_else(|| out_of_memory(name, &layout, &table.arena, &holds))?;
+            table.partitions[usize::from(number)] =
+                Partition::present(number, first_word, layout.kind);
+        }
+        Ok(table)
     }
 
     /// Whether the main buckets of the partitions for which `holds` is true fit the shares of those.
