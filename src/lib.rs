@@ -103,9 +103,9 @@
 //!
 //! # Nodes in processes of their own
 //!
-//! [`Cluster::join`] makes a process one node of a cluster, given the addresses of all. Each process creates the same
-//! tables in the same order, adds all first rows, of which it keeps its node's, and waits for the others at
-//! [`Cluster::meet`]. When a process ends, the cluster halts: [`Cluster::halted`].
+//! [`Cluster::join`] makes a process one node of a cluster, given the addresses of all. Each process
+//! opens the tables that it uses by [`Cluster::open_table`], which creates them for all processes; each adds all first rows, of
+//! which it keeps its node's, and waits for the others at [`Cluster::meet`]. When a process ends, the cluster halts: [`Cluster::halted`].
 //!
 //! # Programs beside the cluster
 //!
@@ -118,10 +118,10 @@
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Change, Client, ClientError, ClientOptions, Clients, Cluster, ClusterError, ClusterKey,
-    ClusterKeyError, ClusterOptions, Completion, Configuration, Coordinator, Deferred, Direction,
-    Driver, Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue, Loader,
-    LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus, OnFailure,
-    Outcome, Page, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics, StorageError,
-    TableId, ThreadHost, Topology, Transaction, Transport, WorkerId, block_on,
+    Abort, Change, ChangeError, Client, ClientError, ClientOptions, Clients, Cluster, ClusterError,
+    ClusterKey, ClusterKeyError, ClusterOptions, Completion, Configuration, Coordinator, Deferred,
+    Direction, Driver, Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue,
+    Loader, LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus,
+    OnFailure, Outcome, Page, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics,
+    StorageError, TableId, ThreadHost, Topology, Transaction, Transport, WorkerId, block_on,
 };

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use gannet::{
-    Abort, Change, Cluster, ClusterError, ClusterOptions, LockMode, LogObserver, Outcome, TableId,
-    WorkerId,
+    Abort, Change, ChangeError, Cluster, ClusterError, ClusterOptions, LockMode, LogObserver,
+    Outcome, TableId, WorkerId,
 };
 use gannet_benchmarks::check_replicas;
 use gannet_storage::Key;
@@ -345,7 +345,10 @@ fn options_out_of_range_are_refused_with_what_is_allowed() {
 fn tables_have_distinct_names_and_must_fit() {
     let cluster = open(8 << 20);
     let first = cluster.create_table("one", 8, 10).unwrap();
-    assert!(matches!(cluster.create_table("one", 8, 10), Err(ClusterError::TableExists(_))));
+    assert!(matches!(
+        cluster.create_table("one", 8, 10),
+        Err(ClusterError::Change(ChangeError::TableExists(_)))
+    ));
     assert_eq!(cluster.table("one"), Some(first));
     assert_eq!(cluster.table("two"), None);
     let error = cluster.create_table("huge", 4096, 1_000_000).unwrap_err().to_string();

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use gannet::{
-    Abort, Change, Cluster, ClusterError, ClusterKey, ClusterOptions, JoinError, LockMode,
-    Membership, Outcome, RdmaPort, TableId, Transport,
+    Abort, Change, ChangeError, Cluster, ClusterError, ClusterKey, ClusterOptions, JoinError,
+    LockMode, Membership, Outcome, RdmaPort, TableId, Transport,
 };
 use gannet_storage::{BucketSnapshot, TableKind};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -75,7 +75,7 @@ fn nodes_that_were_closed_join_again_at_the_same_addresses() {
         for _ in 0..3 {
             on_each(&memberships, |node, cluster| {
                 assert_eq!(cluster.transport(), Some(transport));
-                let table = cluster.create_table("t", 8, 1_000).unwrap();
+                let table = cluster.open_table("t", 8, 1_000).unwrap();
                 for key in (0..200).filter(|key| key % NODES as u64 == node as u64) {
                     let outcome = cluster.run(move |tx| tx.insert(table, key, &key.to_le_bytes()));
                     assert_eq!(outcome.unwrap(), Outcome::Committed(()), "{key}");
@@ -90,6 +90,50 @@ fn nodes_that_were_closed_join_again_at_the_same_addresses() {
                 cluster.meet("leaving", String::new()).unwrap();
             });
         }
+    }
+}
+
+#[test]
+fn a_table_is_created_and_dropped_by_any_process_for_all() {
+    for transport in [Transport::Udp, Transport::Memory] {
+        on_each(&memberships(transport), |node, cluster| {
+            // Each creates one, all at once; and of a name that all want one of them gets the table.
+            let own = cluster.create_table(&format!("of {node}"), 8, 100).unwrap();
+            let is_first = match cluster.create_ordered_table("of one", 100) {
+                Ok(_) => 1,
+                Err(ClusterError::Change(
+                    ChangeError::TableExists(name) | ChangeError::Refused { reason: name, .. },
+                )) => {
+                    assert!(name.contains("of one"));
+                    0
+                }
+                Err(error) => panic!("{error}"),
+            };
+            let firsts = cluster.meet("created", is_first.to_string()).unwrap();
+            assert_eq!(firsts.iter().filter(|first| *first == "1").count(), 1, "{firsts:?}");
+            let of_others: Vec<_> =
+                (0..NODES).map(|node| cluster.table(&format!("of {node}"))).collect();
+            assert_eq!(of_others[node], Some(own));
+            let numbers: BTreeSet<_> = of_others.iter().flatten().collect();
+            assert_eq!(numbers.len(), NODES);
+            let differs = cluster.open_table("of one", 8, 100);
+            assert!(matches!(differs, Err(ClusterError::TableDiffers(_))), "{differs:?}");
+            // A row in the table of the next process; then each drops its own table.
+            let next = of_others[(node + 1) % NODES].unwrap();
+            let written = cluster.run(move |tx| tx.insert(next, 7, &[1; 8]));
+            assert_eq!(written.unwrap(), Outcome::Committed(()));
+            cluster.meet("written", String::new()).unwrap();
+            cluster.drop_table(own).unwrap();
+            let missing = cluster.drop_table(own);
+            let expected = ChangeError::NoSuchTable(own.number());
+            assert!(matches!(missing, Err(ClusterError::Change(error)) if error == expected));
+            cluster.meet("dropped", String::new()).unwrap();
+            assert!((0..NODES).all(|node| cluster.table(&format!("of {node}")).is_none()));
+            let read = cluster.run(move |tx| tx.get(next, 7).map(|_| ()));
+            let gone = Abort::NoSuchTable { table: next.number() };
+            assert_eq!(read.unwrap(), Outcome::Failed(gone));
+            cluster.meet("read", String::new()).unwrap();
+        });
     }
 }
 
@@ -206,8 +250,8 @@ fn nodes_of_unequal_limits_are_filled_to_the_brim_and_no_copy_runs_out() {
                     ..ClusterOptions::default()
                 };
                 let cluster = Cluster::join(options, &membership).unwrap();
-                let rows = cluster.create_ordered_table("rows", 1).unwrap();
-                let numbers = cluster.create_table("numbers", 300, 1);
+                let rows = cluster.open_ordered_table("rows", 1).unwrap();
+                let numbers = cluster.open_table("numbers", 300, 1);
                 // The largest of all nodes would hold it, and the smallest does not.
                 assert!(cluster.create_table("huge", 300, 10_000).is_err());
                 let numbers = numbers.unwrap();

@@ -1,7 +1,8 @@
-//! A partition that leaves: transactions that have locked its rows end, and new ones are refused, at its node and from others.
+//! Partitions that leave, and tables that are dropped: transactions that have locked its rows end, and new ones are refused, at its node and from others.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gannet::{Abort, Cluster, ClusterOptions, LockMode, Node, Outcome, TableId, WorkerId};
 use gannet_benchmarks::check_replicas;
@@ -82,5 +83,59 @@ fn what_was_read_before_is_not_validated_any_more() {
         });
         assert_eq!(written.unwrap().wait().unwrap(), Outcome::Aborted(Abort::Refused));
         assert!(check_replicas(&cluster).iter().all(|check| check.passed));
+    }
+}
+
+#[test]
+fn a_dropped_table_is_gone_for_all_that_begin_later_and_its_name_is_free() {
+    let options =
+        ClusterOptions { memory_limit_bytes: Some(16 << 20), ..ClusterOptions::default() };
+    let cluster = &Cluster::open(options).unwrap();
+    let kept = cluster.create_table("kept", 8, 1000).unwrap();
+    let used = || cluster.nodes().iter().map(|node| node.used_bytes()).sum::<usize>();
+    let used_before = used();
+    for round in 0..20_u16 {
+        let table = cluster.create_table("dropped", 8, 1000).unwrap();
+        assert_eq!(table.number(), round + 1, "numbers are not used again");
+        let is_dropped = AtomicBool::new(false);
+        let counts: Vec<_> = std::thread::scope(|scope| {
+            let writers = (0..3_u64).map(|writer| {
+                let is_dropped = &is_dropped;
+                scope.spawn(move || {
+                    let (mut committed, mut key) = (0, writer * 1_000_000);
+                    loop {
+                        let was_dropped = is_dropped.load(Ordering::Acquire);
+                        key += 1;
+                        let outcome = cluster.run(move |tx| {
+                            tx.insert(table, key, &[1; 8])?;
+                            let row = tx.add_to_write_set(kept, writer, LockMode::Insert);
+                            tx.execute()?;
+                            // It is there from the second time on.
+                            tx.value_mut(row).map(drop).or_else(|abort| match abort {
+                                Abort::Exists { .. } => Ok(()),
+                                abort => Err(abort),
+                            })
+                        });
+                        match outcome.unwrap() {
+                            Outcome::Committed(()) if !was_dropped => committed += 1,
+                            Outcome::Failed(Abort::NoSuchTable { .. })
+                            | Outcome::Aborted(Abort::NoSuchTable { .. }) => return committed,
+                            other => panic!("{other:?}, dropped before: {was_dropped}"),
+                        }
+                    }
+                })
+            });
+            let writers: Vec<_> = writers.collect();
+            while cluster.run(move |tx| tx.get(table, 1).map(|row| row.is_some())).unwrap()
+                != Outcome::Committed(true)
+            {}
+            cluster.drop_table(table).unwrap();
+            is_dropped.store(true, Ordering::Release);
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert!(counts.iter().sum::<u32>() > 0);
+        assert_eq!(cluster.table("dropped"), None);
+        assert!(check_replicas(cluster).iter().all(|check| check.passed));
+        assert_eq!(used(), used_before, "the memory of the table has come back");
     }
 }

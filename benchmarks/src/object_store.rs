@@ -193,7 +193,7 @@ impl Workload for ObjectStore {
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
         self.spread = self.reads <= cluster.options().nodes;
-        self.table = Some(cluster.create_table("objects", VALUE_BYTES, self.keys)?);
+        self.table = Some(cluster.open_table("objects", VALUE_BYTES, self.keys)?);
         Ok(())
     }
 

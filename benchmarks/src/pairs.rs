@@ -93,7 +93,7 @@ impl Workload for Pairs {
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
         let rows = ROWS_PER_NODE * cluster.options().nodes as u64;
         self.pairs = rows / 2;
-        self.table = Some(cluster.create_table("pairs", VALUE_BYTES, rows)?);
+        self.table = Some(cluster.open_table("pairs", VALUE_BYTES, rows)?);
         Ok(())
     }
 

@@ -242,7 +242,7 @@ impl Workload for Ranges {
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
         let rows = self.groups * GROUP_ROWS_MAX as u64;
-        self.table = Some(cluster.create_ordered_table("ranges", rows)?);
+        self.table = Some(cluster.open_ordered_table("ranges", rows)?);
         Ok(())
     }
 

@@ -95,7 +95,7 @@ impl Workload for Skew {
     }
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
-        self.table = Some(cluster.create_table("accounts", 8, 2 * self.pairs)?);
+        self.table = Some(cluster.open_table("accounts", 8, 2 * self.pairs)?);
         Ok(())
     }
 

@@ -1,25 +1,25 @@
 //! A cluster: the nodes that are in this process, and their threads.
 //!
-//! *Not here*: submission of jobs by other threads, in `spawn`; how a process becomes a node of a cluster of processes, in `join`;
+//! *Not here*: its tables, in `tables`; submission of jobs by other threads, in `spawn`; how a process becomes a node of a cluster of processes, in `join`;
 //! membership changes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Identity, MemoryFabric, Parking, Port, Waker};
-use gannet_storage::{LogObserver, Owner, Partitioning, StorageError, TableLayout};
+use gannet_storage::{LogObserver, Owner, Partitioning, StorageError};
 
+use crate::change::ChangeError;
 use crate::configuration::Configuration;
 use crate::driver::{ClusterState, ThreadOptions, WorkerBuilder, drive};
 use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
 use crate::loader::Loader;
 use crate::members::{JoinError, Members};
-use crate::node::{Node, TableId};
+use crate::node::Node;
 use crate::statistics::{NodeState, NodeStatus, PublishedStatistics, Reporter};
 use crate::view::View;
 use crate::worker::Job;
@@ -32,8 +32,6 @@ pub(crate) const MTU_BYTES: usize = 16 << 10;
 pub(crate) const RING_BYTES: usize = 64 << 10;
 /// Share of the free memory that the tables may use by default, in percent.
 const MEMORY_PERCENT: usize = 70;
-/// Between two looks whether the cluster has halted, while workers adopt a view.
-const ADOPTION_LOOK: Duration = Duration::from_millis(100);
 /// Assumed where the system does not tell how much memory is free.
 const MEMORY_BYTES_UNKNOWN: usize = 1 << 30;
 
@@ -130,12 +128,17 @@ pub enum ClusterError {
     /// A table could not be created or loaded.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// There is a table of that name.
-    #[error("there is a table named {0} already; use another name")]
-    TableExists(String),
-    /// All table numbers are taken.
-    #[error("a cluster has at most 256 tables; use fewer")]
-    TooManyTables,
+    /// A change of the configuration was not possible.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// There is a table of that name which is not as it is wanted.
+    #[error(
+        "there is a table named {0} with other sizes or kinds of rows; open it with those, or use another name"
+    )]
+    TableDiffers(String),
+    /// A table was dropped while it was opened.
+    #[error("the table {0} was dropped while it was opened; open it again")]
+    TableDropped(String),
     /// The operating system refused a thread.
     #[error("the operating system refused a thread: {0}; use fewer threads")]
     Thread(std::io::Error),
@@ -196,13 +199,13 @@ pub struct Cluster {
     /// In the same order.
     published: Vec<Arc<PublishedStatistics>>,
     pub(crate) wakers: Vec<Waker>,
-    threads: Vec<JoinHandle<()>>,
+    pub(crate) threads: Vec<JoinHandle<()>>,
     pub(crate) state: Arc<ClusterState>,
     /// The other processes, if there are any.
     pub(crate) members: Option<Members>,
     /// The worker that gets the next job which may go to several, in turn.
     pub(crate) next_worker: AtomicUsize,
-    creating_table: Mutex<()>,
+    pub(crate) changing: Mutex<()>,
 }
 
 impl Cluster {
@@ -265,7 +268,7 @@ impl Cluster {
                 busy_poll: options.busy_poll,
             }),
             next_worker: AtomicUsize::new(0),
-            creating_table: Mutex::new(()),
+            changing: Mutex::new(()),
             options,
         })
     }
@@ -417,93 +420,6 @@ impl Cluster {
     #[must_use]
     pub fn thread_count(&self) -> usize {
         self.threads.len()
-    }
-
-    /// Creates a table for about `rows` rows with values of `value_bytes`.
-    ///
-    /// It takes more rows than that, slower, until a node's memory limit is reached. In a cluster of processes each of
-    /// them creates the same tables in the same order, and waits until all have.
-    ///
-    /// # Errors
-    /// [`ClusterError::TableExists`], [`ClusterError::TooManyTables`], [`ClusterError::Storage`]
-    /// for sizes that are not possible and when the memory does not suffice, [`ClusterError::Join`] if another process
-    /// does something else.
-    pub fn create_table(
-        &self,
-        name: &str,
-        value_bytes: usize,
-        rows: u64,
-    ) -> Result<TableId, ClusterError> {
-        let layout = TableLayout::new(name, value_bytes, rows, self.configuration().partitioning)?;
-        self.create(name, layout)
-    }
-
-    /// Creates a table of byte-string keys, in order, and byte-string values, for about `rows` rows:
-    /// keys of up to 4 KiB and values of up to 1 MiB.
-    ///
-    /// # Errors
-    /// As [`Self::create_table`].
-    pub fn create_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
-        let layout = TableLayout::ordered(name, rows, self.configuration().partitioning)?;
-        self.create(name, layout)
-    }
-
-    fn create(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
-        // Nothing panics while it is held, so the data behind a poisoned lock are whole.
-        let _one_at_a_time = self.creating_table.lock().unwrap_or_else(PoisonError::into_inner);
-        let created = self.create_local(name, layout);
-        let reason = created.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let all = self.meet(&format!("creating table {name}, {layout:?}"), reason)?;
-        let failed = all.into_iter().enumerate().find(|(_, reason)| !reason.is_empty());
-        match (created, failed) {
-            (Ok(_), Some((node, reason))) => Err(JoinError::Elsewhere { node, reason }.into()),
-            (created, _) => created,
-        }
-    }
-
-    /// Creates the table on the nodes that are in this process.
-    fn create_local(&self, name: &str, layout: TableLayout) -> Result<TableId, ClusterError> {
-        let view = self.view();
-        let number = view.next_table().ok_or(ClusterError::TooManyTables)?;
-        if self.table(name).is_some() {
-            return Err(ClusterError::TableExists(name.to_owned()));
-        }
-        let mut configuration = view.configuration().clone();
-        configuration.version += 1;
-        let configuration = Arc::new(configuration);
-        let prepare =
-            |node: &Arc<Node>| node.prepare(Arc::clone(&configuration), number, (name, layout));
-        let views = self.nodes.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
-        for (node, view) in self.nodes.iter().zip(views) {
-            node.publish(view);
-        }
-        self.wait_for_adoption(configuration.version);
-        Ok(TableId(number))
-    }
-
-    /// Waits until all workers of this process go by a version of the configuration, or the cluster has halted. Workers without
-    /// threads of the cluster come to it with their next step.
-    fn wait_for_adoption(&self, version: u64) {
-        if self.threads.is_empty() {
-            return;
-        }
-        self.wakers.iter().for_each(Waker::wake);
-        for node in &self.nodes {
-            while !node.wait_for_adoption(version, ADOPTION_LOOK) {
-                // Acquire: pairs with the Release where it is set.
-                if self.state.halted.load(Ordering::Acquire) {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The table with that name.
-    #[must_use]
-    pub fn table(&self, name: &str) -> Option<TableId> {
-        let view = self.view();
-        let found = view.tables().find(|(_, table)| table.name() == name);
-        found.map(|(number, _)| TableId(number))
     }
 
     /// A loader for the first rows, before any transaction runs.

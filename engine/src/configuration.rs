@@ -1,4 +1,5 @@
-//! The configuration: the members of a cluster, and which node holds which partition. It is data that every node has a copy of.
+//! The configuration: the members of a cluster, which node holds which partition, and the tables. It is data that every node has
+//! a copy of.
 //!
 //! ```text
 //! partition p:  primary = member p mod N, backups = the next f members
@@ -7,11 +8,32 @@
 //!
 //! *Source*: `docs/architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
 //!
-//! *Not here*: how a configuration is decided; today it is fixed when a cluster opens.
+//! *Invariants*: a configuration never changes; a change makes another one, of the next version. A number of a table is never used
+//! again.
+//!
+//! *Not here*: how changes are decided, in `change`. Membership and placement are fixed when a cluster opens.
 
-use gannet_storage::{Key, Partitioning};
+use std::sync::Arc;
 
-/// A cluster's membership and placement in one epoch.
+use gannet_storage::{Key, Partitioning, TableDefinition};
+
+use crate::change::{Change, ChangeError};
+
+/// Tables that a cluster has at a time.
+const TABLES_MAX: usize = 256;
+/// Tables that a cluster creates in its life.
+const TABLE_NUMBERS_MAX: usize = 1 << 16;
+
+/// A table of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableEntry {
+    /// What it is.
+    pub definition: TableDefinition,
+    /// Whether new transactions find it no more: it is removed when those before have ended.
+    pub is_leaving: bool,
+}
+
+/// A cluster's membership, placement and tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// Number of the cluster; packets of others are dropped.
@@ -26,6 +48,8 @@ pub struct Configuration {
     pub replicas: usize,
     /// How keys divide over partitions.
     pub partitioning: Partitioning,
+    /// By number; none in place of those that were removed.
+    tables: Vec<Option<Arc<TableEntry>>>,
     /// By partition.
     primaries: Vec<u16>,
     /// By partition: the primary, then the backups.
@@ -55,10 +79,58 @@ impl Configuration {
             incarnations: vec![1; usize::from(nodes)],
             replicas,
             partitioning,
+            tables: Vec::new(),
             primaries: copies.iter().map(|copies| copies[0]).collect(),
             copies,
             log_groups: (0..usize::from(nodes)).map(ring).collect(),
         }
+    }
+
+    /// The configuration that a change makes of this one.
+    ///
+    /// # Errors
+    /// Why the change is not possible.
+    pub(crate) fn after(&self, change: &Change) -> Result<Self, ChangeError> {
+        let mut next = self.clone();
+        next.version += 1;
+        match change {
+            Change::Create(definition) => {
+                if self.table_named(&definition.name).is_some() {
+                    return Err(ChangeError::TableExists(definition.name.clone()));
+                }
+                if self.tables().count() == TABLES_MAX {
+                    return Err(ChangeError::TooManyTables(TABLES_MAX));
+                }
+                if self.tables.len() == TABLE_NUMBERS_MAX {
+                    return Err(ChangeError::NoMoreTables(TABLE_NUMBERS_MAX));
+                }
+                let definition = definition.clone();
+                next.tables.push(Some(Arc::new(TableEntry { definition, is_leaving: false })));
+            }
+            Change::Leave(number) => {
+                let entry = next.tables.get_mut(usize::from(*number)).and_then(Option::as_mut);
+                let entry = entry.ok_or(ChangeError::NoSuchTable(*number))?;
+                Arc::make_mut(entry).is_leaving = true;
+            }
+            Change::Remove(number) => {
+                let entry = next.tables.get_mut(usize::from(*number));
+                let left = entry.and_then(|entry| entry.take_if(|table| table.is_leaving));
+                left.ok_or(ChangeError::NoSuchTable(*number))?;
+            }
+        }
+        Ok(next)
+    }
+
+    /// The tables, by number.
+    pub fn tables(&self) -> impl Iterator<Item = (u16, &TableEntry)> {
+        let tables = (0..=u16::MAX).zip(&self.tables);
+        tables.filter_map(|(number, table)| Some((number, table.as_deref()?)))
+    }
+
+    /// The table with that name, leaving ones included, and its number.
+    #[must_use]
+    pub fn table_named(&self, name: &str) -> Option<(u16, &TableEntry)> {
+        self.tables().find(|(_, table)| table.definition.name == name)
     }
 
     /// Number of members.

@@ -247,10 +247,11 @@ impl<'s> Coordinator<'s> {
         self.turn_since_ns = None;
     }
 
-    /// Waits for the next job; meanwhile it takes the views that its worker adopts.
+    /// Waits for the next job, by the view that the worker has adopted. A worker that adopts another one meanwhile resumes it without a
+    /// job.
     pub(crate) fn wait_for_job(&mut self) {
-        self.transaction.wait_for_job();
         self.transaction.refresh_view();
+        self.transaction.wait_for_job();
     }
 }
 

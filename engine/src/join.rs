@@ -31,7 +31,7 @@ const PROTOCOL: u32 = 3;
 impl Cluster {
     /// Joins a cluster of processes as one of its nodes; blocks until all have come.
     ///
-    /// Each process has a thread per worker, and creates the same tables in the same order.
+    /// Each process has a thread per worker.
     ///
     /// # Errors
     /// [`ClusterError::Option`], [`ClusterError::Storage`] and [`ClusterError::Thread`] as [`Self::open`];
@@ -101,6 +101,7 @@ impl Cluster {
         on_failure.insert(0, Box::new(move |_| leave()));
         drop(on_failure);
         members.keep_reporting(cluster.reporter(0))?;
+        members.follow_changes(cluster.configuration(), cluster.local_nodes())?;
         cluster.members = Some(members);
         cluster.meet("starting", String::new())?;
         Ok(cluster)

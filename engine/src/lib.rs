@@ -13,6 +13,7 @@
 
 mod accept;
 mod cancellation;
+mod change;
 mod clients;
 mod cluster;
 mod completion;
@@ -38,6 +39,7 @@ mod scan_page;
 pub mod simulation;
 mod spawn;
 mod statistics;
+mod tables;
 mod transaction;
 mod view;
 mod waiting;
@@ -45,13 +47,14 @@ mod worker;
 mod worker_group;
 
 pub use cancellation::CancellationToken;
+pub use change::ChangeError;
 pub use clients::{
     Client, ClientError, ClientOptions, Clients, Gateway, GatewayError, GatewayOptions,
     RemoteTransaction,
 };
 pub use cluster::{Cluster, ClusterError, ClusterOptions, OnFailure, Topology, WorkerId};
 pub use completion::{Completion, Lost, block_on};
-pub use configuration::Configuration;
+pub use configuration::{Configuration, TableEntry};
 pub use coordinator::Coordinator;
 pub use deferred::{Deferred, Page, Savepoint, Seen};
 pub use hosted::{Driver, ThreadHost};

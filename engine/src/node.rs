@@ -7,13 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use gannet_storage::{Arena, StorageError, Table, TableLayout};
+use gannet_storage::{Arena, StorageError, Table};
 
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, TableEntry};
 use crate::view::{NodeCounts, View};
-
-/// Largest number of tables.
-const TABLES_MAX: usize = 256;
 
 /// A table of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +56,7 @@ impl Node {
         let arena = Arc::new(Arena::new(limit_bytes, &shares)?);
         let counts = Arc::<NodeCounts>::default();
         let version = AtomicU64::new(configuration.version);
-        let tables = (0..TABLES_MAX).map(|_| None).collect();
+        let tables = Box::default();
         let view = View::new(id, configuration, Arc::clone(&arena), tables, Arc::clone(&counts));
         let (adopted, adoption) = (Mutex::default(), Condvar::new());
         let view = ArcSwap::from_pointee(view);
@@ -85,22 +82,47 @@ impl Node {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The view of a later configuration: with the tables that are there, and `created` as table `number`.
+    /// Whether the new tables of a later configuration would fit.
     ///
     /// # Errors
-    /// [`StorageError::OutOfMemory`] if the new table does not fit.
-    pub(crate) fn prepare(
-        &self,
-        configuration: Arc<Configuration>,
-        number: u16,
-        (name, layout): (&str, TableLayout),
-    ) -> Result<View, StorageError> {
-        let mut tables: Box<[_]> = self.view.load().shared_tables().into();
+    /// [`StorageError::OutOfMemory`] if one does not, and that of a definition with which no table is possible.
+    pub(crate) fn check_memory(&self, configuration: &Configuration) -> Result<(), StorageError> {
+        let present = self.view.load();
         let holds = |partition| configuration.copies(partition).contains(&self.id);
-        let table = Table::new(name, layout, Arc::clone(&self.arena), holds)?;
-        tables[usize::from(number)] = Some(Arc::new(table));
+        for (number, TableEntry { definition, .. }) in configuration.tables() {
+            if present.table(number).is_none() {
+                let layout = definition.layout(configuration.partitioning)?;
+                Table::check_memory(&definition.name, &layout, &self.arena, holds)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The view of a later configuration: the tables that are there already, and new ones. Nobody uses it yet; a view that is
+    /// dropped gives the memory of its new tables back.
+    ///
+    /// # Errors
+    /// [`StorageError::OutOfMemory`] if a new table does not fit.
+    pub(crate) fn prepare(&self, configuration: Arc<Configuration>) -> Result<View, StorageError> {
+        let present = self.view.load();
+        let holds = |partition| configuration.copies(partition).contains(&self.id);
+        let mut tables = Vec::new();
+        for (number, TableEntry { definition, .. }) in configuration.tables() {
+            let index = usize::from(number);
+            let there = present.shared_tables().get(index).cloned().flatten();
+            let table = match there {
+                Some(table) => table,
+                None => {
+                    let layout = definition.layout(configuration.partitioning)?;
+                    let arena = Arc::clone(&self.arena);
+                    Arc::new(Table::new(&definition.name, layout, arena, holds)?)
+                }
+            };
+            tables.resize(index + 1, None);
+            tables[index] = Some(table);
+        }
         let (arena, counts) = (Arc::clone(&self.arena), Arc::clone(&self.counts));
-        Ok(View::new(self.id, configuration, arena, tables, counts))
+        Ok(View::new(self.id, configuration, arena, tables.into(), counts))
     }
 
     /// Has the node's workers adopt a view of a later version.
@@ -110,6 +132,11 @@ impl Node {
     pub(crate) fn publish(&self, view: View) {
         let version = view.configuration().version;
         assert!(version > self.version(), "versions of configurations only rise");
+        let configuration = view.configuration();
+        for (number, _) in configuration.tables().filter(|(_, table)| table.is_leaving) {
+            let table = view.table(number).expect("a view has the tables of its configuration");
+            configuration.held_by(self.id).for_each(|partition| table.leave_partition(partition));
+        }
         self.view.store(Arc::new(view));
         // Release: pairs with the Acquire in version().
         self.version.store(version, Ordering::Release);

@@ -93,12 +93,6 @@ impl View {
         &self.tables
     }
 
-    /// The first free table number.
-    pub(crate) fn next_table(&self) -> Option<u16> {
-        let free = self.tables.iter().position(Option::is_none)?;
-        u16::try_from(free).ok()
-    }
-
     /// A partition whose primary the node is, if there is one: its rows are read without a message.
     #[inline]
     #[must_use]

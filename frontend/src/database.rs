@@ -140,11 +140,9 @@ impl Database {
         memory: MemoryLimits,
         is_simulated: bool,
     ) -> Result<Arc<Self>, SqlError> {
-        let table = |name, rows| match cluster.table(name) {
-            Some(table) => Ok(table),
-            None => cluster
-                .create_ordered_table(name, rows)
-                .map_err(|error| SqlError::new("53200", error.to_string())),
+        let table = |name, rows| {
+            let opened = cluster.open_ordered_table(name, rows);
+            opened.map_err(|error| SqlError::new("53200", error.to_string()))
         };
         let aside = Arc::new(Aside::start()?);
         let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;

@@ -172,7 +172,7 @@ impl Workload for SmallBank {
     }
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
-        let table = |name| cluster.create_table(name, BALANCE_BYTES, self.accounts.count);
+        let table = |name| cluster.open_table(name, BALANCE_BYTES, self.accounts.count);
         self.tables = Some(Tables { savings: table("savings")?, checking: table("checking")? });
         Ok(())
     }

@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
             .map_err(CommandError::Thread)?;
     }
     let database = Database::open_within(Arc::clone(&cluster), statements)?;
-    let tables = tables::create(&cluster, settings.tables.as_deref().unwrap_or_default())?;
+    let tables = tables::open(&cluster, settings.tables.as_deref().unwrap_or_default())?;
     // Whoever has been given other tables finds itself elsewhere.
     cluster.meet("serving", String::new())?;
     let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;

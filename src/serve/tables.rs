@@ -49,16 +49,13 @@ impl TryFrom<String> for TableName {
     }
 }
 
-/// Creates the tables, in order, as all nodes do.
-pub(crate) fn create(
-    cluster: &Cluster,
-    tables: &[TableName],
-) -> Result<Vec<TableId>, ClusterError> {
-    let create = |TableName { name, value_bytes, rows }: &TableName| match value_bytes {
-        Some(bytes) => cluster.create_table(name, *bytes, *rows),
-        None => cluster.create_ordered_table(name, *rows),
+/// Opens the tables, which all nodes do; the first to come creates them.
+pub(crate) fn open(cluster: &Cluster, tables: &[TableName]) -> Result<Vec<TableId>, ClusterError> {
+    let open = |TableName { name, value_bytes, rows }: &TableName| match value_bytes {
+        Some(bytes) => cluster.open_table(name, *bytes, *rows),
+        None => cluster.open_ordered_table(name, *rows),
     };
-    tables.iter().map(create).collect()
+    tables.iter().map(open).collect()
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ impl Workload for Tatp {
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
         let subscribers = self.selection.subscribers();
         // Expected rows per subscriber: 1, 1, 2.5, 2.5, 3.75.
-        let table = |name, bytes, rows| cluster.create_table(name, bytes, rows);
+        let table = |name, bytes, rows| cluster.open_table(name, bytes, rows);
         self.tables = Some(Tables {
             subscriber: table("subscriber", rows::SUBSCRIBER_BYTES, subscribers)?,
             secondary: table("secondary", rows::SECONDARY_BYTES, subscribers)?,

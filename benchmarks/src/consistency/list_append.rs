@@ -178,7 +178,7 @@ impl Workload for ListAppend {
     }
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
-        let table = cluster.create_table("lists", VALUE_BYTES, 1)?;
+        let table = cluster.open_table("lists", VALUE_BYTES, 1)?;
         self.keys = colliding_keys(cluster, table, self.keys.len(), BUCKETS);
         self.table = Some(table);
         Ok(())

@@ -103,7 +103,7 @@ impl Workload for Registers {
     }
 
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
-        let table = cluster.create_table("registers", VALUE_BYTES, 1)?;
+        let table = cluster.open_table("registers", VALUE_BYTES, 1)?;
         self.keys = colliding_keys(cluster, table, REGISTERS, BUCKETS);
         self.table = Some(table);
         Ok(())

@@ -18,6 +18,7 @@ use gannet_rpc::ClusterKey;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
+use crate::change::ChangeMessage;
 use crate::statistics::NodeReport;
 
 /// Longest text.
@@ -42,6 +43,8 @@ pub(super) enum Frame {
     WillCall,
     /// It has come to a point where all members meet, to do `what`; `said` is its part there.
     Arrived { point: u64, what: String, said: String },
+    /// Its part in a change of the configuration.
+    Change(ChangeMessage),
     /// Its report, every second.
     Report(NodeReport),
     /// It stops. All members have come to the points below `passed`; the other may not have received that from all of them.

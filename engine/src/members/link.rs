@@ -8,8 +8,8 @@
 //! ```
 //! *Invariants*: a link is with one incarnation of the other. It ends when the other says that it stops, is another
 //! incarnation, or nobody listens at its port. After any other failure a new connection replaces the old one. Each member keeps
-//! its last two arrivals to send them again: a member that has come to a point has received all arrivals at the point before. An
-//! arrival that is received twice counts once.
+//! its last two arrivals to send them again: a member that has come to a point has received all arrivals at the point before. The same
+//! holds for the last messages about changes. What is received twice counts once.
 //!
 //! *Not here*: how two members get to know each other, in `handshake`; what becomes of the cluster, in `mod`.
 
@@ -27,6 +27,9 @@ use crate::members::handshake::{CallError, Connection};
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
 /// Arrivals that the other may not have received.
 const ARRIVALS_KEPT: usize = 2;
+/// The same of messages about changes: an abandoned round, the next one, and two answers. Each further message follows one of the
+/// other, which has received all before.
+const CHANGES_KEPT: usize = 4;
 
 /// The connection to one other member.
 pub(super) struct Link {
@@ -46,6 +49,8 @@ struct LinkState {
     renewed: Option<Connection>,
     /// The arrivals that the other may not have received.
     arrivals: VecDeque<Frame>,
+    /// The same of messages about changes.
+    changes: VecDeque<Frame>,
     /// The other has lost the connection, and requests to be called.
     is_wanted: bool,
 }
@@ -77,12 +82,16 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a frame to the other. Arrivals are sent again after a new connection; reports are lost while there is none.
+    /// Sends a frame to the other. Arrivals and changes are sent again after a new connection; reports are lost while there is none.
     pub(super) fn send(&self, frame: &Frame) {
         let mut state = self.lock();
         if let Frame::Arrived { .. } = frame {
             state.arrivals.truncate(ARRIVALS_KEPT - 1);
             state.arrivals.push_front(frame.clone());
+        }
+        if let Frame::Change(_) = frame {
+            state.changes.truncate(CHANGES_KEPT - 1);
+            state.changes.push_front(frame.clone());
         }
         // The receiving thread notices a failure.
         let _ = state.send(frame);
@@ -119,8 +128,10 @@ impl Link {
         let Connection { hello: _, stream, sending, receiving } = connection;
         state.is_wanted = false;
         state.sending = Some((stream.try_clone()?, sending));
-        for arrival in state.arrivals.clone().iter().rev() {
-            state.send(arrival)?;
+        let kept: Vec<_> =
+            state.arrivals.iter().rev().chain(state.changes.iter().rev()).cloned().collect();
+        for frame in kept {
+            state.send(&frame)?;
         }
         Ok((stream, receiving))
     }

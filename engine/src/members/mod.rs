@@ -21,7 +21,7 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,13 +30,18 @@ use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
+use crate::change::{Change, ChangeError, ChangeMessage, Changes};
+use crate::configuration::Configuration;
 use crate::members::frame::{Frame, FrameError};
 use crate::members::gather::{MemberListener, gather};
 use crate::members::link::Link;
 use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
+use crate::tables::LocalNodes;
 
 /// Between two reports of a member.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// The member that decides changes of the configuration.
+const DECIDER: usize = 0;
 /// Reports of others may be this late before they count as missing.
 const REPORTS_LATE: u64 = 2;
 /// Between two log lines that name the members that have not come.
@@ -193,6 +198,12 @@ struct State {
     reports: BTreeMap<usize, (Option<NodeReport>, u64)>,
     /// Those that have ended.
     gone: BTreeSet<usize>,
+    /// Messages about changes of the configuration that are to be handled, and their senders.
+    changes: VecDeque<(usize, ChangeMessage)>,
+    /// The number of this member's last proposal of a change.
+    proposals: u64,
+    /// Answers to its proposals.
+    answers: BTreeMap<u64, Result<(), ChangeError>>,
     /// Why the cluster has halted.
     halted: Option<String>,
     /// What to do then.
@@ -225,6 +236,20 @@ impl GroupState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the next message about a change; none if the cluster has halted.
+    fn next_change(&self) -> Option<(usize, ChangeMessage)> {
+        let mut state = self.lock();
+        loop {
+            if state.halted.is_some() || self.is_leaving() {
+                return None;
+            }
+            if let Some(next) = state.changes.pop_front() {
+                return Some(next);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn is_leaving(&self) -> bool {
         // Acquire: pairs with the Release in Members::leave().
         self.leaving.load(Ordering::Acquire)
@@ -239,6 +264,10 @@ impl GroupState {
                     state.arrived.entry(point).or_default().insert(node, (what, said));
                     self.changed.notify_all();
                 }
+            }
+            Frame::Change(message) => {
+                self.lock().changes.push_back((node, message));
+                self.changed.notify_all();
             }
             Frame::Report(report) => {
                 let before = self.lock().reports.insert(node, (Some(report), 0));
@@ -296,6 +325,7 @@ pub(crate) struct Members {
     point: Mutex<u64>,
     /// The thread that reports.
     reporting: Option<JoinHandle<()>>,
+    changing: Option<JoinHandle<()>>,
     _listener: MemberListener,
 }
 
@@ -343,6 +373,7 @@ impl Members {
             group,
             point: Mutex::new(0),
             reporting: None,
+            changing: None,
             _listener: listener,
         })
     }
@@ -453,6 +484,56 @@ impl Members {
         Ok(())
     }
 
+    /// Takes part in changes of the configuration, until this member stops.
+    pub(crate) fn follow_changes(
+        &mut self,
+        configuration: Arc<Configuration>,
+        nodes: LocalNodes,
+    ) -> Result<(), JoinError> {
+        let (links, group) = (self.links.clone(), Arc::clone(&self.group));
+        let mut changes = Changes::new(self.node, configuration, nodes);
+        let changing = spawn("members-change", move || {
+            while let Some((from, message)) = group.next_change() {
+                for (to, message) in changes.receive(from, message) {
+                    let link = links.iter().find(|link| link.node == to);
+                    link.expect("there is a link to each other member")
+                        .send(&Frame::Change(message));
+                }
+                group.lock().answers.append(&mut changes.take_answers());
+                group.changed.notify_all();
+            }
+        })?;
+        self.changing = Some(changing);
+        Ok(())
+    }
+
+    /// Proposes a change, and waits for the answer: then all members go by it.
+    pub(crate) fn propose(&self, change: Change) -> Result<Result<(), ChangeError>, JoinError> {
+        let number = {
+            let mut state = self.group.lock();
+            state.proposals += 1;
+            state.proposals
+        };
+        let propose = ChangeMessage::Propose { number, change };
+        match self.links.iter().find(|link| link.node == DECIDER) {
+            Some(link) => link.send(&Frame::Change(propose)),
+            None => {
+                self.group.lock().changes.push_back((self.node, propose));
+                self.group.changed.notify_all();
+            }
+        }
+        let mut state = self.group.lock();
+        loop {
+            if let Some(answer) = state.answers.remove(&number) {
+                return Ok(answer);
+            }
+            if let Some(reason) = &state.halted {
+                return Err(JoinError::Halted(reason.clone()));
+            }
+            state = self.group.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// How the other members are.
     pub(crate) fn status(&self) -> Vec<NodeStatus> {
         let state = self.group.lock();
@@ -478,6 +559,10 @@ impl Drop for Members {
         if let Some(reporting) = self.reporting.take() {
             reporting.thread().unpark();
             let _ = reporting.join();
+        }
+        // So does this one.
+        if let Some(changing) = self.changing.take() {
+            let _ = changing.join();
         }
     }
 }

@@ -1,0 +1,443 @@
+//! Changes of the configuration: any member proposes one, node 0 decides, all members prepare before any goes by it.
+//!
+//! ```text
+//! proposer           decider (node 0)               each member
+//!   Propose ───────────►│── Prepare(change) ────────────►│ makes its part: memory for a table, or says why not
+//!                       │◄──────── Prepared ─────────────│
+//!                       │── Decide, or Abandon ─────────►│ adopts the view; all its workers and coroutines come to it
+//!                       │◄──────── Adopted ──────────────│
+//!   ◄──── Answer ───────│
+//! ```
+//! *Invariants*: there is one change at a time, and each has a number that never comes again. A change that one member refuses, no
+//! member makes. When a proposer has its answer, every coroutine of every member goes by the change. A message that comes twice
+//! counts once.
+//!
+//! *Not here*: streams and threads, in `members`. A decider that outlives node 0: without one the cluster halts with node 0.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use gannet_storage::TableDefinition;
+
+use crate::configuration::Configuration;
+
+/// A change of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    /// There is another table. Its number is the first that no table has had.
+    Create(TableDefinition),
+    /// New transactions do not find the table any more.
+    Leave(u16),
+    /// The table is gone. No transaction uses it: all have begun after it was left.
+    Remove(u16),
+}
+
+/// Why a change is not possible.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ChangeError {
+    /// There is a table of that name.
+    #[error("there is a table named {0} already; use another name")]
+    TableExists(String),
+    /// There are as many tables as there can be.
+    #[error("a cluster has at most {0} tables; drop one, or use fewer")]
+    TooManyTables(usize),
+    /// All numbers of tables have been used.
+    #[error("a cluster creates at most {0} tables in its life; start it again")]
+    NoMoreTables(usize),
+    /// There is no such table.
+    #[error("there is no table with number {0}; it may have been dropped")]
+    NoSuchTable(u16),
+    /// A member could not.
+    #[error("node {node} could not: {reason}")]
+    Refused {
+        /// Which one.
+        node: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A message of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ChangeMessage {
+    /// `number` rises with each proposal of a member.
+    Propose {
+        number: u64,
+        change: Change,
+    },
+    Prepare {
+        round: u64,
+        change: Change,
+    },
+    Prepared {
+        round: u64,
+        refusal: Option<String>,
+    },
+    Decide {
+        round: u64,
+    },
+    Abandon {
+        round: u64,
+    },
+    Adopted {
+        round: u64,
+    },
+    Answer {
+        number: u64,
+        result: Result<(), ChangeError>,
+    },
+}
+
+/// What a member does for a change.
+pub(crate) trait Replica {
+    /// Its part of a configuration, which nobody uses yet.
+    type Prepared;
+
+    /// Makes its part.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn prepare(&self, configuration: &Arc<Configuration>) -> Result<Self::Prepared, String>;
+
+    /// Goes by it; returns when all its coroutines do.
+    fn adopt(&self, prepared: Self::Prepared);
+}
+
+/// A message and the node that it is for.
+pub(crate) type Addressed = (usize, ChangeMessage);
+
+/// The part of one member in all changes, and the decider's if it is node 0.
+pub(crate) struct Changes<R: Replica> {
+    node: usize,
+    replica: R,
+    configuration: Arc<Configuration>,
+    /// The last round in which this member was asked to prepare.
+    round: u64,
+    prepared: Option<(Arc<Configuration>, R::Prepared)>,
+    decider: Option<Decider>,
+    /// Answers to this member's proposals, by number, until they are taken.
+    answers: BTreeMap<u64, Result<(), ChangeError>>,
+}
+
+impl<R: Replica> Changes<R> {
+    pub(crate) fn new(node: usize, configuration: Arc<Configuration>, replica: R) -> Self {
+        let decider = (node == 0).then(|| Decider::new(Arc::clone(&configuration)));
+        let answers = BTreeMap::new();
+        Self { node, replica, configuration, round: 0, prepared: None, decider, answers }
+    }
+
+    /// The answers that have come since the last call.
+    pub(crate) fn take_answers(&mut self) -> BTreeMap<u64, Result<(), ChangeError>> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Takes a message of a member, perhaps of this one; what is to be sent to others.
+    pub(crate) fn receive(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
+        let mut to_others = Vec::new();
+        let mut own = VecDeque::from([(from, message)]);
+        while let Some((from, message)) = own.pop_front() {
+            for (to, message) in self.step(from, message) {
+                if to == self.node {
+                    own.push_back((self.node, message));
+                } else {
+                    to_others.push((to, message));
+                }
+            }
+        }
+        to_others
+    }
+
+    fn step(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
+        match message {
+            ChangeMessage::Prepare { round, change } => {
+                self.prepare(round, &change).map(|message| (from, message)).into_iter().collect()
+            }
+            ChangeMessage::Decide { round } => {
+                if round == self.round
+                    && let Some((configuration, prepared)) = self.prepared.take()
+                {
+                    self.replica.adopt(prepared);
+                    self.configuration = configuration;
+                }
+                vec![(from, ChangeMessage::Adopted { round })]
+            }
+            ChangeMessage::Abandon { round } => {
+                self.prepared.take_if(|_| round == self.round);
+                Vec::new()
+            }
+            ChangeMessage::Answer { number, result } => {
+                self.answers.insert(number, result);
+                Vec::new()
+            }
+            ChangeMessage::Propose { .. }
+            | ChangeMessage::Prepared { .. }
+            | ChangeMessage::Adopted { .. } => {
+                // A member that takes another than node 0 for the decider has other rules; it gets no answer.
+                self.decider
+                    .as_mut()
+                    .map(|decider| decider.receive(from, message))
+                    .unwrap_or_default()
+            }
+        }
+    }
+
+    /// The answer to a first `Prepare`; a repeated one was answered.
+    fn prepare(&mut self, round: u64, change: &Change) -> Option<ChangeMessage> {
+        if round <= self.round {
+            return None;
+        }
+        self.round = round;
+        let prepared = self.configuration.after(change).map_err(|error| error.to_string());
+        let prepared = prepared.and_then(|configuration| {
+            let configuration = Arc::new(configuration);
+            let prepared = self.replica.prepare(&configuration)?;
+            Ok((configuration, prepared))
+        });
+        let refusal = prepared.as_ref().err().cloned();
+        self.prepared = prepared.ok();
+        Some(ChangeMessage::Prepared { round, refusal })
+    }
+}
+
+/// What node 0 keeps of the changes that it decides.
+struct Decider {
+    configuration: Arc<Configuration>,
+    /// By node: the number of its last proposal.
+    last: Vec<u64>,
+    /// Those that wait for their turn.
+    proposals: VecDeque<(usize, u64, Change)>,
+    rounds: u64,
+    round: Option<Round>,
+}
+
+/// The change that is under way.
+struct Round {
+    proposer: (usize, u64),
+    next: Arc<Configuration>,
+    /// Members that have not answered.
+    missing: BTreeSet<usize>,
+    refusal: Option<ChangeError>,
+    is_decided: bool,
+}
+
+impl Decider {
+    fn new(configuration: Arc<Configuration>) -> Self {
+        let last = vec![0; configuration.nodes()];
+        Self { configuration, last, proposals: VecDeque::new(), rounds: 0, round: None }
+    }
+
+    fn receive(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
+        let is_present = |round: u64| round == self.rounds;
+        match (message, &mut self.round) {
+            (ChangeMessage::Propose { number, change }, _) if number > self.last[from] => {
+                self.last[from] = number;
+                self.proposals.push_back((from, number, change));
+            }
+            (ChangeMessage::Prepared { round, refusal }, Some(open))
+                if is_present(round) && !open.is_decided =>
+            {
+                if open.missing.remove(&from)
+                    && let Some(reason) = refusal
+                {
+                    open.refusal.get_or_insert(ChangeError::Refused { node: from, reason });
+                }
+            }
+            (ChangeMessage::Adopted { round }, Some(open))
+                if is_present(round) && open.is_decided =>
+            {
+                open.missing.remove(&from);
+            }
+            // What has come before, and answers to what has ended.
+            _ => {}
+        }
+        self.go_on()
+    }
+
+    /// What follows when all have answered, or when there is nothing under way.
+    fn go_on(&mut self) -> Vec<Addressed> {
+        let mut messages = Vec::new();
+        loop {
+            let all = 0..self.configuration.nodes();
+            let round = self.rounds;
+            match self.round.take_if(|open| open.missing.is_empty()) {
+                Some(Round { proposer: (node, number), refusal: Some(error), .. }) => {
+                    messages.extend(all.map(|member| (member, ChangeMessage::Abandon { round })));
+                    messages.push((node, ChangeMessage::Answer { number, result: Err(error) }));
+                }
+                Some(Round { proposer: (node, number), next, is_decided: true, .. }) => {
+                    self.configuration = next;
+                    messages.push((node, ChangeMessage::Answer { number, result: Ok(()) }));
+                }
+                Some(open) => {
+                    let missing = all.clone().collect();
+                    self.round = Some(Round { missing, is_decided: true, ..open });
+                    messages.extend(all.map(|member| (member, ChangeMessage::Decide { round })));
+                    return messages;
+                }
+                None => {}
+            }
+            if self.round.is_some() {
+                return messages;
+            }
+            let Some((node, number, change)) = self.proposals.pop_front() else { return messages };
+            match self.configuration.after(&change) {
+                Err(error) => {
+                    messages.push((node, ChangeMessage::Answer { number, result: Err(error) }));
+                }
+                Ok(next) => {
+                    self.rounds += 1;
+                    let (proposer, next) = ((node, number), Arc::new(next));
+                    let missing = (0..next.nodes()).collect();
+                    let (refusal, is_decided) = (None, false);
+                    self.round = Some(Round { proposer, next, missing, refusal, is_decided });
+                    let prepare =
+                        ChangeMessage::Prepare { round: self.rounds, change: change.clone() };
+                    let members = 0..self.configuration.nodes();
+                    messages.extend(members.map(|member| (member, prepare.clone())));
+                    return messages;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use gannet_storage::{Partitioning, TableKind};
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    fn table(name: &str) -> Change {
+        let name = name.to_owned();
+        Change::Create(TableDefinition { name, kind: TableKind::Fixed, value_bytes: 8, rows: 9 })
+    }
+
+    /// A member that refuses tables of one name, and remembers what it has adopted.
+    #[derive(Clone, Default)]
+    struct Fake {
+        refuses: Option<&'static str>,
+        adopted: Rc<RefCell<Vec<Configuration>>>,
+    }
+
+    impl Replica for Fake {
+        type Prepared = Configuration;
+
+        fn prepare(&self, configuration: &Arc<Configuration>) -> Result<Configuration, String> {
+            let refused = |name: &str| configuration.table_named(name).is_some();
+            match self.refuses {
+                Some(name) if refused(name) => Err(format!("no room for {name}")),
+                _ => Ok((**configuration).clone()),
+            }
+        }
+
+        fn adopt(&self, prepared: Configuration) {
+            self.adopted.borrow_mut().push(prepared);
+        }
+    }
+
+    /// By member: the answers to its proposals, and the configurations that it has adopted.
+    type Ended = (Vec<BTreeMap<u64, Result<(), ChangeError>>>, Vec<Vec<Configuration>>);
+
+    /// Runs proposals of all members to their end, over links that keep the order between two members and say the last four messages
+    /// again at any time. Each member's answers, and what it has adopted.
+    fn run(
+        seed: u64,
+        proposals: &[(usize, Change)],
+        refuses: Option<(usize, &'static str)>,
+    ) -> Ended {
+        let first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+        let fakes: Vec<_> = (0..3)
+            .map(|node| Fake {
+                refuses: refuses.filter(|(who, _)| *who == node).map(|(_, name)| name),
+                ..Fake::default()
+            })
+            .collect();
+        let members = fakes.iter().enumerate();
+        let mut members: Vec<_> = members
+            .map(|(node, fake)| Changes::new(node, Arc::new(first.clone()), fake.clone()))
+            .collect();
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut links: BTreeMap<(usize, usize), (Vec<ChangeMessage>, usize)> = BTreeMap::new();
+        let mut numbers = [0; 3];
+        let mut proposals: VecDeque<_> = proposals.iter().cloned().collect();
+        loop {
+            let waiting: Vec<_> = links
+                .iter()
+                .filter(|(_, (all, at))| *at < all.len())
+                .map(|(way, _)| *way)
+                .collect();
+            let (from, to, message) = match waiting.get(random.random_range(0..=waiting.len())) {
+                Some(&way) => {
+                    let (all, at) = links.get_mut(&way).unwrap();
+                    let message = all[*at].clone();
+                    *at += 1;
+                    if random.random_range(0..10) == 0 {
+                        *at = at.saturating_sub(random.random_range(1..=4));
+                    }
+                    (way.0, way.1, message)
+                }
+                None => match proposals.pop_front() {
+                    Some((node, change)) => {
+                        numbers[node] += 1;
+                        let propose = ChangeMessage::Propose { number: numbers[node], change };
+                        if node != 0 {
+                            links.entry((node, 0)).or_default().0.push(propose);
+                            continue;
+                        }
+                        (0, 0, propose)
+                    }
+                    None if waiting.is_empty() => break,
+                    None => continue,
+                },
+            };
+            for (next, message) in members[to].receive(from, message) {
+                links.entry((to, next)).or_default().0.push(message);
+            }
+        }
+        let answers = members.iter_mut().map(Changes::take_answers).collect();
+        (answers, fakes.iter().map(|fake| fake.adopted.borrow().clone()).collect())
+    }
+
+    #[test]
+    fn all_members_go_by_the_same_configurations_and_each_proposal_is_answered() {
+        let proposals: Vec<_> = ["a", "b", "c", "a", "d"]
+            .iter()
+            .enumerate()
+            .map(|(n, name)| (n % 3, table(name)))
+            .collect();
+        for seed in 0..200 {
+            let (answers, adopted) = run(seed, &proposals, None);
+            assert_eq!(answers.iter().map(BTreeMap::len).sum::<usize>(), 5, "seed {seed}");
+            let exists = Err(ChangeError::TableExists("a".to_owned()));
+            let refused = answers.iter().flat_map(BTreeMap::values).filter(|it| **it == exists);
+            assert_eq!(refused.count(), 1, "seed {seed}");
+            let versions: Vec<_> = adopted[0].iter().map(|it| it.version).collect();
+            assert_eq!(versions, [2, 3, 4, 5]);
+            assert!(adopted[1] == adopted[0] && adopted[2] == adopted[0], "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn what_one_member_refuses_no_member_makes() {
+        for seed in 0..200 {
+            for node in 0..3 {
+                let proposals = [(1, table("a")), (2, table("big")), (0, table("b"))];
+                let (answers, adopted) = run(seed, &proposals, Some((node, "big")));
+                let reason = "no room for big".to_owned();
+                assert_eq!(answers[2][&1], Err(ChangeError::Refused { node, reason }));
+                assert!(answers[1][&1].is_ok() && answers[0][&1].is_ok(), "seed {seed}");
+                for adopted in adopted {
+                    assert_eq!(adopted.len(), 2, "seed {seed}");
+                    assert!(adopted.iter().all(|it| it.table_named("big").is_none()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The tables of a cluster: created and dropped by changes of its configuration, in all processes together.
+//!
+//! *Invariants*: a table that [`Cluster::create_table`] has returned is there for every worker of every node. The memory of a table is
+//! given back when the last transaction that may use it has ended.
+//!
+//! *Not here*: how several processes agree on a change, in `change`.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use gannet_rpc::Waker;
+use gannet_storage::{StorageError, TableDefinition, TableKind};
+
+use crate::change::{Change, Replica};
+use crate::cluster::{Cluster, ClusterError};
+use crate::configuration::Configuration;
+use crate::driver::ClusterState;
+use crate::node::{Node, TableId};
+use crate::view::View;
+
+/// Between two looks whether the cluster has halted, while workers adopt a view.
+const ADOPTION_LOOK: Duration = Duration::from_millis(100);
+
+impl Cluster {
+    /// Creates a table for about `rows` rows with values of `value_bytes`. It takes more rows than that, slower, until a node's
+    /// memory limit is reached.
+    ///
+    /// It is there for all processes of the cluster. Where each of them is to have it, whoever comes first, use
+    /// [`Self::open_table`]. Blocks, so it must not be called on a thread that drives workers.
+    ///
+    /// # Errors
+    /// [`ClusterError::Change`] if there is a table of that name, or there are too many, or another process has no room;
+    /// [`ClusterError::Storage`] for sizes that are not possible and when the memory does not suffice; [`ClusterError::Join`] if
+    /// the cluster halts.
+    pub fn create_table(
+        &self,
+        name: &str,
+        value_bytes: usize,
+        rows: u64,
+    ) -> Result<TableId, ClusterError> {
+        self.create(TableDefinition {
+            name: name.to_owned(),
+            kind: TableKind::Fixed,
+            value_bytes,
+            rows,
+        })
+    }
+
+    /// Creates a table of byte-string keys, in order, and byte-string values, for about `rows` rows: keys of up to 4 KiB and values of
+    /// up to 1 MiB.
+    ///
+    /// # Errors
+    /// As [`Self::create_table`].
+    pub fn create_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
+        self.create(ordered(name, rows))
+    }
+
+    /// The table with that name; creates it as [`Self::create_table`] does if there is none. For the processes of a cluster, which
+    /// all open the same tables.
+    ///
+    /// # Errors
+    /// As [`Self::create_table`], and [`ClusterError::TableDiffers`] if there is a table of that name, and not such a one.
+    pub fn open_table(
+        &self,
+        name: &str,
+        value_bytes: usize,
+        rows: u64,
+    ) -> Result<TableId, ClusterError> {
+        self.open_defined(TableDefinition {
+            name: name.to_owned(),
+            kind: TableKind::Fixed,
+            value_bytes,
+            rows,
+        })
+    }
+
+    /// As [`Self::open_table`], of the tables that [`Self::create_ordered_table`] creates.
+    ///
+    /// # Errors
+    /// As [`Self::open_table`].
+    pub fn open_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
+        self.open_defined(ordered(name, rows))
+    }
+
+    /// Drops a table with its rows, in all processes. Transactions that use it may still commit; later ones end with
+    /// [`crate::Abort::NoSuchTable`]. Blocks until they have ended, and must not be called on a thread that drives workers.
+    ///
+    /// # Errors
+    /// [`ClusterError::Change`] if there is no such table; [`ClusterError::Join`] if the cluster halts.
+    pub fn drop_table(&self, table: TableId) -> Result<(), ClusterError> {
+        self.change(Change::Leave(table.number()))?;
+        self.change(Change::Remove(table.number()))
+    }
+
+    /// The table with that name.
+    #[must_use]
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        let configuration = self.configuration();
+        let (number, entry) = configuration.table_named(name)?;
+        (!entry.is_leaving).then_some(TableId(number))
+    }
+
+    fn create(&self, definition: TableDefinition) -> Result<TableId, ClusterError> {
+        let name = definition.name.clone();
+        self.change(Change::Create(definition))?;
+        let configuration = self.configuration();
+        let created = configuration.table_named(&name).map(|(number, _)| TableId(number));
+        created.ok_or(ClusterError::TableDropped(name))
+    }
+
+    fn open_defined(&self, definition: TableDefinition) -> Result<TableId, ClusterError> {
+        let wanted = definition.clone();
+        let created = match self.table(&wanted.name) {
+            Some(_) => Ok(()),
+            None => self.create(definition).map(drop),
+        };
+        let configuration = self.configuration();
+        // Another process may have created it meanwhile.
+        match (configuration.table_named(&wanted.name), created) {
+            (Some((number, entry)), _) if entry.definition == wanted => Ok(TableId(number)),
+            (_, Err(error)) => Err(error),
+            (Some(_), Ok(())) => Err(ClusterError::TableDiffers(wanted.name)),
+            (None, Ok(())) => Err(ClusterError::TableDropped(wanted.name)),
+        }
+    }
+
+    /// Has all members go by a change of the configuration.
+    fn change(&self, change: Change) -> Result<(), ClusterError> {
+        // Nothing panics while it is held, so the data behind a poisoned lock are whole.
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is not possible here is told by its own error.
+        let next = Arc::new(self.configuration().after(&change)?);
+        let nodes = self.local_nodes();
+        match &self.members {
+            None => nodes.adopt(nodes.prepare_views(&next)?),
+            Some(members) => {
+                nodes.nodes.iter().try_for_each(|node| node.check_memory(&next))?;
+                members.propose(change)??;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the nodes of this process do for a change.
+    pub(crate) fn local_nodes(&self) -> LocalNodes {
+        // Workers without threads of the cluster come to a view with their next step.
+        let wakers = if self.threads.is_empty() { Vec::new() } else { self.wakers.clone() };
+        LocalNodes { nodes: self.nodes().to_vec(), wakers, state: Arc::clone(&self.state) }
+    }
+}
+
+fn ordered(name: &str, rows: u64) -> TableDefinition {
+    TableDefinition { name: name.to_owned(), kind: TableKind::Ordered, value_bytes: 0, rows }
+}
+
+/// The nodes of a process, as those that make a change.
+pub(crate) struct LocalNodes {
+    nodes: Vec<Arc<Node>>,
+    /// Of the threads that drive their workers.
+    wakers: Vec<Waker>,
+    state: Arc<ClusterState>,
+}
+
+impl LocalNodes {
+    fn prepare_views(&self, next: &Arc<Configuration>) -> Result<Vec<View>, StorageError> {
+        self.nodes.iter().map(|node| node.prepare(Arc::clone(next))).collect()
+    }
+
+    /// Waits until all coroutines go by a version, or the cluster has halted.
+    fn wait_for(&self, node: &Node, version: u64) {
+        while !self.wakers.is_empty() && !node.wait_for_adoption(version, ADOPTION_LOOK) {
+            // Acquire: pairs with the Release where it is set.
+            if self.state.halted.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+}
+
+impl Replica for LocalNodes {
+    type Prepared = Vec<View>;
+
+    fn prepare(&self, configuration: &Arc<Configuration>) -> Result<Vec<View>, String> {
+        self.prepare_views(configuration).map_err(|error| error.to_string())
+    }
+
+    fn adopt(&self, prepared: Vec<View>) {
+        let versions = prepared.iter().map(|view| view.configuration().version);
+        let Some(version) = versions.max() else { return };
+        for (node, view) in self.nodes.iter().zip(prepared) {
+            node.publish(view);
+        }
+        self.wakers.iter().for_each(Waker::wake);
+        self.nodes.iter().for_each(|node| self.wait_for(node, version));
+    }
+}
