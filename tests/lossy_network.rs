@@ -18,7 +18,10 @@ fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
         ..ClusterOptions::default()
     };
     let limit = Limit::Duration(Duration::from_millis(200));
-    let found = simulate(workload, SimulatedRun { cluster, seed: 5, faults, limit, trace: None });
+    let found = simulate(
+        workload,
+        SimulatedRun { cluster, seed: 5, faults, kill: None, limit, trace: None },
+    );
     let found = found.unwrap();
     assert!(found.passed(), "{:?}", found.checks);
     found

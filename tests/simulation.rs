@@ -16,6 +16,7 @@
 //! | the leaves that a scan has touched | gaps in the ledger, groups above their limit (ranges) |
 //! | the session's slot | a request that is run twice: replicas, sums, appends |
 //! | the packet's checksum | anything, a panic included |
+//! | a commit is settled by its id | a commit that was settled as committed without a record, after a member died |
 //! | entries of others, in a SQL index that is not ready | an index that lacks rows (builds) |
 //!
 //! The sequence check of a torn read needs threads: `storage/tests/torn_reads_mutant.rs`.
@@ -88,6 +89,7 @@ fn every_mutant_is_killed() {
         "SkipLeafValidation",
         "RunDuplicates",
         "SkipChecksum",
+        "SettleBySlot",
         "RemoveOthersEntries",
     ] {
         let mut arguments = vec!["--seeds", seeds_max, "--mutant", mutant];

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gannet_engine::{Cluster, ClusterOptions, Coordinator, Membership, Topology, WorkerId};
+use gannet_engine::{Abort, Cluster, ClusterOptions, Coordinator, Membership, Topology, WorkerId};
 
 use crate::check::Check;
 use crate::members;
@@ -238,6 +238,9 @@ pub(crate) fn client<W: Workload>(
         let end_ns = coordinator.now_ns();
         statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
         start_ns = end_ns;
+        if matches!(ran.result, Outcome::Aborted(Abort::Halted | Abort::Unknown)) {
+            return statistics::take();
+        }
         if control.backs_off {
             conflicts = if matches!(ran.result, Outcome::Aborted(_)) { conflicts + 1 } else { 0 };
             if conflicts > 0 {

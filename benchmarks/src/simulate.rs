@@ -1,9 +1,11 @@
 //! Running a workload on a simulated cluster, in virtual time, under faults, and verifying it.
 
+mod deaths;
+
 use std::io::Write;
 use std::sync::Arc;
 
-use gannet_engine::simulation::{Fault, Firings, Simulation};
+use gannet_engine::simulation::{Fault, Firings, Kill, Simulation};
 use gannet_engine::{ClusterOptions, Coordinator, WorkerId};
 use gannet_rpc::Counters;
 
@@ -26,6 +28,8 @@ pub struct SimulatedRun {
     pub seed: u64,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// The member that dies, if one does.
+    pub kill: Option<Kill>,
     /// How many transactions, or how much virtual time.
     pub limit: Limit,
     /// Gets a line for every event.
@@ -52,6 +56,8 @@ pub struct Simulated {
     pub totals: Totals,
     /// How often each fault struck.
     pub firings: Firings,
+    /// The death of a member that has come.
+    pub killed: Option<Kill>,
     /// What the endpoints counted.
     pub counters: Counters,
     /// Virtual time that it took, in nanoseconds.
@@ -98,8 +104,9 @@ pub fn simulate<W: Workload>(
     mut workload: W,
     run: SimulatedRun,
 ) -> Result<Simulated, BenchmarkError> {
-    let SimulatedRun { cluster, seed, faults, limit, trace } = run;
+    let SimulatedRun { cluster, seed, faults, kill, limit, trace } = run;
     let mut simulation = Simulation::open(cluster, seed, faults, trace)?;
+    simulation.plan_kill(kill);
     workload.create_tables(simulation.cluster())?;
     workload.load(simulation.cluster(), 0, 1)?;
     let workload = Arc::new(workload);
@@ -127,7 +134,12 @@ pub fn simulate<W: Workload>(
     let finished = run_to_the_end(&mut simulation, &control);
     let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
     let mut checks = Vec::new();
-    if finished {
+    if finished && simulation.killed().is_some() {
+        checks = deaths::check(&simulation, completions, &mut sum);
+        if workload.stands_unknowns() {
+            checks.extend(workload.verify(simulation.cluster(), &sum.whole));
+        }
+    } else if finished {
         for completion in completions {
             if let Some(found) = completion.wait().map_err(gannet_engine::ClusterError::from)? {
                 sum.add(&found);
@@ -138,16 +150,17 @@ pub fn simulate<W: Workload>(
         if let Some(error) = &sum.whole.first_error {
             checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
         }
-        let refused: u64 = simulation.cluster().nodes().iter().map(|node| node.refused()).sum();
-        checks.push(Check::equal("requests refused", 0, i128::from(refused)));
         let in_use = simulation.in_use() as i128;
         checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
     }
+    let refused: u64 = simulation.cluster().nodes().iter().map(|node| node.refused()).sum();
+    checks.push(Check::equal("requests refused", 0, i128::from(refused)));
     Ok(Simulated {
         ended: if finished { Ended::Finished } else { Ended::Stuck },
         checks,
         totals: sum.whole,
         firings: simulation.firings(),
+        killed: simulation.killed(),
         counters: simulation.counters(),
         virtual_ns: simulation.now_ns(),
         trace_hash: simulation.trace_hash(),

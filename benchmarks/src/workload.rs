@@ -104,6 +104,11 @@ pub trait Workload: Send + Sync + 'static {
     /// Draws one transaction and runs it to its end, without retrying it.
     fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran;
 
+    /// Whether [`Self::verify`] holds also if members have died: then the outcome of some transactions is unknown.
+    fn stands_unknowns(&self) -> bool {
+        false
+    }
+
     /// Checks the data after the run, when no transaction is running; `totals` covers the whole run,
     /// warm-up included. The harness itself checks that replicas are equal and no lock is held.
     fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check>;

@@ -29,7 +29,7 @@ use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::statistics::Statistics;
 use crate::transaction::Transaction;
-use crate::transaction::commit::{Commits, Stage};
+use crate::transaction::commit::{Commit, Commits, Stage};
 use crate::transaction::round::Round;
 use crate::view::{AdoptedView, View};
 
@@ -323,7 +323,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// then on nothing is sent, and the worker takes no further step. Jobs that wait for a coroutine are dropped, and so is a job whose
     /// code does not end, or that found a bug.
     pub fn halt(&mut self) {
-        self.slots.iter().for_each(|slot| slot.control.halt());
+        self.settle();
         for Slot { coroutine, control } in &mut self.slots {
             let has_job = !matches!(control.waits_for.get(), WaitReason::Job | WaitReason::Failure);
             if has_job && coroutine.is_suspended() {
@@ -333,18 +333,24 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.kill();
     }
 
+    /// Settles the commits under way; from now on the coroutines send nothing.
+    pub(crate) fn settle(&self) {
+        self.slots.iter().for_each(|slot| slot.control.halt());
+    }
+
     /// Drops all jobs, as the end of a process does. Their code is told nothing, and nothing is sent.
     pub fn kill(&mut self) {
-        self.slots.iter().for_each(|slot| slot.control.halt());
+        self.settle();
         while self.jobs.pop().is_some() {}
         self.slots.iter_mut().for_each(|slot| slot.coroutine.cancel());
         self.idle.clear();
     }
 
-    /// How far the commits of the coroutines have come: of each the decided one and the open one.
-    pub(crate) fn stages(&self) -> impl Iterator<Item = [Stage; 2]> {
-        self.slots.iter().map(|Slot { control, .. }| {
-            [control.commits.decided.stage(), control.commits.open.stage()]
+    /// The commits of the coroutines: of each the decided one and the open one, and how far they have come.
+    pub(crate) fn commits(&self) -> impl Iterator<Item = [(TransactionId, Stage); 2]> {
+        let known = |commit: &Commit| (commit.id(), commit.stage());
+        self.slots.iter().map(move |Slot { control, .. }| {
+            [known(&control.commits.decided), known(&control.commits.open)]
         })
     }
 

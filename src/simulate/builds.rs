@@ -381,6 +381,7 @@ pub(super) fn run(
         checks,
         totals,
         firings: simulation.firings(),
+        killed: None,
         counters: simulation.counters(),
         virtual_ns: simulation.now_ns(),
         trace_hash: simulation.trace_hash(),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gannet_benchmarks::{BenchmarkError, Progress, Simulated};
-use gannet_engine::simulation::{FaultKind, Firings};
+use gannet_engine::simulation::{FaultKind, Firings, KILL_STAGES, Stage};
 
 use crate::simulate::scenario::{Scenario, Verdict, WorkloadKind};
 
@@ -30,6 +30,9 @@ pub(crate) struct Summary {
     pub(crate) transactions: u64,
     pub(crate) committed: u64,
     pub(crate) firings: Firings,
+    /// Seeds in which a member was to die, and members that died, by [`KILL_STAGES`].
+    pub(crate) kills_planned: u64,
+    pub(crate) kills: [u64; KILL_STAGES.len()],
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
     /// By name of the workload.
@@ -43,6 +46,7 @@ pub(crate) struct Summary {
 impl Summary {
     fn add(&mut self, scenario: Scenario, verdict: Verdict) {
         self.seeds += 1;
+        self.kills_planned += u64::from(scenario.kill.is_some());
         *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
         if let Some(found) = verdict.found() {
             self.add_found(found);
@@ -59,12 +63,29 @@ impl Summary {
         self.transactions += found.totals.attempted();
         self.committed += found.totals.qualified();
         self.firings.add(&found.firings);
+        for (stage, kills) in KILL_STAGES.into_iter().zip(&mut self.kills) {
+            *kills += u64::from(found.killed.is_some_and(|kill| kill.stage == stage));
+        }
         self.retransmitted += found.counters.retransmitted;
     }
 
     /// Virtual time, in hours.
     pub(crate) fn virtual_hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
+    }
+
+    /// Stages of a commit in which no member died, although members were to die.
+    pub(crate) fn idle_stages(&self) -> Vec<Stage> {
+        let by_stage = KILL_STAGES.into_iter().zip(self.kills);
+        let idle = by_stage.filter(|(_, kills)| self.kills_planned > 0 && *kills == 0);
+        idle.map(|(stage, _)| stage).collect()
+    }
+
+    /// How many members died in which stage.
+    pub(crate) fn kills_text(&self) -> String {
+        let by_stage = KILL_STAGES.into_iter().zip(self.kills);
+        let texts: Vec<_> = by_stage.map(|(stage, kills)| format!("{stage:?} {kills}")).collect();
+        texts.join(", ")
     }
 
     /// Kinds of faults that struck fewer than `least` times.
@@ -93,6 +114,7 @@ impl std::fmt::Display for Summary {
             .map(|&kind| format!("{} {}", kind.name(), self.firings.of(kind)))
             .collect();
         writeln!(out, "faults while transactions were in flight: {}", firings.join(", "))?;
+        writeln!(out, "members killed, by the stage of a commit: {}", self.kills_text())?;
         write!(out, "requests sent again: {}", self.retransmitted)
     }
 }

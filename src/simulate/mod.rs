@@ -1,7 +1,8 @@
 //! `gannet simulate`: clusters in virtual time, under faults, from seeds.
 //!
 //! Exit codes: 0 every check held, 1 a check failed, 2 the campaign could not run, 3 a client waited
-//! for ever, 4 the engine panicked, 5 a run could not be repeated, 6 some fault struck too seldom.
+//! for ever, 4 the engine panicked, 5 a run could not be repeated, 6 some fault struck too seldom, or no member died in some stage of a
+//! commit.
 
 mod builds;
 mod campaign;
@@ -21,6 +22,9 @@ use scenario::{Scenario, Verdict, WorkloadKind};
 
 /// Campaigns of so many seeds meet every kind of fault, or have failed.
 const SEEDS_FOR_ALL_FAULTS: u64 = 100;
+
+/// Campaigns of so many seeds have a death in each stage of a commit, or have failed.
+const SEEDS_FOR_ALL_STAGES: u64 = 250;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -130,6 +134,11 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
         ))?;
         return Ok(6);
     }
+    let idle = summary.idle_stages();
+    if summary.seeds >= SEEDS_FOR_ALL_STAGES && !idle.is_empty() {
+        print_line(format_args!("no member died in these stages of a commit: {idle:?}"))?;
+        return Ok(6);
+    }
     print_line("passed")?;
     Ok(0)
 }
@@ -145,6 +154,9 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     ))?;
     for fault in faults {
         print_line(format_args!("  {fault}"))?;
+    }
+    if let Some(kill) = &scenario.kill {
+        print_line(format_args!("  {kill}"))?;
     }
     let trace = match &arguments.trace {
         None => None,
@@ -181,12 +193,13 @@ fn ledger_line(campaign: &Campaign, summary: &Summary, exit_code: u8) -> String 
         .unwrap_or(0);
     let result = if exit_code == 0 { "clean".to_owned() } else { format!("exit {exit_code}") };
     format!(
-        "| {} | {} | {} | {:.2} | {} | {least} | {result} |\n",
+        "| {} | {} | {} | {:.2} | {} | {least} | {} | {result} |\n",
         env!("CARGO_PKG_VERSION"),
         campaign.first_seed,
         summary.seeds,
         summary.virtual_hours(),
-        summary.transactions
+        summary.transactions,
+        summary.kills_text()
     )
 }
 

@@ -12,7 +12,7 @@ use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
 };
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Fault, draw_faults};
+use gannet_engine::simulation::{Fault, KILL_STAGES, Kill, draw_faults};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 use rand::RngExt;
@@ -21,6 +21,8 @@ use crate::simulate::builds;
 
 /// Table memory of a simulated node, in bytes.
 const MEMORY_BYTES: usize = 16 << 20;
+/// In one seed in this many a member dies.
+const KILL_EVERY: u64 = 10;
 /// The stream of a seed's generator that draws the cluster and the workload.
 const STREAM: u64 = u64::MAX;
 
@@ -45,6 +47,8 @@ pub(crate) struct Scenario {
     pub(crate) cluster: ClusterOptions,
     pub(crate) workload: WorkloadKind,
     pub(crate) faults: Vec<Fault>,
+    /// The member that dies, if one does.
+    pub(crate) kill: Option<Kill>,
     pub(crate) transactions: u64,
 }
 
@@ -84,9 +88,23 @@ impl Scenario {
             11 => WorkloadKind::Tatp,
             _ => WorkloadKind::Builds,
         };
-        let faults =
-            draw_faults(seed, u16::try_from(nodes).expect("at most seven nodes"), transactions);
-        Self { seed, cluster, workload: workload.unwrap_or(drawn), faults, transactions }
+        let nodes = u16::try_from(nodes).expect("at most seven nodes");
+        let faults = draw_faults(seed, nodes, transactions);
+        let kills = seed.is_multiple_of(KILL_EVERY);
+        let workload = match (workload, drawn) {
+            (Some(chosen), _) => chosen,
+            (None, WorkloadKind::Builds) if kills => WorkloadKind::ListAppend,
+            (None, drawn) => drawn,
+        };
+        // The sessions of builds expect a cluster that goes on.
+        let kill = (kills && workload != WorkloadKind::Builds).then(|| {
+            // In turn: so a campaign has a death in each stage.
+            let turn = seed / KILL_EVERY % KILL_STAGES.len() as u64;
+            let mut stages = (0..).zip(KILL_STAGES);
+            let (_, stage) = stages.find(|(number, _)| *number == turn).expect("below the length");
+            Kill::draw(seed, nodes, transactions, stage)
+        });
+        Self { seed, cluster, workload, faults, kill, transactions }
     }
 
     /// Runs it; `trace` gets a line for each event.
@@ -123,6 +141,7 @@ impl Scenario {
             cluster: self.cluster.clone(),
             seed: self.seed,
             faults: self.faults.clone(),
+            kill: self.kill,
             limit: Limit::Transactions(self.transactions),
             trace,
         };

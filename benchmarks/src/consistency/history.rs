@@ -2,6 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use gannet_engine::Abort;
+
+use crate::workload::Result;
+
 /// One operation of a transaction, with what it saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -46,6 +50,17 @@ pub enum Fate {
     Unknown,
 }
 
+impl Fate {
+    /// What the result of a transaction says.
+    pub(crate) fn of(result: Result) -> Self {
+        match result {
+            Result::Qualified | Result::RowsMissing => Self::Committed,
+            Result::Aborted(Abort::Unknown) => Self::Unknown,
+            Result::Aborted(_) => Self::Aborted,
+        }
+    }
+}
+
 /// A transaction of a history. Positions rise with real time and are taken once.
 #[derive(Clone, Debug)]
 pub struct Recorded {
@@ -69,7 +84,36 @@ struct Log {
 #[derive(Default)]
 pub struct History(Mutex<Log>);
 
+/// A transaction under way. If its client is dropped before it is told how the transaction has ended, that is unknown.
+pub(crate) struct Recording<'h> {
+    history: &'h History,
+    invoked: u64,
+    /// What it does.
+    pub(crate) operations: Vec<Operation>,
+    fate: Fate,
+}
+
+impl Recording<'_> {
+    /// Records the end of the transaction.
+    pub(crate) fn complete(mut self, fate: Fate) {
+        self.fate = fate;
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        let operations = std::mem::take(&mut self.operations);
+        self.history.complete(self.invoked, self.fate, operations);
+    }
+}
+
 impl History {
+    /// Records the start of a transaction.
+    pub(crate) fn record(&self) -> Recording<'_> {
+        let (invoked, operations) = (self.invoke(), Vec::new());
+        Recording { history: self, invoked, operations, fate: Fate::Unknown }
+    }
+
     /// Records the start of a transaction; its position.
     pub fn invoke(&self) -> u64 {
         self.with(|log| {

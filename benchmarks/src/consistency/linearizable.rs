@@ -46,6 +46,17 @@ pub(super) fn check(history: &[Recorded]) -> Vec<String> {
             }
         }
     }
+    for transaction in history.iter().filter(|one| one.fate == Fate::Unknown) {
+        for operation in &transaction.operations {
+            let Operation::Write { key, value } = operation else { continue };
+            // If the value was read it was written, at some time after this.
+            let block = registers.get_mut(key).and_then(|blocks| blocks.get_mut(value));
+            if let Some(block) = block {
+                block.written_from = Some(transaction.invoked);
+                block.last_start = block.last_start.max(transaction.invoked);
+            }
+        }
+    }
     registers.iter().flat_map(|(&key, blocks)| check_register(key, blocks)).collect()
 }
 

@@ -9,6 +9,7 @@ use rand::RngExt;
 use crate::check::Check;
 use crate::consistency::history::{Fate, History, Operation};
 use crate::consistency::{colliding_keys, linearizable, second_opinion};
+use crate::rows::for_each_row;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 
@@ -135,22 +136,32 @@ impl Workload for Registers {
             8 => (MIXED, &keys[..2], &keys[2..]),
             _ => (MIXED, &keys[..1], &keys[..2]),
         };
-        let mut operations = Vec::new();
-        let invoked = self.history.invoke();
+        let mut recording = self.history.record();
         let tx = coordinator.begin();
-        let (result, torn) = match self.transact(tx, (reads, writes), &mut operations) {
+        let operations = &mut recording.operations;
+        let (result, torn) = match self.transact(tx, (reads, writes), operations) {
             Ok(torn) => (Result::Qualified, torn),
             Err(abort) => {
                 tx.abort();
                 (Result::Aborted(abort), false)
             }
         };
-        let fate = if result == Result::Qualified { Fate::Committed } else { Fate::Aborted };
-        self.history.complete(invoked, fate, operations);
+        recording.complete(Fate::of(result));
         Ran { transaction, result, tally: torn.then_some(TORN) }
     }
 
-    fn verify(&self, _: &Cluster, totals: &Totals) -> Vec<Check> {
+    fn stands_unknowns(&self) -> bool {
+        true
+    }
+
+    fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check> {
+        // Whoever reads every register at the end sees these.
+        let mut recording = self.history.record();
+        for_each_row(cluster, self.table(), |key, value| {
+            let value = value.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+            recording.operations.push(Operation::ReadRegister { key, value });
+        });
+        recording.complete(Fate::Committed);
         let history = self.history.transactions();
         let wrong = linearizable::check(&history);
         let (theirs, said) = second_opinion::judge(&history, adya::Workload::RwRegister);

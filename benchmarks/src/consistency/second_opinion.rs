@@ -22,8 +22,13 @@ fn translate(history: &[Recorded]) -> adya::History {
     let mut interner = Interner::default();
     let mut ops = Vec::with_capacity(2 * history.len());
     for (process, transaction) in (0..).zip(history) {
-        let value: Vec<_> =
-            transaction.operations.iter().map(|one| translate_one(one, &mut interner)).collect();
+        // Nobody was told what a transaction has read whose fate is unknown, and it need not have happened.
+        let is_known = |operation: &&Operation| {
+            let is_write = matches!(operation, Operation::Append { .. } | Operation::Write { .. });
+            transaction.fate != Fate::Unknown || is_write
+        };
+        let known = transaction.operations.iter().filter(is_known);
+        let value: Vec<_> = known.map(|one| translate_one(one, &mut interner)).collect();
         let kind = match transaction.fate {
             Fate::Committed => OpType::Ok,
             Fate::Aborted => OpType::Fail,

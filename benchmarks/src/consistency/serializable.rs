@@ -80,14 +80,17 @@ struct Graph {
 }
 
 impl Graph {
-    /// The real-time dependencies of `committed`, which is in the order of the ends.
+    /// The real-time dependencies of `committed`, which is in the order of the ends. A transaction whose fate is unknown may happen
+    /// after its client has given up.
     fn new(committed: &[&Recorded]) -> Self {
         let transactions = committed.len();
         let mut graph = Self { transactions, after: vec![Vec::new(); 2 * transactions] };
         let ends: Vec<_> = committed.iter().map(|one| one.completed).collect();
         for (index, transaction) in committed.iter().enumerate() {
             let moment = transactions + index;
-            graph.add(index, moment);
+            if transaction.fate == Fate::Committed {
+                graph.add(index, moment);
+            }
             if index > 0 {
                 graph.add(moment - 1, moment);
             }

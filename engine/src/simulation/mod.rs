@@ -6,6 +6,7 @@
 //!   ├─ clock.rs     virtual time as each node sees it
 //!   ├─ network.rs   the transport: delay, loss, duplicates, damage, partitions
 //!   ├─ faults.rs    which faults a run has, and how often each struck
+//!   ├─ kill.rs      the death of a member
 //!   └─ trace.rs     a hash of everything that happened
 //! ```
 //! Time advances by a little after a step in which some worker did something, and to the next
@@ -14,10 +15,11 @@
 //!
 //! *Source*: `docs/simulation.md`, "The simulator".
 //!
-//! *Not here*: disks, and the death of nodes, which nothing recovers from yet.
+//! *Not here*: disks, and recovery from the death of a member, after which the others halt.
 
 mod clock;
 mod faults;
+mod kill;
 mod network;
 mod trace;
 
@@ -32,6 +34,7 @@ use rand::{RngExt, SeedableRng};
 
 pub use crate::transaction::commit::{Settled, Stage};
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
+pub use kill::{KILL_STAGES, Kill, Verdict};
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
 use crate::simulation::clock::{NodeClock, VirtualTime};
@@ -71,6 +74,14 @@ pub struct Simulation {
     /// Begun, with the virtual time of their end.
     active: Vec<(u64, Fault)>,
     last_end_ns: u64,
+    /// The death of a member that is still to come.
+    planned_kill: Option<Kill>,
+    /// The death that has come.
+    killed: Option<Kill>,
+    /// When the others halt.
+    halts: Vec<(u64, u16)>,
+    /// How they have settled what was under way.
+    verdicts: Vec<Verdict>,
     trace: Trace,
 }
 
@@ -125,8 +136,29 @@ impl Simulation {
             planned: faults,
             active: Vec::new(),
             last_end_ns: 0,
+            planned_kill: None,
+            killed: None,
+            halts: Vec::new(),
+            verdicts: Vec::new(),
             trace: Trace::new(trace),
         })
+    }
+
+    /// Plans the death of a member.
+    pub fn plan_kill(&mut self, kill: Option<Kill>) {
+        self.planned_kill = kill;
+    }
+
+    /// The death of a member that has come.
+    #[must_use]
+    pub fn killed(&self) -> Option<Kill> {
+        self.killed
+    }
+
+    /// How the members that have halted have settled the commits that were under way.
+    #[must_use]
+    pub fn verdicts(&self) -> &[Verdict] {
+        &self.verdicts
     }
 
     /// The cluster: create and load tables, spawn jobs, look at the data.
@@ -181,7 +213,16 @@ impl Simulation {
     /// The commit records in the log slots of all nodes.
     #[must_use]
     pub fn log_records(&self) -> Vec<Vec<u8>> {
-        let workers = self.nodes.iter().flat_map(|node| &node.workers);
+        (0..self.nodes.len()).flat_map(|node| self.log_records_of(node)).collect()
+    }
+
+    /// The commit records in the log slots of a node.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    #[must_use]
+    pub fn log_records_of(&self, node: usize) -> Vec<Vec<u8>> {
+        let workers = self.nodes[node].workers.iter();
         workers.flat_map(|(worker, _)| worker.log_records()).collect()
     }
 
@@ -191,7 +232,9 @@ impl Simulation {
     /// If there is no such node.
     #[must_use]
     pub fn stages(&self, node: usize) -> Vec<[Stage; 2]> {
-        self.nodes[node].workers.iter().flat_map(|(worker, _)| worker.stages()).collect()
+        let workers = self.nodes[node].workers.iter();
+        let commits = workers.flat_map(|(worker, _)| worker.commits());
+        commits.map(|both| both.map(|(_, stage)| stage)).collect()
     }
 
     /// Has a node halt: its commits under way are settled, all its jobs end, and it takes no further step.
@@ -199,13 +242,55 @@ impl Simulation {
     /// # Panics
     /// If there is no such node.
     pub fn halt(&mut self, node: usize) {
-        self.end(node, SimulatedWorker::halt);
+        let Self { nodes, verdicts, .. } = self;
+        let SimulatedNode { workers, has_ended, .. } = &mut nodes[node];
+        if std::mem::replace(has_ended, true) {
+            return;
+        }
+        for (worker, _) in workers {
+            let before: Vec<_> = worker.commits().flatten().collect();
+            worker.settle();
+            let after = worker.commits().flatten();
+            verdicts.extend(before.into_iter().zip(after).filter_map(
+                |((id, stage), (_, after))| match (stage, after) {
+                    (Stage::Settled(_), _) => None,
+                    (_, Stage::Settled(settled)) => Some(Verdict { id, stage, settled }),
+                    _ => unreachable!("a worker settles all commits"),
+                },
+            ));
+            worker.halt();
+        }
     }
 
-    fn end(&mut self, node: usize, end: fn(&mut SimulatedWorker)) {
-        let ended = &mut self.nodes[node];
-        if !std::mem::replace(&mut ended.has_ended, true) {
-            ended.workers.iter_mut().for_each(|(worker, _)| end(worker));
+    /// The death of a member whose moment has come.
+    fn kill_due(&mut self, begun: u64) -> Option<Kill> {
+        let kill = self.planned_kill.as_mut().filter(|kill| kill.begins_at <= begun)?;
+        let workers = &self.nodes[usize::from(kill.node)].workers;
+        let mut commits = workers.iter().flat_map(|(worker, _)| worker.commits()).flatten();
+        if !commits.any(|(_, stage)| stage == kill.stage) {
+            return None;
+        }
+        let is_later = kill.moments > 0;
+        kill.moments = kill.moments.saturating_sub(1);
+        if is_later { None } else { self.planned_kill.take() }
+    }
+
+    /// Kills the member whose time has come, and has those halt that notice.
+    fn end_members(&mut self, begun: u64) {
+        let now_ns = self.now_ns();
+        if let Some(kill) = self.kill_due(begun) {
+            let nodes = u16::try_from(self.nodes.len()).expect("checked by the cluster");
+            let node = &mut self.nodes[usize::from(kill.node)];
+            node.has_ended = true;
+            node.workers.iter_mut().for_each(|(worker, _)| worker.kill());
+            self.halts = kill.notices(nodes, now_ns);
+            self.trace.note(now_ns, || format!("kills: {kill}"));
+            self.killed = Some(kill);
+        }
+        while let Some(index) = self.halts.iter().position(|&(at_ns, _)| at_ns <= now_ns) {
+            let (_, node) = self.halts.swap_remove(index);
+            self.trace.note(now_ns, || format!("node {node} halts"));
+            self.halt(usize::from(node));
         }
     }
 
@@ -233,11 +318,13 @@ impl Simulation {
         clients: &mut dyn FnMut() -> bool,
     ) -> bool {
         while self.now_ns() < deadline_ns {
-            if clients() && self.is_idle() {
+            if clients() && self.is_idle() && self.halts.is_empty() {
                 return true;
             }
-            self.begin_faults(begun());
+            let begun = begun();
+            self.begin_faults(begun);
             self.end_faults();
+            self.end_members(begun);
             self.deliver();
             let progressed = self.step();
             let now_ns = self.now_ns();
@@ -269,8 +356,10 @@ impl Simulation {
             let arrived = self.network.borrow_mut().take_arrived();
             let Some((source, (node, worker), packet)) = arrived else { break };
             self.trace.arrival(self.time.get(), source, node, &packet);
-            let (_, inbox) = &self.nodes[usize::from(node)].workers[usize::from(worker)];
-            inbox.borrow_mut().push(packet);
+            let node = &self.nodes[usize::from(node)];
+            if !node.has_ended {
+                node.workers[usize::from(worker)].1.borrow_mut().push(packet);
+            }
         }
     }
 
@@ -289,7 +378,8 @@ impl Simulation {
             due.map(|due| due.max(node.stands_until_ns).max(node.next_step_ns))
         });
         let arrival = self.network.borrow().next_arrival_ns();
-        ends.chain(nodes).chain(arrival).min().unwrap_or(u64::MAX)
+        let halts = self.halts.iter().map(|&(at_ns, _)| at_ns);
+        ends.chain(nodes).chain(arrival).chain(halts).min().unwrap_or(u64::MAX)
     }
 
     fn begin_faults(&mut self, begun: u64) {

@@ -1,0 +1,118 @@
+//! What must hold after a member has died and the others have halted.
+//!
+//! There is no recovery yet. So the records in the log slots of the survivors decide what is committed, as the flush of
+//! `docs/protocol.md` will: each is applied, unit by unit, at every copy. What the survivors have told the code of their jobs is compared
+//! with that.
+//!
+//! *Source*: `docs/simulation.md`, "Members that die".
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use gannet_engine::simulation::{Settled, Simulation, Stage, Verdict};
+use gannet_engine::{Completion, Lost};
+use gannet_storage::{Applied, CommitRecord, Item, TransactionId};
+
+use crate::check::Check;
+use crate::replicas::check_replicas;
+use crate::statistics::Statistics;
+
+/// What the job of a client has counted.
+pub(super) type Job = Completion<Option<Box<Statistics>>>;
+
+/// Finishes what the survivors have logged, and checks what they were told; `sum` gets what the clients have counted.
+/// `jobs` are as many at each node.
+pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistics) -> Vec<Check> {
+    let jobs_of_node = jobs.len() / simulation.cluster().nodes().len();
+    let dead = simulation.killed().map(|kill| usize::from(kill.node));
+    let mut unanswered = 0;
+    for (number, job) in jobs.into_iter().enumerate() {
+        match pin!(job).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(found)) => found.iter().for_each(|found| sum.add(found)),
+            Poll::Ready(Err(_)) if Some(number / jobs_of_node) == dead => {}
+            Poll::Ready(Err(Lost::NotBegun)) => {}
+            Poll::Ready(Err(Lost::Unfinished)) | Poll::Pending => unanswered += 1,
+        }
+    }
+    let records = survivors(simulation);
+    let mut wrong = Vec::new();
+    let gaps = flush(simulation, &records);
+    for verdict in simulation.verdicts() {
+        wrong.extend(contradiction(simulation, verdict, &records));
+    }
+    let said = wrong.first().cloned().unwrap_or_default();
+    let detail = format!("{} settled, {} wrong {said}", simulation.verdicts().len(), wrong.len());
+    let mut checks = vec![
+        Check::equal("jobs of survivors without an answer", 0, unanswered),
+        Check::new("what was settled agrees with the survivors' records", wrong.is_empty(), detail),
+        Check::equal("units of the survivors' records that miss an earlier one", 0, gaps),
+    ];
+    // Locks and pending entries of transactions under way stay: nobody recovers.
+    checks.extend(check_replicas(simulation.cluster()).into_iter().take(1));
+    checks
+}
+
+/// The records of the survivors, by node.
+fn survivors(simulation: &Simulation) -> Vec<(usize, Vec<Vec<u8>>)> {
+    let dead = simulation.killed().map(|kill| usize::from(kill.node));
+    let nodes = (0..simulation.cluster().nodes().len()).filter(|node| Some(*node) != dead);
+    nodes.map(|node| (node, simulation.log_records_of(node))).collect()
+}
+
+fn id_of(record: &[u8]) -> TransactionId {
+    CommitRecord::parse(record).expect("a log has records").id
+}
+
+/// Applies the records at every copy; how many units found that an earlier one is missing.
+fn flush(simulation: &Simulation, records: &[(usize, Vec<Vec<u8>>)]) -> i128 {
+    let records: BTreeSet<&Vec<u8>> = records.iter().flat_map(|(_, of_node)| of_node).collect();
+    let parse = |record| CommitRecord::parse(record).expect("a log has records");
+    let units = records.into_iter().flat_map(|record| parse(record).units());
+    let mut units: Vec<_> = units.map(|unit| unit.expect("a record has units")).collect();
+    units.sort_by_key(|unit| unit.base_version);
+    let cluster = simulation.cluster();
+    let mut gaps = 0;
+    for unit in units {
+        for &copy in cluster.configuration().copies(unit.partition) {
+            let view = cluster.nodes()[usize::from(copy)].view();
+            let table = view.table(unit.table).expect("a unit names a table");
+            let address = table.bucket_address(unit.partition, unit.bucket);
+            let mut address = address.expect("a copy has its partition");
+            for item in unit.items() {
+                let (Item::Put { key, .. } | Item::Delete { key }) = item;
+                address = address.with_tag(table.locate(key.word()).tag);
+            }
+            gaps += i128::from(table.apply_at_backup(address, &unit) == Applied::Gap);
+        }
+    }
+    gaps
+}
+
+/// What is wrong with how a commit was settled, given the survivors' records.
+fn contradiction(
+    simulation: &Simulation,
+    verdict: &Verdict,
+    records: &[(usize, Vec<Vec<u8>>)],
+) -> Option<String> {
+    let Verdict { id, stage, settled } = *verdict;
+    let configuration = simulation.cluster().configuration();
+    let group = configuration.log_group(id.node);
+    let is_replica = |node: usize| group.iter().any(|replica| usize::from(*replica) == node);
+    let has_it = |of_node: &[Vec<u8>]| of_node.iter().any(|record| id_of(record) == id);
+    let replicas = records.iter().filter(|(node, _)| is_replica(*node)).count();
+    let found = records.iter().filter(|(_, of_node)| has_it(of_node)).count();
+    let is_right = match settled {
+        Settled::Committed => {
+            found == replicas && matches!(stage, Stage::Logged | Stage::PrimariesSent)
+        }
+        Settled::Aborted => found == 0,
+        Settled::Unknown => stage == Stage::Logging,
+    };
+    (!is_right).then(|| {
+        format!(
+            "{id:?} in {stage:?} was settled as {settled:?}; {found} of {replicas} have its record"
+        )
+    })
+}
