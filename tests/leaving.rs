@@ -1,4 +1,5 @@
-//! Partitions that leave, and tables that are dropped: transactions that have locked its rows end, and new ones are refused, at its node and from others.
+//! Partitions that leave, and tables that are dropped: a transaction that has locked a row may still commit, and a later one is refused, at the
+//! row's node and at others.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

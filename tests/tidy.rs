@@ -215,6 +215,24 @@ fn documents_that_any_file_names_are_there() {
 }
 
 #[test]
+fn functions_that_documents_point_to_are_there() {
+    let sources = sources();
+    let mut found = 0;
+    for (document, text) in texts().iter().filter(|(name, _)| name.ends_with(".md")) {
+        for line in text.lines().filter(|line| line.contains("| `fn ")) {
+            let names: Vec<_> = line.split('`').skip(1).step_by(2).collect();
+            let [function, file] = names[..] else { panic!("{document}: {line}") };
+            let source = sources.get(file).unwrap_or_else(|| panic!("{document}: no {file}"));
+            let is_it = [format!("{function}("), format!("{function}<")];
+            let is_there = is_it.iter().any(|start| source.contains(start));
+            assert!(is_there, "{document}: {file} has no {function}");
+            found += 1;
+        }
+    }
+    assert!(found > 10, "only {found} functions are pointed to");
+}
+
+#[test]
 fn source_files_that_documents_name_are_there() {
     let sources = sources();
     let is_path = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
