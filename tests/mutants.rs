@@ -10,6 +10,7 @@
 //! | `INSERT_CALL_FORWARDING`'s read of the facility | `tatp`: call forwardings without facility |
 //! | C2, C5, units, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
 //! | C3, C4, C6, C8, the version rule of units | `tests/flush.rs` |
+//! | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |
 //! | C9, no copy refuses what is decided, and none misses it | `tests/server/failure.rs`: the process ends |
 //! | a PRIMARY is applied under its lock | the cluster halts and says so, wherever the coordinator is |
 //! | a VALIDATE is answered for what is there | `Refused`, which is not run again |

@@ -393,7 +393,7 @@ fn die(plan: &Plan) {
     dead.signal("KILL");
     dead.wait();
     for node in &nodes {
-        // What waits for the dead node when it is noticed ends with 08007, what comes later with 57P03.
+        // What is being logged when the death is noticed ends with 08007, everything else with 57P03.
         let error = node.failure("INSERT INTO town VALUES (1, 'Ayr'), (2, 'Fife'), (3, 'Troon')");
         assert!(error.contains("57P03") || error.contains("08007"), "{error}");
         let error = node.failure("SELECT * FROM town");
