@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use gannet_engine::{Cluster, ClusterError, TableId};
+use gannet_engine::{ChangeError, Cluster, ClusterError, TableId};
 use serde::Deserialize;
 
 /// Rows that a table is made for, without a number.
@@ -49,8 +49,13 @@ impl TryFrom<String> for TableName {
     }
 }
 
-/// Opens the tables, which all nodes do; the first to come creates them.
+/// Opens the tables; the first node that names a table creates it. A name may stand in the list once.
 pub(crate) fn open(cluster: &Cluster, tables: &[TableName]) -> Result<Vec<TableId>, ClusterError> {
+    for (index, TableName { name, .. }) in tables.iter().enumerate() {
+        if tables[..index].iter().any(|table| table.name == *name) {
+            return Err(ChangeError::TableExists(name.clone()).into());
+        }
+    }
     let open = |TableName { name, value_bytes, rows }: &TableName| match value_bytes {
         Some(bytes) => cluster.open_table(name, *bytes, *rows),
         None => cluster.open_ordered_table(name, *rows),

@@ -344,14 +344,6 @@ fn keys_and_addresses_are_checked() {
         failure(&["--clients", &nobody, "--tables", "stock:8,stock:8"])
             .contains("named stock already")
     );
-    let plan = Plan::new("clients-tables");
-    let others: Vec<_> = (1..3).map(|node| plan.start(node, &[])).collect();
-    let error = plan.failure(0, &["--tables", "stock:8"]);
-    assert!(error.contains("creating table stock"), "{error}");
-    for mut other in others {
-        other.kill().unwrap();
-        other.wait().unwrap();
-    }
 }
 
 /// What becomes of a connection when the client's message with a number comes: the opening's is 0, and then come those of
