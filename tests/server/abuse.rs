@@ -227,7 +227,9 @@ fn half_a_login_takes_no_place_of_a_session() {
 fn junk_does_not_fill_the_log() {
     let plan = Plan::new("nodes-junk");
     let programs = free_address();
-    let first = plan.start(0, &["--clients", &programs, "--tables", "t"]);
+    let key = crate::nodes::write_key(&plan.key.with_file_name("clients.key"), '5');
+    let clients = ["--clients", &programs, "--clients-key", key.to_str().unwrap()];
+    let first = plan.start(0, &[&clients[..], &["--tables", "t"]].concat());
     let others = [1, 2].map(|node| plan.start(node, &["--tables", "t"]));
     let mut first = Server::listening(first);
     let others = others.map(Server::listening);
