@@ -5,8 +5,11 @@
 //! ```
 //!
 //! *Source*: PostgreSQL 15, section 8.15.
-//! *Invariants*: an array that was read or made is in one form, so that equal arrays are equal texts.
-//! *Not here*: columns of tables, which cannot be arrays; arrays of several dimensions or with other bounds.
+//!
+//! *Invariants*: an array that was read or built has one form, so equal arrays are equal texts.
+//!
+//! *Not here*: arrays as columns of tables, arrays of several dimensions, and arrays whose first index is not 1: all are
+//! refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +68,7 @@ impl Element {
         Self::Uuid,
     ];
 
-    /// The elements of arrays of a type; none of arrays, which have one dimension.
+    /// The element type of arrays of `data_type`; None for an array, because arrays have one dimension.
     pub(crate) fn of(data_type: DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Boolean => Self::Boolean,
@@ -135,7 +138,7 @@ pub(crate) fn written(elements: &[Value], element: Element) -> String {
     text.finish()
 }
 
-/// An array whose elements come.
+/// An array that is written element by element.
 pub(crate) struct Writer {
     text: String,
     element: Element,
@@ -177,7 +180,7 @@ fn is_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Bytes in memory of the elements of an array's text, at most.
+/// An upper bound for the bytes in memory of the elements of an array's text.
 pub(crate) fn elements_bytes(text: &str) -> usize {
     let count = 1 + text.bytes().filter(|byte| *byte == b',').count();
     text.len() + count * size_of::<Value>()
@@ -186,7 +189,7 @@ pub(crate) fn elements_bytes(text: &str) -> usize {
 /// The elements of an array's text.
 ///
 /// # Errors
-/// SQLSTATE 22P02 for what is no array, and those of its elements; 0A000 for several dimensions.
+/// SQLSTATE 22P02 for a text that is no array, 0A000 for several dimensions, and the errors of the elements.
 pub(crate) fn read(text: &str, element: Element) -> Result<Vec<Value>, SqlError> {
     let mut elements = Vec::new();
     for_each(text, |one| {
@@ -204,7 +207,7 @@ pub(crate) fn formed(text: &str, element: Element) -> Result<String, SqlError> {
     converted(text, element, element, Ok)
 }
 
-/// An array's text with its elements made others, one after the other.
+/// An array's text with every element converted by `convert`, in order.
 ///
 /// # Errors
 /// As [`read`], and those of `convert`.
@@ -226,10 +229,10 @@ fn value_of(text: Option<&str>, element: Element) -> Result<Value, SqlError> {
     text.map_or(Ok(Value::Null), |text| Value::from_text(text, element.data_type()))
 }
 
-/// Takes the elements of an array's text as texts; None is NULL.
+/// Passes the elements of an array's text to `take`, as texts; None is NULL.
 ///
 /// # Errors
-/// SQLSTATE 22P02 for what is no array, 0A000 for several dimensions, and those of `take`.
+/// SQLSTATE 22P02 for a text that is no array, 0A000 for several dimensions, and the errors of `take`.
 pub(crate) fn for_each(
     text: &str,
     mut take: impl FnMut(Option<&str>) -> Result<(), SqlError>,
@@ -249,7 +252,7 @@ pub(crate) fn for_each(
         match character {
             '"' => {
                 if element.chars().all(is_space) && !was_quoted {
-                    // Blanks before the quotes are none of the element.
+                    // Blanks before the quotes do not belong to the element.
                     element.clear();
                 }
                 quoted = !quoted;
@@ -284,7 +287,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn texts_are_brought_to_one_form() {
+    fn equal_arrays_have_one_form() {
         let form = |text: &str, element| written(&read(text, element).expect(text), element);
         assert_eq!(form(" { 1 , null,3 } ", Element::Integer), "{1,NULL,3}");
         assert_eq!(
@@ -304,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(texts in proptest::collection::vec(any::<Option<String>>(), 0..5)) {
+        fn written_arrays_are_read_back(texts in proptest::collection::vec(any::<Option<String>>(), 0..5)) {
             let value = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
             let values: Vec<Value> = texts.iter().map(value).collect();
             let text = written(&values, Element::Text);

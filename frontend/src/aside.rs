@@ -1,9 +1,15 @@
-//! Threads for the parts of statements that compute for longer than a worker's thread may be held: patterns that are compiled,
-//! functions of large values, texts of large arrays, and memory that is given back.
+//! A pool of threads for long computations of statements: compiling patterns, functions of large values, texts of large
+//! arrays, and freeing much memory.
 //!
-//! *Invariants*: such a thread's stack suffices for everything that recurses over user input; a job whose statement has ended is
-//! not begun, and one that looks at its flag ends early; the number of threads is bounded.
-//! *Not here*: parsing and planning, whose thread waits for nobody else's statement (`parser`).
+//! ```text
+//! session or coroutine ── submit(job) ─► queue ─► thread ── result ─► Pending::poll
+//!                         dispose(content) ─►            drops the content
+//! ```
+//!
+//! *Invariants*: the stack of a thread suffices for every recursion over user input. A job whose statement has ended does not
+//! begin; a running job that looks at its flag ends early. The number of threads is bounded.
+//!
+//! *Not here*: parsing and planning, which have a thread of their own (`parser`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,34 +19,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::SqlError;
 use crate::parser;
 
-/// Bytes that may be worked through on a worker's thread: more take about a millisecond.
+/// Bytes that a worker's thread may process at once: more take about a millisecond.
 pub(crate) const HELD_BYTES_MAX: usize = 256 << 10;
-/// What the threads' names begin with.
+/// Prefix of the threads' names.
 const NAME: &str = "gannet-aside";
-/// Threads at most; a long job holds one of them.
+/// Maximum number of threads; a long job holds one of them.
 const THREADS_MAX: usize = 4;
-/// A thread's stack: many times what compiling the deepest pattern takes.
+/// A thread's stack: many times the need of the deepest pattern's compilation.
 const STACK_BYTES: usize = 16 << 20;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The threads.
+/// The pool.
 #[derive(Debug)]
 pub(crate) struct Aside {
     tasks: Sender<Task>,
-    /// Jobs that it was given.
+    /// Jobs that were submitted.
     #[cfg(test)]
     jobs: std::sync::atomic::AtomicUsize,
 }
 
-/// A job that was handed over. When this is dropped, its result is not wanted any more.
+/// A submitted job. Dropping this abandons the job.
 pub(crate) struct Pending<T> {
     result: Receiver<Result<T, SqlError>>,
     abandoned: Arc<AtomicBool>,
 }
 
 impl Aside {
-    /// Starts the threads; they end when this is dropped.
+    /// Starts the threads. They end when the pool is dropped.
     ///
     /// # Errors
     /// SQLSTATE 53000 if the system refuses a thread.
@@ -52,10 +58,10 @@ impl Aside {
             let queue = Arc::clone(&queue);
             let run = move || {
                 loop {
-                    // Nothing panics while it is held.
+                    // No code panics while it holds this lock.
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(task) = next else { return };
-                    // A panic ends the statement, whose sender is dropped, and not the thread.
+                    // A panic drops the sender, which ends the statement, and not the thread.
                     let _ = catch_unwind(AssertUnwindSafe(task));
                 }
             };
@@ -79,13 +85,13 @@ impl Aside {
         self.jobs.load(Ordering::Relaxed)
     }
 
-    /// Drops something, which may take long.
+    /// Drops a value on one of the threads, because that may take long.
     pub(crate) fn dispose(&self, content: impl Send + 'static) {
-        // The threads end after this alone; if they do not take the task, it is dropped here.
+        // The threads outlive this pool; a task that cannot be sent is dropped here.
         let _ = self.tasks.send(Box::new(move || drop(content)));
     }
 
-    /// Has a job done. It is given a flag that is set when nobody waits for its result any more.
+    /// Submits a job. The job gets a flag, which is set when the job is abandoned.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         job: impl FnOnce(&AtomicBool) -> Result<T, SqlError> + Send + 'static,
@@ -98,17 +104,17 @@ impl Aside {
         let task = Box::new(move || {
             // Relaxed: the flag carries nothing but itself.
             if !flag.load(Ordering::Relaxed) {
-                // Nobody may be waiting any more.
+                // The receiver is gone if the job was abandoned.
                 let _ = sender.send(job(&flag));
             }
         });
-        // The threads end after this alone; if they do not take the task, its sender is dropped, which is an error.
+        // The threads outlive this pool; a task that cannot be sent drops its sender, which is an error for the receiver.
         let _ = self.tasks.send(task);
         Pending { result, abandoned }
     }
 }
 
-/// In builds with assertions, a bug if so many bytes are worked through on a worker's thread.
+/// Asserts in debug builds that a worker's thread does not process more bytes than it may.
 pub(crate) fn check(bytes: usize) {
     let is_beside = |name: &str| name.starts_with(NAME) || name == parser::THREAD;
     let is_aside = || std::thread::current().name().is_some_and(is_beside);
@@ -116,7 +122,7 @@ pub(crate) fn check(bytes: usize) {
 }
 
 impl<T> Pending<T> {
-    /// The result, if it is there; an error if the job panicked.
+    /// The result once the job has ended; an error if the job panicked.
     pub(crate) fn poll(&self) -> Option<Result<T, SqlError>> {
         match self.result.try_recv() {
             Ok(result) => Some(result),
@@ -157,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_job_is_told() {
+    fn an_abandoned_job_sees_its_flag() {
         let aside = Aside::start().unwrap();
         let (told, hears) = channel();
         let pending = aside.submit(move |abandoned| {
@@ -168,7 +174,7 @@ mod tests {
             Ok(())
         });
         drop(pending);
-        // A job that was not begun before is not begun at all, and drops its sender.
+        // A job that has not begun never begins, and drops its sender.
         let _ = hears.recv();
     }
 }

@@ -1,4 +1,6 @@
-//! The time of day, for now() and its like. Durations and timeouts come from elsewhere.
+//! The time of day, for now() and similar functions.
+//!
+//! *Not here*: durations and timeouts, which the engine and the async runtime measure.
 
 use chrono::{DateTime, NaiveDateTime};
 

@@ -1,4 +1,15 @@
-//! SQL on a cluster: the catalog's last version, plans, counters. Shared by all sessions.
+//! SQL on a cluster, shared by all sessions: the last known catalog, cached plans, counters, and limits of memory.
+//!
+//! ```text
+//! Session ─► Database ─┬─ tables of the engine: "sql" rows and index entries, "sql catalog", "sql counters"
+//!                      ├─ catalog, version, plans      caches; a transaction finds out whether they are current
+//!                      ├─ parser, aside                threads beside the workers
+//!                      └─ memory, spill, streams       limits of what statements keep
+//! ```
+//!
+//! *Invariants*: a cached plan belongs to one version of the catalog. Two callers never get the same value of a counter.
+//!
+//! *Not here*: the form of the catalog (`catalog`), and what a session does with a statement (`session`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,56 +35,56 @@ use crate::value::DataType;
 
 /// The engine's table with all rows and index entries.
 const TABLE: &str = "sql";
-/// Memory for each row or index entry that it is laid out for: one cell, an entry of the ordered index with a short key, and a
-/// part of a bucket. Its main buckets then take an eighth of all, and chains stay short, as no row takes less.
+/// Memory for each expected row or index entry: one cell, an entry of the ordered index with a short key, and a part of a
+/// bucket. The main buckets then take an eighth of the memory. Chains stay short, because no row takes less.
 const TABLE_BYTES_PER_ROW: usize = 160;
-/// The engine's table with the catalog. Every transaction depends on it, and must not conflict because of rows that share a
-/// bucket with it.
+/// The engine's table with the catalog. Every transaction depends on the catalog's version, and must not conflict because of
+/// rows in the same bucket.
 const CATALOG_TABLE: &str = "sql catalog";
-/// Descriptors and copies of the version that it is laid out for; it takes more.
+/// Expected descriptors and copies of the version; more fit as well.
 const CATALOG_ROWS: u64 = 1_024;
-/// The engine's table with the counters. They change in transactions of their own, inside of others that ask for a value:
-/// in a bucket with rows that such a transaction has read they would make it conflict with itself.
+/// The engine's table with the counters. A statement takes values in transactions of their own. If a counter shared a bucket
+/// with rows that the statement has read, the statement would conflict with itself.
 const COUNTER_TABLE: &str = "sql counters";
-/// Counters that it is laid out for; it takes more.
+/// Expected counters; more fit as well.
 const COUNTERS: u64 = 1_024;
 /// Plans of each generation; there are two.
 const PLANS_MAX: usize = 1_024;
 /// Longest text whose plan is kept.
 const PLAN_TEXT_BYTES_MAX: usize = 16 << 10;
-/// Values of a counter that are taken at once; what a process does not use is lost, as in PostgreSQL.
+/// Values of a counter that a process takes at once; unused values are lost, as in PostgreSQL.
 const COUNTER_BLOCK: i64 = 32;
-/// Coroutines of a worker for each result that is sent while its query runs: a client that reads slowly holds one, and the others
-/// are for everybody.
+/// Coroutines of a worker per result that is sent while its query runs. A slow client holds one coroutine; the rest serve all
+/// other statements.
 const COROUTINES_PER_STREAM: usize = 4;
 
-/// A cluster with SQL on it: catalog, plan cache. Shared by all sessions.
+/// A cluster with SQL on it.
 pub struct Database {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) table: TableId,
     pub(crate) catalog_table: TableId,
     counter_table: TableId,
-    /// Where the catalog's version is.
+    /// The keys of the catalog's version.
     pub(crate) versions: VersionKeys,
     pub(crate) parser: Parser,
-    /// Rows that a build fills in at a time.
+    /// Rows in each batch of a build.
     pub(crate) built_rows: usize,
     pub(crate) memory: Arc<Pool>,
     pub(crate) aside: Arc<Aside>,
-    /// Where rows go that are too many for memory, if anywhere.
+    /// The temporary files for rows beyond the memory of statements, if there is a directory for them.
     pub(crate) spill: Option<Arc<Spill>>,
-    /// Results that may be sent at a time while their queries run.
+    /// Permits for results that are sent while their queries run.
     pub(crate) streams: Arc<Semaphore>,
-    /// How long they wait for a client that takes no rows.
+    /// How long such a query waits for a client that takes no rows.
     pub(crate) unread_timeout: Duration,
     catalog: Mutex<Arc<Catalog>>,
-    /// The version of that one.
+    /// The version of `catalog`.
     version: AtomicU64,
     plans: Mutex<Plans>,
     counters: Mutex<BTreeMap<u32, Range<i64>>>,
 }
 
-/// Rows that a build fills in at a time on a simulated cluster, whose tables are small.
+/// Rows in each batch of a build on a simulated cluster, whose tables are small.
 const BUILT_ROWS_SIMULATED: usize = 3;
 
 /// What a plan depends on.
@@ -82,19 +93,19 @@ type PlanKey = (String, Vec<Option<DataType>>);
 /// Plans by their texts. When the new generation is full, it becomes the old one.
 #[derive(Default)]
 struct Plans {
-    /// Of the catalog with this version.
+    /// The version of the catalog that the plans were made with.
     version: u64,
     new: BTreeMap<PlanKey, Prepared>,
     old: BTreeMap<PlanKey, Prepared>,
 }
 
-/// Nothing panics while it holds one of the locks, so a poisoned one guards nothing broken.
+/// Locks a mutex. No code panics while it holds such a lock, so a poisoned mutex guards nothing broken.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Database {
-    /// Of a cluster with one node and one worker, for tests.
+    /// A database on a cluster of one node and one worker, for tests.
     #[cfg(test)]
     pub(crate) fn of_one_node(memory_limit_bytes: usize) -> Arc<Self> {
         let options = gannet_engine::ClusterOptions {
@@ -108,16 +119,16 @@ impl Database {
         Self::open(Arc::new(cluster)).expect("an empty cluster takes the catalog")
     }
 
-    /// Puts SQL on a cluster; creates the catalog if it is not there. Blocks.
+    /// Opens SQL on a cluster, and creates the catalog if there is none. Blocks.
     ///
     /// # Errors
-    /// SQLSTATE 53200 if the cluster has no room, 53000 if the system refuses a thread, 58030 for a spill directory that cannot be
-    /// written in.
+    /// SQLSTATE 53200 if the cluster has no room, 53000 if the system refuses a thread, 58030 if the spill directory is not
+    /// writable.
     pub fn open(cluster: Arc<Cluster>) -> Result<Arc<Self>, SqlError> {
         Self::open_within(cluster, MemoryLimits::default())
     }
 
-    /// The same with other limits for the memory of statements.
+    /// Opens SQL with other limits for the memory of statements.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -125,9 +136,9 @@ impl Database {
         Self::build(cluster, memory, false)
     }
 
-    /// SQL on a simulated cluster: its sessions do what they do in the same order in every run with the same seed. Statements are
-    /// planned before a future that has them planned goes on, and builds fill in few rows at a time. The futures are polled
-    /// outside of any runtime; large values, for which there are threads, are not for here.
+    /// Opens SQL on a simulated cluster: sessions act in the same order in every run with the same seed. Planning blocks the
+    /// session that asks for it, and builds have small batches. The futures are polled outside of any runtime. Large values,
+    /// which need threads, are not supported.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -174,23 +185,23 @@ impl Database {
         Session::new(Arc::clone(self), user)
     }
 
-    /// What the statements of a session may keep in memory.
+    /// A budget for the memory of a session's statements.
     pub(crate) fn budget(&self) -> Arc<Budget> {
         self.memory.budget()
     }
 
-    /// The catalog as it was last seen; a transaction finds out whether it is the newest.
+    /// The last known catalog; a transaction finds out whether a newer one exists.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&lock(&self.catalog))
     }
 
     /// The version of [`Self::catalog`].
     pub(crate) fn version(&self) -> u64 {
-        // Relaxed: what is planned with an older one finds out.
+        // Relaxed: a transaction detects a plan that was made with an older version.
         self.version.load(Ordering::Relaxed)
     }
 
-    /// Tells of a version that has committed.
+    /// Publishes a catalog whose version has committed.
     pub(crate) fn publish(&self, catalog: Arc<Catalog>) {
         let mut newest = lock(&self.catalog);
         if catalog.version > newest.version {
@@ -205,7 +216,7 @@ impl Database {
         }
     }
 
-    /// Reads the newest catalog; whether it is newer than the last one known.
+    /// Reads the newest catalog, and tells whether it is newer than the last known one.
     pub(crate) fn reload(&self, coordinator: &mut Coordinator<'_>) -> Result<bool, Failure> {
         let known = self.catalog().version;
         let catalog = committed(coordinator, |coordinator, deferred| {
@@ -216,7 +227,7 @@ impl Database {
         Ok(is_newer)
     }
 
-    /// The plan for a text, if it was kept for this catalog.
+    /// The cached plan for a text, if it was made with this catalog.
     pub(crate) fn plan(
         &self,
         sql: &str,
@@ -236,7 +247,7 @@ impl Database {
         Some(plan)
     }
 
-    /// Keeps the plan for a text.
+    /// Caches the plan for a text.
     pub(crate) fn keep_plan(
         &self,
         sql: &str,
@@ -254,7 +265,7 @@ impl Database {
         plans.keep((sql.to_owned(), types.to_vec()), plan.clone());
     }
 
-    /// The next value of a counter, in a transaction of its own, which no rollback turns back.
+    /// The next value of a counter. It is taken in a transaction of its own, which no rollback undoes.
     pub(crate) fn next_value(
         &self,
         coordinator: &mut Coordinator<'_>,
@@ -274,7 +285,7 @@ impl Database {
             deferred.put(table, key.clone(), next.to_be_bytes().to_vec());
             Ok(last)
         };
-        // A value that nobody uses is lost, whatever becomes of the statement.
+        // A value is lost if its statement fails.
         let last = coordinator.without_cancellation(|coordinator| committed(coordinator, take))?;
         if last > i64::MAX - COUNTER_BLOCK {
             return Err(SqlError::new("2200H", "the counter has reached its largest value").into());
@@ -285,7 +296,8 @@ impl Database {
         if block.is_empty() {
             *block = taken;
         }
-        // Of two that took a block at a time one uses the other's, and its own is lost.
+        // If two coroutines have taken a block at the same time, one of them uses the other's block, and its own block is
+        // lost.
         Ok(block.next().expect("a block that is not empty has a first value"))
     }
 }

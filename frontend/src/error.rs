@@ -1,8 +1,12 @@
-//! What is wrong with a statement, as PostgreSQL's clients expect it.
+//! Errors of statements, in the form that PostgreSQL's clients expect.
+//!
+//! *Source*: PostgreSQL 15 documentation, appendix A (SQLSTATEs) and section 55.8 (fields of errors).
+//!
+//! *Not here*: the bytes of an error on the wire (`server/message`).
 
 use gannet_engine::Abort;
 
-/// An error of a statement: a SQLSTATE, a message, and what helps to mend it.
+/// An error of a statement: a SQLSTATE, a message, and help for mending the statement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SqlError {
@@ -10,24 +14,24 @@ pub struct SqlError {
     pub code: &'static str,
     /// What is wrong.
     pub message: String,
-    /// More about it.
+    /// Further facts.
     pub detail: Option<String>,
     /// What to do.
     pub hint: Option<String>,
-    /// Where in the statement: a character's number, counted from 1.
+    /// The error's place in the statement: a character's number, counted from 1.
     pub position: Option<usize>,
-    /// What it is about.
+    /// The table, column or constraint concerned.
     pub subject: Option<Box<Subject>>,
 }
 
-/// What a violated constraint belongs to, in fields of their own for programs.
+/// The object that an error concerns, in fields of their own for programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// A table.
+    /// The table.
     pub table: String,
-    /// A column of it, for NOT NULL.
+    /// The column, for NOT NULL.
     pub column: Option<String>,
-    /// A constraint of it, or a unique index.
+    /// The constraint or unique index.
     pub constraint: Option<String>,
 }
 
@@ -76,7 +80,7 @@ impl SqlError {
         self
     }
 
-    /// A construct that there is no support for.
+    /// The error for a construct that is not supported.
     pub(crate) fn unsupported(construct: impl std::fmt::Display) -> Self {
         Self::new("0A000", format!("{construct} is not supported"))
     }
@@ -100,14 +104,14 @@ impl SqlError {
     }
 }
 
-/// Why a run of a statement ended without a result.
+/// Why a run of a statement gave no result.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The engine's: a conflict to retry, or a limit.
+    /// An abort by the engine: a conflict, which is retried, or a limit.
     Abort(Abort),
-    /// The statement's own. It is reported only if what was read is valid.
+    /// An error of the statement. It is reported only if the rows read are valid.
     Error(Box<SqlError>),
-    /// The catalog has another version than the one that the statement was planned with.
+    /// The catalog's version differs from the one that the statement was planned with.
     StaleCatalog,
 }
 
@@ -123,7 +127,7 @@ impl From<SqlError> for Failure {
     }
 }
 
-/// What the engine's abort is called in SQL.
+/// The SQLSTATE and the message for an abort by the engine.
 impl From<Abort> for SqlError {
     fn from(abort: Abort) -> Self {
         if abort.is_conflict() {

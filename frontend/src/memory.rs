@@ -6,9 +6,9 @@
 //!        └─ Pool ── of all sessions of a database: --query-memory
 //! ```
 //!
-//! *Invariants*: what is kept is charged before it is kept, and given back when it is dropped; rows that only pass through an
-//! operator are not charged. A charge that does not fit is refused with SQLSTATE 53200, and leaves the budget as it was.
-//! The first [`FREE_BYTES`] of a session are not counted in the pool, so that short statements share no counter.
+//! *Invariants*: memory is charged before it is used, and released when it is freed. Rows that only pass through an operator
+//! are not charged. A charge that does not fit is refused with SQLSTATE 53200, and leaves the budget unchanged. The pool does
+//! not count the first [`FREE_BYTES`] of a session, so short statements share no counter.
 //!
 //! *Not here*: memory of tables, which is the engine's; buffers of connections.
 
@@ -24,22 +24,22 @@ use crate::error::SqlError;
 const FREE_BYTES: usize = 64 << 10;
 /// Bytes that a budget takes from the pool at a time.
 const GRANULE_BYTES: usize = 256 << 10;
-/// Bytes that are given back on a worker's thread: more may take about a millisecond.
+/// Bytes that a worker's thread frees by itself: more may take about a millisecond.
 const DISPOSED_BYTES_MIN: usize = 256 << 10;
-/// The part of [`MemoryLimits::all_bytes`] that may wait at a time to be given back.
+/// Divides [`MemoryLimits::all_bytes`]: the bytes that may wait at a time to be freed by other threads.
 const DISPOSED_SHARE: usize = 4;
 
-/// How much memory the statements of a database may keep, and what becomes of rows beyond that.
+/// How much memory the statements of a database may keep, and where rows beyond that go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Bytes that a statement may keep, what its transaction has read and written included.
+    /// Bytes that a statement may keep, with the rows that its transaction has read and written.
     pub statement_bytes: usize,
     /// Bytes that all statements together may keep.
     pub all_bytes: usize,
-    /// A directory for temporary files, if there is one: of sorts, groups, sets and joins, of cursors, and of results that are taken
-    /// one by one ([`crate::Session::query`]).
+    /// A directory for temporary files, if there is one: of sorts, groups, sets, joins and cursors, and of results whose rows
+    /// are taken one by one ([`crate::Session::query`]).
     pub spill: Option<PathBuf>,
-    /// How long a query whose rows are sent while it runs waits for a client that takes none.
+    /// How long a query that sends rows while it runs waits for a client that takes none.
     pub unread_timeout: Duration,
 }
 
@@ -58,13 +58,13 @@ impl Default for MemoryLimits {
 #[derive(Debug)]
 pub(crate) struct Pool {
     limits: MemoryLimits,
-    /// Bytes that budgets have taken.
+    /// Bytes that budgets have taken from the pool.
     taken: AtomicUsize,
-    /// What gives memory back where that takes long; none in tests.
+    /// The threads that free large values; none in tests.
     aside: Option<Arc<Aside>>,
-    /// Bytes that it has not given back yet, which nothing is charged for any more.
+    /// Bytes that wait to be freed by those threads. No statement is charged for them any more.
     disposed: AtomicUsize,
-    /// Times that it was to give back memory.
+    /// How often content was handed to those threads.
     #[cfg(test)]
     disposals: AtomicUsize,
 }
@@ -86,7 +86,7 @@ impl Pool {
         self.disposals.load(Ordering::Relaxed)
     }
 
-    /// Drops what takes so many bytes.
+    /// Drops content of so many bytes: on another thread if that would hold this one for long.
     fn dispose(self: &Arc<Self>, bytes: usize, content: impl Send + 'static) {
         let Some(aside) = self.aside.as_ref().filter(|_| bytes > DISPOSED_BYTES_MIN) else {
             return;
@@ -128,7 +128,7 @@ impl Pool {
     }
 }
 
-/// Bytes that have been given back when this is dropped.
+/// Counts content as freed when it is dropped.
 struct Disposed(Arc<Pool>, usize);
 
 impl Drop for Disposed {
@@ -142,12 +142,12 @@ impl Drop for Disposed {
 pub(crate) struct Budget {
     pool: Arc<Pool>,
     used: AtomicUsize,
-    /// Bytes that the pool has given, beside [`FREE_BYTES`].
+    /// Bytes taken from the pool, beyond [`FREE_BYTES`].
     taken: AtomicUsize,
 }
 
 impl Budget {
-    /// Checks that a value of some bytes could be kept, before it is built.
+    /// Checks that a value of so many bytes would fit, before it is built.
     ///
     /// # Errors
     /// SQLSTATE 53200 if it could not.
@@ -159,19 +159,19 @@ impl Budget {
         Err(self.exceeded())
     }
 
-    /// Bytes that an operator may keep before its rows go to files, with those that it keeps already: half of what others leave, so
-    /// that operators whose input it is have room, too.
+    /// Bytes that an operator may keep before its rows go to files, of which it keeps `own` already. This is half of what
+    /// others leave, so the operators that read its rows have room, too.
     pub(crate) fn share(&self, own: usize) -> usize {
         let others = self.used.load(Ordering::Relaxed).saturating_sub(own);
         self.pool.limits.statement_bytes.saturating_sub(others) / 2
     }
 
-    /// Bytes of a result that is gathered in memory: what reads it may need as much.
+    /// Bytes of a result that is gathered in memory: its reader may need as much again.
     pub(crate) fn result_bytes(&self) -> usize {
         self.pool.limits.statement_bytes / 2
     }
 
-    /// The error of a statement that needs more.
+    /// The error of a statement that needs more than its budget.
     pub(crate) fn exceeded(&self) -> SqlError {
         let max = shown(self.pool.limits.statement_bytes);
         let message =
@@ -203,7 +203,7 @@ impl Budget {
             taken.checked_sub(needed).filter(|spare| *spare > GRANULE_BYTES || needed == 0)
         };
         let keep = |taken: usize| spare(taken).filter(|s| *s > 0).map(|spare| taken - spare);
-        // Charges of one session may be dropped by two threads: each gives back what it has taken off.
+        // Two threads may drop charges of one session: each gives back what it has subtracted.
         if let Ok(before) = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep) {
             let given = spare(before).unwrap_or(0);
             self.pool.taken.fetch_sub(given, Ordering::Relaxed);
@@ -218,16 +218,16 @@ impl Drop for Budget {
     }
 }
 
-/// Bytes that are charged to a budget until this is dropped.
+/// A charge to a budget. Dropping it releases the bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Charge {
-    /// None before the first byte.
+    /// None before the first charge.
     budget: Option<Arc<Budget>>,
     bytes: usize,
 }
 
 impl Charge {
-    /// Charges more bytes.
+    /// Charges so many bytes more.
     ///
     /// # Errors
     /// SQLSTATE 53200 if they do not fit; nothing is charged then.
@@ -238,7 +238,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Charges so many bytes in all.
+    /// Sets the charge to so many bytes.
     ///
     /// # Errors
     /// As [`Self::add`].
@@ -252,7 +252,7 @@ impl Charge {
         }
     }
 
-    /// Gives bytes back.
+    /// Releases so many bytes.
     pub(crate) fn release(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -261,12 +261,12 @@ impl Charge {
         }
     }
 
-    /// Gives all back.
+    /// Releases all bytes.
     pub(crate) fn clear(&mut self) {
         self.release(self.bytes);
     }
 
-    /// Gives all back, and drops what was charged: elsewhere, if that would hold the thread for long.
+    /// Releases all bytes, and drops the charged content: on another thread if that would hold this one for long.
     pub(crate) fn dispose(&mut self, content: impl Send + 'static) {
         if let Some(budget) = &self.budget {
             budget.pool.dispose(self.bytes, content);
@@ -274,7 +274,7 @@ impl Charge {
         self.clear();
     }
 
-    /// Bytes that are charged.
+    /// The bytes charged.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -286,7 +286,7 @@ impl Drop for Charge {
     }
 }
 
-/// Bytes in the largest unit that leaves nothing over.
+/// Bytes in the largest unit that divides them.
 fn shown(bytes: usize) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let fits = |(shift, _): &&(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
@@ -312,7 +312,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_charged_comes_back(steps in proptest::collection::vec((0_usize..4, 0_usize..3 << 20), 1..60)) {
+        fn charges_are_released_in_full(steps in proptest::collection::vec((0_usize..4, 0_usize..3 << 20), 1..60)) {
             let pool = Pool::new(limits(4 << 20, 6 << 20), None);
             let budgets = [pool.budget(), pool.budget()];
             let mut charges: [Charge; 4] = Default::default();
@@ -326,7 +326,7 @@ mod tests {
                     prop_assert!(used <= budget.taken.load(Ordering::Relaxed) + FREE_BYTES);
                 }
                 prop_assert!(taken(&pool) <= 6 << 20);
-                // What was refused would not have fitted.
+                // The refused charge would not have fitted.
                 let other = own(1 - number % 2);
                 let before = charges[number].bytes();
                 let wanted = own(number % 2) - before + bytes;
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Tells which thread drops it.
+    /// Reports the thread that drops it.
     struct Told(std::sync::mpsc::Sender<std::thread::ThreadId>);
 
     impl Drop for Told {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn much_memory_is_given_back_on_another_thread() {
+    fn much_memory_is_freed_on_another_thread() {
         let pool = Pool::new(limits(64 << 20, 100 << 20), Some(Arc::new(Aside::start().unwrap())));
         let (budget, here) = (pool.budget(), std::thread::current().id());
         let (sender, told) = std::sync::mpsc::channel();

@@ -1,8 +1,16 @@
-//! Texts become statements, on a thread whose stack suffices for what is let through.
+//! Parsing and planning, on a thread whose stack suffices for every text that is let through.
 //!
-//! The parser recurses, and so does what drops its trees: a coroutine's stack would overflow at five nested
-//! parentheses. Therefore parsing and planning run on a thread of their own, and a text's size, its nesting
-//! and the length of its operator chains are bounded before it is parsed.
+//! ```text
+//! text ─► bounds: size, nesting, chains of operators ─► tokens, in PostgreSQL's dialect ─► sqlparser ─► Parsed
+//! ```
+//!
+//! The parser recurses, and so does the code that drops its trees: five nested parentheses would overflow a coroutine's
+//! stack.
+//!
+//! *Invariants*: a text is parsed only after its size, its nesting and its chains of operators were found within bounds. A
+//! panic ends the statement, and not the thread.
+//!
+//! *Not here*: where the dialect differs from the parser's (`dialect`), and plans (`plan`).
 
 mod dialect;
 
@@ -30,7 +38,7 @@ const SCRIPT_BYTES_MAX: usize = 4 << 20;
 const NESTING_MAX: usize = 64;
 /// Operators in a row; a tree of them is as deep.
 const CHAIN_MAX: usize = 4_000;
-/// Recursion inside the parser: a few levels for each that the text has.
+/// Recursion inside the parser: a few levels for each level of the text.
 const RECURSION_MAX: usize = 200;
 /// The thread's stack: about 20 KiB for each operator of the longest chain.
 const STACK_BYTES: usize = 256 << 20;
@@ -42,7 +50,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The thread that parses and plans.
 pub(crate) struct Parser {
     jobs: Sender<Job>,
-    /// Whoever has something planned does nothing else meanwhile, so that it does not matter how long it takes.
+    /// Whether a session blocks while its statement is planned, as in a simulation, where the duration must not matter.
     blocks: bool,
 }
 
@@ -55,7 +63,7 @@ impl Parser {
         let (jobs, queue) = channel::<Job>();
         let run = move || {
             for job in queue {
-                // A panic ends the statement, whose sender is dropped, and not the thread.
+                // A panic drops the sender, which ends the statement, and not the thread.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
             }
         };
@@ -78,7 +86,7 @@ impl Parser {
         let (sender, receiver) = oneshot::channel();
         let lost = || SqlError::new("XX000", "the statement could not be planned");
         let job = Box::new(move || {
-            // Nobody may be waiting any more.
+            // The receiver is gone if the session has given up.
             let _ = sender.send(job());
         });
         self.jobs.send(job).map_err(|_| lost())?;
@@ -98,7 +106,7 @@ pub(crate) enum Parsed {
 /// The only statement of a text.
 ///
 /// # Errors
-/// SQLSTATE 42601 for a syntax error or several statements, 54001 and 54000 for what is too large.
+/// SQLSTATE 42601 for a syntax error or several statements, 54001 and 54000 for a text that is too large.
 pub(crate) fn parse(sql: &str) -> Result<Parsed, SqlError> {
     let mut tokens = statement_tokens(sql)?;
     dialect::spell_out_truth(&mut tokens);
@@ -118,7 +126,7 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, SqlError> {
     Err(SqlError::new("42601", message).with_position(position(sql, next.span.start)))
 }
 
-/// Whether a text has no statement in it.
+/// Whether a text contains no statement.
 ///
 /// # Errors
 /// As [`parse`].
@@ -127,7 +135,7 @@ pub(crate) fn is_empty(sql: &str) -> Result<bool, SqlError> {
     Ok(tokens.iter().all(|token| is_space(&token.token) || token.token == Token::SemiColon))
 }
 
-/// An expression that the catalog has as text.
+/// An expression that the catalog stores as text.
 ///
 /// # Errors
 /// As [`parse`].
@@ -152,10 +160,10 @@ fn parser(tokens: Vec<TokenWithSpan>) -> SqlParser<'static> {
     SqlParser::new(&DIALECT).with_recursion_limit(RECURSION_MAX).with_tokens_with_locations(tokens)
 }
 
-/// The statements of a text and the number of characters before each.
+/// The statements of a text, each with its offset in characters.
 ///
 /// # Errors
-/// SQLSTATE 42601 for what cannot be split into words, 54001 for what is too long.
+/// SQLSTATE 42601 for a text that cannot be split into words, 54001 for a text that is too long.
 pub(crate) fn split(sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
     if sql.len() > SCRIPT_BYTES_MAX {
         let length = sql.len();
@@ -174,7 +182,7 @@ pub(crate) fn split(sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
         let text = &sql[start..end.unwrap_or(sql.len())];
         statements.push((characters, text.trim_end().to_owned()));
     };
-    // Tokens come in their order: the text is gone through once.
+    // Tokens are in order, so one pass over the text suffices.
     let mut rest = sql.char_indices().peekable();
     let (mut place, mut characters) = ((1, 1), 0);
     for token in &tokens {
@@ -200,7 +208,7 @@ pub(crate) fn split(sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
     Ok(statements)
 }
 
-/// The byte at which each line starts.
+/// The byte at which each line begins.
 fn line_starts(sql: &str) -> Vec<usize> {
     std::iter::once(0).chain(sql.match_indices('\n').map(|(at, _)| at + 1)).collect()
 }
@@ -229,11 +237,11 @@ fn tokens(sql: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
         .map_err(|error| tokenizer_error(&error.message, sql, error.location))
 }
 
-/// Checks that the parser's stack suffices.
+/// Checks that the parser's stack suffices for these tokens.
 fn check(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
-    // For each open parenthesis the operators since the last comma in it.
+    // For each open parenthesis, the operators since its last comma.
     let mut chains = vec![0_usize];
-    // NOT and signs in a row, each of which is a level.
+    // The current run of NOTs and signs, each of which is a level.
     let mut prefixes = 0;
     for token in tokens {
         match &token.token {
@@ -342,7 +350,7 @@ mod tests {
         assert_eq!(statements[1].0, script.find("select ';'").unwrap());
     }
 
-    /// What parsing gives on the thread that is made for it.
+    /// The error of parsing a text, on a thread with the parser's stack.
     fn error(sql: &str) -> Option<SqlError> {
         let parser = Parser::start(false).unwrap();
         let sql = sql.to_owned();
@@ -364,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_overflow_the_stack_is_refused() {
+    fn texts_that_would_overflow_the_stack_are_refused() {
         let nested = |levels| format!("select {}1{}", "(".repeat(levels), ")".repeat(levels));
         assert_eq!(code(&nested(200)), Some("54001"));
         assert_eq!(code(&nested(NESTING_MAX - 2)), None);
@@ -382,8 +390,8 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_very_many_statements_is_gone_through_once() {
-        // With a look at all of the line for each of its words this would take hours.
+    fn a_text_of_very_many_statements_is_split_in_one_pass() {
+        // If each word cost a pass over its line, this would take hours.
         let text = "é;".repeat(1_300_000);
         let statements = split(&text).unwrap();
         assert_eq!(statements.len(), 1_300_000);

@@ -1,6 +1,8 @@
-//! What PostgreSQL knows of our types: its numbers, names, modifiers and sizes.
+//! The types as PostgreSQL numbers, names and measures them.
 //!
 //! *Source*: PostgreSQL's `pg_type.dat`, by way of the crate `postgres-types`; `pg_attribute.atttypmod`.
+//!
+//! *Not here*: values as text (`text`) or in PostgreSQL's binary form (`server/wire_types`).
 
 use postgres_types::Type;
 
@@ -27,18 +29,18 @@ impl DataType {
         Self::Uuid,
     ];
 
-    /// All of those, and their arrays.
+    /// All of those, then their arrays.
     pub(crate) fn every() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().chain(Element::ALL.map(Self::Array))
     }
 
-    /// The type of its arrays; None if they are those of another type.
+    /// The type of arrays of this type; None if arrays of this type have another element type.
     pub(crate) fn array(self) -> Option<Self> {
         let element = Element::of(self)?;
         (element.data_type().postgres() == self.postgres()).then_some(Self::Array(element))
     }
 
-    /// PostgreSQL's type, which has its number and internal name.
+    /// PostgreSQL's type, with its number and internal name.
     pub(crate) fn postgres(self) -> Type {
         match self {
             Self::Boolean => Type::BOOL,
@@ -75,7 +77,7 @@ impl DataType {
         }
     }
 
-    /// PostgreSQL's modifier: length, or precision and scale; -1 if there is none.
+    /// PostgreSQL's type modifier: length, or precision and scale; -1 if there is none.
     pub(crate) fn modifier(self) -> i32 {
         match self {
             Self::Varchar(Some(length)) | Self::Char(Some(length)) => {
@@ -88,7 +90,7 @@ impl DataType {
         }
     }
 
-    /// Bytes of a value in PostgreSQL; -1 if they vary.
+    /// Bytes of a value in PostgreSQL; -1 if the length varies.
     pub(crate) fn bytes(self) -> i16 {
         match self {
             Self::Boolean => 1,

@@ -1,4 +1,4 @@
-//! A server as its clients name it, and how their connections are protected.
+//! The address of a server, and the protection of connections to it.
 //!
 //! | sslmode | TLS | the server's certificate |
 //! |---|---|---|
@@ -9,6 +9,7 @@
 //! | `verify-full` | yes | signed by it, and of the host that was named |
 //!
 //! *Source*: PostgreSQL 15, section 34.19, and 34.1.2 for the parameters of a URL.
+//!
 //! *Not here*: client certificates, revocation, the system's root certificates.
 
 use std::path::{Path, PathBuf};
@@ -36,9 +37,9 @@ pub enum SslMode {
     Prefer,
     /// Encrypted.
     Require,
-    /// Encrypted, and the server's certificate is signed by one that the client has.
+    /// Encrypted, and the server's certificate is signed by one of the client's root certificates.
     VerifyCa,
-    /// That, and it names the host.
+    /// As `VerifyCa`, and the certificate names the host.
     VerifyFull,
 }
 
@@ -47,7 +48,7 @@ impl SslMode {
     pub const ALL: [Self; 5] =
         [Self::Disable, Self::Prefer, Self::Require, Self::VerifyCa, Self::VerifyFull];
 
-    /// As users write it.
+    /// The mode's name in URLs and options.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -69,57 +70,57 @@ impl FromStr for SslMode {
     }
 }
 
-/// Why a server cannot be connected to as asked.
+/// Why an address is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     /// The text is no address.
     #[error("{0}; write it as postgres://user:password@host:port/database")]
     Text(#[source] tokio_postgres::Error),
-    /// There is no host in it.
+    /// The address names no host.
     #[error("name a host, such as postgres://user@127.0.0.1:5433/database")]
     NoHost,
-    /// There is no such mode.
+    /// No such mode exists.
     #[error("there is no sslmode {0:?}; use disable, prefer, require, verify-ca or verify-full")]
     Mode(String),
-    /// There is nothing to verify the certificate by.
+    /// No root certificate is given to verify the server's certificate with.
     #[error("sslmode {} needs the certificate that the server's is signed by; give --ssl-root-cert, or sslrootcert in the URL", .0.name())]
     NoRoot(SslMode),
     /// The root certificate's file is missing or not PEM.
     #[error("cannot read {path}: {source}; give a PEM file with certificates")]
     Root {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// What is wrong.
+        /// The error.
         source: rustls::pki_types::pem::Error,
     },
-    /// TLS cannot be used at all.
+    /// TLS is unavailable.
     #[error("cannot use TLS: {0}")]
     Tls(rustls::Error),
-    /// A certificate in it is of no use.
+    /// The file contains an unusable certificate.
     #[error("cannot use the root certificate: {0}")]
     Certificate(String),
 }
 
-/// A server to connect to.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub struct ServerAddress {
     /// Host, port, user, password, database.
     pub config: Config,
-    /// How connections are protected; `prefer` if nothing is said.
+    /// How connections are protected; None is `prefer`.
     pub ssl_mode: Option<SslMode>,
-    /// The certificates that the server's must be signed by, a PEM file.
+    /// A PEM file with the root certificates for the server's certificate.
     pub ssl_root_certificate: Option<PathBuf>,
 }
 
 impl ServerAddress {
-    /// The address that a URL or `key=value` pairs say, as libpq reads them.
+    /// Parses a URL or `key=value` pairs as libpq does.
     ///
     /// # Errors
-    /// [`AddressError`] if there is no host, or something that no server has.
+    /// [`AddressError`] if there is no host, or a parameter has no valid value.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let (mut ssl_mode, mut ssl_root_certificate) = (None, None);
         let mut rest = text.to_owned();
-        // What the client library does not know.
+        // The client library does not know these parameters.
         if let Some((place, parameters)) = text.split_once('?').filter(|_| is_url(text)) {
             let mut kept = Vec::new();
             for parameter in parameters.split('&') {
@@ -141,16 +142,16 @@ impl ServerAddress {
         match config.get_ssl_mode() {
             tokio_postgres::config::SslMode::Disable => ssl_mode = Some(SslMode::Disable),
             tokio_postgres::config::SslMode::Require => ssl_mode = Some(SslMode::Require),
-            // The default, which may be another's to choose.
+            // The mode stays open, for the caller to choose.
             _ => {}
         }
         Ok(Self { config, ssl_mode, ssl_root_certificate })
     }
 
-    /// What to connect with: parameters, and what makes TLS of a socket.
+    /// The parameters of connections, and the TLS connector.
     ///
     /// # Errors
-    /// [`AddressError`] if the root certificate is missing or of no use.
+    /// [`AddressError`] if the root certificate is missing or unusable.
     pub fn connector(&self) -> Result<(Config, MakeRustlsConnect), AddressError> {
         let mode = self.ssl_mode.unwrap_or(SslMode::Prefer);
         let mut config = self.config.clone();
@@ -208,7 +209,7 @@ fn chain_verifier(
         .map_err(|error| unusable(&error))
 }
 
-/// Takes certificates of any host: whatever they are, or signed by those that the client has.
+/// Accepts certificates of any host: every certificate, or those that the client's root certificates have signed.
 #[derive(Debug)]
 struct AnyHost {
     chain: Option<Arc<WebPkiServerVerifier>>,
@@ -226,7 +227,7 @@ impl ServerCertVerifier for AnyHost {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
         match chain.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
-            // The name is looked at after everything else held.
+            // The name is verified last, so all else was valid.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

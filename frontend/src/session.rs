@@ -1,8 +1,19 @@
 //! A client's session: statements in, results out.
 //!
-//! A statement is parsed and planned on the parser's thread and executed in an engine coroutine; the session waits
-//! for both as a future. Between statements the session holds its transaction, which moves into the job of each
-//! statement and back.
+//! ```text
+//! Session::execute ─► parse, plan: parser's thread ─► run: a coroutine of the engine ─► StatementResult, rest of the rows
+//!                           ▲                                  │
+//!                           └── the catalog has changed ───────┘      conflicts are retried in the coroutine
+//! ```
+//!
+//! The session awaits the thread and the coroutine as futures. Between statements the session holds its transaction, which
+//! moves into each statement's job and back.
+//!
+//! *Invariants*: one statement at a time runs in a session. Statements, cursors and results that a session keeps are charged
+//! to its budget.
+//!
+//! *Not here*: commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), kept rows
+//! (`session/rest`), the wire (`server`).
 
 mod command;
 mod cursor;
@@ -36,9 +47,9 @@ use crate::settings;
 use crate::text::padded;
 use crate::value::{DataType, Value};
 
-/// About how many bytes a statement that was prepared takes, beside its text and its plan.
+/// Approximate bytes of a prepared statement beside its text and plan.
 const PREPARED_BYTES: usize = 1 << 10;
-/// Bytes that text and plan take for each byte of the text.
+/// Bytes of text and plan for each byte of the text.
 const PREPARED_FACTOR: usize = 8;
 
 /// A column of a result.
@@ -50,7 +61,7 @@ pub struct Column {
     pub data_type: DataType,
 }
 
-/// How COPY writes rows.
+/// The format of COPY's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyFormat {
     /// PostgreSQL's text format: tabs, backslashes, `\N`.
@@ -64,15 +75,15 @@ pub enum CopyFormat {
 pub struct CopyOptions {
     /// The format.
     pub format: CopyFormat,
-    /// Between columns.
+    /// The byte between two columns.
     pub delimiter: u8,
-    /// What NULL is written as.
+    /// The text for NULL.
     pub null: String,
     /// Whether the first line names the columns (csv).
     pub header: bool,
 }
 
-/// What a statement gave.
+/// The result of a statement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StatementResult {
     /// Rows, and the command tag: `SELECT 3`, `INSERT 0 1` with RETURNING, `SHOW`, `EXPLAIN`.
@@ -93,7 +104,7 @@ pub enum StatementResult {
     },
     /// An empty statement.
     Empty,
-    /// COPY ... FROM STDIN: the caller now calls [`Session::copy_in`], then goes on with the rest.
+    /// COPY ... FROM STDIN: the caller now calls [`Session::copy_in`] with the data, then [`Session::copy_end`].
     CopyIn {
         /// Columns expected.
         columns: Vec<Column>,
@@ -113,35 +124,35 @@ pub enum StatementResult {
     },
 }
 
-/// Where a session stands, as ReadyForQuery tells it.
+/// The transaction status of a session, as ReadyForQuery reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionStatus {
     /// No transaction.
     Idle,
     /// In a transaction.
     InTransaction,
-    /// In a transaction that failed: only ROLLBACK helps.
+    /// In a transaction that has failed: only ROLLBACK is of use.
     Failed,
 }
 
-/// A statement that was parsed and planned once.
+/// A statement that was parsed and planned.
 #[derive(Clone, Debug)]
 pub struct PreparedStatement {
     /// The types of $1, $2, ...
     pub parameters: Vec<DataType>,
     /// Columns of its result; empty if it gives no rows.
     pub columns: Arc<[Column]>,
-    /// Whether it returns rows at all.
+    /// Whether the statement returns rows.
     pub returns_rows: bool,
     sql: Arc<str>,
-    /// The types that the client gave.
+    /// The types that the client declared.
     types: Arc<[Option<DataType>]>,
     /// None for an empty statement.
     prepared: Option<Prepared>,
     _charge: Arc<Charge>,
 }
 
-/// Cancels what a session does, from another thread.
+/// Cancels the running statement of a session, from another thread.
 #[derive(Clone, Debug, Default)]
 pub struct CancelHandle(Arc<Cancel>);
 
@@ -150,7 +161,7 @@ struct Cancel {
     /// The statement is to end.
     is_requested: Arc<AtomicBool>,
     requested: Notify,
-    /// Its session waits for it no longer.
+    /// The session no longer waits for the statement.
     is_given_up: AtomicBool,
     given_up: Notify,
 }
@@ -158,7 +169,7 @@ struct Cancel {
 impl CancelHandle {
     // Relaxed in all: a flag carries nothing but itself.
 
-    /// The statement that is running ends with SQLSTATE 57014.
+    /// Ends the running statement with SQLSTATE 57014.
     pub fn cancel(&self) {
         self.0.is_requested.store(true, Ordering::Relaxed);
         self.0.requested.notify_one();
@@ -171,14 +182,14 @@ impl CancelHandle {
         }
     }
 
-    /// The session stops waiting for the statement that is running, which may wait for a member that is silent: SQLSTATE 57014
-    /// if it has not begun to log its commit, and never will, and 08007 otherwise.
+    /// Ends the session's wait for the running statement, which may itself wait for a silent member. The SQLSTATE is 57014 if
+    /// the statement has not begun to log its commit and never will, and 08007 otherwise.
     pub(crate) fn give_up(&self) {
         self.0.is_given_up.store(true, Ordering::Relaxed);
         self.0.given_up.notify_one();
     }
 
-    /// What a future gives, unless the session gives up before.
+    /// The result of a future, unless the session gives up first.
     pub(crate) async fn unless_given_up<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let given_up = async {
             while !self.0.is_given_up.load(Ordering::Relaxed) {
@@ -198,7 +209,7 @@ impl CancelHandle {
         self.0.is_requested.load(Ordering::Relaxed)
     }
 
-    /// For the next statement.
+    /// Clears the flags for the next statement.
     pub(crate) fn reset(&self) {
         self.0.is_requested.store(false, Ordering::Relaxed);
         self.0.is_given_up.store(false, Ordering::Relaxed);
@@ -211,34 +222,34 @@ pub struct Session {
     user: Arc<str>,
     cancel: CancelHandle,
     settings: Arc<BTreeMap<String, String>>,
-    /// What RESET gives them back.
+    /// The values that RESET restores.
     first_settings: Arc<BTreeMap<String, String>>,
     status: TransactionStatus,
-    /// None without a transaction, and after it was lost.
+    /// None outside a transaction, and after the transaction was lost.
     transaction: Option<Transaction>,
-    /// What the last statement has given back.
+    /// Resources that the last statement has returned.
     resources: Option<Box<Resources>>,
-    /// When it began.
+    /// When the transaction began.
     began: NaiveDateTime,
     /// The statements of PREPARE.
     statements: BTreeMap<String, Arc<PreparedStatement>>,
     copy: Option<CopyIn>,
-    /// Of its transaction.
+    /// The open cursors of the transaction.
     cursors: BTreeMap<String, Cursor>,
-    /// What its statements and transactions keep is charged to.
+    /// The budget for what the session, its statements and its transaction keep.
     budget: Arc<Budget>,
-    /// Of the last result, which may not have reached the client yet.
+    /// The charge of the last result, whose rows may still be on their way to the client.
     result: Charge,
-    /// Which results beyond memory the statement may give that runs, and the next one.
+    /// Which large results the running statement may return; `next_takes` is for the next one.
     takes: Takes,
     next_takes: Takes,
-    /// What is left of the last one.
+    /// The remaining rows of the last result.
     rest: Option<Rest>,
-    /// Files that its results are kept in.
+    /// Counts the files that keep the session's results.
     files: Arc<AtomicUsize>,
 }
 
-/// A COPY FROM that is under way.
+/// A COPY FROM in progress.
 struct CopyIn {
     sql: String,
     insert: Arc<Plan>,
@@ -247,7 +258,7 @@ struct CopyIn {
     count: u64,
 }
 
-/// The rows of a statement, one by one. What was not taken is gone with this.
+/// The rows of a statement, one by one. Dropping this drops the remaining rows.
 pub struct QueryRows<'s> {
     session: &'s mut Session,
     columns: Arc<[Column]>,
@@ -312,17 +323,17 @@ impl Session {
         }
     }
 
-    /// Splits a script into statements. Runs nothing.
+    /// Splits a script into statements, without running them.
     ///
     /// Each comes with its offset in characters, to which positions of its errors are added.
     ///
     /// # Errors
-    /// SQLSTATE 42601 for what cannot be split into words.
+    /// SQLSTATE 42601 for a script that cannot be split into words.
     pub fn split(&self, sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
         parser::split(sql)
     }
 
-    /// The same beside this thread, which a long text would hold.
+    /// Splits a script on another thread, because a long script would hold this one.
     pub(crate) async fn split_aside(
         &mut self,
         sql: &str,
@@ -331,10 +342,10 @@ impl Session {
         self.database.parser.run(move || parser::split(&text)).await
     }
 
-    /// What is made of so many bytes: on a thread beside this one if it would hold this one for long.
+    /// The result of a job that processes so many bytes. Another thread runs the job if it would hold this one for long.
     ///
     /// # Errors
-    /// The job's, and SQLSTATE XX000 if it panicked.
+    /// The job's errors, and SQLSTATE XX000 if the job panicked.
     pub(crate) async fn computed<T: Send + 'static>(
         &mut self,
         bytes: usize,
@@ -344,7 +355,7 @@ impl Session {
             return job();
         }
         let (sender, done) = oneshot::channel();
-        // Whoever drops this does not wait for the result.
+        // Dropping this abandons the job.
         let _pending = self.database.aside.submit(move |_| {
             let _ = sender.send(job());
             Ok(())
@@ -352,10 +363,10 @@ impl Session {
         done.await.map_err(|_| SqlError::new("XX000", "a value could not be computed"))?
     }
 
-    /// Charges what is kept between statements.
+    /// A charge for bytes that the session keeps between statements.
     ///
     /// # Errors
-    /// SQLSTATE 53200 if it does not fit.
+    /// SQLSTATE 53200 if the bytes do not fit.
     pub(crate) fn charged(&self, bytes: usize) -> Result<Charge, SqlError> {
         let mut charge = Charge::default();
         charge.add(&self.budget, bytes)?;
@@ -365,7 +376,7 @@ impl Session {
     /// Runs one statement.
     ///
     /// # Errors
-    /// What is wrong with the statement; a transaction that it runs in has then failed.
+    /// The statement's error; a transaction around the statement has then failed.
     pub async fn execute(&mut self, statement: &str) -> Result<StatementResult, SqlError> {
         self.start_statement();
         let result = self.execute_inner(statement).await;
@@ -379,10 +390,10 @@ impl Session {
         }
     }
 
-    /// Parses and plans one statement with parameters `$1`, `$2`, ...; `types` gives those that the client knows.
+    /// Parses and plans one statement with parameters `$1`, `$2`, ...; `types` has the types that the client declares.
     ///
     /// # Errors
-    /// What is wrong with the statement.
+    /// The statement's error.
     pub async fn prepare(
         &mut self,
         statement: &str,
@@ -469,8 +480,8 @@ impl Session {
         self.run(prepared, &statement.sql, &statement.types, parameters).await
     }
 
-    /// Runs a prepared statement whose rows are taken one by one. Those that memory does not take are in the directory for temporary
-    /// files, if there is one: [`crate::MemoryLimits::spill`].
+    /// Runs a prepared statement whose rows are taken one by one. Rows that do not fit into memory are in the directory for
+    /// temporary files, if there is one: [`crate::MemoryLimits::spill`].
     ///
     /// # Errors
     /// As [`Self::execute_prepared`], and SQLSTATE 42809 for a COPY.
@@ -496,12 +507,13 @@ impl Session {
         Ok(QueryRows { session: self, columns, first: rows.into_iter(), rest, tag })
     }
 
-    /// The data of the COPY that `execute` answered with `CopyIn`: chunks of bytes, cut anywhere. Returns the rows so far.
+    /// Takes data of the COPY that `execute` answered with `CopyIn`, in chunks cut anywhere. Returns the number of rows so
+    /// far.
     ///
     /// Outside a transaction every 1,000 rows are committed: an error leaves the rows before that batch.
     ///
     /// # Errors
-    /// What is wrong with the rows; the COPY is then over.
+    /// The error of the rows; it ends the COPY.
     pub async fn copy_in(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
         let result = self.copy_chunk(chunk).await.map_err(|error| self.copied_so_far(error));
         if result.is_err() {
@@ -510,10 +522,10 @@ impl Session {
         self.end_statement(result)
     }
 
-    /// The end of the COPY's data: its command tag. `abandon` = the client gave up, with this message.
+    /// Ends the COPY's data, and returns its command tag. `abandon` is the message of a client that gives up.
     ///
     /// # Errors
-    /// What is wrong with the last rows; SQLSTATE 57014 if the client gave up.
+    /// The error of the last rows; SQLSTATE 57014 if the client gives up.
     pub async fn copy_end(&mut self, abandon: Option<String>) -> Result<String, SqlError> {
         let result = match abandon {
             None => self.copy_rest().await.map_err(|error| self.copied_so_far(error)),
@@ -525,30 +537,30 @@ impl Session {
         self.end_statement(result)
     }
 
-    /// The charge of the last result, for who keeps its rows beyond the next statement.
+    /// The charge of the last result, for a caller that keeps the rows beyond the next statement.
     pub(crate) fn take_result(&mut self) -> Charge {
         std::mem::take(&mut self.result)
     }
 
-    /// Whether a transaction is open.
+    /// The transaction status.
     #[must_use]
     pub fn status(&self) -> TransactionStatus {
         self.status
     }
 
-    /// To cancel from another thread.
+    /// A handle that cancels statements from another thread.
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
     }
 
-    /// The value of a setting (SET name = value; server_version, client_encoding, DateStyle, ...), if known.
+    /// The value of a setting (server_version, client_encoding, DateStyle, ...), if there is such a setting.
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<String> {
         self.settings.get(&name.to_ascii_lowercase()).cloned()
     }
 
-    /// From now on RESET gives the settings the values that they have now.
+    /// Makes the present values of the settings those that RESET restores.
     pub(crate) fn keep_settings(&mut self) {
         self.first_settings = Arc::clone(&self.settings);
     }
@@ -556,7 +568,7 @@ impl Session {
     /// Names for completion: tables, then columns.
     pub async fn names(&mut self) -> Vec<String> {
         if self.status == TransactionStatus::Idle {
-            // The last known catalog will do if the newest cannot be read.
+            // If the newest catalog cannot be read, the last known one serves as well.
             let _ = self.reload().await;
         }
         let catalog = self.catalog();
@@ -579,7 +591,7 @@ impl Session {
         }
     }
 
-    /// A statement that failed fails its transaction.
+    /// Marks the transaction as failed if its statement has failed.
     fn end_statement<T>(&mut self, result: Result<T, SqlError>) -> Result<T, SqlError> {
         if result.is_err() && self.status == TransactionStatus::InTransaction {
             self.status = TransactionStatus::Failed;
@@ -588,7 +600,7 @@ impl Session {
     }
 }
 
-/// Whether a statement gives rows even if they have no columns.
+/// Whether a statement returns rows, even rows without columns.
 fn is_query(prepared: Option<&Prepared>) -> bool {
     match prepared {
         Some(Prepared::Plan(plan)) => matches!(plan.kind, PlanKind::Query(_)),
@@ -596,7 +608,7 @@ fn is_query(prepared: Option<&Prepared>) -> bool {
     }
 }
 
-/// A parameter in the type that the plan has for it.
+/// A parameter converted to the type that the plan has for it.
 fn in_type(value: Value, data_type: DataType) -> Result<Value, SqlError> {
     let fits = match (&value, data_type) {
         (Value::Null, _) => true,
@@ -620,7 +632,7 @@ fn in_type(value: Value, data_type: DataType) -> Result<Value, SqlError> {
     if fits { Ok(value) } else { Value::from_text(&value.to_text(DataType::Text), data_type) }
 }
 
-/// Pads the values of CHAR columns, as clients see them.
+/// Pads the values of CHAR columns, as clients expect them.
 fn pad(rows: &mut [Row], columns: &[Column]) {
     for (number, column) in columns.iter().enumerate() {
         let DataType::Char(Some(length)) = column.data_type else { continue };

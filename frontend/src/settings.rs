@@ -1,4 +1,8 @@
-//! The settings of a session: what SET changes and SHOW shows.
+//! The settings of a session, which SET changes and SHOW shows: names, first values, and valid values.
+//!
+//! *Source*: PostgreSQL 15 documentation, chapter 20, for the settings that drivers send or read.
+//!
+//! *Not here*: the session's present values (`session`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,10 +10,10 @@ use std::time::Duration;
 use crate::error::SqlError;
 use crate::text::time::is_utc;
 
-/// What version() says. The number in front is the one whose protocol and catalog drivers may expect.
+/// The text of version(). Drivers expect the protocol and the catalog of the PostgreSQL version in it.
 pub(crate) const VERSION_TEXT: &str = "PostgreSQL 15.0 (Gannet 0.1.0)";
 
-/// The settings that there are, and their first values.
+/// All settings, with their first values.
 const DEFAULTS: &[(&str, &str)] = &[
     ("application_name", ""),
     ("bytea_output", "hex"),
@@ -66,7 +70,7 @@ pub(crate) fn default_of(name: &str) -> Option<&'static str> {
     DEFAULTS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
-/// The time that a setting such as `250`, `250ms`, `2 s` or `1min` means; without a unit it is in milliseconds.
+/// The duration that a text such as `250`, `250ms`, `2 s` or `1min` means; a number without a unit is in milliseconds.
 pub(crate) fn duration(value: &str) -> Option<Duration> {
     let value = value.trim();
     let end = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
@@ -82,7 +86,7 @@ pub(crate) fn duration(value: &str) -> Option<Duration> {
     Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(milliseconds)?))
 }
 
-/// Checks that a setting exists and can have a value.
+/// Checks that a setting exists and that the value is valid for it.
 ///
 /// # Errors
 /// SQLSTATE 42704, 55P02, 22023 and 0A000.
@@ -119,15 +123,15 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), SqlError> {
     Err(SqlError::unsupported(format_args!("{name} = {value}")))
 }
 
-/// The name of an encoding as PostgreSQL compares it: its letters and digits. asyncpg sends one in quotes.
+/// The name of an encoding as PostgreSQL compares names: letters and digits only. asyncpg sends quotes around the name.
 fn encoding_name(written: &str) -> String {
     written.chars().filter(char::is_ascii_alphanumeric).collect()
 }
 
-/// A value that was checked, as the setting has it.
+/// A checked value in the form that the setting keeps.
 pub(crate) fn kept(name: &str, value: &str) -> String {
     match name {
-        // There is no other.
+        // UTF8 is the only encoding.
         "client_encoding" => "UTF8".to_owned(),
         _ => value.to_owned(),
     }

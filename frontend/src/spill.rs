@@ -1,13 +1,15 @@
-//! Temporary files for rows beyond the memory of a statement, in the order in which they were written.
+//! Temporary files for rows beyond the memory of statements. Rows are read in the order in which they were written.
 //!
 //! ```text
 //! file   row, row, ...
 //! row    4 bytes length, little-endian; the row as tables store it
 //! ```
-//! *Invariants*: a file has no name, so that nothing of it outlives its process. Files are read and written on threads of their
-//! own, as a disk may hold a thread for long. Their number is bounded. A disk that is full ends the statement, and nothing else.
 //!
-//! *Not here*: what spills, in `execute`.
+//! *Invariants*: a file has no name, so nothing of it outlives the process. Threads of their own read and write files,
+//! because a disk may hold a thread for long. The number of files is bounded. A full disk ends the statement, and nothing
+//! else.
+//!
+//! *Not here*: which rows go to files (`execute`).
 
 use std::fs::File;
 use std::io;
@@ -23,13 +25,13 @@ use crate::error::SqlError;
 use crate::execute::row_bytes;
 use crate::value::Value;
 
-/// Files that are open at a time.
+/// Maximum number of open files.
 const FILES_MAX: usize = 256;
-/// Bytes that are written at a time, if a row is not longer.
+/// Bytes that are written at a time, unless a single row is longer.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes that are read at a time, at least.
 const READ_BYTES_MIN: usize = 4 << 10;
-/// About how many bytes in memory a byte in a file is, at least.
+/// A lower bound for the bytes in memory of one byte in a file, approximately.
 const BYTES_IN_MEMORY: usize = 4;
 /// Bytes of a row's length.
 const LENGTH_BYTES: usize = 4;
@@ -42,7 +44,7 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
-    /// Checks that files can be made in a directory.
+    /// Checks that files can be created in a directory.
     ///
     /// # Errors
     /// SQLSTATE 58030 if they cannot.
@@ -68,7 +70,7 @@ impl Spill {
         Ok(SpillFile { file, bytes: 0, rows: 0, blocks: Vec::new(), _counted: counted })
     }
 
-    /// Has a job done that reads or writes files.
+    /// Submits a job that reads or writes files.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, SqlError> + Send + 'static,
@@ -77,12 +79,12 @@ impl Spill {
     }
 }
 
-/// One of the files that are open.
+/// A share in a bounded number of open files. Dropping it returns the share.
 #[derive(Debug)]
 pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    /// None if there are as many as there may be.
+    /// None if the maximum is reached.
     pub(crate) fn new(files: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         // Relaxed: the number guards no other memory.
         let add = |files: usize| (files < max).then_some(files + 1);
@@ -103,22 +105,22 @@ pub(crate) struct SpillFile {
     file: File,
     bytes: u64,
     rows: usize,
-    /// In their order.
+    /// In the order of the file.
     blocks: Vec<Block>,
     _counted: Counted,
 }
 
-/// Rows that were written at once.
+/// Rows that were written together.
 #[derive(Debug)]
 struct Block {
-    /// Where the first one is.
+    /// Offset of the first row in the file.
     place: u64,
-    /// Its number in the file, from 0.
+    /// Number of the first row in the file, from 0.
     first: usize,
 }
 
 impl SpillFile {
-    /// Bytes of its rows.
+    /// Bytes of the file's rows.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -128,12 +130,12 @@ impl SpillFile {
         self.rows
     }
 
-    /// Bytes in memory of what says where its rows are.
+    /// Bytes in memory of the table of blocks.
     pub(crate) fn index_bytes(&self) -> usize {
         self.blocks.len() * size_of::<Block>()
     }
 
-    /// Writes rows behind the others. Blocks.
+    /// Appends rows. Blocks.
     ///
     /// # Errors
     /// SQLSTATE 53100 if the disk is full, 58030 for another error of the disk.
@@ -147,8 +149,8 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Some of the rows with these numbers, at least one unless there are none: the first of them, or the last of them and in
-    /// reverse if `is_backward`, about as many as take `memory_bytes` in memory. Blocks.
+    /// Some of the rows with these numbers, about as many as take `memory_bytes` in memory, and at least one of a range that
+    /// is not empty. They are the first of the range; if `is_backward`, the last of the range in reverse order. Blocks.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -197,11 +199,11 @@ impl SpillFile {
         Ok(rows)
     }
 
-    /// The first rows between two places, at least one unless they are the same, and the place behind those: about as many as take
-    /// `memory_bytes` in memory. Blocks.
+    /// The first rows between two places, and the place behind them: about as many as take `memory_bytes` in memory, and at
+    /// least one of a range that is not empty. Blocks.
     ///
     /// # Errors
-    /// SQLSTATE 58030 for an error of the disk, XX001 for what is no row.
+    /// SQLSTATE 58030 for an error of the disk, XX001 for bytes that are no row.
     pub(crate) fn read(
         &self,
         places: Range<u64>,
@@ -233,7 +235,7 @@ impl SpillFile {
             if !rows.is_empty() || left == 0 {
                 return Ok((rows, places.start + (wanted - rest.len()) as u64));
             }
-            // The row is longer than what was read.
+            // The row is longer than the bytes read.
             if needed <= wanted || needed > left {
                 return Err(malformed());
             }
@@ -242,7 +244,7 @@ impl SpillFile {
     }
 }
 
-/// Rows that are to be written.
+/// Encoded rows that wait to be written.
 #[derive(Default)]
 pub(crate) struct RowBuffer {
     bytes: Vec<u8>,
@@ -253,7 +255,7 @@ impl RowBuffer {
     /// Adds a row.
     ///
     /// # Errors
-    /// SQLSTATE 54000 if it is too long.
+    /// SQLSTATE 54000 if the row is too long.
     pub(crate) fn push(&mut self, row: &[Value]) -> Result<(), SqlError> {
         let bytes = encode(row);
         let length = u32::try_from(bytes.len());
@@ -264,18 +266,18 @@ impl RowBuffer {
         Ok(())
     }
 
-    /// Whether it has no row.
+    /// Whether there are no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether it is to be written before more rows come.
+    /// Whether the buffer must be written before it takes more rows.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() >= CHUNK_BYTES
     }
 }
 
-/// The first row of some, and what is behind it.
+/// The first row, and the bytes behind it.
 fn split_row(rows: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, behind) = rows.split_first_chunk::<LENGTH_BYTES>()?;
     behind.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
@@ -323,7 +325,7 @@ mod tests {
         }
         assert_eq!(found, rows);
         assert_eq!(file.read(place..place, 1 << 20).unwrap(), (Vec::new(), place));
-        // From any row on, in both directions.
+        // From every row on, in both directions.
         let count = rows.len();
         assert_eq!(file.rows(), count);
         for (from, to) in (0..=count).flat_map(|from| (from..=count).map(move |to| (from, to))) {
@@ -345,7 +347,7 @@ mod tests {
             found.reverse();
             assert_eq!(found, rows[from..to]);
         }
-        // As many as memory takes, and at least one.
+        // As many rows as memory takes, and at least one.
         assert_eq!(file.read_rows(0..count, false, 1_000).unwrap().len(), 2);
         assert_eq!(file.read_rows(0..count, true, 1).unwrap().len(), 1);
         assert_eq!(file.read(0..file.bytes(), 1_000).unwrap().0.len(), 2);

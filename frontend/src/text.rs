@@ -1,6 +1,8 @@
 //! Values as text, exactly as PostgreSQL prints and reads them.
 //!
 //! *Source*: PostgreSQL 15 documentation, chapter 8 (data types). bytea_output is hex.
+//!
+//! *Not here*: dates and times (`text/time`), arrays (`array`).
 
 pub(crate) mod time;
 
@@ -20,7 +22,7 @@ const DOUBLE_EXPONENT_MAX: i32 = 15;
 const REAL_EXPONENT_MAX: i32 = 6;
 
 impl Value {
-    /// The value as PostgreSQL prints it; NULL gives the empty text, so callers look for it first.
+    /// The value as PostgreSQL prints it. NULL gives the empty text: callers check for NULL first.
     #[must_use]
     pub fn to_text(&self, data_type: DataType) -> String {
         match self {
@@ -41,11 +43,10 @@ impl Value {
         }
     }
 
-    /// The value that a text stands for in a type.
+    /// Parses a text as a value of a type.
     ///
     /// # Errors
-    /// SQLSTATE 22P02 or 22007 for a malformed text, 22003 for a number out of range, 22001 for a
-    /// text that is too long.
+    /// SQLSTATE 22P02 or 22007 for a malformed text, 22003 for a number out of range, 22001 for a text that is too long.
     pub fn from_text(text: &str, data_type: DataType) -> Result<Self, SqlError> {
         let trimmed = text.trim_matches(|c: char| c.is_ascii_whitespace());
         match data_type {
@@ -76,7 +77,7 @@ fn malformed(text: &str, data_type: DataType) -> SqlError {
     SqlError::new("22P02", format!("invalid input syntax for type {name}: \"{text}\""))
 }
 
-/// A text that is blank-padded to `length` characters.
+/// A text, padded with blanks to `length` characters.
 pub(crate) fn padded(text: &str, length: u32) -> String {
     let missing = (length as usize).saturating_sub(text.chars().count());
     let mut padded = String::with_capacity(text.len() + missing);
@@ -114,7 +115,7 @@ fn float_text(number: f64, data_type: DataType) -> String {
     format!("{sign}{}", positional(&digits, exponent))
 }
 
-/// Digits with the point after the first one moved by `exponent` places.
+/// Digits whose point is moved by `exponent` places from behind the first one.
 fn positional(digits: &str, exponent: i32) -> String {
     let Ok(before) = usize::try_from(exponent + 1) else {
         return format!("0.{}{digits}", "0".repeat(exponent.unsigned_abs() as usize - 1));
@@ -218,7 +219,8 @@ fn is_decimal(text: &str) -> bool {
     some && digits(whole) && digits(fraction) && digits(&exponent)
 }
 
-/// A decimal number, with or without an exponent; None as well for one that has more digits than a NUMERIC: none is lost.
+/// Parses a decimal number, with or without an exponent; None also for a number with more digits than a NUMERIC, because no
+/// digit may be lost.
 pub(crate) fn numeric_from_text(text: &str) -> Option<Decimal> {
     if !is_decimal(text) {
         return None;
@@ -226,7 +228,7 @@ pub(crate) fn numeric_from_text(text: &str) -> Option<Decimal> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let mut number = Decimal::from_str_exact(mantissa).ok()?;
     let scale = i64::from(number.scale()) - exponent.parse::<i64>().ok()?;
-    // A scale below zero is zeros before the point.
+    // A negative scale means zeros before the point.
     number.set_scale(u32::try_from(scale.max(0)).ok()?).ok()?;
     if scale < 0 {
         let power = 10_i128.checked_pow(u32::try_from(-scale).ok()?)?;
@@ -243,7 +245,7 @@ pub(crate) fn unsigned_zero(mut number: Decimal) -> Decimal {
     number
 }
 
-/// What is said of a number that would lose digits.
+/// The error for a number that would lose digits.
 pub(crate) fn too_many_digits() -> SqlError {
     SqlError::new("22003", "the number has more digits than a NUMERIC has, which is 28")
         .with_hint("round what it is made of, or use double precision")
@@ -253,7 +255,7 @@ fn numeric_typed(trimmed: &str, text: &str, bounds: Option<(u8, u8)>) -> Result<
     if !is_decimal(trimmed) {
         return Err(malformed(text, DataType::Numeric(None)));
     }
-    // NUMERIC(p, s) rounds anyway.
+    // NUMERIC(p, s) rounds in any case.
     let rounded = || bounds.and_then(|_| Decimal::from_str(trimmed).ok());
     let number = numeric_from_text(trimmed).or_else(rounded).ok_or_else(too_many_digits)?;
     fit_numeric(number, bounds)
@@ -286,10 +288,10 @@ pub(crate) fn fit_numeric(number: Decimal, bounds: Option<(u8, u8)>) -> Result<D
     Err(error)
 }
 
-/// A text that fits VARCHAR(n) or CHAR(n); an explicit cast cuts, anything else must fit.
+/// A text that fits VARCHAR(n) or CHAR(n). An explicit cast cuts a longer text.
 ///
 /// # Errors
-/// SQLSTATE 22001 if it is longer, other than by blanks.
+/// SQLSTATE 22001 if the text is longer, blanks at its end apart, and the cast is not explicit.
 pub(crate) fn fit_text(
     mut text: String,
     data_type: DataType,
@@ -328,7 +330,7 @@ fn bytea_from_text(text: &str) -> Result<Value, SqlError> {
     bytes.map(Value::Bytea).ok_or_else(|| SqlError::new("22023", "invalid hexadecimal digit"))
 }
 
-/// The older format of bytea: `\\` and `\ooo`.
+/// Parses the older format of bytea: `\\` and `\ooo`.
 fn bytea_from_escapes(text: &str) -> Result<Value, SqlError> {
     let malformed = || malformed(text, DataType::Bytea);
     let mut bytes = Vec::with_capacity(text.len());

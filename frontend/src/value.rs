@@ -1,4 +1,6 @@
 //! Values of SQL and their types.
+//!
+//! *Not here*: values as text (`text`), as bytes (`encoding`) and on the wire (`server/wire_types`).
 
 use chrono::{NaiveDate, NaiveDateTime};
 use rust_decimal::Decimal;
@@ -28,10 +30,11 @@ pub enum DataType {
     Text,
     /// VARCHAR(n) in characters; without a number any length.
     Varchar(Option<u32>),
-    /// CHAR(n) in characters, padded with blanks; without a number any length, as where CHARs of several lengths are compared.
+    /// CHAR(n) in characters, padded with blanks. Without a number the length is arbitrary, as where CHARs of several lengths
+    /// are compared.
     Char(Option<u32>),
-    /// CHAR of no one length, whose values have the blanks that each had: what CASE, COALESCE and their like make of CHARs of
-    /// several lengths, and of a CHAR and a constant. No column of a table and no parameter has this type.
+    /// CHAR of several lengths: each value has the blanks that it came with. CASE, COALESCE and similar expressions give this
+    /// type for CHARs of several lengths, and for a CHAR and a constant. No column and no parameter has this type.
     Padded,
     /// BYTEA.
     Bytea,
@@ -43,7 +46,7 @@ pub enum DataType {
     TimestampTz,
     /// UUID.
     Uuid,
-    /// An array of one dimension; columns of tables are none.
+    /// An array of one dimension; no column of a table has this type.
     Array(Element),
 }
 
@@ -55,13 +58,13 @@ impl DataType {
             Self::Numeric(Some((precision, scale))) => format!("numeric({precision},{scale})"),
             Self::Varchar(Some(length)) => format!("character varying({length})"),
             Self::Char(Some(length)) => format!("character({length})"),
-            // PostgreSQL's name for it: `character` alone would be one character.
+            // PostgreSQL's name for any length: `character` alone would mean one character.
             Self::Char(None) | Self::Padded => "bpchar".to_owned(),
             _ => self.base_name().to_owned(),
         }
     }
 
-    /// The type's name without its length, precision and scale.
+    /// The type's name without length, precision and scale.
     #[must_use]
     pub fn base_name(self) -> &'static str {
         match self {
@@ -122,8 +125,8 @@ pub enum Value {
     Float(f64),
     /// NUMERIC.
     Numeric(Decimal),
-    /// TEXT, VARCHAR, CHAR, and arrays as text. Inside the engine a CHAR has no blanks at its end, unless it is of
-    /// [`DataType::Padded`]; results are padded.
+    /// TEXT, VARCHAR, CHAR, and arrays as text. Inside the engine a CHAR has no blanks at its end, except in
+    /// [`DataType::Padded`]. Results are padded.
     Text(String),
     /// BYTEA.
     Bytea(Vec<u8>),
@@ -136,7 +139,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The kind of its type, for messages.
+    /// The kind of the value's type, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "unknown",
@@ -158,7 +161,7 @@ impl Value {
         matches!(self, Self::Null)
     }
 
-    /// About how many bytes it takes in memory.
+    /// Approximate bytes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
         let apart = match self {
             Self::Text(text) => text.len(),

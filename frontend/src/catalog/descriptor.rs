@@ -1,4 +1,4 @@
-//! A table as the catalog describes it, and the keys of its rows and index entries.
+//! A table as the catalog describes it, and the keys of the table's rows and index entries.
 //!
 //! ```text
 //!                              key after the prefix             value
@@ -8,7 +8,12 @@
 //!   with a NULL in them        index columns, primary key       primary key
 //! ```
 //!
-//! A table without a primary key has a hidden number in its place.
+//! A table without a primary key has a hidden number in the key's place.
+//!
+//! *Invariants*: an index that is not ready has an entry for every row that changes. No two tables ever share an `id` or a
+//! `storage`.
+//!
+//! *Not here*: the prefixes of keys (`catalog`), and the bytes of keys and rows (`encoding`).
 
 use serde::{Deserialize, Serialize};
 
@@ -23,19 +28,19 @@ pub(crate) const PRIMARY_INDEX: u32 = 0;
 /// A table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
-    /// Its number, for ever.
+    /// The table's number, which never changes.
     pub(crate) id: u32,
-    /// The number in the keys of its rows: another one after TRUNCATE.
+    /// The number in the keys of the rows; TRUNCATE gives a new one.
     pub(crate) storage: u32,
     pub(crate) name: String,
     pub(crate) columns: Vec<Column>,
-    /// None: rows have a hidden number.
+    /// None: rows have a hidden number instead.
     pub(crate) primary_key: Option<PrimaryKey>,
     /// The counter of hidden numbers.
     pub(crate) hidden_counter: u32,
     pub(crate) indexes: Vec<Index>,
     pub(crate) checks: Vec<Check>,
-    /// Whether its rows are being written under a new primary key, and must not change until they are.
+    /// Whether the rows are being written under a new primary key; until then no row may change.
     pub(crate) frozen: bool,
 }
 
@@ -48,7 +53,7 @@ pub(crate) struct Column {
     pub(crate) default: Option<Default>,
     /// SERIAL or GENERATED AS IDENTITY.
     pub(crate) counter: Option<Counter>,
-    /// What rows that are older than the column have in it, as text.
+    /// The column's value, as text, in rows that were written before the column was added.
     pub(crate) missing: Option<String>,
 }
 
@@ -92,7 +97,7 @@ pub(crate) struct Index {
     pub(crate) unique: bool,
     /// Whether it was declared as a UNIQUE constraint.
     pub(crate) constraint: bool,
-    /// Whether every row has its entry. Until then changes of rows keep it, and no query reads it.
+    /// Whether every row has its entry. Until then changes of rows maintain the index, and no query reads it.
     pub(crate) ready: bool,
 }
 
@@ -124,7 +129,7 @@ impl Table {
         })
     }
 
-    /// What a row lacks that was written before columns were added.
+    /// The values of columns that are missing in rows written before those columns were added.
     ///
     /// # Errors
     /// SQLSTATE XX001 if a default is malformed.
@@ -141,12 +146,12 @@ impl Table {
         self.primary_key.as_ref().map_or(&[], |key| &key.columns)
     }
 
-    /// What the keys of an index start with.
+    /// The prefix of an index's keys.
     pub(crate) fn prefix(&self, index: u32) -> Vec<u8> {
         index_prefix(self.storage, index)
     }
 
-    /// The primary key of a row as bytes; `hidden` stands in where there is none.
+    /// The primary key of a row as bytes; `hidden` is the hidden number of a row without one.
     pub(crate) fn primary_bytes(&self, row: &[Value], hidden: Option<i64>) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16);
         match hidden {
@@ -205,7 +210,7 @@ impl Table {
 }
 
 impl Index {
-    /// Whether no other row may have the same entry: it is unique, and the row has no NULL in it.
+    /// Whether the index is unique and the row has no NULL in it: then no other row may have the same entry.
     pub(crate) fn is_unique_for(&self, row: &[Value]) -> bool {
         self.unique && self.columns.iter().all(|column| !row[*column].is_null())
     }

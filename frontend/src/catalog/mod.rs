@@ -1,4 +1,4 @@
-//! What tables there are: read and changed in transactions like any other data.
+//! The catalog: the definitions of tables, read and changed in transactions like any other data.
 //!
 //! ```text
 //! engine's table   key                                          value
@@ -8,11 +8,15 @@
 //! sql              10 storage (4 bytes) index (4 bytes) key     index 0: the row; others: see `descriptor::Index`
 //! ```
 //!
-//! Every transaction depends on one copy of the version, the nearest, which costs no message. A change of the catalog
-//! writes all of them, so that of two changes at a time one meets a conflict, and a statement that was planned with an
-//! older version runs again with the new one, wherever it runs.
-//! Names are unique because a change sees the whole catalog. Objects have numbers of a counter that no rollback
-//! turns back, so that no number is used twice.
+//! Every transaction depends on the nearest copy of the version, which costs no message. A change of the catalog writes all
+//! copies, so one of two concurrent changes meets a conflict. A statement that was planned with an older version is planned
+//! and run again.
+//!
+//! *Invariants*: names are unique, because a change reads the whole catalog. Objects take their numbers from a counter that
+//! no rollback undoes, so no number is used twice.
+//!
+//! *Not here*: the definitions that change the catalog (`execute/define`, `execute/alter`); the tables of `pg_catalog`
+//! (`system`).
 
 mod descriptor;
 pub(crate) mod system;
@@ -40,7 +44,7 @@ const ROW: u8 = 0x10;
 pub(crate) const OBJECT_COUNTER: u32 = 0;
 /// Object numbers up to this are PostgreSQL's own.
 pub(crate) const OBJECTS_RESERVED: u32 = 16_383;
-/// Bytes of what the keys of an index start with.
+/// Bytes of the prefix of an index's keys.
 pub(crate) const PREFIX_BYTES: usize = 9;
 /// Descriptors per page when the catalog is read.
 const PAGE_ROWS: usize = 256;
@@ -55,19 +59,19 @@ pub(crate) fn counter_key(counter: u32) -> Vec<u8> {
     numbered(COUNTER, counter)
 }
 
-/// What the keys of an index start with.
+/// The prefix of an index's keys.
 pub(crate) fn index_prefix(storage: u32, index: u32) -> Vec<u8> {
     let mut key = storage_prefix(storage);
     key.extend_from_slice(&index.to_be_bytes());
     key
 }
 
-/// What the keys of a table's rows and index entries start with.
+/// The prefix of the keys of a table's rows and index entries.
 pub(crate) fn storage_prefix(storage: u32) -> Vec<u8> {
     numbered(ROW, storage)
 }
 
-/// The storage that the key of a row or an index entry is in.
+/// The storage that the key of a row or an index entry belongs to.
 pub(crate) fn storage_of(key: &[u8]) -> Option<u32> {
     let (space, rest) = key.split_first()?;
     let number = rest.first_chunk()?;
@@ -81,12 +85,12 @@ fn numbered(space: u8, number: u32) -> Vec<u8> {
     key
 }
 
-/// The tables at one version.
+/// The tables, at one version.
 #[derive(Clone, Debug)]
 pub(crate) struct Catalog {
     /// Counts the changes.
     pub(crate) version: u64,
-    /// Whether it has changes of a transaction that has not committed.
+    /// Whether it contains changes of a transaction that has not committed.
     pub(crate) private: bool,
     tables: BTreeMap<String, Arc<Table>>,
 }
@@ -123,7 +127,7 @@ impl Catalog {
         self.tables().find(|table| table.id == id)
     }
 
-    /// The table that an index belongs to, and its number in there.
+    /// The table of an index, and the index's number in that table.
     pub(crate) fn index_owner(&self, name: &str) -> Option<(&Arc<Table>, usize)> {
         self.tables().find_map(|table| {
             let number = table.indexes.iter().position(|index| index.name == name)?;
@@ -147,7 +151,7 @@ impl Catalog {
             || self.tables().any(|t| t.primary_key.as_ref().is_some_and(|key| key.name == name))
     }
 
-    /// A name that no relation has: the one given, or that with a number.
+    /// A name that no relation has: the given one, with a number appended if necessary.
     pub(crate) fn free_name(&self, name: &str, taken: &[String]) -> String {
         let is_free = |name: &str| !self.has_relation(name) && !taken.iter().any(|t| t == name);
         if is_free(name) {
@@ -159,7 +163,7 @@ impl Catalog {
             .expect("there are more numbers than relations")
     }
 
-    /// Adds a table, or puts a changed one in the place of the one with its number.
+    /// Adds a table, or replaces the table with the same number.
     pub(crate) fn put(&mut self, table: Table) {
         self.remove(table.id);
         self.tables.insert(table.name.clone(), Arc::new(table));
@@ -170,7 +174,7 @@ impl Catalog {
         self.tables.retain(|_, table| table.id != id);
     }
 
-    /// The version that a copy of it has; 0 before the first change.
+    /// Decodes a copy of the version; 0 before the first change.
     ///
     /// # Errors
     /// SQLSTATE XX001 if the bytes are not a version.
@@ -228,7 +232,7 @@ impl Catalog {
         self.private = true;
         let mut keys = versions.all().to_vec();
         keys.extend(changed.iter().copied().map(table_key));
-        // Whether they are there must have been read.
+        // The engine requires that a key is read before it is written.
         deferred.get_many(coordinator, engine_table, &keys)?;
         for key in versions.written() {
             deferred.put(engine_table, key.clone(), self.version.to_be_bytes().to_vec());

@@ -1,6 +1,8 @@
-//! Where the catalog's version is: a copy in each partition, so that each node is the primary of one.
+//! The catalog's version: a copy in each partition, so that each node is the primary of one.
 //!
-//! *Invariants*: all copies are written by one transaction, and are equal.
+//! *Invariants*: one transaction writes all copies, so they are equal.
+//!
+//! *Not here*: the version's bytes, and reading and writing them in transactions (`catalog`).
 
 use std::cell::RefCell;
 
@@ -16,7 +18,7 @@ pub(crate) struct VersionKeys {
 }
 
 impl VersionKeys {
-    /// Those of a cluster.
+    /// The keys for a cluster's partitions.
     pub(crate) fn new(configuration: &Configuration) -> Self {
         let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
         let key = |partition| configuration.row_key_in(partition, &[VERSION]);
@@ -34,13 +36,14 @@ impl VersionKeys {
         &self.all[..copies]
     }
 
-    /// The copy that the transactions of a coordinator read, in this partition: without a message, if its node is the primary of one.
+    /// The copy in a partition, for the transactions of a coordinator. A read needs no message if the node is the partition's
+    /// primary.
     pub(crate) fn near(&self, home_partition: Option<u16>) -> &Vec<u8> {
         &self.all[usize::from(home_partition.unwrap_or(0))]
     }
 }
 
-/// What a session has last seen of the copies: what a short statement may rely on instead of reading one.
+/// The copies as a session has last seen them. A short statement relies on them instead of reading a copy.
 #[derive(Default)]
 pub(crate) struct SeenVersions {
     /// By partition: a version, and its copy there.
@@ -48,14 +51,14 @@ pub(crate) struct SeenVersions {
 }
 
 impl SeenVersions {
-    /// The copy near a coordinator, if it had this version.
+    /// The copy near a coordinator, if it had this version when it was last seen.
     pub(crate) fn get(&self, home_partition: Option<u16>, version: u64) -> Option<Seen> {
         let partition = usize::from(home_partition.unwrap_or(0));
         let (seen_version, seen) = self.near.borrow().get(partition).copied()??;
         (seen_version == version).then_some(seen)
     }
 
-    /// The copy near a coordinator has this version.
+    /// Remembers that the copy near a coordinator has this version.
     pub(crate) fn set(&self, home_partition: Option<u16>, version: u64, seen: Seen) {
         let mut near = self.near.borrow_mut();
         let partition = usize::from(home_partition.unwrap_or(0));

@@ -20,8 +20,10 @@
 //! A number 0.d1d2d3... * 10^e without trailing zeros has the exponent byte 80 + e, so 1.0 and 1.00 have
 //! one key.
 //!
-//! *Invariants*: no key of a column is a prefix of another key of that column, so keys of several
-//! columns compare column by column.
+//! *Invariants*: no key of a column is a prefix of another key of that column, so keys of several columns compare column by
+//! column.
+//!
+//! *Not here*: the prefixes of tables and indexes (`catalog`).
 
 use chrono::Datelike;
 use rust_decimal::Decimal;
@@ -31,7 +33,7 @@ use crate::value::{DataType, Value};
 
 const VALUE: u8 = 1;
 const NULL: u8 = 2;
-/// Above everything that a column's key starts with.
+/// Greater than the first byte of every key of a column.
 pub(crate) const AFTER_ALL: u8 = 3;
 
 const NEGATIVE: u8 = 0x7f;

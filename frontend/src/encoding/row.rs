@@ -1,4 +1,4 @@
-//! Rows as bytes, each value with its kind, so that a row does not need its table's columns to be read.
+//! Rows as bytes. Each value has its kind, so a row is read without its table's columns.
 //!
 //! ```text
 //! columns  varint                        values that follow; columns added later are missing
@@ -15,6 +15,8 @@
 //! ```
 //!
 //! A varint has 7 bits per byte, the lowest first, and the top bit set on all bytes but the last.
+//!
+//! *Not here*: keys (`key`), whose bytes have an order.
 
 use chrono::{DateTime, Datelike, NaiveDate};
 use rust_decimal::Decimal;
@@ -84,7 +86,7 @@ fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number.to_le_bytes()[0]);
 }
 
-/// Which columns of a row to read; the others are left NULL.
+/// The columns of a row to decode; the others become NULL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// Every one.
@@ -102,7 +104,7 @@ impl Wanted {
     }
 }
 
-/// The values of a row, at most `missing.len()` of them; those that the row does not have come from `missing`.
+/// The values of a row, at most `missing.len()` of them; `missing` supplies those that the row lacks.
 ///
 /// # Errors
 /// SQLSTATE XX001 if the bytes are not a row.
@@ -134,7 +136,7 @@ fn decode_inner(bytes: &[u8], wanted: &Wanted, missing: &[Value]) -> Option<Vec<
     reader.rest.is_empty().then_some(row)
 }
 
-/// The values of a row, all of which are there.
+/// The values of a row that lacks none.
 ///
 /// # Errors
 /// SQLSTATE XX001 if the bytes are not a row.
@@ -220,7 +222,7 @@ impl<'b> Reader<'b> {
 
     fn numeric(&mut self) -> Option<Decimal> {
         let array: [u8; 16] = self.array()?;
-        // Byte 2 is the scale and bit 7 of byte 3 the sign; deserialize takes them unchecked.
+        // Byte 2 is the scale, and bit 7 of byte 3 the sign; deserialize does not check them.
         let flags_are_valid = array[0] == 0 && array[1] == 0 && array[3] & 0x7f == 0;
         (flags_are_valid && array[2] <= 28).then(|| Decimal::deserialize(array))
     }
@@ -274,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_reads_as_it_was_written(row in proptest::collection::vec(value(), 0..8)) {
+        fn rows_decode_to_their_values(row in proptest::collection::vec(value(), 0..8)) {
             let missing = vec![Value::Null; row.len()];
             prop_assert_eq!(decode(&encode(&row), &Wanted::All, &missing).unwrap(), row);
         }
@@ -289,7 +291,7 @@ mod tests {
 
         #[test]
         fn malformed_bytes_are_errors(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            // Whatever it gives, it does not panic.
+            // Any result is fine, but no panic.
             let _ = decode(&bytes, &Wanted::All, &vec![Value::Null; 10]);
         }
 

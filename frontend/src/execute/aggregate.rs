@@ -1,5 +1,13 @@
-//! GROUP BY: one state per group and aggregate. Rows of groups that do not fit memory go to temporary files, if there is a
-//! directory for them.
+//! GROUP BY: a state for each group and aggregate. Rows of groups that do not fit into memory go to temporary files, if there
+//! is a directory for them.
+//!
+//! ```text
+//! row ─ key of its group ─┬─ in memory: each state takes its value
+//!                         └─ else: partition of the key, read when the groups in memory have ended
+//! ```
+//!
+//! *Not here*: the states (`expression/aggregate`), DISTINCT and ORDER BY inside an aggregate (`distinct`), files
+//! (`partitions`).
 
 use std::collections::{BTreeMap, btree_map};
 
@@ -17,15 +25,15 @@ use crate::value::Value;
 
 /// The groups of its input, as rows of keys and results.
 pub(super) struct Aggregation<'p> {
-    /// None once it was read.
+    /// None after the input was read.
     input: Option<Box<dyn Operator + 'p>>,
     keys: &'p [Expression],
     aggregates: &'p [Aggregate],
     groups: btree_map::IntoIter<Vec<u8>, Group>,
     charge: Charge,
-    /// For each aggregate its values, if it does not take them as they come.
+    /// For each aggregate with DISTINCT or an order, its values.
     values: Vec<Option<Values<'p>>>,
-    /// Rows of other groups.
+    /// Rows of groups that are not in memory.
     others: Partitions,
 }
 
@@ -61,7 +69,7 @@ impl<'p> Aggregation<'p> {
         Group { keys, states: self.aggregates.iter().map(State::new).collect() }
     }
 
-    /// About how many bytes a group takes before it has values.
+    /// Approximate bytes of a group without values.
     fn group_bytes(&self, keys: &Row, key_bytes: usize) -> usize {
         let states_bytes = self.aggregates.len() * size_of::<State>();
         row_bytes(keys) + key_bytes + KEY_OVERHEAD_BYTES + states_bytes
@@ -124,7 +132,7 @@ impl<'p> Aggregation<'p> {
     ) -> Result<(), Failure> {
         self.values = self.aggregates.iter().map(Values::new).collect();
         if self.keys.is_empty() {
-            // Without GROUP BY there is a row even of nothing.
+            // Without GROUP BY there is one row, even for an empty input.
             groups.insert(Vec::new(), self.group(Vec::new()));
         }
         while let Some(batch) = input.next(context)? {

@@ -1,6 +1,8 @@
 //! ALTER TABLE.
 //!
-//! *Not here*: CREATE INDEX and the other definitions, in `define`.
+//! *Source*: PostgreSQL 15 documentation, ALTER TABLE.
+//!
+//! *Not here*: CREATE INDEX and the other definitions (`define`); builds (`build`, `online`).
 
 use crate::catalog::{Default, Index, Table};
 use crate::error::{Failure, SqlError};
@@ -131,7 +133,7 @@ fn add_column(
     Ok(())
 }
 
-/// Adds a constraint that the rows of the table must satisfy already.
+/// Adds a constraint that the rows of the table must already satisfy.
 fn add_checked_constraint(
     changes: &mut Changes,
     table: &mut Table,

@@ -1,7 +1,9 @@
-//! The data that definitions concern: rows that must satisfy a new constraint, and indexes and storages that are filled.
+//! The data side of definitions: checks of existing rows against a new constraint, and filling of indexes and storages.
 //!
-//! A transaction that somebody has begun builds all of it itself; then a change of the rows meanwhile is a conflict, and what
-//! is built is seen when it commits. See `online` for what is built in batches.
+//! Inside BEGIN, the transaction builds everything itself: a concurrent change of the rows is a conflict, and the result is
+//! visible with its commit.
+//!
+//! *Not here*: builds in batches (`online`).
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -26,7 +28,7 @@ pub(super) fn whole(table: &Table) -> KeyRange {
 /// Rows with their primary keys.
 pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
 
-/// The first rows of a range of a table, at most `rows_max`, and what is left of the range.
+/// The first rows of a range of a table, at most `rows_max`, and the rest of the range.
 pub(super) fn page(
     table: &Table,
     range: &KeyRange,
@@ -66,7 +68,7 @@ pub(super) fn fill_index(
     each_page(table, context, |rows, context| add_entries(table, index, rows, context))
 }
 
-/// Adds the entries of rows to an index, but for those that are there.
+/// Adds the missing entries of rows to an index.
 pub(super) fn add_entries(
     table: &Table,
     index: &Index,
@@ -74,7 +76,7 @@ pub(super) fn add_entries(
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
     let entries = rows.iter().map(|(primary, row)| table.entry(index, row, primary)).collect();
-    // An entry with this row's primary key in it is this row's.
+    // An entry with this row's primary key belongs to this row.
     match put_new(context, entries, true)? {
         None => Ok(()),
         Some(number) => {
@@ -84,7 +86,7 @@ pub(super) fn add_entries(
     }
 }
 
-/// The error for rows that are no set of keys.
+/// The error for rows whose keys are not unique.
 fn not_built(table: &Table, name: &str, error: SqlError) -> SqlError {
     let detail = error.detail.map(|detail| detail.replace("already exists", "is duplicated"));
     let message = format!("could not create unique index \"{name}\"");
@@ -173,8 +175,8 @@ pub(super) fn add_rows(
     }
 }
 
-/// Puts keys. Gives the number of the first that is there already, or that comes twice; one that is there with the same value
-/// may be left as it is.
+/// Puts keys. Returns the number of the first key that exists already, or that comes twice. If allowed, a key that exists
+/// with the same value is no conflict.
 fn put_new(
     context: &mut Context<'_, '_>,
     puts: Vec<(Vec<u8>, Vec<u8>)>,

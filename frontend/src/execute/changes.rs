@@ -1,6 +1,6 @@
-//! A catalog that a definition changes, and what is left to build for it.
+//! The catalog while a definition changes it, and the builds that remain.
 //!
-//! *Not here*: the definitions, in `define` and `alter`.
+//! *Not here*: the definitions (`define`, `alter`).
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ pub(super) struct Changes {
     pub(super) catalog: Catalog,
     changed: Vec<u32>,
     pub(super) notices: Vec<String>,
-    /// Whether what is large is built after the commit.
+    /// Whether large builds take place after the commit.
     pub(super) builds_later: bool,
     pub(super) build: Option<Build>,
 }
 
-/// What is built after a definition was declared.
+/// A build that follows a declaration.
 #[derive(Clone, Debug)]
 pub(super) enum Build {
     /// The entries of an index that is not ready.
     Index { table: u32, index: u32 },
-    /// The rows of a table that is frozen, in the storage and under the primary key that it is to have.
+    /// The rows of a frozen table, in their future storage and under their future primary key.
     PrimaryKey { frozen: Box<Table>, rebuilt: Box<Table> },
 }
 
@@ -35,7 +35,7 @@ impl Changes {
         Ok(Self { catalog, changed, notices, builds_later, build: None })
     }
 
-    /// Makes the changes part of the transaction; the notices.
+    /// Writes the changes in the transaction; returns the notices.
     pub(super) fn write(self, context: &mut Context<'_, '_>) -> Result<Vec<String>, Failure> {
         let Self { mut catalog, changed, notices, .. } = self;
         if !changed.is_empty() {
@@ -48,7 +48,7 @@ impl Changes {
         Ok(notices)
     }
 
-    /// The table for which something is built, as it was declared.
+    /// The table of a build, as it was declared.
     pub(super) fn declared(&self, build: &Build) -> Result<Table, SqlError> {
         let table = match build {
             Build::Index { table, .. } => self.catalog.table_numbered(*table),
@@ -84,7 +84,7 @@ impl Changes {
         Ok(false)
     }
 
-    /// A table to change; None if it need not exist.
+    /// A table to change; None if the table is missing and may be.
     pub(super) fn table(&mut self, name: &str, if_exists: bool) -> Result<Option<Table>, SqlError> {
         match self.catalog.require(name) {
             Ok(table) => Ok(Some(Table::clone(table))),
@@ -97,7 +97,7 @@ impl Changes {
     }
 }
 
-/// The number of something new.
+/// A number for a new object.
 pub(super) fn new_object(context: &mut Context<'_, '_>) -> Result<u32, Failure> {
     let database = Arc::clone(&context.resources.database);
     let number = database.next_value(context.coordinator, OBJECT_COUNTER)?;
@@ -107,7 +107,7 @@ pub(super) fn new_object(context: &mut Context<'_, '_>) -> Result<u32, Failure> 
         .ok_or_else(|| SqlError::new("54000", "all object numbers are taken").into())
 }
 
-/// The error for a table that is not what it was when a build began.
+/// The error for a table that another definition has changed during a build.
 pub(super) fn changed_meanwhile() -> SqlError {
     SqlError::new("55006", "the table was changed by another definition while this one was built")
         .with_hint("run the statement again")

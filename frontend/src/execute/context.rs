@@ -1,4 +1,9 @@
-//! What a running statement has at hand: its transaction, parameters, limits.
+//! The context of a running statement: its transaction, parameters and limits.
+//!
+//! *Invariants*: keys are read before they are written, as the engine requires. All that a statement keeps is charged to the
+//! session's budget. A statement that runs long yields its thread and sees cancellations.
+//!
+//! *Not here*: operators, and when a transaction commits (`transaction`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -30,29 +35,29 @@ use crate::value::Value;
 
 /// Bytes that a transaction may write.
 const WRITTEN_BYTES_MAX: usize = 64 << 20;
-/// Bytes by which what a transaction has read and written may grow before they are charged.
+/// Growth of the rows read and written before they are charged again.
 const CHARGE_STEP_BYTES: usize = 4 << 10;
-/// Bytes of memory that a key takes beside its own, in a set or map of keys.
+/// Bytes in memory of a key in a set or map, beside the key's own.
 pub(super) const KEY_OVERHEAD_BYTES: usize = 48;
-/// Results of subqueries that are kept for the next row.
+/// Cached results of subqueries.
 const MEMO_MAX: usize = 64;
-/// Computed patterns that are kept for the next row.
+/// Cached compiled patterns.
 const PATTERNS_MAX: usize = 16;
-/// Rows between two looks at the clock.
+/// Rows between two checks of the clock.
 const ROWS_BETWEEN_CHECKS: usize = 8;
-/// First wait for another thread's result; it doubles with each further one.
+/// First wait for another thread's result; every further wait is twice as long.
 const ASIDE_WAIT_MIN: Duration = Duration::from_micros(10);
 /// Longest wait for another thread's result.
 const ASIDE_WAIT_MAX: Duration = Duration::from_millis(1);
 
-/// What a statement has from its session, and gives back.
+/// What the session lends to a statement.
 pub(crate) struct Resources {
     pub(crate) database: Arc<Database>,
     pub(crate) facts: Facts,
     pub(crate) seen_versions: SeenVersions,
-    /// By the transaction.
+    /// The tables that the transaction has used.
     pub(crate) touched: Touched,
-    /// Of the statement: `$1` is the first.
+    /// The statement's parameters: `$1` is the first.
     pub(crate) parameters: Vec<Value>,
     pub(crate) cancel: Arc<AtomicBool>,
 }
@@ -62,26 +67,26 @@ pub(crate) struct Context<'c, 's> {
     pub(crate) coordinator: &'c mut Coordinator<'s>,
     pub(crate) transaction: &'c mut Transaction,
     pub(crate) resources: &'c Resources,
-    /// The run of the statement, counted from 1.
+    /// The number of this run of the statement, from 1.
     pub(crate) attempt: u32,
-    /// Whether the statement commits by itself, and is run again if that fails.
+    /// Whether the statement commits by itself, and is retried after conflicts.
     pub(crate) commits: bool,
     pub(crate) round_trips: u64,
     outer: Row,
     memo: BTreeMap<usize, Memo>,
-    /// Patterns that were computed, the last ones.
+    /// The most recent compiled patterns.
     patterns: VecDeque<(PatternKey, Arc<Compiled>)>,
     sets: BTreeMap<SetKey, Arc<ValueSet>>,
-    /// What is computed once, by its number.
+    /// Values that are computed once per statement, by number.
     once: BTreeMap<u64, Value>,
     once_charge: Charge,
-    /// Times that [`Self::pace`] was called.
+    /// Number of calls of [`Self::pace`].
     pub(super) paces: usize,
-    /// Of the operator that runs.
+    /// The counts of the operator that runs.
     pub(super) inputs: Inputs,
 }
 
-/// A pattern, and how it is meant.
+/// A pattern, its syntax, and whether it ignores case.
 type PatternKey = (String, Syntax, bool);
 
 /// The result of a subquery for some arguments.
@@ -93,11 +98,11 @@ struct Memo {
 /// The rows of a subquery.
 #[derive(Default)]
 struct Rows {
-    /// None for a comparison with the keys.
+    /// Empty if only the keys are needed.
     rows: Vec<Row>,
-    /// The first columns as keys, NULLs apart, for a comparison with them.
+    /// The first columns as keys, without NULLs, for comparisons with `=`.
     keys: BTreeSet<Vec<u8>>,
-    /// The least and the greatest first column, for any other comparison; found when it is first asked for.
+    /// The least and the greatest first column, for other comparisons; computed on first use.
     extremes: OnceLock<Option<[Value; 2]>>,
     count: usize,
     has_null: bool,
@@ -139,7 +144,7 @@ impl<'c, 's> Context<'c, 's> {
     pub(crate) fn get_many(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
         let fits = |key: &Vec<u8>| key.len() <= KEY_BYTES_MAX;
         if !keys.iter().all(fits) {
-            // What cannot be a key is nowhere.
+            // A key that is too long exists nowhere.
             let fitting: Vec<Vec<u8>> = keys.iter().filter(|key| fits(key)).cloned().collect();
             let mut found = self.get_many(&fitting)?.into_iter();
             let value = |key| if fits(key) { found.next().flatten() } else { None };
@@ -179,8 +184,8 @@ impl<'c, 's> Context<'c, 's> {
         Ok(())
     }
 
-    /// As [`Self::check_version`], for a statement that takes little time: its first run relies on the version's being as the
-    /// session has last seen it near this node. If it is another one by now, that run ends with a conflict, and the next reads it.
+    /// As [`Self::check_version`], for a short statement: the first run relies on the version that the session has last seen
+    /// near this node. If the version has changed since, that run ends with a conflict, and the next run reads the version.
     fn rely_on_version(&mut self) -> Result<(), Failure> {
         if !self.transaction.depends_on_version && self.commits && self.attempt == 1 {
             let version = self.catalog().version;
@@ -198,7 +203,7 @@ impl<'c, 's> Context<'c, 's> {
         self.transaction.catalog.as_ref().unwrap_or(&self.resources.facts.catalog)
     }
 
-    /// What a plan gave; its error may be an old catalog's.
+    /// A plan's result. An error may be due to an old catalog, so the version is checked first.
     pub(crate) fn checked<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(Failure::Error(_)) = result {
             self.check_version()?;
@@ -231,7 +236,7 @@ impl<'c, 's> Context<'c, 's> {
         Ok(read)
     }
 
-    /// Charges what the transaction depends on and is to write.
+    /// Charges the rows that the transaction has read and written.
     fn charge_transaction(&mut self) -> Result<(), Failure> {
         let bytes = self.transaction.deferred.memory_bytes();
         let budget = self.budget();
@@ -242,20 +247,20 @@ impl<'c, 's> Context<'c, 's> {
         Ok(())
     }
 
-    /// Sets a key that was read.
+    /// Sets a key that was read before.
     pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
         Self::check_sizes(&key, &value)?;
         self.transaction.deferred.put(self.resources.database.table, key, value);
         self.check_written()
     }
 
-    /// What the transaction has made of a key: its value, or that it is gone; None if it has not written the key.
+    /// The transaction's own change of a key: `Some(None)` is a deletion; None if the transaction has not written the key.
     pub(crate) fn written(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         self.transaction.deferred.written(self.resources.database.table, key)
     }
 
-    /// Adds a key that was not read; whether the transaction has not written it before. Commit finds out whether others
-    /// have, and the statement is run again.
+    /// Adds a key that was not read, unless the transaction has written it before, and tells whether it was added. Commit
+    /// fails if the key exists, and the statement runs again.
     pub(crate) fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<bool, Failure> {
         Self::check_sizes(&key, &value)?;
         self.resources.touched.add(&key);
@@ -277,7 +282,7 @@ impl<'c, 's> Context<'c, 's> {
         Ok(())
     }
 
-    /// Removes a key that was read.
+    /// Removes a key that was read before.
     pub(crate) fn delete(&mut self, key: Vec<u8>) -> Result<(), Failure> {
         self.transaction.deferred.delete(self.resources.database.table, key);
         self.check_written()
@@ -294,8 +299,8 @@ impl<'c, 's> Context<'c, 's> {
         Err(SqlError::new("54000", message).with_hint(hint).into())
     }
 
-    /// Ends the statement if its session asks for that, and lets others have the thread for a moment if it runs long. To be
-    /// called again and again.
+    /// Ends the statement if its session requests that, and yields the thread if the statement runs long. Callers call this
+    /// often.
     pub(crate) fn check_cancel(&mut self) -> Result<(), Failure> {
         self.coordinator.give_way();
         // Relaxed: the flag carries nothing but itself.
@@ -305,14 +310,14 @@ impl<'c, 's> Context<'c, 's> {
         Ok(())
     }
 
-    /// As [`Self::check_cancel`], for every row: it looks at the clock now and then.
+    /// As [`Self::check_cancel`], for every row: the clock is checked every few rows.
     #[inline]
     pub(crate) fn pace(&mut self) -> Result<(), Failure> {
         self.paces = self.paces.wrapping_add(1);
         if self.paces.is_multiple_of(ROWS_BETWEEN_CHECKS) { self.check_cancel() } else { Ok(()) }
     }
 
-    /// What another thread computes; the statement can be cancelled meanwhile, and others have this thread.
+    /// The result of another thread's job. Meanwhile the statement can be cancelled, and other coroutines have this thread.
     pub(super) fn computed_aside<T: Send + 'static>(
         &mut self,
         job: impl FnOnce(&AtomicBool) -> Result<T, SqlError> + Send + 'static,
@@ -321,12 +326,12 @@ impl<'c, 's> Context<'c, 's> {
         self.awaited(&pending)
     }
 
-    /// Whether there is a place for rows that are too many for memory.
+    /// Whether there is a directory for temporary files.
     pub(super) fn may_spill(&self) -> bool {
         self.resources.database.spill.is_some()
     }
 
-    /// What another thread does with temporary files, as [`Self::computed_aside`].
+    /// The result of a job on temporary files, as [`Self::computed_aside`].
     pub(super) fn on_disk<T: Send + 'static>(
         &mut self,
         job: impl FnOnce(&Spill) -> Result<T, SqlError> + Send + 'static,
@@ -351,12 +356,12 @@ impl<'c, 's> Context<'c, 's> {
         }
     }
 
-    /// What the session's statements are charged to.
+    /// The budget that the session's statements are charged to.
     pub(crate) fn budget(&self) -> &'c Arc<Budget> {
         &self.resources.facts.budget
     }
 
-    /// Charges rows that are about to be kept.
+    /// Charges rows before they are kept.
     pub(crate) fn keep(&self, charge: &mut Charge, rows: &[Row]) -> Result<(), Failure> {
         Ok(charge.add(self.budget(), rows.iter().map(row_bytes).sum())?)
     }
@@ -398,7 +403,7 @@ impl<'c, 's> Context<'c, 's> {
         }
     }
 
-    /// All rows of a node, which are charged.
+    /// All rows of a node. They are charged.
     pub(crate) fn rows(&mut self, node: &Node, charge: &mut Charge) -> Result<Vec<Row>, Failure> {
         let mut operator = open(node);
         let mut rows = Vec::new();
@@ -413,7 +418,7 @@ impl<'c, 's> Context<'c, 's> {
         Ok(rows)
     }
 
-    /// The rows of a subquery; those for the same arguments as last time are not computed again.
+    /// The rows of a subquery; recent arguments' rows come from the cache.
     fn subquery_rows(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Arc<Rows>, Failure> {
         let arguments = self.values(&query.arguments, row)?;
         let identity = Arc::as_ptr(&query.subquery) as usize;
@@ -445,11 +450,11 @@ impl<'c, 's> Context<'c, 's> {
         found
     }
 
-    /// As many rows of a subquery as are needed.
+    /// As many rows of a subquery as needed.
     fn gather(&mut self, subquery: &Subquery, kind: &SubqueryKind) -> Result<Rows, Failure> {
         let enough = match kind {
             SubqueryKind::Exists => 1,
-            // The second row is the error.
+            // A second row is the error.
             SubqueryKind::Scalar => 2,
             SubqueryKind::Any(..) => usize::MAX,
         };
@@ -503,7 +508,7 @@ impl<'c, 's> Context<'c, 's> {
                     found.extremes.get_or_init(|| extremes)
                 }
             };
-            // What holds for any value holds for the least or the greatest.
+            // A condition that holds for any value holds for the least or the greatest.
             let mut extremes = extremes.iter().flatten();
             extremes.any(|other| comparison.holds(compare(&value, other)))
         };
@@ -513,7 +518,7 @@ impl<'c, 's> Context<'c, 's> {
         Ok(if found.has_null { Value::Null } else { Value::Boolean(false) })
     }
 
-    /// The least and the greatest value but NULL of the first column of rows.
+    /// The least and the greatest value of the first column, without NULLs.
     fn extremes(&mut self, rows: &[Row]) -> Result<Option<[Value; 2]>, Failure> {
         let (mut least, mut greatest): (Option<&Value>, Option<&Value>) = (None, None);
         for row in rows {
@@ -533,7 +538,7 @@ impl<'c, 's> Context<'c, 's> {
     }
 }
 
-/// About how many bytes a row takes.
+/// Approximate bytes of a row.
 pub(crate) fn row_bytes(row: &Row) -> usize {
     size_of::<Row>() + row.iter().map(Value::memory_bytes).sum::<usize>()
 }

@@ -1,9 +1,11 @@
 //! COPY: rows as text or CSV, in and out.
 //!
+//! Outside a transaction, COPY FROM commits every [`BATCH_ROWS`] rows: an error leaves the batches before it. Inside BEGIN
+//! the COPY is part of the transaction, whose size is bounded.
+//!
 //! *Source*: PostgreSQL 15 documentation, COPY, "File Formats".
 //!
-//! Outside a transaction, COPY FROM commits every [`BATCH_ROWS`] rows: an error leaves the batches before it. Inside
-//! BEGIN it is one transaction, whose size is bounded.
+//! *Not here*: inserting the rows (`write`), and the batches (`session/run`).
 
 use crate::error::SqlError;
 use crate::execute::Row;
@@ -19,9 +21,9 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 pub(crate) struct Reader {
     columns: Vec<Column>,
     options: CopyOptions,
-    /// What was given and is no whole line yet.
+    /// Data that is not yet a whole line.
     rest: Vec<u8>,
-    /// Bytes of `rest` that were looked at, and whether they end inside quotes.
+    /// Bytes of `rest` that were scanned, and whether they end inside quotes.
     seen: usize,
     quoted: bool,
     lines: u64,
@@ -33,7 +35,7 @@ impl Reader {
         Self { columns, options, rest: Vec::new(), seen: 0, quoted: false, lines: 0, ended: false }
     }
 
-    /// Takes data, and gives the rows that it completes.
+    /// Takes data, and returns the rows that it completes.
     ///
     /// # Errors
     /// SQLSTATE 22P04 and 22P02 for malformed rows.
@@ -68,7 +70,7 @@ impl Reader {
         if line.is_empty() { Ok(Vec::new()) } else { Ok(self.line(&line)?.into_iter().collect()) }
     }
 
-    /// Where the next line ends; a newline inside quotes is part of a value.
+    /// The end of the next line; a newline inside quotes is part of a value.
     fn line_end(&mut self) -> Option<usize> {
         let csv = self.options.format == CopyFormat::Csv;
         while let Some(byte) = self.rest.get(self.seen) {
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_read_as_they_were_written_whatever_the_cuts() {
+    fn written_rows_are_read_back_however_the_data_is_cut() {
         let text = |text: &str| Value::Text(text.to_owned());
         let rows = vec![
             vec![text("a\tb\\c"), Value::Null],

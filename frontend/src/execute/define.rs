@@ -1,9 +1,10 @@
-//! CREATE, DROP and TRUNCATE: changes of the catalog, and of the data that they concern.
+//! CREATE, DROP and TRUNCATE: changes of the catalog, and of the data concerned.
 //!
 //! TRUNCATE gives a table a new storage; the old one is emptied after the commit.
 //!
-//! *Not here*: ALTER TABLE, in `alter`; the data that is checked and built for a definition, in `build`; how that goes
-//! on in batches, in `online`.
+//! *Source*: PostgreSQL 15 documentation, reference pages of these statements.
+//!
+//! *Not here*: ALTER TABLE (`alter`); checks and builds of data (`build`), in batches (`online`).
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::plan::define::{Definition, Dropped, NewColumn, NewConstraint, NewInde
 /// Runs a definition.
 ///
 /// # Errors
-/// What ends the statement.
+/// The statement's error.
 pub(super) fn run(
     definition: &Definition,
     context: &mut Context<'_, '_>,
@@ -26,10 +27,10 @@ pub(super) fn run(
     apply(definition, false, context).map(|(output, _)| output)
 }
 
-/// Runs a definition but for what takes a look at every row of a table, which it returns.
+/// Runs a definition except for its build, which reads every row of a table: the build is returned.
 ///
 /// # Errors
-/// What ends the statement.
+/// The statement's error.
 pub(super) fn declare(
     definition: &Definition,
     context: &mut Context<'_, '_>,
@@ -136,7 +137,7 @@ pub(super) fn built_column(
     })
 }
 
-/// Adds a constraint to a table that has no rows yet, or whose rows the caller checks.
+/// Adds a constraint to a table without rows, or whose rows the caller checks.
 pub(super) fn add_constraint(
     changes: &Changes,
     table: &mut Table,

@@ -1,10 +1,13 @@
-//! The values of an aggregate with DISTINCT or an order, which it does not take as they come.
+//! The values of an aggregate with DISTINCT or ORDER BY, which wait until all rows were read.
 //!
 //! ```text
-//! value ── seen before? ── sorted by group and order ── taken
+//! value ── seen before? ── sorted by group and order ── taken by the state
 //!          DISTINCT        ORDER BY
 //! ```
-//! Those of all groups are kept together, so that what memory does not take is in few files.
+//!
+//! The values of all groups are kept together, so that few files hold those beyond memory.
+//!
+//! *Not here*: aggregates that take their values at once (`aggregate`).
 
 use crate::encoding::key;
 use crate::error::Failure;
@@ -18,24 +21,24 @@ use crate::value::Value;
 
 /// A value and its separator.
 pub(super) type Taken = [Value; 2];
-/// The key of a group, and what its aggregate takes.
+/// The key of a group, and a value with its separator.
 type OfGroup = (Vec<u8>, Taken);
 
-/// Values that were not taken yet. What they are sorted by begins with the key of their group.
+/// Waiting values. They are sorted by the key of their group first.
 pub(super) struct Values<'p> {
-    /// Columns that they are sorted by.
+    /// Number of columns that the values are sorted by.
     width: usize,
-    /// With DISTINCT, those that were seen: group and value as one key.
+    /// With DISTINCT, the values seen: group and value as one key.
     seen: Option<Seen>,
-    /// Values that did not fit among those.
+    /// Values that did not fit into `seen`.
     unseen: Unseen,
     sorter: Option<Sorter<'p>>,
     sorted: Option<Sorted<'p>>,
-    /// The first one of those that were not taken.
+    /// The first waiting value.
     next: Option<Keyed>,
 }
 
-/// Rows in files of what was not seen.
+/// Values in files, which are not yet compared with those seen.
 #[derive(Default)]
 struct Unseen {
     input: Option<Box<dyn Operator>>,
@@ -43,7 +46,7 @@ struct Unseen {
 }
 
 impl<'p> Values<'p> {
-    /// Of an aggregate, if it does not take values as they come.
+    /// The values of an aggregate with DISTINCT or ORDER BY; None for another aggregate.
     pub(super) fn new(aggregate: &'p Aggregate) -> Option<Self> {
         let is_ordered = !aggregate.order.is_empty();
         (aggregate.distinct || is_ordered).then(|| Self {
@@ -56,7 +59,7 @@ impl<'p> Values<'p> {
         })
     }
 
-    /// Keeps a value of a row, or gives it back if the aggregate is to take it now.
+    /// Keeps a row's value, or gives it back if the aggregate takes it now.
     pub(super) fn take(
         &mut self,
         group: &[u8],
@@ -73,7 +76,7 @@ impl<'p> Values<'p> {
         self.keep(distinct, (key, value), context)
     }
 
-    /// Group and value as one key, if that was not seen; an empty one without DISTINCT.
+    /// Group and value as one key, unless they were seen; an empty key without DISTINCT.
     fn unseen_key(&self, group: &[u8], value: &Value) -> Option<Vec<u8>> {
         let Some(seen) = &self.seen else { return Some(Vec::new()) };
         let mut bytes = group.to_vec();
@@ -102,7 +105,7 @@ impl<'p> Values<'p> {
         }
     }
 
-    /// When all rows were read: the next value that is distinct, of those that did not fit, and its group's key.
+    /// After all rows were read: the next distinct value of those in files, with its group's key.
     pub(super) fn next_distinct(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -131,7 +134,7 @@ impl<'p> Values<'p> {
         }
     }
 
-    /// Sorts the values, if they have an order: then they can be taken group by group.
+    /// Sorts the values if they have an order. Then they can be taken group by group.
     pub(super) fn sort(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
         self.sorted = match self.sorter.take() {
             Some(sorter) => Some(sorter.finish(context)?),
@@ -140,7 +143,7 @@ impl<'p> Values<'p> {
         Ok(())
     }
 
-    /// The next sorted value of a group. Groups are asked for in the order of their keys.
+    /// The next sorted value of a group. Callers ask for groups in the order of their keys.
     pub(super) fn next_of(
         &mut self,
         group: &[u8],

@@ -1,12 +1,15 @@
-//! What a query gives: rows in memory, in a temporary file, or on their way to the client.
+//! The rows of a query: in memory, in a temporary file, or on their way to the client.
 //!
 //! ```text
-//! in memory    up to half of a statement's memory: sent when they are validated
-//! in a file    where there is a directory for it: all rows, sent when they are validated
-//! on their way where there is none: rows are sent as they come, and a conflict at the end makes them void
+//! in memory    up to half of a statement's memory; sent after validation
+//! in a file    if there is a directory for files: all rows; sent after validation
+//! sent         if there is none: rows are sent while the query runs, and a conflict at the end makes them void
 //! ```
-//! *Invariants*: a query that has sent rows is not run again, and keeps nobody from writing. It waits for its client with a bounded
-//! number of rows in hand.
+//!
+//! *Invariants*: a query that has sent rows is not run again, and does not keep other transactions from writing. It waits for
+//! its client with a bounded number of rows in memory.
+//!
+//! *Not here*: rows after the query has ended (`session/rest`), and the wire (`server/rows`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,24 +28,24 @@ use crate::plan::Node;
 use crate::spill::{RowBuffer, SpillFile};
 use crate::value::Value;
 
-/// First wait for a client that has not taken the last rows; it doubles with each further one.
+/// First wait for a client that has not taken the last rows; every further wait is twice as long.
 const CLIENT_WAIT_MIN: Duration = Duration::from_micros(50);
 /// Longest wait for such a client.
 const CLIENT_WAIT_MAX: Duration = Duration::from_millis(10);
 
-/// What becomes of a result that is larger than the memory for it.
+/// The destination of a result that is too large for memory.
 #[derive(Default)]
 pub(crate) enum Beyond {
-    /// The statement is refused.
+    /// None: the statement is refused.
     #[default]
     Refused,
-    /// It is kept in a file.
+    /// A file.
     Kept,
-    /// It is sent while the query runs.
+    /// The client, while the query runs.
     Sent(Stream),
 }
 
-/// The way to the client.
+/// The channel to the client.
 pub(crate) struct Stream {
     rows: Sender<Vec<Row>>,
     /// Held from the first rows on.
@@ -52,12 +55,12 @@ pub(crate) struct Stream {
 /// The rows of a query.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    /// Those in memory.
+    /// The rows in memory.
     pub(crate) rows: Vec<Row>,
     pub(crate) charge: Charge,
-    /// All of them, if they are not in memory.
+    /// All rows, unless they are in memory.
     pub(crate) file: Option<Arc<SpillFile>>,
-    /// How many there are, those included that were sent.
+    /// The number of rows, with those that were sent.
     pub(crate) count: usize,
 }
 
@@ -67,7 +70,7 @@ impl Beyond {
         matches!(self, Self::Sent(stream) if stream.permit.borrow().is_some())
     }
 
-    /// What a run of the query failed with: nothing that it would be run again for, once rows have been sent.
+    /// The failure of a run. Once rows have been sent, the failure is none that would be retried.
     pub(crate) fn ended(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Abort(abort) if self.has_begun() && abort.is_conflict() => {
@@ -116,8 +119,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Hands rows over as soon as the client has taken those before them. A client that takes none for long does not hold a coroutine
-    /// any longer, of which there are few.
+    /// Sends rows as soon as the client has taken those before them. A client that takes none for long loses its query,
+    /// because coroutines are few.
     fn put(&self, rows: Vec<Row>, context: &mut Context<'_, '_>) -> Result<(), Failure> {
         let (mut rows, mut wait) = (rows, CLIENT_WAIT_MIN);
         let timeout = context.resources.database.unread_timeout;
@@ -149,12 +152,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Goes on behind the rows of a file, if there is one.
+    /// Appends to a file, if there is one.
     pub(super) fn behind(file: Option<SpillFile>) -> Self {
         Self { file, buffer: RowBuffer::default() }
     }
 
-    /// Bytes of what says where its rows are.
+    /// Bytes in memory of the file's table of blocks.
     fn index_bytes(&self) -> usize {
         self.file.as_ref().map_or(0, SpillFile::index_bytes)
     }
@@ -192,14 +195,14 @@ impl Writer {
     }
 }
 
-/// Where rows go.
+/// The destination of rows.
 enum Sink<'b> {
     Memory,
     File(Writer),
     Client(&'b Stream),
 }
 
-/// A result whose rows come.
+/// A result under construction.
 pub(crate) struct Gathering<'b> {
     beyond: &'b Beyond,
     sink: Sink<'b>,
@@ -246,7 +249,7 @@ impl<'b> Gathering<'b> {
         self.pass_on(rows, context)
     }
 
-    /// The result, when all rows have come.
+    /// The result, after all rows were put.
     pub(super) fn finish(mut self, context: &mut Context<'_, '_>) -> Result<Gathered, Failure> {
         if let Sink::File(writer) = self.sink {
             self.gathered.file = Some(Arc::new(writer.finish(context)?));
@@ -254,14 +257,14 @@ impl<'b> Gathering<'b> {
         Ok(self.gathered)
     }
 
-    /// Charges rows that are to be kept in memory.
+    /// Charges rows before they are kept in memory.
     fn keep(&mut self, rows: &[Row], context: &Context<'_, '_>) -> Result<(), Failure> {
         let charge = &mut self.gathered.charge;
         let before = charge.bytes();
         context.keep(charge, rows)?;
         let most = match self.beyond {
             Beyond::Refused => return Ok(()),
-            // A transaction that writes needs what is left.
+            // A transaction that writes needs the rest.
             Beyond::Kept => context.budget().share(charge.bytes()),
             Beyond::Sent(_) => context.budget().result_bytes(),
         };
@@ -272,7 +275,7 @@ impl<'b> Gathering<'b> {
         Err(context.budget().exceeded().into())
     }
 
-    /// Goes on elsewhere, as memory has refused rows.
+    /// Moves the rows elsewhere, because memory has refused more.
     fn leave_memory(
         &mut self,
         refused: Failure,
@@ -310,7 +313,7 @@ impl<'b> Gathering<'b> {
     }
 }
 
-/// The error of a result that memory does not take, and nothing else is to.
+/// The error of a result that does not fit into memory and may not go elsewhere.
 fn too_large(refused: Failure, context: &Context<'_, '_>) -> Failure {
     let Failure::Error(mut error) = refused else { return refused };
     let detail = if context.may_spill() {

@@ -1,4 +1,12 @@
 //! Joins: by lookups in an index for batches of rows, by a hash table, or by comparing all pairs.
+//!
+//! ```text
+//! LookupRows   rows on the left ─ batch of keys ─► index of the table on the right     one round trip per batch
+//! JoinRows     rows on the right in memory, by key or as a list ◄─ rows on the left
+//!              too many: both sides go into partitions by key, and each partition is joined by itself
+//! ```
+//!
+//! *Not here*: which join a query uses (`plan/join`), and its files (`partitions`).
 
 use std::collections::BTreeMap;
 
@@ -15,12 +23,12 @@ use crate::memory::Charge;
 use crate::plan::{Access, IndexRange, Join, Scan};
 use crate::value::Value;
 
-/// Rows on the left whose keys are looked up in one round trip.
+/// Rows on the left whose partners are looked up in one round trip.
 const LOOKUP_ROWS: usize = 256;
-/// Points that are looked up for rows on the left, unless one row needs more.
+/// Points in one round trip, unless one row needs more.
 const LOOKUP_POINTS: usize = 10_000;
 
-/// For each row on the left, the rows of a table that an index finds.
+/// Joins each row on the left with the rows of a table that an index finds.
 pub(super) struct LookupRows<'p> {
     left: Box<dyn Operator + 'p>,
     scan: &'p Scan,
@@ -28,11 +36,11 @@ pub(super) struct LookupRows<'p> {
     condition: Option<&'p Expression>,
     /// Rows on the left that are not joined yet.
     pending: std::vec::IntoIter<Row>,
-    /// The one that is being joined, with a range.
+    /// The row that is being joined by a range.
     current: Option<InRange>,
 }
 
-/// A row on the left, and the range of its partners that is left.
+/// A row on the left, and the remaining range of its partners.
 struct InRange {
     row: Row,
     rest: Option<KeyRange>,
@@ -50,7 +58,7 @@ impl<'p> LookupRows<'p> {
         Self { left, scan, keep_left, condition, pending, current: None }
     }
 
-    /// Joins a row on the left with some on the right; whether one was fit.
+    /// Joins a row on the left with some on the right. Tells whether any pair satisfies the condition.
     fn join(
         &self,
         left: &Row,
@@ -70,7 +78,7 @@ impl<'p> LookupRows<'p> {
         Ok(matched)
     }
 
-    /// The row on the left without a partner, if it is wanted.
+    /// Adds the row on the left without a partner, if the join includes such rows.
     fn alone(&self, mut row: Row, joined: &mut Batch) {
         if self.keep_left {
             row.resize(row.len() + self.scan.table.columns.len(), Value::Null);
@@ -78,7 +86,7 @@ impl<'p> LookupRows<'p> {
         }
     }
 
-    /// Joins the next rows by points, of each key column one of some values.
+    /// Joins the next rows by points: combinations of values of the key columns.
     fn join_points(
         &mut self,
         columns: &[Vec<Expression>],
@@ -99,7 +107,7 @@ impl<'p> LookupRows<'p> {
         Ok(())
     }
 
-    /// Joins the next row, or a part of it, by a range.
+    /// Joins the next row, or a part of its partners, by a range.
     fn join_range(
         &mut self,
         range: &IndexRange,
@@ -152,23 +160,23 @@ impl Operator for LookupRows<'_> {
     }
 }
 
-/// A join with the right side in memory. One by keys that does not fit goes into partitions with all of the left side, and each
-/// of them is joined by itself.
+/// A join with the right side in memory. If the right side does not fit and the join has keys, both sides go into partitions,
+/// and each partition is joined by itself.
 pub(super) struct JoinRows<'p> {
     join: &'p Join,
     input: Sides<'p>,
     input_done: bool,
-    /// Rows of the last batch that are not joined yet, and whether they are on the right.
+    /// Rows of the last batch that are not joined yet, and whether they belong to the right side.
     pending: (std::vec::IntoIter<Row>, bool),
     right: Right,
     current: Option<Pairing>,
-    /// Where to go on with rows on the right that may have no partner.
+    /// The next row on the right to check for a partner.
     rest: usize,
-    /// The rows of both sides, if the right one does not fit.
+    /// The rows of both sides in files, if the right side does not fit.
     others: Partitions,
 }
 
-/// A row on the left, and how far its partners on the right were looked at.
+/// A row on the left, and the number of its partners that were compared.
 struct Pairing {
     row: Row,
     /// None in a nested loop.
@@ -180,7 +188,7 @@ struct Pairing {
 #[derive(Default)]
 struct Right {
     rows: Vec<Row>,
-    /// Whether a row found a partner.
+    /// Whether each row has found a partner.
     matched: Vec<bool>,
     /// The rows with a key; empty for a nested loop.
     by_key: BTreeMap<Vec<u8>, Vec<usize>>,
@@ -253,7 +261,7 @@ impl<'p> JoinRows<'p> {
         }
     }
 
-    /// The row on the right without a partner, if it is wanted.
+    /// Adds the row on the right without a partner, if the join includes such rows.
     fn alone_right(&self, row: &[Value], joined: &mut Batch) {
         if self.join.keep_right {
             let nulls = vec![Value::Null; self.join.widths[0]];
@@ -261,7 +269,7 @@ impl<'p> JoinRows<'p> {
         }
     }
 
-    /// The key of a row; None if there is a NULL in it, which equals nothing.
+    /// The key of a row; None if it contains a NULL, which equals nothing.
     fn key(
         &self,
         row: &[Value],
@@ -279,7 +287,7 @@ impl<'p> JoinRows<'p> {
         Ok(Some(row_key(&values)))
     }
 
-    /// Joins the next row on the left, or a part of it.
+    /// Joins the next row on the left, or a part of its partners.
     fn join_row(
         &mut self,
         mut pairing: Pairing,
@@ -314,7 +322,7 @@ impl<'p> JoinRows<'p> {
         Ok(())
     }
 
-    /// The rows on the right without a partner, at the end. Whether all were looked at.
+    /// Adds rows on the right without a partner, at the end. Tells whether all were checked.
     fn rest(
         &mut self,
         right: &Right,

@@ -1,21 +1,24 @@
-//! Plans become rows and changes, inside an engine coroutine.
+//! Executes plans inside a coroutine of the engine.
 //!
 //! ```text
 //! scan  operator  join  sort  sets
 //! aggregate  distinct  window          rows: each operator gives batches
-//! runs                                 sorted rows, in memory and in files, as one
+//! runs                                 merges sorted rows, in memory and in files
 //! partitions                           rows in files by the hash of a key
-//! pace                                 whether operators give way
-//! gather                               what becomes of them: memory, a file, the client
+//! pace                                 checks that operators yield
+//! gather                               the result: memory, a file, the client
 //! write                                INSERT, UPDATE, DELETE
-//! define  alter  changes               definitions: what changes in the catalog
+//! define  alter  changes               definitions: changes of the catalog
 //! build  online                        rows and indexes that definitions concern
 //! copy                                 COPY
-//! touched                              what conflicts name
+//! touched                              tables that conflicts name
 //! ```
 //!
-//! *Invariants*: nothing here blocks. With its first read a transaction comes to depend on the catalog's version: it reads it,
-//! and ends with [`Failure::StaleCatalog`] if its plan is of another one, or relies on it and ends with a conflict.
+//! *Invariants*: nothing here blocks a thread. From its first read on, a transaction depends on the catalog's version. Either
+//! it reads the version, and ends with [`Failure::StaleCatalog`] if its plan has another one; or it relies on the version
+//! last seen, and ends with a conflict.
+//!
+//! *Not here*: plans (`plan`), values of expressions (`expression`), keys and rows as bytes (`encoding`).
 
 mod aggregate;
 mod alter;
@@ -55,23 +58,23 @@ use crate::plan::{Plan, PlanKind, explain};
 use crate::spill::SpillFile;
 use crate::value::Value;
 
-/// Rows that an operator gives at a time.
+/// Rows in a batch of an operator.
 pub(crate) const BATCH_ROWS: usize = 1_000;
 
 /// A row.
 pub(crate) type Row = Vec<Value>;
 
-/// What a plan gave.
+/// The output of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     /// Rows, if the statement gives rows.
     pub(crate) rows: Option<Vec<Row>>,
-    /// PostgreSQL's command tag; empty while nobody knows how many rows there are.
+    /// PostgreSQL's command tag; empty until the number of rows is known.
     pub(crate) tag: String,
     pub(crate) notices: Vec<String>,
-    /// Of the rows.
+    /// The charge of the rows.
     pub(crate) charge: Charge,
-    /// The rows, if they are too many for memory.
+    /// The rows, if they do not fit into memory.
     pub(crate) file: Option<Arc<SpillFile>>,
 }
 
@@ -92,7 +95,7 @@ pub(crate) fn run(
     context.checked(result)
 }
 
-/// The error of a statement that needs too much memory, which says what to do about it.
+/// The error of a statement that needs too much memory, with a hint.
 fn too_large(plan: &Plan, mut error: SqlError, context: &Context<'_, '_>) -> Failure {
     let gives_rows = !plan.columns.is_empty() && !matches!(plan.kind, PlanKind::Query(_));
     if gives_rows && !context.may_spill() {
@@ -135,7 +138,7 @@ fn run_unchecked(
         PlanKind::Explain { plan, analyze } => {
             let ran =
                 if *analyze { Some(run_unchecked(plan, &Beyond::Refused, context)?) } else { None };
-            // Nothing is read without ANALYZE, but the plan must be of this catalog.
+            // Without ANALYZE nothing is read, but the plan must belong to this catalog.
             context.check_version()?;
             let mut lines = explain::lines(plan);
             if let Some(ran) = ran {

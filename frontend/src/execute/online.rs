@@ -1,4 +1,4 @@
-//! What is built in batches while others work: an index of a table that has rows, a new primary key.
+//! Definitions that are built in batches while other transactions run: an index of a table that has rows, a new primary key.
 //!
 //! ```text
 //! declare   the index is part of its table, not ready: changes of rows keep its entries, no query reads it
@@ -7,20 +7,21 @@
 //!           (ADD PRIMARY KEY: the rows, under their new keys, in another storage)
 //! finish    the index is ready (the other storage takes the place of the first)
 //! ```
-//! Every transaction depends on the version of the catalog, so that nobody writes without keeping a declared index.
+//! Every transaction depends on the version of the catalog, so every writer maintains a declared index.
 //!
-//! Until a unique index is ready, an entry leads to *a* row with its value, and others may have the same value: a change that
-//! would add the entry of a second row fails with 23505, as beside PostgreSQL's CREATE INDEX CONCURRENTLY, a change of a row
-//! that has no entry leaves that of the other, and the fill that meets another row's entry ends the build.
+//! Until a unique index is ready, an entry leads to *one* row with its value, and other rows may have the same value. A
+//! change that would add the entry of a second row fails with 23505, as during PostgreSQL's CREATE INDEX CONCURRENTLY. A
+//! change of a row that has no entry leaves the other row's entry. A fill that meets another row's entry ends the build.
 //!
-//! *Invariants*: a row that the fill has passed has its entry, and an entry leads to a row that is there and has its value;
-//! then a build that ends has neither lost an entry nor let a duplicate in. A page depends on the table's descriptor, so that a build ends when another definition changes the
-//! table. What fails, a cancelled statement included, takes back the declaration and empties what was built.
+//! *Invariants*: a row that the fill has passed has its entry, and an entry leads to an existing row with its value. So a
+//! finished build has lost no entry and let no duplicate in. A page depends on the table's descriptor, so a build ends when
+//! another definition changes the table. A failed build, or a cancelled one, withdraws the declaration and empties the
+//! storage.
 //!
-//! *Source*: the states of Rae et al., "Online, Asynchronous Schema Change in F1", VLDB 2013, section 3; as no
-//! transaction runs on an older version, one state in between is enough.
+//! *Source*: the states of Rae et al., "Online, Asynchronous Schema Change in F1", VLDB 2013, section 3. No transaction runs
+//! on an older version, so one intermediate state is enough.
 //!
-//! *Not here*: definitions inside BEGIN, which build everything in their own transaction.
+//! *Not here*: definitions inside BEGIN, which build everything in their own transaction (`build`).
 
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ pub(crate) fn applies_to(definition: &Definition) -> bool {
 /// Runs a definition outside of any transaction.
 ///
 /// # Errors
-/// [`Failure::StaleCatalog`] if it was planned with an older catalog; what ends the statement.
+/// [`Failure::StaleCatalog`] if the plan was made with an older catalog; the statement's error.
 pub(crate) fn run(
     definition: &Definition,
     catalog: &Arc<Catalog>,
@@ -68,14 +69,14 @@ pub(crate) fn run(
     let built = fill(&build, coordinator, resources)
         .and_then(|()| with_newest(coordinator, resources, |context| finish(&build, context)));
     if let Err(failure) = built {
-        // If this fails too, the error above is still what the client should know.
+        // If this fails too, the client still gets the error above.
         let _ = with_newest(coordinator, resources, |context| take_back(&build, context));
         return Err(failure);
     }
     Ok(output)
 }
 
-/// Runs a change of the newest catalog, whichever that is.
+/// Runs a change on the newest catalog.
 fn with_newest(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
@@ -90,7 +91,7 @@ fn with_newest(
     }
 }
 
-/// Builds, page by page.
+/// Fills the index or the storage, page by page.
 fn fill(
     build: &Build,
     coordinator: &mut Coordinator<'_>,
@@ -106,7 +107,7 @@ fn fill(
     while let Some(range) = rest {
         let begin = |_| Transaction::part_of(Arc::clone(&catalog));
         rest = alone(coordinator, resources, begin, |context| {
-            // Where others change rows, fewer at a time get through.
+            // Under contention smaller pages get through.
             let rows_max = (resources.database.built_rows >> (context.attempt - 1).min(6)).max(1);
             fill_page(build, table, (&range, rows_max), context)
         })?;
@@ -114,7 +115,7 @@ fn fill(
     Ok(())
 }
 
-/// Builds what belongs to the first rows of a range, at most so many; what is left of the range.
+/// Fills a page for the first rows of a range. Returns the rest of the range.
 fn fill_page(
     build: &Build,
     table: &Table,
@@ -133,7 +134,7 @@ fn fill_page(
     Ok(rest)
 }
 
-/// Makes the transaction fail if the table is not, or will not stay, as it was declared.
+/// Makes the transaction fail if the table differs from its declaration, or will when the transaction commits.
 fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let key = table_key(table.id);
     let catalog_table = context.resources.database.catalog_table;
@@ -145,7 +146,7 @@ fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure
     if same.as_ref() == Some(table) { Ok(()) } else { Err(changed_meanwhile().into()) }
 }
 
-/// Puts what was built to use.
+/// Makes the build visible: the index is ready, or the new storage replaces the old one.
 fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let mut changes = Changes::new(false, context)?;
     let mut table = changes.declared(build)?;
@@ -155,7 +156,7 @@ fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
             built.for_each(|index| index.ready = true);
         }
         Build::PrimaryKey { frozen, rebuilt } => {
-            // What another definition has changed is not in what was built.
+            // The build lacks what another definition has changed.
             if table != **frozen {
                 return Err(changed_meanwhile().into());
             }
@@ -167,13 +168,13 @@ fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     changes.write(context).map(|_| ())
 }
 
-/// Takes back what was declared and could not be built.
+/// Withdraws a declaration whose build has failed.
 fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let mut changes = Changes::new(false, context)?;
     if let Build::PrimaryKey { rebuilt, .. } = build {
         context.transaction.drop_storage(rebuilt.storage);
     }
-    // Whoever has changed it so that this is not what was declared has taken it back.
+    // If the table differs from the declaration, another definition has withdrawn it.
     let Ok(mut table) = changes.declared(build) else { return Ok(()) };
     match build {
         Build::Index { index, .. } => {

@@ -1,4 +1,12 @@
-//! The operators of queries, each a source of batches of rows.
+//! The operators of queries. Each is a source of batches of rows: a parent asks its input for the next batch.
+//!
+//! ```text
+//! open(node) ─► operator ── next ─► batch ── next ─► batch ... None
+//! ```
+//!
+//! *Invariants*: a batch has at least one row, and bounded memory. Operators yield between batches (`pace`).
+//!
+//! *Not here*: operators with a file of their own: scan, join, sort, sets, aggregate, window.
 
 use crate::catalog::system::Relation;
 use crate::encoding::key;
@@ -18,7 +26,7 @@ use crate::memory::Charge;
 use crate::plan::Node;
 use crate::value::Value;
 
-/// Values in a batch, from which on it is handed on before it is full.
+/// Bytes of values from which on a batch is passed on before it is full.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
 /// A source of rows.
@@ -27,7 +35,7 @@ pub(super) trait Operator {
     fn next(&mut self, context: &mut Context<'_, '_>) -> Result<Option<Vec<Row>>, Failure>;
 }
 
-/// Rows that an operator gives, as they come.
+/// A batch under construction.
 #[derive(Default)]
 pub(super) struct Batch {
     rows: Vec<Row>,
@@ -40,7 +48,7 @@ impl Batch {
         self.rows.push(row);
     }
 
-    /// Whether it is to be handed on.
+    /// Whether the batch must be passed on.
     pub(super) fn is_full(&self) -> bool {
         self.rows.len() >= BATCH_ROWS || self.bytes > BATCH_BYTES_MAX
     }
@@ -51,7 +59,7 @@ impl Batch {
     }
 }
 
-/// Begins to execute a node.
+/// Opens a node.
 pub(super) fn open(node: &Node) -> Box<dyn Operator + '_> {
     let operator = begun(node);
     if !cfg!(debug_assertions) {
@@ -124,7 +132,7 @@ impl Operator for ValueRows<'_> {
     }
 }
 
-/// The rows of a relation of the catalog, which are kept while others have the thread.
+/// The rows of a relation of the system. They are all made first, yielding the thread at intervals.
 struct SystemRows<'p> {
     relation: &'static Relation,
     filter: Option<&'p Expression>,
@@ -157,7 +165,7 @@ impl Operator for SystemRows<'_> {
     }
 }
 
-/// The rows on which a condition holds.
+/// The rows that satisfy a condition.
 pub(super) fn kept(
     rows: Vec<Row>,
     condition: Option<&Expression>,
@@ -175,7 +183,7 @@ pub(super) fn kept(
 
 struct Series<'p> {
     bounds: &'p [Expression; 3],
-    /// The next value, the last one, the step; None before the first.
+    /// The next value, the last value, the step; None before the first.
     state: Option<(Option<i64>, i64, i64)>,
 }
 
@@ -228,13 +236,13 @@ impl Operator for Filter<'_> {
     }
 }
 
-/// Whether expressions are the first columns of a row, in their order.
+/// Whether expressions are the first columns of a row, in order.
 fn are_first_columns(expressions: &[Expression]) -> bool {
     let mut numbered = expressions.iter().enumerate();
     numbered.all(|(number, expression)| *expression == Expression::Column(number))
 }
 
-/// The first columns of rows, which nothing is made of.
+/// The first columns of rows, unchanged.
 struct FirstColumns<'p> {
     input: Box<dyn Operator + 'p>,
     count: usize,
@@ -251,7 +259,7 @@ impl Operator for FirstColumns<'_> {
 struct Project<'p> {
     input: Box<dyn Operator + 'p>,
     expressions: &'p [Expression],
-    /// Rows of the input that were left when what had been made of others was large.
+    /// Input rows that wait because the results of the rows before them were large.
     waiting: Vec<Row>,
 }
 
@@ -293,7 +301,7 @@ struct Limit<'p> {
     input: Box<dyn Operator + 'p>,
     limit: Option<&'p Expression>,
     offset: Option<&'p Expression>,
-    /// Rows to skip and rows to give; None before the first.
+    /// Rows to skip, and rows to return; None before the first.
     left: Option<(usize, usize)>,
 }
 

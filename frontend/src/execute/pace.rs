@@ -1,31 +1,31 @@
-//! A check that operators let others have their thread: with every row that one is given or gives, it calls `Context::pace`, and it
-//! gives no more rows at once than others go through without that.
+//! A check that operators yield their thread. An operator calls `Context::pace` for every row that it takes or returns, and
+//! returns no more rows at once than may pass without that call.
 //!
-//! It counts, so it finds the same on any machine; and it is not in release builds.
+//! The check counts rows, so its result is the same on every machine. Release builds do not contain it.
 
 use crate::error::Failure;
 use crate::execute::operator::Operator;
 use crate::execute::{Context, Row};
 
-/// Rows that an operator may have before it has paced them: several batches.
+/// Rows that an operator may process before it calls `Context::pace`: several batches.
 const ROWS_IN_HAND_MAX: usize = 10_000;
 
-/// What the inputs of an operator have done since it was asked for rows.
+/// The counts of an operator's inputs since it was asked for rows.
 #[derive(Default)]
 pub(super) struct Inputs {
     rows: usize,
     paces: usize,
 }
 
-/// An operator that is checked.
+/// An operator under this check.
 pub(super) struct Paced<'p> {
     operator: Box<dyn Operator + 'p>,
-    /// Whether it hands batches on as they are, which takes no time.
+    /// Whether the operator passes batches on unchanged, which takes no time.
     hands_on: bool,
-    /// Rows that it was given.
+    /// Rows taken from the inputs.
     taken: usize,
     given: usize,
-    /// Times that it called `Context::pace`.
+    /// Calls of `Context::pace`.
     paces: usize,
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use crate::value::Value;
 
     #[test]
-    fn much_memory_of_operators_is_given_back_aside() {
+    fn much_memory_of_operators_is_freed_on_another_thread() {
         let database = Database::of_one_node(32 << 20);
         let mut session = database.session("tester");
         block_on(session.execute("CREATE TABLE t (i INT PRIMARY KEY)")).unwrap();

@@ -1,13 +1,18 @@
-//! Rows in temporary files by the hash of a key, where keys do not all fit memory.
+//! Rows in temporary files, by the hash of a key, if not all keys fit into memory.
 //!
 //! ```text
-//! keys in memory        what comes with them is done at once
-//! other keys ─ hash ─┬─ partition 0     each is read when all before it is done, and is divided
+//! keys in memory        their rows are processed at once
+//! other keys ─ hash ─┬─ partition 0     each is read after those before it, and is divided
 //!                    ├─ ...             by another hash if its keys do not fit, either
 //!                    └─ partition 7
 //! ```
+//!
 //! *Source*: Graefe, Query Evaluation Techniques for Large Databases, section 4.2: hybrid hashing.
-//! *Invariants*: all rows with a key are in memory or in one partition. How often rows are divided is bounded, and so are files.
+//!
+//! *Invariants*: all rows with one key are in memory, or in one partition. The number of divisions is bounded, and so is that
+//! of files.
+//!
+//! *Not here*: what operators do with the rows (`aggregate`, `distinct`, `join`, `sets`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -22,31 +27,31 @@ use crate::memory::Charge;
 use crate::spill::SpillFile;
 use crate::value::Value;
 
-/// Partitions that rows are divided into.
+/// Partitions of one division.
 const PARTITIONS: usize = 8;
-/// Times that rows are divided.
+/// Maximum number of divisions of a row.
 const DIVIDED_MAX: u32 = 5;
-/// Keys of fewer bytes are not worth files for the others.
+/// Smaller sets of keys are not worth files for the rest.
 const KEYS_BYTES_MIN: usize = 64 << 10;
 /// Bytes in memory of rows that are read at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// Rows whose keys do not fit memory, and those that were found so before.
+/// Rows whose keys do not fit into memory, and the partitions that are still to be read.
 #[derive(Default)]
 pub(super) struct Partitions {
-    /// How often what is read now was divided.
+    /// How often the rows being read were divided.
     divided: u32,
     writers: Vec<Writer>,
     waiting: Vec<Partition>,
 }
 
 impl Partitions {
-    /// Whether no row was put of what is read now.
+    /// Whether no row of those being read was put here.
     pub(super) fn is_empty(&self) -> bool {
         self.writers.is_empty()
     }
 
-    /// Charges a key that is to be kept: whether it fits, and is not to be put here.
+    /// Charges a key that is to stay in memory. Tells whether it fits.
     pub(super) fn fits(
         &self,
         charge: &mut Charge,
@@ -97,7 +102,7 @@ impl Partitions {
         self.put(key, &row, context)
     }
 
-    /// The rows that are to be read next, once those before have ended.
+    /// The next partition's rows, after those before have ended.
     pub(super) fn next(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -114,7 +119,7 @@ impl Partitions {
     }
 }
 
-/// Keys that were seen, and rows whose keys memory does not take.
+/// A set of keys, and the rows whose keys do not fit.
 #[derive(Default)]
 pub(super) struct Seen {
     keys: BTreeSet<Vec<u8>>,
@@ -123,13 +128,12 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Whether a key is among them.
+    /// Whether the set contains a key.
     pub(super) fn contains(&self, key: &[u8]) -> bool {
         self.keys.contains(key)
     }
 
-    /// Adds a key that is not among them: whether it is new. It may not be where memory does not take it: then its row goes to a
-    /// file.
+    /// Adds a new key, and tells whether it is new. A key that does not fit counts as not new: its row goes to a file.
     pub(super) fn add(
         &mut self,
         key: Vec<u8>,
@@ -144,7 +148,7 @@ impl Seen {
         Ok(true)
     }
 
-    /// Forgets the keys: the rows in files whose keys are to be seen next, once those before have ended.
+    /// Clears the set. Returns the rows of the next partition, after those before have ended.
     pub(super) fn next(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -160,11 +164,11 @@ impl Drop for Seen {
     }
 }
 
-/// Rows of two sides, all of those on the right first.
+/// Rows of two sides; those on the right come first.
 pub(super) struct Sides<'p> {
-    /// What is left to be read, and whether it is the right side; None for a partition, whose rows say that.
+    /// The remaining inputs, each with whether it is the right side; None for a partition, whose rows tell their side.
     inputs: VecDeque<(Box<dyn Operator + 'p>, Option<bool>)>,
-    /// Rows on the left that were read with others on the right.
+    /// Rows on the left that were read together with rows on the right.
     left: Vec<Row>,
 }
 
@@ -173,7 +177,7 @@ impl<'p> Sides<'p> {
         Self { inputs: [(right, Some(true)), (left, Some(false))].into(), left: Vec::new() }
     }
 
-    /// The rows of a partition, which [`Partitions::put_side`] has put.
+    /// The rows of a partition, written by [`Partitions::put_side`].
     pub(super) fn of_partition(rows: Box<dyn Operator + 'p>) -> Self {
         Self { inputs: [(rows, None)].into(), left: Vec::new() }
     }
@@ -210,7 +214,7 @@ impl<'p> Sides<'p> {
 /// A file of rows.
 struct Partition {
     file: Arc<SpillFile>,
-    /// Where the next row is.
+    /// Offset of the next row.
     place: u64,
     divided: u32,
 }

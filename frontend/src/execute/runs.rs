@@ -1,14 +1,18 @@
-//! Sorted runs of rows, in memory and in temporary files, as one.
+//! Sorted runs of rows, in memory and in temporary files, and their merge.
 //!
 //! ```text
 //! level 1   run ── run ── ...      each of RUNS_MAX runs of level 0
-//! level 0   run ── run ── ...      what memory did not take
+//! level 0   run ── run ── ...      rows beyond memory
 //! memory    run ── run ── ...      the last rows
 //! ```
-//! *Invariants*: runs stand in the order in which their rows came, and of equal rows those of the first run come first. A level is
-//! one file. What a merge has read of its files is charged, and a quarter of the statement's memory at most unless rows are long.
 //!
 //! *Source*: Knuth, The Art of Computer Programming, volume 3, section 5.4.1: multiway merging.
+//!
+//! *Invariants*: runs are in the order in which their rows came; of equal rows, those of the first run come first. A level is
+//! one file. The rows that a merge has read from its files are charged: at most a quarter of the statement's memory, unless
+//! rows are long.
+//!
+//! *Not here*: sorting a run (`sort`).
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -24,18 +28,18 @@ use crate::plan::SortKey;
 use crate::spill::SpillFile;
 use crate::value::Value;
 
-/// Runs of a level, before they become one of the next.
+/// Runs of a level, before they become one run of the next.
 const RUNS_MAX: usize = 32;
 
 /// The values that a row is sorted by, and the row.
 pub(super) type Keyed = (Row, Row);
 
-/// About how many bytes it takes.
+/// Approximate bytes of a row and its key.
 pub(super) fn bytes_of((key, row): &Keyed) -> usize {
     row_bytes(key) + row_bytes(row)
 }
 
-/// The order of two rows by some columns, which stand before them.
+/// The order of two rows by their key columns.
 pub(super) fn sort_order(keys: &[SortKey], a: &[Value], b: &[Value]) -> Ordering {
     for ((key, a), b) in keys.iter().zip(a).zip(b) {
         let order = match (a.is_null(), b.is_null()) {
@@ -51,7 +55,7 @@ pub(super) fn sort_order(keys: &[SortKey], a: &[Value], b: &[Value]) -> Ordering
     Ordering::Equal
 }
 
-/// A run: rows in memory, and where those behind them are.
+/// A run: rows in memory, and the place of the rows behind them.
 pub(super) struct Run {
     rows: std::vec::IntoIter<Keyed>,
     rest: Option<(Arc<SpillFile>, Range<u64>)>,
@@ -136,17 +140,17 @@ impl Level {
     }
 }
 
-/// Sorted runs as one.
+/// A merge of sorted runs.
 pub(super) struct Merge<'p> {
     keys: &'p [SortKey],
     runs: Vec<Run>,
-    /// Runs that are not at their ends, as a heap: none is after those at twice its place.
+    /// Runs that have rows left, as a heap: no run comes after those at twice its place.
     heap: Vec<usize>,
     /// Runs that are not read yet.
     unread: Vec<usize>,
-    /// The first run has no rows in memory, and some in its file.
+    /// Whether the first run has no rows in memory, but some in its file.
     is_starved: bool,
-    /// Bytes of rows that are read of a file at a time.
+    /// Bytes of rows that are read from a file at a time.
     read_bytes: usize,
 }
 
@@ -164,7 +168,7 @@ impl<'p> Merge<'p> {
         merge
     }
 
-    /// What is left, which is not merged any more.
+    /// The remaining runs, when the merge stops.
     pub(super) fn take_runs(&mut self) -> Vec<Run> {
         self.heap.clear();
         self.unread.clear();
@@ -196,7 +200,7 @@ impl<'p> Merge<'p> {
         }
     }
 
-    /// The next row, which is not charged any more.
+    /// The next row, which is no longer charged.
     pub(super) fn next(
         &mut self,
         charge: &mut Charge,
@@ -218,7 +222,7 @@ impl<'p> Merge<'p> {
         Ok(keyed)
     }
 
-    /// The next row of those in memory.
+    /// The next row in memory.
     fn pop(&mut self) -> Option<Keyed> {
         let number = *self.heap.first()?;
         let run = &mut self.runs[number];
@@ -235,7 +239,7 @@ impl<'p> Merge<'p> {
         keyed
     }
 
-    /// Reads more rows of a run, which has some left.
+    /// Reads more rows of a run that has some left.
     fn read(
         &mut self,
         number: usize,

@@ -1,4 +1,11 @@
-//! Reading tables: points, ranges of an index, everything.
+//! Scans of tables: points, ranges of an index, or all rows.
+//!
+//! ```text
+//! Points   keys ─ batch ─► rows           one round trip per batch
+//! Range    page ─► page ─► ...            one round trip per page; entries of an index need another one for their rows
+//! ```
+//!
+//! *Not here*: the choice of the access (`plan/access`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -17,9 +24,9 @@ use crate::memory::Charge;
 use crate::plan::{Access, IndexChoice, IndexRange, Scan};
 use crate::value::Value;
 
-/// Rows of the first page of a scan, which may be all that is needed.
+/// Rows of a scan's first page, which often suffices.
 const FIRST_PAGE_ROWS: usize = 128;
-/// Rows of a further page: of long pages fewer rows are read that another partition's share leaves out.
+/// Rows of further pages. Long pages waste fewer rows of other partitions' shares.
 const NEXT_PAGE_ROWS: usize = 4_000;
 
 /// Rows that are read by their keys in one round trip.
@@ -32,7 +39,7 @@ pub(super) type PrimaryBytes = Vec<u8>;
 pub(super) struct ScanRows<'p> {
     scan: &'p Scan,
     state: State,
-    /// Of keys that are not read yet.
+    /// The charge of keys that are not read yet.
     charge: Charge,
 }
 
@@ -40,7 +47,7 @@ enum State {
     New,
     /// Keys that are not read yet.
     Points(std::vec::IntoIter<Vec<u8>>),
-    /// A range that is not exhausted.
+    /// The remaining range.
     Range(KeyRange),
     Done,
 }
@@ -89,7 +96,7 @@ impl ScanRows<'_> {
         Ok(rows.into_iter().flatten().collect())
     }
 
-    /// Each key once.
+    /// The keys without duplicates.
     fn distinct(
         &mut self,
         keys: Vec<Vec<u8>>,
@@ -149,13 +156,13 @@ impl Operator for ScanRows<'_> {
     }
 }
 
-/// What sorts after every key that continues a key.
+/// The smallest key after all continuations of a key.
 pub(super) fn after(mut key: Vec<u8>) -> Vec<u8> {
     key.push(key::AFTER_ALL);
     key
 }
 
-/// For each row on the left the rows that an access with points finds for it.
+/// For each row on the left, the rows that an access with points finds.
 pub(super) fn points(
     scan: &Scan,
     left: &[&[Value]],
@@ -163,7 +170,7 @@ pub(super) fn points(
 ) -> Result<Vec<Vec<Row>>, Failure> {
     let Access::Points { index, columns } = &scan.access else { return Ok(Vec::new()) };
     let prefix = index.prefix(&scan.table);
-    // Each key is read once, however many rows ask for it.
+    // Each key is read once, even if several rows need it.
     let mut numbers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut wanted = Vec::with_capacity(left.len());
     for row in left {
@@ -215,7 +222,7 @@ fn primary_of_row(scan: &Scan, key: &[u8]) -> PrimaryBytes {
     if scan.with_key { key[PREFIX_BYTES..].to_vec() } else { Vec::new() }
 }
 
-/// The keys that an access with points means for one row on the left; none for NULLs.
+/// The keys of an access with points, for one row on the left; none for NULLs.
 fn point_keys(
     columns: &[Vec<Expression>],
     prefix: Vec<u8>,
@@ -275,7 +282,7 @@ pub(super) fn key_range(
     let is_bounded = lower.is_some() || upper.is_some();
     let from = match lower {
         Some((key, true, _)) => key,
-        // What continues the bound is the bound with other columns behind it.
+        // A continuation of the bound is the bound with further columns.
         Some((key, false, _)) => after(key),
         None => prefix.clone(),
     };
@@ -283,7 +290,7 @@ pub(super) fn key_range(
         Some((key, true, _)) => after(key),
         Some((key, false, _)) => key,
         None if is_bounded => {
-            // NULLs are behind all values and within no bounds.
+            // NULLs sort after all values, and are within no bounds.
             let mut nulls = prefix;
             key::push(&mut nulls, &Value::Null);
             nulls
@@ -296,7 +303,7 @@ pub(super) fn key_range(
     Ok(Some(KeyRange { from: Bound::Included(from), to: Bound::Excluded(to) }))
 }
 
-/// The rows that entries of an index lead to, in their order, if they pass the filter.
+/// The rows that entries of an index lead to, in the order of the entries, if they pass the filter.
 pub(super) fn rows_of_entries(
     scan: &Scan,
     index: IndexChoice,
@@ -335,7 +342,7 @@ fn by_primary(
     decoded(scan, primary.into_iter().map(with_row), context)
 }
 
-/// Rows from their bytes; None for those that are not there or do not pass the filter.
+/// Rows from their bytes; None for rows that do not exist or do not pass the filter.
 fn decoded(
     scan: &Scan,
     entries: impl ExactSizeIterator<Item = Option<(PrimaryBytes, Vec<u8>)>>,

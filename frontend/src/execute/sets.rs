@@ -1,8 +1,10 @@
-//! UNION ALL, and INTERSECT and EXCEPT: the rows on the right are counted, then those on the left are looked at. UNION is DISTINCT of
-//! UNION ALL.
+//! UNION ALL, INTERSECT and EXCEPT. INTERSECT and EXCEPT count the rows on the right, then compare those on the left with the
+//! counts. UNION is DISTINCT of UNION ALL.
 //!
-//! *Invariants*: what is counted is in memory, or its rows are in the partition of their key, those on the right before those on the
-//! left; so a partition is done as the inputs are.
+//! *Invariants*: a row is counted in memory, or goes to the partition of its key. In a partition, too, rows on the right come
+//! before those on the left, so a partition is processed like the inputs.
+//!
+//! *Not here*: DISTINCT (`operator`), and partitions (`partitions`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +18,7 @@ use crate::plan::{Node, SetOperation};
 
 /// UNION ALL.
 pub(super) struct Append<'p> {
-    /// Those that are not at their ends.
+    /// Inputs with rows left.
     inputs: VecDeque<Box<dyn Operator + 'p>>,
 }
 
@@ -42,18 +44,18 @@ impl Operator for Append<'_> {
 pub(super) struct SetRows<'p> {
     operation: SetOperation,
     input: Sides<'p>,
-    /// How often a row is on the right, less what the left has used up.
+    /// How often each row occurs on the right, minus those used up by rows on the left.
     counts: BTreeMap<Vec<u8>, usize>,
     charge: Charge,
-    /// Rows whose keys memory does not take.
+    /// Rows whose keys do not fit into memory.
     others: Partitions,
 }
 
-/// What becomes of a row.
+/// The decision on a row.
 enum Found {
     Given,
     LeftOut,
-    /// It goes to its partition, which tells later.
+    /// None yet: the row goes to its partition.
     Unknown,
 }
 
@@ -75,7 +77,7 @@ impl<'p> SetRows<'p> {
             let before = *count;
             *count = match (is_right, self.operation) {
                 (true, _) => before + 1,
-                // A second such row on the left is no other row.
+                // A second equal row on the left does not count.
                 (false, Intersect) => 0,
                 (false, IntersectAll | Except | ExceptAll) => before.saturating_sub(1),
             };
@@ -87,7 +89,7 @@ impl<'p> SetRows<'p> {
             return Ok(if is_given && !is_right { Found::Given } else { Found::LeftOut });
         }
         if self.others.is_empty() && !is_right {
-            // It is not on the right.
+            // The row is not on the right.
             match self.operation {
                 Intersect | IntersectAll => return Ok(Found::LeftOut),
                 ExceptAll => return Ok(Found::Given),

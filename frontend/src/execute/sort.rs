@@ -1,8 +1,10 @@
-//! Sorting, a little at a time: short runs are sorted as rows come, and merged as they go. Rows that take more than half of the
-//! statement's memory go to a temporary file as one run, if there is a directory for it.
+//! Sorting in small steps: short runs are sorted as rows come, and merged. Rows that take more than half of the statement's
+//! memory go to a temporary file as one run, if there is a directory for it.
 //!
-//! *Invariants*: rows whose keys are equal stay in the order in which they came. No step takes longer than the sort of a run,
-//! and between two others have their turn.
+//! *Invariants*: rows with equal keys stay in the order in which they came. No step takes longer than the sort of a run, and
+//! other coroutines have the thread between two steps.
+//!
+//! *Not here*: runs in files, and their merge (`runs`).
 
 use crate::error::Failure;
 use crate::execute::operator::{Batch, Operator, row_count};
@@ -14,20 +16,20 @@ use crate::plan::SortKey;
 
 /// Rows that are sorted at once: well under a millisecond.
 const RUN_ROWS: usize = 1_000;
-/// Rows of fewer bytes are not worth a run in a file.
+/// Fewer bytes are not worth a run in a file.
 const SPILLED_BYTES_MIN: usize = 64 << 10;
 
-/// Rows on their way into an order.
+/// A sort in progress.
 pub(super) struct Sorter<'p> {
     keys: &'p [SortKey],
-    /// How many of the first rows are wanted.
+    /// The number of first rows that are needed.
     limit: usize,
-    /// Sorted, in the order in which their rows came.
+    /// Sorted runs, in the order in which their rows came.
     runs: Vec<Vec<Keyed>>,
     recent: Vec<Keyed>,
-    /// How many rows there are in memory.
+    /// Number of rows in memory.
     rows: usize,
-    /// Rows that came before.
+    /// The runs in files, with earlier rows.
     levels: Levels,
     charge: Charge,
 }
@@ -45,7 +47,7 @@ impl<'p> Sorter<'p> {
         self.put((key, row), context)
     }
 
-    /// Adds a row with what it is sorted by. A file may take those before it if memory does not.
+    /// Adds a row with its sort key. Earlier rows may go to a file if memory is short.
     pub(super) fn put(
         &mut self,
         keyed: Keyed,
@@ -63,7 +65,7 @@ impl<'p> Sorter<'p> {
         self.keep(keyed, context)
     }
 
-    /// What a row is sorted by.
+    /// The sort key of a row.
     pub(super) fn key(&self, row: &Row, context: &mut Context<'_, '_>) -> Result<Row, Failure> {
         let mut key = Vec::with_capacity(self.keys.len());
         for sort_key in self.keys {
@@ -96,7 +98,7 @@ impl<'p> Sorter<'p> {
     fn end_run(&mut self, context: &mut Context<'_, '_>) -> Result<(), Failure> {
         self.sort_recent();
         context.check_cancel()?;
-        // Only the first ones are wanted: the others need not be kept.
+        // Rows beyond the needed first ones can be dropped.
         if self.rows / 2 > self.limit.max(RUN_ROWS) {
             let mut first = Vec::with_capacity(self.limit);
             let runs = std::mem::take(&mut self.runs).into_iter().map(Run::in_memory).collect();
@@ -114,11 +116,11 @@ impl<'p> Sorter<'p> {
         Ok(())
     }
 
-    /// All rows in their order.
+    /// All rows, sorted.
     pub(super) fn finish(mut self, context: &mut Context<'_, '_>) -> Result<Sorted<'p>, Failure> {
         self.end_run(context)?;
         if !self.levels.is_empty() {
-            // What reads them needs memory, too.
+            // The reader of the rows needs memory, too.
             self.spill(context)?;
         }
         let mut runs = std::mem::take(&mut self.levels).into_runs();
@@ -134,10 +136,10 @@ impl Drop for Sorter<'_> {
     }
 }
 
-/// Rows in their order.
+/// Sorted rows.
 pub(super) struct Sorted<'p> {
     merge: Merge<'p>,
-    /// How many are wanted.
+    /// The number of rows still needed.
     left: usize,
     charge: Charge,
 }
@@ -149,7 +151,7 @@ impl Drop for Sorted<'_> {
 }
 
 impl Sorted<'_> {
-    /// The next row with what it is sorted by; None at the end.
+    /// The next row with its sort key; None at the end.
     pub(super) fn next_keyed(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -179,7 +181,7 @@ impl Sorted<'_> {
 
 /// ORDER BY.
 pub(super) struct Sort<'p> {
-    /// None once it was read.
+    /// None after the input was read.
     input: Option<Box<dyn Operator + 'p>>,
     keys: &'p [SortKey],
     limit: Option<&'p Expression>,

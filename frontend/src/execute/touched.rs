@@ -1,16 +1,18 @@
-//! The tables that a session's transaction has used, to name them when it ends with a conflict.
+//! The tables that a session's transaction has used, for the error of a conflict.
 //!
-//! A conflict is found in a bucket, which does not tell whose rows it has.
+//! A conflict is detected in a bucket, which does not tell the tables of its rows.
+//!
+//! *Invariants*: at most [`TABLES_MAX`] tables are remembered.
 
 use std::cell::Cell;
 
 use crate::catalog::{Catalog, storage_of};
 use crate::error::SqlError;
 
-/// Tables that are remembered; of more, the first ones.
+/// Maximum number of remembered tables: the first ones.
 const TABLES_MAX: usize = 8;
 
-/// The numbers of their storages, of which none is used twice.
+/// The storage numbers of the tables, none of which is ever used twice.
 #[derive(Default)]
 pub(crate) struct Touched {
     storages: Cell<[Option<u32>; TABLES_MAX]>,
@@ -35,13 +37,13 @@ impl Touched {
         self.has_more.set(true);
     }
 
-    /// Another transaction begins.
+    /// Forgets the tables when another transaction begins.
     pub(crate) fn clear(&self) {
         self.storages.set([None; TABLES_MAX]);
         self.has_more.set(false);
     }
 
-    /// The same error; one of a conflict names the tables.
+    /// The same error; that of a conflict names the tables.
     pub(crate) fn named(&self, error: SqlError, catalog: &Catalog) -> SqlError {
         let Some(detail) = error.detail.as_deref().filter(|_| error.code == "40001") else {
             return error;

@@ -1,7 +1,9 @@
-//! Transactions of SQL: those of sessions, and those that nobody sees any data through.
+//! Transactions of SQL: those of sessions, and those that fill or empty storages invisible to others.
 //!
-//! *Invariants*: what a transaction creates is part of it. What it drops is emptied after it has committed, in
-//! batches, when nobody sees it any more; what an error leaves of that takes memory and nothing else.
+//! *Invariants*: what a transaction creates is part of it. What it drops is emptied in batches after the commit, when no
+//! transaction sees it any more. If that fails, the remains take memory and have no other effect.
+//!
+//! *Not here*: the transaction of the engine (`Deferred`); conflicts' errors (`touched`).
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -15,9 +17,9 @@ use crate::error::{Failure, SqlError};
 use crate::execute::{Context, Resources};
 use crate::memory::{Budget, Charge};
 
-/// Runs of a transaction before its conflicts are reported.
+/// Runs of a transaction before its conflict is reported.
 const ATTEMPTS_MAX: u32 = 100;
-/// Runs of a query that others may overtake; then they wait for it.
+/// Runs of a query that other transactions may overtake; afterwards they wait for the query.
 pub(crate) const OVERTAKEN_MAX: u32 = 3;
 /// Keys that are removed at a time.
 const CLEARED_KEYS: usize = 1_000;
@@ -32,24 +34,24 @@ pub(crate) struct Stored {
 /// A transaction of a session; moves into the job of each statement and back.
 pub(crate) struct Transaction {
     pub(crate) deferred: Deferred,
-    /// The catalog that it sees; none if that of its statement.
+    /// The catalog that the transaction sees; None if it is the statement's.
     pub(crate) catalog: Option<Arc<Catalog>>,
-    /// Whether its commit depends on the version of the catalog.
+    /// Whether the commit depends on the version of the catalog.
     pub(crate) depends_on_version: bool,
-    /// Whether its catalog is another transaction's, which publishes it.
+    /// Whether the catalog belongs to another transaction, which publishes it.
     is_part: bool,
-    /// Storages that it has created, of which nobody else knows yet.
+    /// Storages that the transaction has created, unknown to all others.
     pub(crate) created: BTreeSet<u32>,
-    /// What has been written there in transactions of their own; removed unless this one commits.
+    /// Rows in those storages that were written by transactions of their own; removed unless this one commits.
     pub(crate) filled: Filled,
-    /// What is emptied once it has committed.
+    /// Storages and indexes to empty after the commit.
     pub(crate) dropped: BTreeSet<Stored>,
     pub(crate) savepoints: Vec<NamedSavepoint>,
-    /// Of what it has read and written.
+    /// The charge of the rows read and written.
     pub(crate) charge: Charge,
 }
 
-/// What ROLLBACK TO goes back to.
+/// The target of ROLLBACK TO.
 pub(crate) struct NamedSavepoint {
     name: String,
     savepoint: Savepoint,
@@ -59,7 +61,7 @@ pub(crate) struct NamedSavepoint {
 }
 
 impl Transaction {
-    /// One that has read nothing, for a statement of its own.
+    /// A new transaction, for a statement of its own.
     pub(crate) fn new() -> Self {
         Self {
             deferred: Deferred::new(),
@@ -74,33 +76,33 @@ impl Transaction {
         }
     }
 
-    /// One that sees this catalog, whatever statements run in it.
+    /// A transaction that sees this catalog in all its statements.
     pub(crate) fn seeing(catalog: Arc<Catalog>) -> Self {
         Self { catalog: Some(catalog), ..Self::new() }
     }
 
-    /// Empties a storage once this transaction has committed.
+    /// Empties a storage after the commit.
     pub(crate) fn drop_storage(&mut self, storage: u32) {
         self.dropped.insert(Stored { storage, index: None });
     }
 
-    /// One that writes nothing, and keeps others from writing while it scans; see [`Deferred::with_scan_barriers`].
+    /// A transaction that writes nothing, and keeps others from writing while it scans: see [`Deferred::with_scan_barriers`].
     pub(crate) fn with_scan_barriers(self) -> Self {
         Self { deferred: self.deferred.with_scan_barriers(), ..self }
     }
 
-    /// One that writes part of what another transaction has created, which depends on that catalog already.
+    /// A transaction that writes part of what another one has created, and depends on that one's catalog.
     pub(crate) fn part_of(catalog: Arc<Catalog>) -> Self {
         Self { depends_on_version: true, is_part: true, ..Self::seeing(catalog) }
     }
 
-    /// Whether nobody else can reach the row or index entry with this key.
+    /// Whether no other transaction can reach the row or index entry with this key.
     pub(crate) fn is_unshared(&self, key: &[u8]) -> bool {
         !self.created.is_empty() && storage_of(key).is_some_and(|own| self.created.contains(&own))
     }
 
-    /// Whether the rows of a table may be written before this transaction commits, in transactions of their own: nobody
-    /// else knows them, nothing that this one has read or written meets them, and it goes back to no savepoint.
+    /// Whether transactions of their own may write rows of a table before this one commits. No other transaction may know the
+    /// table, this one must not have read or written its rows, and must have no savepoint.
     pub(crate) fn may_fill(&self, database: &Database, table: &Table) -> bool {
         let prefix = storage_prefix(table.storage);
         self.created.contains(&table.storage)
@@ -112,7 +114,7 @@ impl Transaction {
     /// SAVEPOINT.
     ///
     /// # Errors
-    /// SQLSTATE 53200 for one that does not fit the session's memory.
+    /// SQLSTATE 53200 if the savepoint does not fit into the session's memory.
     pub(crate) fn save(&mut self, name: String, budget: &Arc<Budget>) -> Result<(), SqlError> {
         let own = size_of::<NamedSavepoint>() + name.len();
         let mut charge = Charge::default();
@@ -152,7 +154,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Commits, publishes its catalog, and empties what it dropped.
+    /// Commits, publishes the catalog, and empties dropped storages.
     pub(crate) fn commit(
         mut self,
         coordinator: &mut Coordinator<'_>,
@@ -167,14 +169,14 @@ impl Transaction {
             resources.database.publish(catalog);
         }
         for stored in self.dropped {
-            // What is left takes memory and nothing else.
+            // Remains take memory and have no other effect.
             let _ = clear(coordinator, resources.database.table, stored);
         }
         Ok(())
     }
 }
 
-/// Storages with rows that are there before the transaction that created them has committed.
+/// Storages with rows of other transactions, before the transaction that created the storages has committed.
 #[derive(Default)]
 pub(crate) struct Filled(Option<(Arc<Database>, BTreeSet<u32>)>);
 
@@ -184,18 +186,18 @@ impl Filled {
         self.0.get_or_insert_with(new).1.insert(storage);
     }
 
-    /// The transaction has committed.
+    /// Keeps the rows: the transaction has committed.
     fn keep(&mut self) {
         self.0 = None;
     }
 }
 
 impl Drop for Filled {
-    /// The transaction was given up: nobody will ever see its storages.
+    /// Removes the rows: no transaction will ever see their storages.
     fn drop(&mut self) {
         let Some((database, storages)) = self.0.take() else { return };
         let table = database.table;
-        // Nobody waits for it. What is left if there is no room for the job takes memory and nothing else.
+        // Fire and forget. If there is no room for the job, the remains take memory and have no other effect.
         let _ = database.cluster.spawn_anywhere(move |coordinator| {
             for storage in storages {
                 let _ = clear(coordinator, table, Stored { storage, index: None });
@@ -204,8 +206,8 @@ impl Drop for Filled {
     }
 }
 
-/// Runs work as a transaction of its own, which `begin` makes for each attempt, until it commits; [`Failure::StaleCatalog`] if
-/// the catalog has changed.
+/// Runs work as a transaction of its own, until it commits; `begin` makes a transaction for each attempt. The result is
+/// [`Failure::StaleCatalog`] if the catalog has changed.
 ///
 /// # Errors
 /// Those of the last run.
@@ -218,7 +220,7 @@ pub(crate) fn alone<T>(
     alone_unless(coordinator, resources, begin, work, |failure| failure)
 }
 
-/// The same; `ended` tells what the failure of a run is to the statement: one that is no conflict is final.
+/// As [`alone`]; `ended` converts the failure of a run into that of the statement: a failure that is no conflict is final.
 ///
 /// # Errors
 /// As [`alone`].
@@ -244,8 +246,7 @@ pub(crate) fn alone_unless<T>(
     })
 }
 
-/// What a transaction that is given up fails with: a conflict, if what it had read was not valid, or the bug because of which
-/// nobody knows.
+/// The failure of a transaction that the engine has ended: a conflict if its reads were invalid, or else an error for a bug.
 pub(crate) fn given_up(
     coordinator: &mut Coordinator<'_>,
     transaction: &mut Transaction,
@@ -260,7 +261,7 @@ pub(crate) fn given_up(
     }
 }
 
-/// Removes keys that nobody sees any more.
+/// Removes keys that are invisible to all transactions.
 pub(crate) fn clear(
     coordinator: &mut Coordinator<'_>,
     table: TableId,
@@ -270,7 +271,7 @@ pub(crate) fn clear(
         None => storage_prefix(stored.storage),
         Some(index) => index_prefix(stored.storage, index),
     };
-    // Numbers behind a prefix are followed by bytes; 0xff bytes come after all of them.
+    // Bytes follow the number in a prefix; 0xff bytes sort after all of them.
     let mut to = prefix.clone();
     to.extend_from_slice(&[0xff; 8]);
     let range = KeyRange { from: Bound::Included(prefix), to: Bound::Excluded(to) };
@@ -293,7 +294,7 @@ pub(crate) fn clear(
 /// Runs a transaction until it commits.
 ///
 /// # Errors
-/// The engine's, a conflict after many attempts included, and those of `body`.
+/// The engine's, such as a conflict after many attempts, and those of `body`.
 pub(crate) fn committed<T>(
     coordinator: &mut Coordinator<'_>,
     mut body: impl FnMut(&mut Coordinator<'_>, &mut Deferred) -> Result<T, Failure>,
@@ -306,7 +307,7 @@ pub(crate) fn committed<T>(
     })
 }
 
-/// Runs `attempt`, which is given its number from 1, until it ends without a conflict.
+/// Runs `attempt` with its number, from 1, until it ends without a conflict.
 ///
 /// # Errors
 /// Those of the last attempt.

@@ -1,4 +1,6 @@
-//! Rows that are numbered, and rows that are given once for each element of an array.
+//! Two operators: row numbers (ROW_NUMBER), and rows repeated for each element of an array (unnest).
+//!
+//! *Not here*: other window functions, which are refused when a statement is planned.
 
 use crate::array::Element;
 use crate::error::Failure;
@@ -9,10 +11,10 @@ use crate::expression::evaluate::elements_of;
 use crate::memory::Charge;
 use crate::value::Value;
 
-/// Numbers rows that come in order, from 1 wherever some columns change.
+/// Numbers sorted rows, from 1 whenever some columns change.
 pub(super) struct RowNumbers<'p> {
     input: Box<dyn Operator + 'p>,
-    /// Where the number is put.
+    /// The column of the number.
     column: usize,
     partition: &'p [usize],
     last: Option<Vec<u8>>,
@@ -47,23 +49,23 @@ impl Operator for RowNumbers<'_> {
     }
 }
 
-/// Gives each row once for every element of arrays. A text such as `1 3`, as the catalog has them, is an array whose
+/// Repeats each row for every element of its arrays. A text such as `1 3`, as the catalog has them, is an array whose
 /// subscripts begin with 0.
 pub(super) struct Elements<'p> {
     input: Box<dyn Operator + 'p>,
     vectors: &'p [(Expression, Element)],
-    /// Rows of the input that were not expanded yet.
+    /// Input rows that are not expanded yet.
     waiting: std::vec::IntoIter<Row>,
-    /// The one that is expanded.
+    /// The row that is being expanded.
     current: Option<Expanded>,
 }
 
 /// A row and its arrays.
 struct Expanded {
     row: Row,
-    /// The elements of each, and the subscript of the first.
+    /// For each array the elements, and the subscript of the first.
     arrays: Vec<(Vec<Value>, i64)>,
-    /// The next place, counted from 0.
+    /// The next element, counted from 0.
     place: usize,
     _charge: Charge,
 }

@@ -1,12 +1,14 @@
 //! INSERT, UPDATE and DELETE: rows and their index entries, with every constraint checked.
 //!
-//! All keys that a batch of rows touches are read in one round trip before they are written, as the engine wants
-//! it; what they have tells of duplicates. Given rows that a statement inserts by itself are not read: its commit
-//! fails if one of their keys is there, and the next attempt reads them and says which.
+//! All keys that a batch of rows touches are read in one round trip before they are written, as the engine requires; the
+//! values read tell duplicates. The given rows of an INSERT that commits by itself are not read: the commit fails if one of
+//! their keys exists, and the next attempt reads them and names the duplicate.
 //!
-//! *Invariants*: every row of a statement sees what earlier rows of the statement wrote and freed. A change removes or
-//! replaces only entries that lead to its own row: while a unique index is being filled, another row may have its value,
-//! and the entry may be that row's.
+//! *Invariants*: every row of a statement sees the keys that earlier rows of the statement have written and freed. A change
+//! removes or replaces only entries that lead to its own row: while a unique index is being filled, the entry of a row's
+//! value may be another row's.
+//!
+//! *Not here*: the choice of rows (`scan`), and the expressions of new values (`plan/write`).
 
 use std::collections::BTreeSet;
 
@@ -43,12 +45,12 @@ impl Entry {
     }
 }
 
-/// The index whose number in an entry's keys is given; None is the primary key.
+/// The index with this number in an entry's keys; None is the primary key.
 fn index_at(table: &Table, number: usize) -> Option<&Index> {
     number.checked_sub(1).map(|number| &table.indexes[number])
 }
 
-/// Runs INSERT: the number of rows. Those of RETURNING go to `returned`.
+/// Runs INSERT, and returns the number of rows. Rows of RETURNING go to `returned`.
 pub(super) fn insert(
     insert: &Insert,
     returned: &mut Gathering<'_>,
@@ -61,7 +63,7 @@ pub(super) fn insert(
     inserted
 }
 
-/// Inserts rows of the source that are in memory, as [`insert`] does.
+/// Inserts the source's rows, which are in memory, as [`insert`] does.
 pub(crate) fn insert_rows(
     insert: &Insert,
     source: &[Row],
@@ -69,7 +71,7 @@ pub(crate) fn insert_rows(
     context: &mut Context<'_, '_>,
 ) -> Result<u64, Failure> {
     let mut count = 0;
-    // Rows that this statement has inserted or updated, which ON CONFLICT must not update again.
+    // Rows inserted or updated by this statement; ON CONFLICT must not update them again.
     let mut touched = BTreeSet::new();
     for chunk in source.chunks(BATCH_ROWS) {
         context.check_cancel()?;
@@ -93,7 +95,7 @@ pub(crate) fn insert_rows(
     Ok(count)
 }
 
-/// Gives what RETURNING makes of a row, if there is one.
+/// Adds the RETURNING row, if there is RETURNING.
 fn give_back(
     returning: Option<&[Expression]>,
     row: &Row,
@@ -106,7 +108,7 @@ fn give_back(
     returned.put(vec![row], context)
 }
 
-/// Rows that may be there, with their keys.
+/// New rows with their keys; the keys may exist.
 fn entries_of(
     insert: &Insert,
     rows: Vec<Row>,
@@ -130,8 +132,7 @@ fn entries_of(
     Ok(entries)
 }
 
-/// Inserts rows without looking whether their keys are there: if they are, this fails as if somebody had been faster, here or
-/// when it commits.
+/// Inserts rows without reading their keys. If a key exists, this or the commit fails with a conflict.
 fn insert_unread(entries: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<Vec<Row>, Failure> {
     context.check_version()?;
     let mut written = Vec::with_capacity(entries.len());
@@ -170,13 +171,13 @@ fn insert_batch(
             Some(Some(IndexChoice::Primary)) => 0..1,
             Some(Some(IndexChoice::Secondary(index))) => index + 1..index + 2,
         };
-        // A row with NULL in a unique index conflicts with none there; under its entry is a row with its primary key.
+        // A row with NULL in a unique index cannot conflict in that index, whose entry contains the primary key.
         let has_key = |number: &usize| {
             let mut columns =
                 index_at(table, *number).map_or(&[][..], |index| &index.columns).iter();
             columns.all(|column| !entry.row[*column].is_null())
         };
-        // The target decides, even where another key forbids the row, too.
+        // The conflict target decides, even if another key exists as well.
         let conflict = targets.find(|number| is_taken(number) && has_key(number));
         if let (Some(number), Some(conflict)) = (conflict, &insert.conflict) {
             written.extend(update_conflicting(insert, conflict, &entry, number, touched, context)?);
@@ -196,7 +197,7 @@ fn insert_batch(
     Ok(written)
 }
 
-/// ON CONFLICT: the updated row, if it is updated.
+/// ON CONFLICT DO UPDATE: the updated row, if any.
 fn update_conflicting(
     insert: &Insert,
     conflict: &OnConflict,
@@ -207,7 +208,7 @@ fn update_conflicting(
 ) -> Result<Option<Row>, Failure> {
     let Some(update) = &conflict.update else { return Ok(None) };
     let table = &*insert.rules.table;
-    // Read again: another row of the statement may have written it since.
+    // Read again, because another row of the statement may have written it.
     let primary = if number == 0 {
         entry.primary.clone()
     } else {
@@ -254,7 +255,7 @@ fn assigned(
     Ok(new)
 }
 
-/// Runs UPDATE: the number of rows. Those of RETURNING go to `returned`.
+/// Runs UPDATE, and returns the number of rows. Rows of RETURNING go to `returned`.
 pub(super) fn update(
     update: &Update,
     returned: &mut Gathering<'_>,
@@ -287,7 +288,7 @@ fn without_key(mut row: Row) -> Result<(Row, Vec<u8>), SqlError> {
     }
 }
 
-/// Puts new rows in the place of old ones, which are charged. Keys that only change places are no duplicates.
+/// Replaces old rows by new ones, which are charged. Keys that rows exchange are no duplicates.
 fn replace_rows(
     table: &Table,
     changes: Vec<(Row, Vec<u8>, Row)>,
@@ -334,7 +335,7 @@ fn replace_rows(
             context.pace()?;
             if there.as_ref() == Some(&old_value) || active(Mutant::RemoveOthersEntries) {
                 if old_key == put.0 {
-                    // What is replaced is this row's: no other row has it.
+                    // The replaced entry is this row's, so there is no duplicate.
                     put.3 = None;
                 } else {
                     context.delete(old_key)?;
@@ -346,15 +347,15 @@ fn replace_rows(
     put_checked(table, puts, kept, context)
 }
 
-/// A key, its value, its number in an entry, and the row if the key must not be there yet.
+/// A key, its value, its number in an entry, and the row if the key must not exist yet.
 type Put = (Vec<u8>, Vec<u8>, usize, Option<Row>);
 
-/// About how many bytes it takes.
+/// Approximate bytes of a put.
 fn put_bytes((key, value, _, row): &Put) -> usize {
     key.len() + value.len() + size_of::<Put>() + row.as_ref().map_or(0, row_bytes)
 }
 
-/// Puts entries, which are charged; those with a row must not be there yet.
+/// Puts entries, which are charged. Those with a row must not exist yet.
 fn put_checked(
     table: &Table,
     puts: Vec<Put>,
@@ -384,7 +385,7 @@ fn put_checked(
     Ok(())
 }
 
-/// Runs DELETE: the number of rows. Those of RETURNING go to `returned`.
+/// Runs DELETE, and returns the number of rows. Rows of RETURNING go to `returned`.
 pub(super) fn delete(
     delete: &Delete,
     returned: &mut Gathering<'_>,
@@ -402,7 +403,7 @@ pub(super) fn delete(
             give_back(delete.returning.as_deref(), &row, returned, context)?;
             entries.push(Entry::new(&delete.table, row, primary));
         }
-        // The rows themselves were read by the scan.
+        // The scan has read the rows themselves.
         let keys = entries.iter().flat_map(|entry| entry.keys[1..].iter().map(|k| k.0.clone()));
         let keys: Vec<Vec<u8>> = keys.collect();
         let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
@@ -465,7 +466,7 @@ fn failing_row(table: &Table, row: &Row) -> String {
     format!("Failing row contains ({}).", values.join(", "))
 }
 
-/// The error for a key that is there already.
+/// The error for a key that exists already.
 pub(super) fn duplicate(table: &Table, number: usize, row: &Row) -> SqlError {
     let (name, columns) = match index_at(table, number) {
         Some(index) => (index.name.as_str(), index.columns.as_slice()),
@@ -474,7 +475,7 @@ pub(super) fn duplicate(table: &Table, number: usize, row: &Row) -> SqlError {
     duplicate_key(table, name, columns, row)
 }
 
-/// The error for a key of an index that is there already.
+/// The error for a key of an index that exists already.
 pub(super) fn duplicate_key(table: &Table, name: &str, columns: &[usize], row: &Row) -> SqlError {
     let values: Vec<String> =
         columns.iter().map(|c| row[*c].to_text(table.columns[*c].data_type)).collect();

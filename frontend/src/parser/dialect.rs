@@ -1,8 +1,9 @@
-//! Where the parser reads otherwise than PostgreSQL: operators before a sign, string constants side by side, truth values of
+//! PostgreSQL's dialect where the parser differs: operators before a sign, string constants side by side, truth values of
 //! COPY options, VACUUM, ANALYZE.
 //!
 //! *Source*: PostgreSQL 15, sections 4.1.2.1 and 4.1.3, reference pages COPY, VACUUM and ANALYZE.
-//! *Not here*: everything that the parser reads by itself.
+//!
+//! *Not here*: syntax that the parser reads as PostgreSQL does.
 
 use sqlparser::ast::ObjectName;
 use sqlparser::dialect::PostgreSqlDialect;
@@ -10,18 +11,18 @@ use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser as SqlParser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace, Word};
 
-/// VACUUM or ANALYZE. There is nothing to do for them: deleted rows leave no versions behind, and plans use no
+/// VACUUM or ANALYZE. Both have nothing to do: deleted rows leave no versions behind, and plans use no statistics.
 /// statistics.
 #[derive(Debug)]
 pub(crate) struct Maintenance {
-    /// What clients are told.
+    /// The command tag.
     pub(crate) tag: &'static str,
-    /// The tables that it names.
+    /// The tables that the statement names.
     pub(crate) tables: Vec<ObjectName>,
 }
 
-/// Parts operators from the signs that follow them: `2>-1` has two operators and not one. Of several characters, an operator
-/// ends in a sign only if it has a character that no operator of the standard has.
+/// Separates operators from the signs that follow them: `2>-1` has two operators. An operator of several characters ends in a
+/// sign only if it contains a character that no standard operator has.
 pub(super) fn part_signs(tokens: &mut Vec<TokenWithSpan>) {
     let is_joined = |token: &TokenWithSpan| matches!(&token.token, Token::CustomBinaryOperator(_));
     if !tokens.iter().any(is_joined) {
@@ -56,7 +57,7 @@ fn operator_and_signs(token: &Token) -> Option<(&str, &str)> {
         return None;
     }
     let operator = joined.trim_end_matches(['+', '-']);
-    // All of it may be signs: the first is the operator then.
+    // If all characters are signs, the first one is the operator.
     Some(joined.split_at(operator.len().max(1)))
 }
 
@@ -66,7 +67,7 @@ fn operator_and_signs(token: &Token) -> Option<(&str, &str)> {
 /// The place and text of a string constant that follows another one on its line.
 pub(super) fn join_strings(tokens: &mut Vec<TokenWithSpan>) -> Result<(), (Location, String)> {
     let mut joined: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
-    // The string constant before what is between, and whether that has a line break.
+    // The last string constant, and whether a line break has followed.
     let mut before: Option<(usize, bool)> = None;
     for token in tokens.drain(..) {
         match (&token.token, before) {
@@ -100,10 +101,10 @@ pub(super) fn join_strings(tokens: &mut Vec<TokenWithSpan>) -> Result<(), (Locat
     Ok(())
 }
 
-/// Writes ON, OFF, 1 and 0 after HEADER and FREEZE of a COPY as TRUE and FALSE, which the parser reads.
+/// Replaces ON, OFF, 1 and 0 after HEADER and FREEZE of a COPY by TRUE and FALSE, which the parser reads.
 pub(super) fn spell_out_truth(tokens: &mut [TokenWithSpan]) {
     let mut words = tokens.iter_mut().map(|token| &mut token.token).filter(|token| {
-        // What is between the words of an option does not matter.
+        // Blanks between the words of an option do not matter.
         !matches!(token, Token::Whitespace(_))
     });
     if words.next().is_none_or(|first| keyword(first) != Keyword::COPY) {
@@ -144,7 +145,7 @@ fn keyword(token: &Token) -> Keyword {
     }
 }
 
-/// VACUUM or ANALYZE, if the statement is one of them.
+/// VACUUM or ANALYZE, if the statement is either.
 pub(super) fn maintenance(parser: &mut SqlParser<'_>) -> Result<Option<Maintenance>, ParserError> {
     let tag = match parser.parse_one_of_keywords(&[Keyword::VACUUM, Keyword::ANALYZE]) {
         Some(Keyword::VACUUM) => "VACUUM",
@@ -172,7 +173,7 @@ pub(super) fn maintenance(parser: &mut SqlParser<'_>) -> Result<Option<Maintenan
     Ok(Some(Maintenance { tag, tables }))
 }
 
-/// Options, or columns, which make no difference.
+/// Skips options, or columns, which make no difference.
 fn skip_parentheses(parser: &mut SqlParser<'_>) -> Result<(), ParserError> {
     parser.expect_token(&Token::LParen)?;
     let mut depth = 1;

@@ -1,4 +1,6 @@
 //! Commands to the session: transactions, settings, PREPARE, COPY.
+//!
+//! *Not here*: cursors (`cursor`), and statements with a plan (`run`).
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use crate::session::{
 use crate::settings;
 use crate::value::{DataType, Value};
 
-/// Bytes of a session's settings, some of which have any name.
+/// Bytes of a session's settings. Applications may invent settings, hence the limit.
 const SETTINGS_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn done(tag: &str) -> StatementResult {
@@ -188,7 +190,7 @@ impl Session {
             })
             .collect();
         let mut parameters = parameters?;
-        // Too many arguments are an error like too few.
+        // Too many arguments are an error, as too few are.
         parameters.resize(arguments.len(), Value::Null);
         self.execute_prepared_inner(&statement, parameters).await
     }
@@ -277,7 +279,7 @@ impl Session {
         Ok(StatementResult::Rows { columns: [text_column(name)].into(), rows, tag })
     }
 
-    /// What a relation says of the cluster. It also says so when the cluster has halted, and no transaction runs any more.
+    /// The rows of a relation that describes the cluster. They are available even if the cluster has halted.
     fn show_relation(&mut self, relation: &Relation) -> Result<StatementResult, SqlError> {
         let mut rows = Vec::new();
         let put = (relation.rows)(&self.facts(), &mut |row| {
@@ -289,7 +291,7 @@ impl Session {
         Ok(StatementResult::Rows { columns, rows, tag: "SHOW".to_owned() })
     }
 
-    /// What the query inside of a command gives, and its plan, which may be newer than the command's.
+    /// The output of the query inside a command, and the plan, which may be newer than the command's.
     pub(super) async fn query_output(
         &mut self,
         query: &Arc<Plan>,
@@ -322,7 +324,7 @@ impl Session {
         if self.takes == Takes::None || self.rest.is_some() {
             self.result = std::mem::take(&mut output.charge);
         } else {
-            // They become lines one by one.
+            // The rows become lines one by one.
             self.keep(&mut output, &query.columns)?;
         }
         let columns = query.columns.to_vec();

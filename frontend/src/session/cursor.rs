@@ -1,9 +1,11 @@
 //! Cursors: DECLARE, FETCH and CLOSE inside a transaction.
 //!
 //! *Source*: PostgreSQL 15 documentation, DECLARE, FETCH and CLOSE.
-//! *Invariants*: a cursor's query runs when it is declared, so that nothing its transaction writes afterwards changes its rows. They
-//! are kept until the cursor is closed, at the latest with its transaction.
-//! *Not here*: WITH HOLD, MOVE, and `WHERE CURRENT OF`.
+//!
+//! *Invariants*: DECLARE runs the query, so later writes of the transaction do not change the cursor's rows. The rows are
+//! kept until the cursor is closed, at the latest with the transaction.
+//!
+//! *Not here*: WITH HOLD, MOVE, and `WHERE CURRENT OF`, which are refused.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,33 +19,33 @@ use crate::session::rest::{Kept, Part};
 use crate::session::{Column, Rest, Session, StatementResult, Takes, TransactionStatus};
 use crate::value::Value;
 
-/// About how many bytes a cursor takes beside its rows.
+/// Approximate bytes of a cursor beside its rows.
 const CURSOR_BYTES: usize = 1 << 10;
 
 /// The rows of a query, and a place among them.
 pub(super) struct Cursor {
     columns: Arc<[Column]>,
     kept: Arc<Kept>,
-    /// 0 is before the first row, 1 on it, and one more than there are behind the last.
+    /// 0 is before the first row, 1 on the first row, and the number of rows + 1 behind the last.
     place: usize,
     forward_only: bool,
-    /// Savepoints that there were before it.
+    /// The number of savepoints when the cursor was declared.
     savepoints: usize,
 }
 
-/// What FETCH asks for.
+/// The rows that FETCH requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
-    /// So many rows on, or back if negative; 0 is the present one again.
+    /// So many rows forward, or backward if negative; 0 is the present row.
     Forward(i64),
     /// The row with a number from 1, or from the end if negative.
     Absolute(i64),
-    /// The row so many places on.
+    /// The row so many places away.
     Relative(i64),
 }
 
 impl Cursor {
-    /// Goes to a place, which may lie outside.
+    /// Moves to a place; a place outside becomes the nearest end.
     fn go_to(&mut self, place: i64) -> Result<(), SqlError> {
         let place = usize::try_from(place).unwrap_or(0).min(self.kept.count() + 1);
         if self.forward_only && place < self.place {
@@ -58,13 +60,13 @@ impl Cursor {
         self.between(self.place.saturating_sub(1), self.place)
     }
 
-    /// The rows with these numbers from 0, as far as there are any.
+    /// The existing rows between these numbers from 0.
     fn between(&self, from: usize, to: usize) -> Range<usize> {
         let count = self.kept.count();
         from.min(count)..to.min(count)
     }
 
-    /// Goes on: the rows that are given, and whether the last one comes first.
+    /// Moves as FETCH requests. Gives the rows, and whether the last one comes first.
     fn fetch(&mut self, fetch: Fetch) -> Result<(Range<usize>, bool), SqlError> {
         let signed = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let (before, place) = (self.place, signed(self.place));
@@ -144,7 +146,7 @@ impl Session {
         Ok(StatementResult::Rows { columns, rows, tag })
     }
 
-    /// CLOSE; all cursors without a name.
+    /// CLOSE; without a name, of all cursors.
     pub(super) fn close_cursor(&mut self, name: Option<&str>) -> Result<StatementResult, SqlError> {
         let Some(name) = name else {
             self.cursors.clear();
@@ -154,13 +156,13 @@ impl Session {
         Ok(done("CLOSE CURSOR"))
     }
 
-    /// After ROLLBACK TO: cursors that were declared after the savepoint are gone.
+    /// After ROLLBACK TO: removes cursors that were declared after the savepoint.
     pub(super) fn roll_back_cursors(&mut self) {
         let savepoints = self.transaction.as_ref().map_or(0, |own| own.savepoints.len());
         self.cursors.retain(|_, cursor| cursor.savepoints < savepoints);
     }
 
-    /// After RELEASE: cursors that were declared after the savepoint belong to what is around it.
+    /// After RELEASE: cursors that were declared after the savepoint belong to the surrounding one.
     pub(super) fn release_cursors(&mut self) {
         let savepoints = self.transaction.as_ref().map_or(0, |own| own.savepoints.len());
         for cursor in self.cursors.values_mut() {
@@ -169,7 +171,7 @@ impl Session {
     }
 }
 
-/// The query that a command has inside.
+/// The query inside a command.
 pub(super) fn query_of(command: &Command) -> Option<&Arc<Plan>> {
     match command {
         Command::CopyOut { query, .. } | Command::Declare { query, .. } => Some(query),

@@ -1,14 +1,15 @@
-//! What is left of a result: rows that are kept, or those of a query that still runs.
+//! The remaining rows of a result: kept rows, or the rows of a query that still runs.
 //!
 //! ```text
 //! Rest ─┬─ Kept ─┬─ rows in memory      of a cursor
 //!       │        └─ a temporary file    of a cursor, and of a result that memory does not take
 //!       └─ a query that still runs
 //! ```
-//! *Invariants*: a file goes with the last that may read it: the cursor, the portal, the statement, or the session. While a query
+//!
+//! *Invariants*: a file is deleted with its last reader: the cursor, the portal, the statement, or the session. While a query
 //! still runs, the session runs nothing else: the query ends first, or is abandoned.
 //!
-//! *Not here*: when rows leave memory, in `execute/gather`.
+//! *Not here*: when rows leave memory (`execute/gather`).
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -26,31 +27,31 @@ use crate::session::run::{canceled, catalog_changes};
 use crate::session::{Column, Session, pad};
 use crate::spill::{Counted, Spill, SpillFile};
 
-/// Batches of rows that a query is ahead of its client.
+/// Batches of rows that a query may be ahead of its client.
 const BATCHES_AHEAD: usize = 2;
 
-/// Files of a session: a few, so that it takes but a part of those that there may be.
+/// Files of a session: few, so that one session cannot take all files.
 const FILES_MAX: usize = 16;
 /// Bytes in memory of rows that are read at a time.
 const READ_BYTES: usize = 1 << 20;
 
-/// Which results beyond memory whoever asks for them takes.
+/// The results beyond memory that a caller can take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Takes {
-    /// None.
+    /// None of them.
     #[default]
     None,
-    /// Those that are kept, at any time.
+    /// Results in files, at any time.
     Kept,
-    /// Those of queries that run meanwhile, too, to their ends and before anything else.
+    /// Also results of queries that still run; the caller takes them to their end before anything else.
     All,
 }
 
-/// What a statement was given, and what it gave.
+/// A statement's resources and transaction, which it returns, and its output.
 pub(super) type Ended = (Box<Resources>, (Option<Transaction>, Result<Option<Output>, SqlError>));
 type End = Pin<Box<dyn Future<Output = Result<Ended, SqlError>> + Send>>;
 
-/// The rows of a result that are left.
+/// The remaining rows of a result.
 pub(crate) struct Rest {
     columns: Arc<[Column]>,
     source: Source,
@@ -62,7 +63,7 @@ enum Source {
     Ended,
 }
 
-/// Some of the rows that are kept.
+/// Some of the kept rows.
 pub(super) struct Part {
     pub(super) kept: Arc<Kept>,
     /// Their numbers, from 0.
@@ -74,7 +75,7 @@ pub(super) struct Part {
 /// All rows of a result.
 pub(super) struct Kept {
     rows: Vec<Row>,
-    /// The rows, if they are not in memory.
+    /// The rows, unless they are in memory.
     file: Option<Arc<SpillFile>>,
     charge: Charge,
     _counted: Option<Counted>,
@@ -87,7 +88,7 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    /// The rows that a plan gave, with what is charged for them.
+    /// The rows of a plan's output, with their charge.
     ///
     /// # Errors
     /// SQLSTATE 53400 if the session keeps too many files.
@@ -106,7 +107,7 @@ impl Kept {
         })
     }
 
-    /// Charges what it takes beside its rows.
+    /// Charges bytes beside those of the rows.
     pub(super) fn charge(&mut self, budget: &Arc<Budget>, bytes: usize) -> Result<(), SqlError> {
         self.charge.add(budget, bytes)
     }
@@ -155,7 +156,7 @@ impl Rest {
     /// The next rows; None at the end.
     ///
     /// # Errors
-    /// What ends the statement: the rows before are void.
+    /// The statement's error: the rows before it are void.
     pub(crate) async fn next(
         &mut self,
         session: &mut Session,
@@ -184,7 +185,7 @@ impl Rest {
         let Source::Query(rows, end) = std::mem::replace(&mut self.source, Source::Ended) else {
             return Ok(());
         };
-        // A query that has rows left ends, too.
+        // A query that has rows left ends when its channel closes.
         drop(rows);
         let result = match end.await {
             Ok(ended) => match session.take_back(ended) {
@@ -197,31 +198,31 @@ impl Rest {
         session.end_statement(result)
     }
 
-    /// Ends the query if it still runs: the client will not have its rows.
+    /// Ends the query if it still runs; the client will not get its rows.
     pub(crate) async fn abandon(mut self, session: &mut Session) {
-        // The client is told why it was abandoned.
+        // The client learns the reason from the caller.
         let _ = self.end(session).await;
         let _: Result<(), SqlError> = session.end_statement(Err(canceled()));
     }
 }
 
 impl Session {
-    /// The next statement may leave rows to [`Self::take_rest`].
+    /// Allows the next statement to leave rows to [`Self::take_rest`].
     pub(crate) fn take_large(&mut self, takes: Takes) {
         self.next_takes = takes;
     }
 
-    /// What is left of the last result.
+    /// The remaining rows of the last result.
     pub(crate) fn take_rest(&mut self) -> Option<Rest> {
         self.rest.take()
     }
 
-    /// What becomes of rows of a plan that are too many for memory, and where those come that are sent.
+    /// The destination of a plan's rows that do not fit into memory, and the channel if they are sent.
     pub(super) fn beyond(&self, plan: &Plan, takes: Takes) -> (Beyond, Option<Receiver<Vec<Row>>>) {
         if takes != Takes::None && self.database.spill.is_some() {
             return (Beyond::Kept, None);
         }
-        // What begins with a row by its key is short as a rule, and not worth a channel.
+        // A query whose first row is read by its key is usually short, and not worth a channel.
         let is_query = matches!(plan.kind, PlanKind::Query(_));
         if takes != Takes::All || !is_query || plan.home.is_some() {
             return (Beyond::Refused, None);
@@ -241,7 +242,7 @@ async fn read(
     let lost = || SqlError::new("XX000", "a temporary file could not be read");
     let (sender, read) = oneshot::channel();
     let file = Arc::clone(file);
-    // Whoever drops this does not wait for the rows.
+    // Dropping this abandons the job.
     let _pending = spill.ok_or_else(lost)?.submit(move || {
         let _ = sender.send(file.read_rows(rows, is_backward, READ_BYTES));
         Ok(())

@@ -1,4 +1,14 @@
-//! Running plans: the catalog that they are made with, the job, and what becomes of conflicts.
+//! Running plans: the catalog that they are made with, the job in a coroutine, and its conflicts.
+//!
+//! ```text
+//! plan ─► run ─┬─ outside a transaction: run_alone, retried in its coroutine until it commits
+//!              └─ inside: the transaction moves into the job and back; conflicts show at COMMIT
+//!              None: the catalog has changed; planned again, at most CATALOGS_MAX times
+//! ```
+//!
+//! *Invariants*: a result is reported only if it was made with the catalog that the transaction depends on.
+//!
+//! *Not here*: what a plan does in its coroutine (`execute`).
 
 use std::sync::Arc;
 
@@ -19,9 +29,9 @@ use crate::session::rest::{Ended, Kept, Part, Rest, Takes};
 use crate::session::{CancelHandle, Column, Session, StatementResult, TransactionStatus, pad};
 use crate::value::{DataType, Value};
 
-/// Times that a statement is planned anew because the catalog has changed.
+/// How often a statement is planned again because the catalog has changed.
 const CATALOGS_MAX: u32 = 100;
-/// Bytes of COPY that become rows at a time: rows take many times as many.
+/// Bytes of COPY that become rows at a time; the rows take many times as much memory.
 const COPY_PART_BYTES: usize = 64 << 10;
 
 impl Session {
@@ -33,7 +43,7 @@ impl Session {
         }
     }
 
-    /// Whether a plan was made with that catalog, which others know.
+    /// Whether a plan was made with that catalog, and the catalog is a committed one.
     pub(super) fn is_current(&self, plan: &Plan) -> bool {
         let (version, private) = match &self.transaction {
             Some(Transaction { catalog: Some(catalog), .. }) => (catalog.version, catalog.private),
@@ -56,7 +66,7 @@ impl Session {
         if self.status == TransactionStatus::Failed {
             return Err(aborted());
         }
-        // The error may be the old catalog's. Another session may have read the newest meanwhile.
+        // The error may be due to an old catalog. Another session may have read the newest one meanwhile.
         for _ in 0..CATALOGS_MAX {
             self.reload().await?;
             let newest = self.catalog().version;
@@ -98,7 +108,7 @@ impl Session {
         Ok(planned)
     }
 
-    /// Reads the catalog if there is a newer one; tells whether there is.
+    /// Reads the catalog if there is a newer one, and tells whether there is.
     pub(super) async fn reload(&mut self) -> Result<bool, SqlError> {
         let catalog = self.catalog();
         let resources = self.resources(&catalog);
@@ -126,7 +136,7 @@ impl Session {
         result.map_err(error_of)
     }
 
-    /// Runs a job on a coroutine, of the node that is the primary of a key if there is one.
+    /// Runs a job on a coroutine: on the node that is the primary of a key, if a key is given.
     async fn spawn<T: Send + 'static>(
         &mut self,
         home: Option<&[u8]>,
@@ -139,7 +149,7 @@ impl Session {
         Ok(output)
     }
 
-    /// Has a job begun as [`Self::spawn`] does.
+    /// Starts a job as [`Self::spawn`] does.
     fn start<T: Send + 'static>(
         &self,
         home: Option<&[u8]>,
@@ -151,7 +161,7 @@ impl Session {
         let token = Arc::clone(&cancellation);
         let job = move |coordinator: &mut Coordinator<'_>| {
             if token.is_cancelled() {
-                // Its coroutine has come too late.
+                // The session gave up before the coroutine began.
                 return None;
             }
             coordinator.set_cancellation(token);
@@ -169,7 +179,7 @@ impl Session {
         Ok(Started { completion, cancellation })
     }
 
-    /// What functions know.
+    /// The facts that functions depend on.
     pub(crate) fn facts(&self) -> Facts {
         Facts {
             now: self.began,
@@ -181,8 +191,8 @@ impl Session {
         }
     }
 
-    /// What a statement is to have. That of the last one is used again, with what the session has seen of the catalog's version,
-    /// and without counting its parts anew, whose counters other cores change, too.
+    /// The resources for a statement. Those of the last statement are used again, with the session's view of the catalog's
+    /// version. This avoids reference counts that other cores change, too.
     pub(super) fn resources(&mut self, catalog: &Arc<Catalog>) -> Box<Resources> {
         let Some(mut resources) = self.resources.take() else {
             let facts = Facts { catalog: Arc::clone(catalog), ..self.facts() };
@@ -211,7 +221,7 @@ impl Session {
         resources
     }
 
-    /// Runs what was planned; plans it again while the catalog changes.
+    /// Runs a prepared statement; plans it again while the catalog changes.
     pub(super) async fn run(
         &mut self,
         mut prepared: Prepared,
@@ -243,8 +253,8 @@ impl Session {
         Err(catalog_changes())
     }
 
-    /// Runs a plan, and leaves the parameters in the resources; None if the catalog has changed. What is left of a result whose
-    /// query still runs is in `rest`, if that may be.
+    /// Runs a plan, and leaves the parameters in the resources; None if the catalog has changed. If the query may still run
+    /// when its first rows come, the rest of the result is in `rest`.
     pub(super) async fn run_plan(
         &mut self,
         plan: &Arc<Plan>,
@@ -282,7 +292,7 @@ impl Session {
         self.take_back(ended)
     }
 
-    /// Leaves the rows in a file, if they are in one, to [`Self::take_rest`].
+    /// Leaves the rows to [`Self::take_rest`] if they are in a file.
     pub(super) fn keep_file(
         &mut self,
         output: &mut Output,
@@ -304,7 +314,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes back what a statement was given.
+    /// Takes back the resources and the transaction of a statement.
     pub(super) fn take_back(&mut self, ended: Ended) -> Result<Option<Output>, SqlError> {
         let (resources, (transaction, result)) = ended;
         self.resources = Some(resources);
@@ -359,7 +369,7 @@ impl Session {
         }
     }
 
-    /// Gives the session's transaction up, of which nothing is anywhere else.
+    /// Drops the session's transaction, none of whose writes have left it.
     pub(super) fn roll_back(&mut self) {
         self.cursors.clear();
         self.status = TransactionStatus::Idle;
@@ -369,7 +379,7 @@ impl Session {
     /// Takes data of a COPY.
     pub(super) async fn copy_chunk(&mut self, chunk: &[u8]) -> Result<u64, SqlError> {
         for part in chunk.chunks(COPY_PART_BYTES) {
-            // Others have their turn.
+            // Yields to other sessions.
             tokio::task::consume_budget().await;
             let copy = self.copy.as_mut().ok_or_else(no_copy)?;
             let rows = copy.reader.read(part)?;
@@ -381,7 +391,7 @@ impl Session {
         Ok(self.copy.as_ref().map_or(0, |copy| copy.count))
     }
 
-    /// Ends a COPY: its command tag.
+    /// Ends a COPY, and returns its command tag.
     pub(super) async fn copy_rest(&mut self) -> Result<String, SqlError> {
         let copy = self.copy.as_mut().ok_or_else(no_copy)?;
         let rows = copy.reader.finish()?;
@@ -392,7 +402,7 @@ impl Session {
         Ok(format!("COPY {}", self.copy.as_ref().map_or(0, |copy| copy.count)))
     }
 
-    /// Tells with an error of COPY what it leaves.
+    /// Adds to an error of COPY which rows are in the table.
     pub(super) fn copied_so_far(&self, error: SqlError) -> SqlError {
         let count = self.copy.as_ref().map_or(0, |copy| copy.count);
         if self.transaction.is_some() || error.hint.is_some() || count == 0 {
@@ -435,7 +445,7 @@ impl Session {
         Ok(())
     }
 
-    /// Inserts rows of a batch from `first` on: how many; None if the catalog has changed.
+    /// Inserts rows of a batch from `first` on, and returns their number; None if the catalog has changed.
     ///
     /// They are a transaction of their own outside of one, and where the session's transaction has just created the table.
     async fn copy_rows(
@@ -459,7 +469,7 @@ impl Session {
         };
         let insert = move |context: &mut Context<'_, '_>| {
             let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy().into()) };
-            // Where others insert too, fewer at a time get through. The second attempt tells duplicates.
+            // Under contention smaller batches get through. The second attempt tells duplicates.
             let rows = &batch[first..];
             let fewer = context.attempt.saturating_sub(2).min(6);
             let rows = &rows[..(rows.len() >> fewer).max(1)];
@@ -482,21 +492,21 @@ impl Session {
     }
 }
 
-/// A job that was handed over.
+/// A job that has been started.
 pub(super) struct Started<T> {
     completion: Completion<Option<(Box<Resources>, T)>>,
     cancellation: Arc<CancellationToken>,
 }
 
 impl<T> Started<T> {
-    /// What it gives, and what it was given.
+    /// The job's result, with its resources.
     async fn end(
         self,
         cancel: &CancelHandle,
         cluster: &Cluster,
     ) -> Result<(Box<Resources>, T), SqlError> {
         let Some(done) = cancel.unless_given_up(self.completion).await else {
-            // Its coroutine goes on when it is answered, and undoes or completes what it has begun.
+            // The coroutine goes on when it is answered, and undoes or completes its work.
             return Err(if self.cancellation.cancel() { unknown() } else { canceled() });
         };
         let done = done.map_err(|lost| match (cluster.halted(), lost) {
@@ -530,7 +540,7 @@ fn run_alone(
     alone_unless(coordinator, resources, begin, work, |failure| beyond.ended(failure))
 }
 
-/// Runs part of a session's transaction, and gives it back unless it is lost.
+/// Runs part of a session's transaction, and returns the transaction unless it is lost.
 fn inside<T>(
     mut transaction: Transaction,
     work: impl FnOnce(&mut Context<'_, '_>) -> Result<T, Failure>,
@@ -541,14 +551,14 @@ fn inside<T>(
         Ok(output) => (Some(transaction), Ok(Some(output))),
         Err(Failure::StaleCatalog) => (Some(transaction), Ok(None)),
         Err(failure) if !transaction.savepoints.is_empty() => {
-            // The client may go back to a savepoint, and what was read is checked at the end.
+            // The client may go back to a savepoint; COMMIT validates the rows read.
             (Some(transaction), Err(error_of(failure)))
         }
         Err(failure) => (None, Err(error_of(given_up(coordinator, &mut transaction, failure)))),
     }
 }
 
-/// Whether a plan may be asked for again soon: BEGIN and COMMIT stand around every transaction.
+/// Whether the plan is worth caching, as those of BEGIN and COMMIT are.
 fn is_kept(prepared: &Prepared) -> bool {
     match prepared {
         Prepared::Plan(plan) => !matches!(plan.kind, PlanKind::Define(_)),
@@ -558,7 +568,7 @@ fn is_kept(prepared: &Prepared) -> bool {
     }
 }
 
-/// What a transaction of its own gave; None if the catalog has changed.
+/// The result of a transaction of its own; None if the catalog has changed.
 fn current<T>(result: Result<T, Failure>) -> Result<Option<T>, SqlError> {
     match result {
         Ok(output) => Ok(Some(output)),
@@ -579,7 +589,7 @@ pub(super) fn canceled() -> SqlError {
     SqlError::new("57014", "canceling statement due to user request")
 }
 
-/// The error of a statement that was given up while its commit was under way.
+/// The error of a statement whose session has given up while its commit was under way.
 fn unknown() -> SqlError {
     SqlError::new("08007", "the statement was given up while its commit waited for a node")
         .with_hint("whether it has committed is unknown; it completes if the node comes back")
@@ -600,7 +610,7 @@ fn no_copy() -> SqlError {
     SqlError::new("08P01", "there is no COPY under way")
 }
 
-/// What a client gets of a plan's output.
+/// The part of a plan's output that a client gets.
 fn result_of(plan: &Plan, output: Output) -> StatementResult {
     match output.rows {
         Some(mut rows) => {

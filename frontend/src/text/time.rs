@@ -6,8 +6,10 @@
 //! ```
 //!
 //! *Source*: PostgreSQL 15 documentation, section 8.5 and appendix B. DateStyle is ISO.
-//! *Invariants*: the session's time zone is UTC, so a TIMESTAMPTZ without a zone is in UTC. A zone of a DATE or a TIMESTAMP must
-//! be one, and says nothing.
+//!
+//! *Invariants*: the session's time zone is UTC, so a TIMESTAMPTZ without a zone is in UTC. The zone of a DATE or a TIMESTAMP
+//! must be valid, and has no effect.
+//!
 //! *Not here*: infinity, time zones with names other than those of UTC, and words such as `now` and `today`.
 
 use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
@@ -15,9 +17,9 @@ use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
 use crate::error::SqlError;
 use crate::value::{DataType, Value};
 
-/// The first day that there is: 4714-11-24 BC, with which Julian days begin.
+/// The first day of DATE: 4714-11-24 BC, on which Julian days begin.
 const EARLIEST: NaiveDate = NaiveDate::from_ymd_opt(-4713, 11, 24).expect("a day of the calendar");
-/// Hours that a time zone is away from UTC at most.
+/// Greatest distance of a time zone from UTC.
 const OFFSET_HOURS_MAX: i64 = 15;
 /// The names of UTC.
 const UTC: &[&str] = &[
@@ -52,7 +54,7 @@ pub(super) fn date_text(date: NaiveDate) -> String {
     day + era
 }
 
-/// A day, and what follows it before Christ: the year 0 is 1 BC.
+/// A day, and the era that follows it: the year 0 is 1 BC.
 fn day_and_era(date: NaiveDate) -> (String, &'static str) {
     let (year, era) = match date.year() {
         year @ ..=0 => (1 - year, " BC"),
@@ -61,11 +63,11 @@ fn day_and_era(date: NaiveDate) -> (String, &'static str) {
     (format!("{year:04}-{:02}-{:02}", date.month(), date.day()), era)
 }
 
-/// The date or timestamp that a text stands for.
+/// Parses a date or timestamp.
 ///
 /// # Errors
-/// SQLSTATE 22007 if it is malformed, 22008 if there is no such time, 22009 if no time zone is that far from UTC, 0A000 for the
-/// name of a time zone.
+/// SQLSTATE 22007 if the text is malformed, 22008 if there is no such time, 22009 if the zone is too far from UTC, 0A000 for
+/// the name of another time zone.
 pub(super) fn from_text(text: &str, data_type: DataType) -> Result<Value, SqlError> {
     let written = Written::parse(text.trim_ascii());
     let offset = written.offset(text, data_type)?;
@@ -95,10 +97,10 @@ pub(crate) fn require_utc(name: &str) -> Result<(), SqlError> {
     Err(SqlError::unsupported(format_args!("the time zone \"{name}\"")).with_hint("write 'UTC'"))
 }
 
-/// A date in the range of DATE, which ends where the crate's calendar does.
+/// A date in the range of DATE, whose end is that of the crate's calendar.
 ///
 /// # Errors
-/// SQLSTATE 22008 if it is before.
+/// SQLSTATE 22008 if the date is too early.
 pub(crate) fn fit_date(date: NaiveDate) -> Result<Value, SqlError> {
     if date < EARLIEST {
         return Err(SqlError::new("22008", "date out of range"));
@@ -106,10 +108,10 @@ pub(crate) fn fit_date(date: NaiveDate) -> Result<Value, SqlError> {
     Ok(Value::Date(date))
 }
 
-/// The same for TIMESTAMP and TIMESTAMPTZ.
+/// A time in the range of TIMESTAMP and TIMESTAMPTZ.
 ///
 /// # Errors
-/// SQLSTATE 22008 if it is before.
+/// SQLSTATE 22008 if the time is too early.
 pub(crate) fn fit_timestamp(timestamp: NaiveDateTime) -> Result<Value, SqlError> {
     if timestamp.date() < EARLIEST { Err(out_of_range()) } else { Ok(Value::Timestamp(timestamp)) }
 }
@@ -119,7 +121,7 @@ pub(crate) fn out_of_range() -> SqlError {
     SqlError::new("22008", "timestamp out of range")
 }
 
-/// The parts of a text; those that are missing are empty.
+/// The parts of a text; missing ones are empty.
 struct Written<'t> {
     date: &'t str,
     time: &'t str,
@@ -148,7 +150,7 @@ impl<'t> Written<'t> {
         Self { date, time, zone: zone.trim_ascii(), before_christ }
     }
 
-    /// How far the zone is ahead of UTC.
+    /// The zone's distance from UTC, positive to the east.
     fn offset(&self, text: &str, data_type: DataType) -> Result<TimeDelta, SqlError> {
         if self.zone.is_empty() || is_utc(self.zone) {
             return Ok(TimeDelta::zero());
@@ -169,7 +171,8 @@ impl<'t> Written<'t> {
         Ok(TimeDelta::seconds(if self.zone.starts_with('-') { -seconds } else { seconds }))
     }
 
-    /// The numbers of an offset such as `+2`, `-02:30`, `+0230` or `+02:30:15`; one with too many digits is a large one.
+    /// The numbers of an offset such as `+2`, `-02:30`, `+0230` or `+02:30:15`. A number with too many digits becomes a large
+    /// one.
     fn offset_parts(&self) -> Option<[i64; 3]> {
         let written = self.zone.strip_prefix(['+', '-'])?.trim_ascii_start();
         let mut parts = [0; 3];
@@ -187,7 +190,7 @@ impl<'t> Written<'t> {
         Some(parts)
     }
 
-    /// The time that is written, whatever its zone.
+    /// The time as written, without regard to its zone.
     fn local(&self) -> Option<NaiveDateTime> {
         let date = date_from_text(self.date, self.before_christ)?;
         let (time, more) = match self.time {
@@ -197,7 +200,7 @@ impl<'t> Written<'t> {
         date.and_time(time).checked_add_signed(more)
     }
 
-    /// The error for what is no time.
+    /// The error for a text that is no time.
     fn malformed(&self, text: &str, data_type: DataType) -> SqlError {
         if self.date.bytes().filter(|b| *b == b'-').count() >= 2 {
             let message = format!("date/time field value out of range: \"{text}\"");
@@ -234,7 +237,7 @@ fn date_from_text(text: &str, before_christ: bool) -> Option<NaiveDate> {
     NaiveDate::from_ymd_opt(year, month.parse().ok()?, day.parse().ok()?)
 }
 
-/// A time of day, and what is to be added to it: a fraction that rounds up to a whole second, the hour 24.
+/// A time of day, and the duration to add: a fraction that rounds up to a whole second, or the hour 24.
 fn time_from_text(text: &str) -> Option<(NaiveTime, TimeDelta)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if matches!(whole.len(), 4 | 6) && whole.bytes().all(|b| b.is_ascii_digit()) {
@@ -256,7 +259,7 @@ fn time_from_text(text: &str) -> Option<(NaiveTime, TimeDelta)> {
     if !fraction.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // As PostgreSQL does: the fraction as DOUBLE PRECISION, then to the nearest microsecond.
+    // PostgreSQL reads the fraction as DOUBLE PRECISION, and rounds to the nearest microsecond.
     let fraction: f64 =
         if fraction.is_empty() { 0.0 } else { format!("0.{fraction}").parse().ok()? };
     #[expect(clippy::cast_possible_truncation, reason = "at most a million")]
@@ -265,7 +268,7 @@ fn time_from_text(text: &str) -> Option<(NaiveTime, TimeDelta)> {
         (24, 0, 0, 0) => (0, TimeDelta::days(1)),
         _ => (hour, TimeDelta::zero()),
     };
-    // A minute may be written with 60 seconds.
+    // PostgreSQL accepts 60 seconds.
     let (second, more) =
         if second == 60 { (59, TimeDelta::seconds(1)) } else { (second, TimeDelta::zero()) };
     let time = NaiveTime::from_hms_opt(hour, minute, second)?;
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_zone_is_refused_in_every_type() {
+    fn invalid_time_zones_are_refused_in_every_type() {
         for (zone, code) in [
             ("+16", "22009"),
             ("-02:60", "22009"),

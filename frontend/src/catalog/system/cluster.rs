@@ -1,4 +1,4 @@
-//! The nodes of the cluster and where partitions are, as tables.
+//! The tables `gannet_nodes` and `gannet_copies`: the nodes of the cluster, and the places of partitions.
 
 use gannet_engine::{NodeReport, NodeState, NodeStatus};
 

@@ -32,7 +32,7 @@ fn columns(table: &Table, columns: &[usize]) -> String {
     names.join(", ")
 }
 
-/// CREATE INDEX, or the name of one of its columns.
+/// The CREATE INDEX statement of an index, or the name of one of its columns.
 pub(super) fn index_definition(catalog: &Catalog, number: i64, column: i64) -> Option<String> {
     let (table, index) = index_owner(catalog, number)?;
     let (name, key): (&str, &[usize]) = match index {
@@ -48,7 +48,7 @@ pub(super) fn index_definition(catalog: &Catalog, number: i64, column: i64) -> O
     Some(create_index(table, index, name, key))
 }
 
-/// CREATE INDEX; without an index that of the primary key.
+/// The CREATE INDEX statement of an index; without an index, that of the primary key.
 pub(super) fn create_index(
     table: &Table,
     index: Option<&Index>,

@@ -1,4 +1,6 @@
-//! The tables of the system and their columns; those that are always empty are here for the tools that ask.
+//! The system's tables and their columns. Tables that are always empty exist for the tools that query them.
+//!
+//! *Not here*: the rows (`relations`, `cluster`).
 
 use crate::catalog::system::Relation;
 use crate::catalog::system::cluster;

@@ -1,6 +1,10 @@
 //! `pg_catalog` and `information_schema`: the catalog as tables that psql and drivers read, and their functions.
 //!
 //! *Source*: PostgreSQL 15 documentation, chapters 53 (system catalogs) and 37 (information schema).
+//!
+//! *Invariants*: rows are made from the catalog that the transaction sees; nothing is stored for them.
+//!
+//! *Not here*: which tables and columns exist (`list`), and their rows (`relations`, `cluster`).
 
 mod cluster;
 mod describe;
@@ -22,12 +26,12 @@ pub(crate) struct Relation {
     pub(crate) schema: &'static str,
     pub(crate) name: &'static str,
     pub(crate) columns: &'static [(&'static str, DataType)],
-    /// Puts its rows one after the other.
+    /// Puts the relation's rows into the sink, one by one.
     pub(crate) rows: fn(&Facts, Sink<'_>) -> Result<(), Failure>,
 }
 
-/// Takes a row of a relation, and may let others have the thread, which making all of them would hold for too long. An error
-/// ends the rows.
+/// Takes one row of a relation. It may yield the thread, which making all rows would hold for too long. An error ends the
+/// rows.
 pub(crate) type Sink<'s> = &'s mut dyn FnMut(Vec<Value>) -> Result<(), Failure>;
 
 impl std::fmt::Debug for Relation {
@@ -42,7 +46,7 @@ impl PartialEq for Relation {
     }
 }
 
-/// The relation of this name that says how the cluster is, which no transaction is needed to read.
+/// The relation of this name, if it describes the cluster and needs no transaction.
 pub(crate) fn of_cluster(name: &str) -> Option<&'static Relation> {
     relation(None, name).filter(|relation| relation.name.starts_with("gannet_"))
 }
@@ -57,7 +61,7 @@ pub(crate) enum SystemFunction {
     /// The number behind a type's name; NULL if there is none.
     TypeNumber,
     FormatType,
-    /// Expressions are stored as SQL: they are their own text.
+    /// The text of an expression: the catalog stores expressions as SQL.
     Expression,
     IndexDefinition,
     ConstraintDefinition,
@@ -65,7 +69,7 @@ pub(crate) enum SystemFunction {
     IsVisible,
     EncodingName,
     SerialSequence,
-    /// Always FALSE: what there is none of.
+    /// Always FALSE, for objects that do not exist.
     No,
     /// Always NULL.
     Nothing,
@@ -73,29 +77,29 @@ pub(crate) enum SystemFunction {
     InArray,
     /// A table's size, which is not counted.
     Size,
-    /// The schemas that names are looked for in, as an array's text.
+    /// The schemas of the search path, as an array's text.
     SearchPath,
-    /// What drivers name and do not come to need.
+    /// Functions that drivers mention and do not call in practice.
     Unsupported,
-    /// SET by function.
+    /// `set_config`.
     SetConfig,
     Allowed,
 }
 
 impl SystemFunction {
-    /// Whether it is NULL for a NULL argument.
+    /// Whether the result is NULL for a NULL argument.
     pub(crate) fn is_strict(self) -> bool {
         !matches!(self, Self::FormatType | Self::No | Self::Allowed | Self::Unsupported)
     }
 }
 
-/// The relation of a name; without a schema only those of `pg_catalog` are found.
+/// The relation with a name; without a schema, only those of `pg_catalog`.
 pub(crate) fn relation(schema: Option<&str>, name: &str) -> Option<&'static Relation> {
     let schema = schema.unwrap_or(CATALOG_SCHEMA);
     relations::RELATIONS.iter().find(|relation| relation.schema == schema && relation.name == name)
 }
 
-/// The function of a name, and the type of its result.
+/// The function with a name, and the type of its result.
 pub(crate) fn function(name: &str, arguments: usize) -> Option<(SystemFunction, DataType)> {
     use DataType::{BigInt, Boolean, Text};
     use SystemFunction as Fn;
@@ -133,7 +137,7 @@ pub(crate) fn function(name: &str, arguments: usize) -> Option<(SystemFunction, 
             | "pg_get_function_result"
             | "pg_get_function_identity_arguments"
             | "pg_my_temp_schema"
-            // There are no such locks.
+            // Advisory locks do not exist.
             | "pg_advisory_unlock_all",
             _,
         ) => (Fn::Nothing, Text),
@@ -177,7 +181,7 @@ fn text(value: Option<&Value>) -> &str {
 /// The result of a function.
 ///
 /// # Errors
-/// SQLSTATE 42P01 for the name of no relation.
+/// SQLSTATE 42P01 for a name that no relation has.
 pub(crate) fn call(
     function: SystemFunction,
     arguments: &[Value],

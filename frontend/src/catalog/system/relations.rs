@@ -1,4 +1,6 @@
-//! What the system's tables have in them, from the catalog; their columns are in `list`.
+//! The rows of the system's tables, made from the catalog.
+//!
+//! *Not here*: their columns (`list`).
 
 use std::sync::Arc;
 
@@ -17,10 +19,10 @@ const STANDARD_NAMESPACE: i64 = 13_000;
 const OWNER: i64 = 10;
 const HEAP: i64 = 2;
 const BTREE: i64 = 403;
-/// Where numbers of the system's own relations begin, below those of tables.
+/// The first number of the system's own relations, below the numbers of tables.
 const SYSTEM_RELATIONS: i64 = 12_000;
 
-/// Whether all rows of a relation were put.
+/// Ok once all rows of a relation were put.
 pub(super) type Put = Result<(), Failure>;
 
 pub(super) fn text(text: impl Into<String>) -> Value {
@@ -50,7 +52,8 @@ fn type_category(data_type: DataType) -> &'static str {
     }
 }
 
-/// An index of a table; None is the primary key, which has the number of the counter that it makes unnecessary.
+/// An index of a table. None is the primary key, which has the number of the hidden numbers' counter, as the two exclude each
+/// other.
 struct IndexRow<'c> {
     number: u32,
     name: &'c str,
@@ -72,14 +75,14 @@ fn all_indexes(catalog: &Catalog) -> impl Iterator<Item = IndexRow<'_>> {
     })
 }
 
-/// The table of an index, and which of its indexes it is; None is the primary key.
+/// The table of an index, and the index; None is the primary key.
 pub(super) fn index_owner(catalog: &Catalog, number: i64) -> Option<(&Arc<Table>, Option<&Index>)> {
     all_indexes(catalog)
         .find(|row| i64::from(row.number) == number)
         .map(|row| (row.table, row.index))
 }
 
-/// The same for those that are constraints.
+/// The table and index of a number that is a constraint's.
 pub(super) fn constraint_owner(
     catalog: &Catalog,
     number: i64,
@@ -533,7 +536,7 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-            // A statement that is to end makes no further row.
+            // A statement that is cancelled makes no further row.
             for last in 1..=all {
                 let mut count = 0;
                 let put = (relation.rows)(&facts, &mut |_| {

@@ -1,4 +1,4 @@
-//! What is computed once for a statement is counted.
+//! Constant parts of a statement are computed once: computations on other threads are counted.
 
 use pollster::block_on;
 
@@ -6,9 +6,9 @@ use crate::database::Database;
 use crate::session::StatementResult;
 use crate::value::Value;
 
-/// What is computed aside is counted there.
+/// Large values are computed on other threads, whose jobs are counted.
 #[test]
-fn what_is_made_of_constants_is_computed_once() {
+fn constant_expressions_are_computed_once() {
     let database = Database::of_one_node(32 << 20);
     let mut session = database.session("tester");
     let series = "generate_series(1, 5000) i";
@@ -23,7 +23,7 @@ fn what_is_made_of_constants_is_computed_once() {
             ),
             1,
         ),
-        // Twice written is twice computed; what is not needed is not computed.
+        // An expression that is written twice is computed twice; one that is not needed is not computed.
         (
             format!(
                 "SELECT count(*) FROM {series} WHERE {constant} = 'axc' AND 'axc' = {constant}"
@@ -31,9 +31,9 @@ fn what_is_made_of_constants_is_computed_once() {
             2,
         ),
         (format!("SELECT count(*) FROM {series} WHERE i > 0 OR {constant} = 'axc'"), 0),
-        // What a value of the row is among.
+        // Expressions that depend on a row's value.
         (format!("SELECT count(regexp_replace(i::TEXT, 'b', 'x')) FROM {series}"), 5_000),
-        // A large constant is read once, and not when the statement is planned.
+        // A large constant is read once, and not during planning.
         (format!("SELECT count(*) FROM {series} WHERE cardinality({array}) = 150001"), 1),
         (format!("SELECT count(*) FROM {series} WHERE i < 0 AND cardinality({array}) = 3"), 0),
     ] {
@@ -44,7 +44,7 @@ fn what_is_made_of_constants_is_computed_once() {
         assert_eq!(rows, [[Value::Integer(count)]]);
         let shown = &query[..query.len().min(100)];
         let found = database.aside.jobs() - before;
-        // Large values are handed from one job to the next.
+        // Large values are passed from one job to the next.
         let is_large = query.len() > 10_000;
         assert!(
             if is_large { found <= 4 * jobs && found >= jobs } else { found == jobs },

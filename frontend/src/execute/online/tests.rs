@@ -1,5 +1,4 @@
-//! Builds one page at a time, with changes of rows between the pages: what a build meets when others are at work, in an order
-//! that the test decides.
+//! Builds one page at a time, with changes of rows between the pages, in an order that the test decides.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -70,11 +69,11 @@ fn on<T: Send + 'static>(
     })
 }
 
-/// A build that was declared.
+/// A declared build.
 struct Stepped {
     database: Arc<Database>,
     build: Build,
-    /// What is left to fill.
+    /// The range that is left to fill.
     rest: Option<KeyRange>,
 }
 
@@ -94,12 +93,12 @@ impl Stepped {
                 alone(coordinator, resources, begin, |context| declare(definition, context));
             declared.map(|(_, build)| build)
         });
-        let build = build.unwrap().expect("something is built");
+        let build = build.unwrap().expect("the definition needs a build");
         let rest = Some(whole(database.catalog().table_numbered(table_of(&build)).unwrap()));
         Self { database: Arc::clone(database), build, rest }
     }
 
-    /// Fills a page of so many rows; whether something is left.
+    /// Fills a page of so many rows. Tells whether rows are left.
     fn fill(&mut self, rows_max: usize) -> Result<bool, SqlError> {
         let Some(range) = self.rest.take() else { return Ok(false) };
         let build = self.build.clone();
@@ -114,7 +113,7 @@ impl Stepped {
         Ok(self.rest.is_some())
     }
 
-    /// Fills what is left, and ends the build, as [`super::run`] does.
+    /// Fills the rest, and ends the build, as [`super::run`] does.
     fn end(mut self, filled: Result<(), SqlError>) -> Result<(), SqlError> {
         let filled = filled.and_then(|()| {
             while self.fill(3)? {}
@@ -142,7 +141,7 @@ fn table_of(build: &Build) -> u32 {
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The entries that the index `i` has, and those that the rows of `t` ask for.
+/// The entries in index `i`, and those that the rows of `t` imply.
 fn entries(database: &Arc<Database>) -> (Entries, Entries) {
     let mut entries = on(database, |coordinator, resources| {
         let (catalog, database) = (resources.database.catalog(), &resources.database);
@@ -177,7 +176,7 @@ fn entries(database: &Arc<Database>) -> (Entries, Entries) {
     entries
 }
 
-/// A table whose first and last rows have the same value, of which the first page of a build has one.
+/// A table whose first and last rows have the same value; the first page of a build contains one of them.
 fn first_and_last_alike(session: &mut Session, rows: &str) {
     for sql in ["DROP TABLE IF EXISTS t", "CREATE TABLE t (id INT PRIMARY KEY, u INT, v INT)"] {
         run(session, sql).unwrap();
@@ -219,7 +218,7 @@ fn a_change_of_a_row_keeps_the_entry_of_another() {
 }
 
 #[test]
-fn a_row_behind_the_fill_that_takes_the_value_of_one_before_it_has_its_entry() {
+fn a_row_after_the_filled_pages_takes_a_value_from_a_row_before() {
     let database = database();
     let mut session = database.session("writer");
     for build in BUILDS {
@@ -239,24 +238,24 @@ fn a_row_behind_the_fill_that_takes_the_value_of_one_before_it_has_its_entry() {
 }
 
 #[test]
-fn a_duplicate_is_refused_to_who_makes_it_or_ends_the_build() {
+fn a_duplicate_fails_its_writer_or_the_build() {
     let database = database();
     let mut session = database.session("writer");
     let rows = "(1, 1, 0), (2, 2, 0), (3, 3, 0), (9, 1, 0)";
     for build in BUILDS {
-        // Of a row that would take the place of another's entry.
+        // A row would replace another row's entry.
         first_and_last_alike(&mut session, rows);
         let mut stepped = Stepped::declare(&database, build);
         stepped.fill(2).unwrap();
         for sql in ["INSERT INTO t VALUES (0, 2, 0)", "UPDATE t SET id = 0 WHERE id = 9"] {
             assert_eq!(run(&mut session, sql).unwrap_err().code, "23505", "{build}; {sql}");
         }
-        // Of two rows that were there before.
+        // Two rows existed before the build.
         let error = stepped.end(Ok(())).unwrap_err();
         let detail = error.detail.as_deref();
         assert_eq!((error.code, detail), ("23505", Some("Key (u)=(1) is duplicated.")), "{build}");
         run(&mut session, "INSERT INTO t VALUES (0, 2, 0)").unwrap();
-        // Of a row that a writer has added for one that the fill has not met.
+        // A writer has added an entry that the fill meets later.
         first_and_last_alike(&mut session, "(1, 1, 0), (2, 2, 0), (9, 9, 0)");
         let mut stepped = Stepped::declare(&database, build);
         stepped.fill(2).unwrap();
@@ -273,7 +272,7 @@ const KINDS: [(&str, &str); 4] = [
     ("id INT", "ALTER TABLE t ADD PRIMARY KEY (id)"),
 ];
 
-/// Changes: A and B stand for numbers of rows, U for a value.
+/// Changes: A and B are row numbers, U is a value.
 const CHANGES: [&str; 14] = [
     "INSERT INTO t VALUES (A, U, 1)",
     "INSERT INTO t VALUES (A, U, 1), (B, U + 1, 1)",
@@ -294,7 +293,7 @@ const CHANGES: [&str; 14] = [
 #[derive(Clone, Debug)]
 enum Step {
     Fill(usize),
-    /// Statements in one transaction, if there are several.
+    /// Statements; several are one transaction.
     Change(Vec<String>),
 }
 
@@ -322,7 +321,7 @@ fn steps() -> impl Strategy<Value = (usize, Vec<u32>, Vec<Step>)> {
         3 => change().prop_map(|change| Step::Change(vec![change])),
         1 => proptest::collection::vec(change(), 2..4).prop_map(Step::Change),
     ];
-    // Few values are those of two rows, so that most builds come to their end.
+    // Few values occur twice, so most builds succeed.
     let values = proptest::collection::vec(0..40_u32, 4..12);
     (
         0..KINDS.len(),
@@ -331,15 +330,15 @@ fn steps() -> impl Strategy<Value = (usize, Vec<u32>, Vec<Step>)> {
     )
 }
 
-/// What a drawn build came to.
+/// The outcome of a random build.
 #[derive(Default)]
 struct Came {
     built: bool,
-    /// Changes that were refused.
+    /// Changes that failed.
     refused: u32,
 }
 
-/// Runs a build and the changes between its pages.
+/// Runs a build, and the changes between its pages.
 fn build_beside(
     database: &Arc<Database>,
     (kind, values, steps): (usize, Vec<u32>, Vec<Step>),
@@ -376,7 +375,7 @@ fn build_beside(
         }
     }
     let ended = stepped.end(filled);
-    // Nobody changes rows between the page that ends a build and its end.
+    // No change comes between the last page and the end of the build.
     let keys = if kind == 3 { "id" } else { "u" };
     let twice =
         format!("SELECT 1 FROM t WHERE {keys} IS NOT NULL GROUP BY {keys} HAVING count(*) > 1");
@@ -396,7 +395,7 @@ fn build_beside(
 }
 
 #[test]
-fn an_index_that_was_built_beside_any_changes_has_the_entries_of_its_rows() {
+fn an_index_built_during_random_changes_has_the_entries_of_its_rows() {
     let database = database();
     let counts = std::cell::Cell::new((0, 0, 0));
     let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
