@@ -1,8 +1,8 @@
-//! What prepared statements cost in process: `cargo bench -p gannet-frontend`.
+//! Throughput of prepared statements in one process: `cargo bench -p gannet-frontend`.
 //!
-//! Three nodes with three copies on all cores, as a cluster opens by default. One thread outside the cluster has 16
-//! sessions, each with a statement under way: a point SELECT, a point UPDATE. A sum over a narrow table runs alone.
-//! Rates are of all cores together, the thread outside included.
+//! The cluster has three nodes with three copies on all cores, the default. One thread outside of the cluster has 16
+//! sessions, each with a statement in progress: a point SELECT or a point UPDATE. A sum over a narrow table runs alone. A
+//! rate counts all cores, and the thread outside.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn database() -> Arc<Database> {
     database
 }
 
-/// Runs a statement with one key after the other, `count` times.
+/// Runs a statement `count` times, with a new key each time.
 async fn repeat(mut session: Session, sql: &'static str, seed: i64, count: u64) {
     let statement = session.prepare(sql, &[]).await.expect("the statement is right");
     let mut key = seed;

@@ -1,8 +1,7 @@
-//! The same generated statements on SQLite and here: every result is compared.
+//! The same generated statements run on SQLite and here, and all results are compared.
 //!
-//! The statements are those of which both give the same meaning: integers, texts and NULLs; joins, aggregates,
-//! subqueries, set operations; changes with and without an index. Rows are compared as sets where the statement
-//! has no order.
+//! Only statements with the same meaning in both are generated: integers, texts and NULLs; joins, aggregates, subqueries, set
+//! operations; changes with and without an index. Rows are compared as sets if the statement has no order.
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use pollster::block_on;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-/// Seeds of statements; each is a run on tables of its own.
+/// Each seed is a run on tables of its own.
 const SEEDS: u64 = 4;
 /// Statements of a run.
 const STATEMENTS: usize = 250;
 
-/// Knuth's multiplicative generator, seeded: a failure names its seed.
+/// Knuth's multiplicative generator. A failure names its seed.
 struct Generator(u64);
 
 impl Generator {
@@ -44,7 +43,7 @@ impl Generator {
         self.pick(&["'a'", "'b'", "'ab'", "''", "NULL", "'B'"])
     }
 
-    /// An integer of a row with the columns id, n, s.
+    /// An integer expression on a row with the columns id, n, s.
     fn scalar(&mut self, depth: u32) -> String {
         match self.below(if depth == 0 { 3 } else { 7 }) {
             0 => "id".to_owned(),
@@ -184,7 +183,7 @@ fn compare(session: &mut Session, connection: &Connection, sql: &str, seed: u64)
     }
     match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => assert_eq!(ours, theirs, "seed {seed}: {sql}"),
-        // A number out of range here is a larger one there.
+        // A number out of range here is a larger number in SQLite.
         (Err(error), _) if error.starts_with("22003") => {}
         _ => panic!("seed {seed}: {sql}\nhere {ours:?}\nSQLite {theirs:?}"),
     }

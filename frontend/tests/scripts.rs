@@ -7,7 +7,7 @@ use gannet_engine::{Cluster, ClusterOptions};
 use gannet_frontend::{Database, Session, SqlError, StatementResult, Value};
 use sqllogictest::{DB, DBOutput, DefaultColumnType, Runner};
 
-/// An error as scripts see it: its SQLSTATE, then everything else.
+/// An error in a script's form: its SQLSTATE, then the rest.
 #[derive(Debug)]
 struct ScriptError(SqlError);
 
@@ -69,7 +69,7 @@ fn database() -> Arc<Database> {
 }
 
 #[test]
-fn every_script_gives_what_it_says() {
+fn every_script_gives_its_expected_results() {
     let database = database();
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/slt");
     let mut scripts: Vec<PathBuf> = std::fs::read_dir(directory)

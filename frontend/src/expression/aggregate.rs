@@ -1,4 +1,8 @@
-//! Aggregates: a state that takes values and gives a result.
+//! Aggregate functions: a state per group takes values and gives a result.
+//!
+//! *Source*: PostgreSQL 15, section 9.21.
+//!
+//! *Not here*: groups (`execute/aggregate`), and values that wait for DISTINCT or ORDER BY (`execute/distinct`).
 
 use rust_decimal::Decimal;
 
@@ -10,7 +14,7 @@ use crate::expression::{Expression, compare};
 use crate::plan::SortKey;
 use crate::value::{DataType, Value};
 
-/// What is aggregated, and how.
+/// A use of an aggregate function in a query.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Aggregate {
     pub(crate) kind: Kind,
@@ -18,8 +22,8 @@ pub(crate) struct Aggregate {
     pub(crate) argument: Option<Expression>,
     /// The separator of `string_agg`.
     pub(crate) separator: Option<Expression>,
-    /// The order in which `string_agg` and `array_agg` take the values, by expressions on the same rows. If there is one, its first
-    /// key stands for the group.
+    /// The order in which `string_agg` and `array_agg` take the values, by expressions on the same rows. If there is an
+    /// order, its first key is a placeholder for the group's key.
     pub(crate) order: Vec<SortKey>,
     pub(crate) distinct: bool,
     pub(crate) filter: Option<Expression>,
@@ -28,7 +32,7 @@ pub(crate) struct Aggregate {
 }
 
 impl Aggregate {
-    /// The expressions in it.
+    /// All expressions of the aggregate.
     pub(crate) fn expressions(&self) -> impl Iterator<Item = &Expression> {
         let keys = self.order.iter().map(|key| &key.expression);
         [&self.argument, &self.separator, &self.filter].into_iter().flatten().chain(keys)
@@ -50,7 +54,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The aggregate of a name.
+    /// The aggregate with a name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "count" => Self::Count,
@@ -66,7 +70,7 @@ impl Kind {
         })
     }
 
-    /// What the argument is cast to, and the type of the result, for an argument's type.
+    /// For an argument's type: the type that the argument is cast to, and the type of the result.
     pub(crate) fn types(self, argument: DataType) -> Option<(DataType, DataType)> {
         use DataType::{BigInt, Boolean, Double, Numeric, Text};
         match self {
@@ -93,19 +97,19 @@ impl Kind {
     }
 }
 
-/// An aggregate in progress.
+/// The state of an aggregate for one group.
 pub(crate) struct State {
     kind: Kind,
     data_type: DataType,
     count: i64,
     total: Value,
-    /// The elements of an array, and about how many bytes they take.
+    /// The elements of an array, and their approximate bytes.
     collected: Vec<Value>,
     collected_bytes: usize,
 }
 
 impl State {
-    /// Nothing yet.
+    /// The state without values.
     pub(crate) fn new(aggregate: &Aggregate) -> Self {
         Self {
             kind: aggregate.kind,
@@ -117,10 +121,11 @@ impl State {
         }
     }
 
-    /// Takes a value, which with DISTINCT it has not taken before, and for `string_agg` the separator before it. Returns about how many bytes more it takes in memory.
+    /// Takes a value, and for `string_agg` the separator before it. With DISTINCT, the caller passes each value once. Returns
+    /// the approximate growth of the state in bytes.
     ///
     /// # Errors
-    /// SQLSTATE 22003 when a sum overflows.
+    /// SQLSTATE 22003 if a sum overflows.
     pub(crate) fn add(
         &mut self,
         value: Value,
@@ -182,7 +187,7 @@ impl State {
         self.count += 1;
     }
 
-    /// Bytes that the result is made of, if making it takes longer the more they are.
+    /// Bytes of a state whose result takes time in proportion to them; 0 for other aggregates.
     pub(crate) fn unfinished_bytes(&self) -> usize {
         self.collected_bytes
     }
@@ -190,7 +195,7 @@ impl State {
     /// The result.
     ///
     /// # Errors
-    /// SQLSTATE 22003 when an average overflows.
+    /// SQLSTATE 22003 if an average overflows.
     pub(crate) fn finish(self) -> Result<Value, SqlError> {
         match (self.kind, self.total) {
             (Kind::Count, _) => Ok(Value::Integer(self.count)),

@@ -1,4 +1,10 @@
-//! `+ - * / %` and their like, with every overflow an error.
+//! Arithmetic operators: `+ - * / %`, bits and powers. Every overflow is an error.
+//!
+//! *Source*: PostgreSQL 15, section 9.3, and `select_div_scale` of `numeric.c` for the digits of quotients.
+//!
+//! *Invariants*: no operation on NUMERIC loses a digit that PostgreSQL would keep: it is an error instead.
+//!
+//! *Not here*: functions such as `sqrt` (`function`, `numeric_function`).
 
 use chrono::{Days, NaiveDate};
 use rust_decimal::{Decimal, RoundingStrategy};
@@ -9,9 +15,9 @@ use crate::text::time::fit_date;
 use crate::text::{fit_float, integer_fits, too_many_digits, unsigned_zero};
 use crate::value::{DataType, Value};
 
-/// Significant digits that a quotient has at least.
+/// Minimum number of significant digits of a quotient.
 const QUOTIENT_DIGITS_MIN: i32 = 16;
-/// Digits behind the point that a NUMERIC can have.
+/// Maximum number of digits behind the point of a NUMERIC.
 pub(super) const SCALE_MAX: u32 = 28;
 
 /// An operator of two operands.
@@ -32,7 +38,7 @@ pub(crate) enum Operator {
 }
 
 impl Operator {
-    /// As SQL writes it.
+    /// The operator in SQL.
     pub(crate) fn symbol(self) -> &'static str {
         match self {
             Self::Add => "+",
@@ -148,7 +154,7 @@ fn floats(operator: Operator, data_type: DataType, a: f64, b: f64) -> Result<Val
 /// A power of DOUBLE PRECISION.
 ///
 /// # Errors
-/// SQLSTATE 2201F where it is not defined, 22003 for an overflow.
+/// SQLSTATE 2201F if the power is undefined, 22003 for an overflow.
 pub(crate) fn power(base: f64, exponent: f64) -> Result<Value, SqlError> {
     if base == 0.0 && exponent < 0.0 {
         return Err(SqlError::new("2201F", "zero raised to a negative power is undefined"));
@@ -164,8 +170,8 @@ pub(crate) fn power(base: f64, exponent: f64) -> Result<Value, SqlError> {
     Ok(Value::Float(result))
 }
 
-/// An operator on NUMERIC. Sums, differences and products are exact, and quotients have at least as many digits as
-/// PostgreSQL's: what would lose digits is an error.
+/// An operator on NUMERIC. Sums, differences and products are exact; quotients have at least as many digits as PostgreSQL's.
+/// A result that would lose digits is an error.
 ///
 /// # Errors
 /// SQLSTATE 22012 and 22003.
@@ -174,7 +180,7 @@ pub(crate) fn numerics(operator: Operator, a: Decimal, b: Decimal) -> Result<Dec
         return Err(division_by_zero());
     }
     let scale = a.scale().max(b.scale());
-    // Zeros at the end are no digits that could be lost.
+    // Zeros at the end are no digits to lose.
     let (x, y) = (a.normalize(), b.normalize());
     let sum_scale = x.scale().max(y.scale());
     let (result, exact_scale, scale) = match operator {
@@ -187,7 +193,7 @@ pub(crate) fn numerics(operator: Operator, a: Decimal, b: Decimal) -> Result<Dec
         _ => (None, 0, 0),
     };
     let result = result.ok_or_else(too_many_digits)?;
-    // A zero has no digits, unless it is a product that is too small.
+    // A zero has no digits to lose, unless it is a product that is too small.
     let is_zero =
         result.is_zero() && (operator != Operator::Multiply || x.is_zero() || y.is_zero());
     if result.scale() < exact_scale && !is_zero {
@@ -202,7 +208,7 @@ fn quotient(a: Decimal, b: Decimal) -> Result<Decimal, SqlError> {
     let quotient = a.checked_div(b).ok_or_else(too_many_digits)?;
     let wanted = quotient_scale(a, b);
     let result = with_scale(quotient, wanted.min(SCALE_MAX));
-    // With fewer digits than it should have, it must be exact.
+    // A quotient with too few digits must be exact.
     if result.scale() < wanted && quotient.checked_mul(b) != Some(a) {
         return Err(too_many_digits());
     }

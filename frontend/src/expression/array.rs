@@ -1,7 +1,8 @@
 //! Functions on arrays.
 //!
 //! *Source*: PostgreSQL 15, sections 8.15 and 9.19.
-//! *Not here*: what gives rows, `unnest` and `generate_subscripts`, which the planner makes nodes of; `array_agg`.
+//!
+//! *Not here*: `unnest` and `generate_subscripts`, which become nodes of the plan (`plan/window`); `array_agg` (`aggregate`).
 
 use crate::array::{self, Element};
 use crate::error::SqlError;
@@ -9,31 +10,31 @@ use crate::expression::compare;
 use crate::expression::function::{Facts, joined};
 use crate::value::{DataType, Value};
 
-/// A function on arrays, by the type of their elements.
+/// A function on arrays, whose signature depends on the type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArrayFunction {
     /// ARRAY[...].
     Make,
     /// `array[number]`.
     Element,
-    /// Whether a value is one of the elements.
+    /// Whether an array contains a value.
     Contains,
-    /// The number of elements; NULL for none, and for dimensions other than the first.
+    /// The number of elements; NULL for an empty array, and for dimensions other than the first.
     Length,
-    /// The same, with 0 for none.
+    /// The number of elements; 0 for an empty array.
     Cardinality,
-    /// The elements that are not NULL with a separator between them, or all with a text for NULL.
+    /// The elements with a separator between them, without NULLs or with a text for NULL.
     Join,
 }
 
 impl ArrayFunction {
-    /// Whether it is NULL for a NULL argument.
+    /// Whether the result is NULL for a NULL argument.
     pub(crate) fn is_strict(self) -> bool {
         !matches!(self, Self::Make)
     }
 }
 
-/// The function of a name for some argument types: itself, what it takes, and what it gives.
+/// The function with a name for some argument types, the types that it takes, and the type of its result.
 pub(crate) fn find(
     name: &str,
     arguments: &[Option<DataType>],
@@ -57,7 +58,7 @@ pub(crate) fn find(
 /// The result of a function.
 ///
 /// # Errors
-/// SQLSTATE 53200 for a text that is larger than a statement may keep; an array is well-formed.
+/// SQLSTATE 53200 for a text that is larger than a statement may keep. Arrays are always well-formed here.
 pub(crate) fn call(
     function: ArrayFunction,
     element: Element,

@@ -1,4 +1,8 @@
-//! Changes of type.
+//! Casts between types.
+//!
+//! *Source*: PostgreSQL 15, chapter 10, and the tables of casts in `pg_cast.dat`.
+//!
+//! *Not here*: which casts a statement needs (`plan/types`).
 
 use chrono::NaiveTime;
 use rust_decimal::prelude::ToPrimitive;
@@ -9,7 +13,7 @@ use crate::error::SqlError;
 use crate::text::{fit_float, fit_numeric, fit_text, integer_fits, numeric_from_text};
 use crate::value::{DataType, Value};
 
-/// Whether a cast exists at all.
+/// Whether a cast exists.
 pub(crate) fn exists(from: DataType, to: DataType, explicit: bool) -> bool {
     let same = from.base_name() == to.base_name();
     if same || (from.is_number() && to.is_number()) || (from.is_text() && to.is_text()) {
@@ -28,10 +32,10 @@ pub(crate) fn exists(from: DataType, to: DataType, explicit: bool) -> bool {
     }
 }
 
-/// A value in another type.
+/// Casts a value to another type.
 ///
 /// # Errors
-/// SQLSTATE 22003, 22001, 22P02 and their like, if the value has no counterpart there.
+/// SQLSTATE 22003, 22001, 22P02 and similar ones, if the type has no such value.
 pub(crate) fn cast(
     value: Value,
     from: DataType,
@@ -76,7 +80,7 @@ pub(crate) fn cast(
     }
 }
 
-/// As a cast to text writes it: `true` where a result prints `t`.
+/// The text that a cast gives: `true`, where a result prints `t`.
 fn long_text(value: &Value, from: DataType) -> String {
     match value {
         Value::Boolean(true) => "true".to_owned(),
@@ -125,7 +129,7 @@ fn to_numeric(value: &Value, from: DataType) -> Result<Decimal, SqlError> {
     let number = match value {
         Value::Integer(number) => Some(Decimal::from(*number)),
         Value::Float(number) => {
-            // The digits that the type keeps: 6 of a REAL, 15 of a DOUBLE PRECISION.
+            // The digits that the type preserves: 6 of a REAL, 15 of a DOUBLE PRECISION.
             let places = if from == DataType::Real { 5 } else { 14 };
             let written = format!("{number:.places$e}");
             let (digits, exponent) = written.split_once('e').unwrap_or((&written, "0"));

@@ -1,4 +1,8 @@
-//! Parts of dates and timestamps, and intervals as literals.
+//! Parts of dates and timestamps, and literal intervals.
+//!
+//! *Source*: PostgreSQL 15, sections 8.5.4 and 9.9.
+//!
+//! *Not here*: dates and timestamps as text (`text/time`); intervals as values, which are refused.
 
 use chrono::{
     DateTime, Datelike, Days, Months, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike,
@@ -13,7 +17,7 @@ use crate::value::{DataType, Value};
 const MICROS_PER_SECOND: i64 = 1_000_000;
 const SECONDS_1970_TO_2000: i32 = 946_684_800;
 
-/// A distance in time; its parts are added one after the other.
+/// A duration; its parts are added one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Interval {
     pub(crate) months: i64,
@@ -22,10 +26,10 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    /// The interval of a literal such as `1 year 2 days 03:04:05` or `-1 week`.
+    /// Parses a literal such as `1 year 2 days 03:04:05` or `-1 week`.
     ///
     /// # Errors
-    /// SQLSTATE 22007 if it is none, 22008 if it is too long.
+    /// SQLSTATE 22007 if the text is no interval, 22008 if the interval is too long.
     pub(crate) fn parse(text: &str, default_unit: Option<&str>) -> Result<Self, SqlError> {
         let malformed = || {
             SqlError::new("22007", format!("invalid input syntax for type interval: \"{text}\""))
@@ -78,7 +82,7 @@ impl Interval {
         Some(())
     }
 
-    /// The same distance the other way.
+    /// The same duration in the opposite direction.
     pub(crate) fn negated(self) -> Self {
         Self {
             months: self.months.saturating_neg(),
@@ -98,10 +102,10 @@ fn clock_micros(text: &str) -> Option<i64> {
     )
 }
 
-/// A date or timestamp with an interval added; the result is a timestamp.
+/// The sum of a date or timestamp and an interval, as a timestamp.
 ///
 /// # Errors
-/// SQLSTATE 22008 if it leaves the range of timestamps.
+/// SQLSTATE 22008 if the sum is out of the range of timestamps.
 pub(crate) fn add_interval(value: Value, interval: &Interval) -> Result<Value, SqlError> {
     let start = match value {
         Value::Date(date) => date.and_time(NaiveTime::MIN),
@@ -126,11 +130,11 @@ pub(crate) fn add_interval(value: Value, interval: &Interval) -> Result<Value, S
     fit_timestamp(add().ok_or_else(out_of_range)?)
 }
 
-/// The timestamp that is some seconds after 1970, or before. As PostgreSQL does, which counts from 2000: the seconds since then are
-/// a DOUBLE PRECISION before they are rounded to microseconds.
+/// The timestamp so many seconds after 1970, or before. Like PostgreSQL, this computes the seconds since 2000 as a DOUBLE
+/// PRECISION, and then rounds to microseconds.
 ///
 /// # Errors
-/// SQLSTATE 22008 if it leaves the range of timestamps.
+/// SQLSTATE 22008 if the time is out of the range of timestamps.
 pub(crate) fn since_1970(seconds: f64) -> Result<Value, SqlError> {
     let micros = ((seconds - f64::from(SECONDS_1970_TO_2000)) * 1e6).round_ties_even().to_i64();
     let micros = micros
@@ -142,7 +146,7 @@ pub(crate) fn since_1970(seconds: f64) -> Result<Value, SqlError> {
 /// A part of a timestamp, as EXTRACT gives it.
 ///
 /// # Errors
-/// SQLSTATE 22023 for a part that there is not, 0A000 for the time zone of a timestamp without one.
+/// SQLSTATE 22023 for an unknown part, 0A000 for the time zone of a timestamp without one.
 pub(crate) fn extract(
     field: &str,
     timestamp: NaiveDateTime,
@@ -150,7 +154,7 @@ pub(crate) fn extract(
 ) -> Result<Decimal, SqlError> {
     let micros = i64::from(timestamp.nanosecond() / 1000);
     let second_micros = i64::from(timestamp.second()) * MICROS_PER_SECOND + micros;
-    // There is no year 0, nor a century or millennium 0: before Christ they are counted from -1.
+    // Years, centuries and millennia have no number 0: before Christ they count from -1.
     let astronomical = i64::from(timestamp.year());
     let since_christ = |year: i64| if year > 0 { year } else { year - 1 };
     let every = |years: i64| {
@@ -194,10 +198,10 @@ fn unknown_field(field: &str, data_type: DataType) -> SqlError {
     SqlError::new("22023", format!("unit \"{field}\" not recognized for type {name}"))
 }
 
-/// A timestamp cut to a unit.
+/// A timestamp truncated to a unit.
 ///
 /// # Errors
-/// SQLSTATE 22023 for a unit that there is not.
+/// SQLSTATE 22023 for an unknown unit.
 pub(crate) fn truncate(
     field: &str,
     timestamp: NaiveDateTime,
@@ -237,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_read() {
+    fn intervals_are_parsed() {
         let interval = Interval::parse("1 year 2 days 03:04:05", None).unwrap();
         let micros = (3 * 3600 + 4 * 60 + 5) * MICROS_PER_SECOND;
         assert_eq!(interval, Interval { months: 12, days: 2, micros });
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_after_january_ends_in_february() {
+    fn a_month_after_the_end_of_january_is_the_end_of_february() {
         let start = NaiveDate::from_ymd_opt(2024, 1, 31).unwrap();
         let month = Interval { months: 1, ..Interval::default() };
         let end = NaiveDate::from_ymd_opt(2024, 2, 29).unwrap().and_time(NaiveTime::MIN);

@@ -1,7 +1,11 @@
 //! The value of an expression on a row.
 //!
-//! Each kind of expression has a function of its own, so that a level of recursion takes little of the
-//! coroutine's stack.
+//! Each kind of expression has a function of its own, so a level of recursion takes little of the coroutine's stack.
+//!
+//! *Invariants*: evaluation never blocks a thread; long computations go through [`Environment::aside`]. A large value is
+//! charged while other values are computed beside it.
+//!
+//! *Not here*: what functions compute (`function`, `array`, `catalog::system`), and the transaction (`execute::Context`).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -22,14 +26,14 @@ use crate::expression::{
 use crate::memory::{Budget, Charge};
 use crate::value::{DataType, Value};
 
-/// Values that are larger are charged while others are computed beside them.
+/// Larger values are charged while others are computed beside them.
 const LARGE_BYTES: usize = 16 << 10;
 
-/// What expressions need beside their row.
+/// What expressions depend on beside their row.
 pub(crate) trait Environment {
     /// The value of `$n`, counted from 0.
     fn parameter(&self, number: usize) -> Result<Value, SqlError>;
-    /// An argument of the subquery that is running.
+    /// An argument of the running subquery.
     fn outer(&self, number: usize) -> Value;
     /// The value of a subquery.
     fn subquery(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Value, Failure>;
@@ -37,35 +41,35 @@ pub(crate) trait Environment {
     fn next_value(&mut self, counter: u32) -> Result<i64, Failure>;
     /// The statement's time, the session's user, the catalog.
     fn facts(&self) -> &Facts;
-    /// What large values are charged to; none where none can be made.
+    /// The budget for large values; None where large values cannot occur.
     fn budget(&self) -> Option<&Arc<Budget>> {
         None
     }
-    /// Ends the statement if it is to end, and lets others have the thread if it runs long.
+    /// Ends the statement if it was cancelled, and yields the thread if it has run long.
     fn check(&mut self) -> Result<(), Failure>;
-    /// A pattern that is ready to match.
+    /// A compiled pattern.
     fn compiled(
         &mut self,
         pattern: &str,
         syntax: Syntax,
         ignore_case: bool,
     ) -> Result<Arc<Compiled>, Failure>;
-    /// A set that the statement keeps.
+    /// A set that the statement has cached.
     fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>>;
-    /// Keeps a set until the statement ends.
+    /// Caches a set until the statement ends.
     fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>);
-    /// The value of what is computed once, if it was.
+    /// The cached value of an expression that is computed once.
     fn kept_once(&mut self, id: KeptId) -> Option<Value>;
-    /// Keeps such a value until the statement ends.
+    /// Caches such a value until the statement ends.
     fn keep_once(&mut self, id: KeptId, value: &Value) -> Result<(), Failure>;
-    /// The result of what would hold the thread for too long.
+    /// The result of a long computation, which another thread runs.
     fn aside(&mut self, job: AsideJob) -> Result<Value, Failure>;
 }
 
 /// Charges a large value while others are computed beside it.
 ///
 /// # Errors
-/// SQLSTATE 53200 if it does not fit the statement's memory.
+/// SQLSTATE 53200 if the value does not fit into the statement's memory.
 pub(crate) fn hold(
     held: &mut Charge,
     value: &Value,
@@ -78,7 +82,7 @@ pub(crate) fn hold(
     }
 }
 
-/// What is computed on another thread. Its flag is set when nobody waits for the result any more.
+/// A computation for another thread. The flag is set when the result is no longer needed.
 pub(crate) type AsideJob = Box<dyn FnOnce(&AtomicBool) -> Result<Value, SqlError> + Send>;
 
 /// Values between two checks.
@@ -196,7 +200,7 @@ pub(crate) fn holds(
     Ok(evaluate(condition, row, environment)? == Value::Boolean(true))
 }
 
-/// A value without a copy, where it is there already.
+/// A reference to a value that exists already.
 fn in_place<'v>(expression: &'v Expression, row: &'v [Value]) -> Option<&'v Value> {
     match expression {
         Expression::Constant(value) => Some(value),
@@ -307,7 +311,7 @@ fn calculation(
     if left.is_null() || right.is_null() {
         return Ok(Value::Null);
     }
-    // Texts in a row take as much as both.
+    // The concatenation of two texts takes as much as both.
     hold(&mut held, &right, environment)?;
     Ok(arithmetic::apply(operator, data_type, left, right)?)
 }
@@ -324,7 +328,7 @@ fn matches(
         (_, Some(compiled)) => Arc::clone(compiled),
         (Expression::Constant(Value::Text(pattern)), None) => {
             let compiled = environment.compiled(pattern, *syntax, *ignore_case)?;
-            // Another statement with this plan may have been faster.
+            // Another statement with this plan may have compiled the pattern first.
             Arc::clone(kept.0.get_or_init(|| compiled))
         }
         (pattern, None) => {
@@ -378,7 +382,7 @@ fn in_list(
     Ok(result)
 }
 
-/// The set of a list; None if it is not the same on every row.
+/// The set of a list; None if members depend on the row.
 fn set_of(
     list: &[Expression],
     environment: &mut dyn Environment,
@@ -406,7 +410,7 @@ fn set_of(
     Ok(Some(set))
 }
 
-/// Whether a value is in an array. The elements of one that is the same on every row are read once.
+/// Whether an array contains a value. An array that does not depend on the row is read once.
 fn in_array(
     [value, array]: [&Expression; 2],
     element: Element,
@@ -437,10 +441,10 @@ fn in_array(
     Ok(Some(if value.is_null() { Value::Null } else { set.contains(&value) }))
 }
 
-/// The elements of an array's text, read aside if they are many.
+/// The elements of an array's text. Another thread reads a long text.
 ///
 /// # Errors
-/// SQLSTATE 53200 if they do not fit the statement's memory, and those of [`array::read`].
+/// SQLSTATE 53200 if the elements do not fit into the statement's memory, and those of [`array::read`].
 pub(crate) fn elements_of(
     text: String,
     element: Element,
@@ -454,7 +458,7 @@ pub(crate) fn elements_of(
     }
     let (sender, elements) = channel();
     environment.aside(Box::new(move |_| {
-        // Whoever waits for it has the other end.
+        // The receiver waits below, unless the statement was abandoned.
         let _ = sender.send(array::read(&text, element)?);
         Ok(Value::Null)
     }))?;

@@ -1,7 +1,9 @@
-//! Scalar functions: what they do.
+//! Scalar functions.
 //!
-//! *Not here*: their names and types (`signature`), aggregates (`aggregate`), the parts of dates (`datetime`), what psql asks about the catalog
-//! (`catalog::system`).
+//! *Source*: PostgreSQL 15, chapter 9.
+//!
+//! *Not here*: names and types (`signature`), aggregates (`aggregate`), parts of dates (`datetime`), functions on arrays
+//! (`array`), and functions on the catalog (`catalog::system`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use crate::memory::Budget;
 use crate::text::time::require_utc;
 use crate::value::{DataType, Value};
 
-/// What functions know beside their arguments.
+/// Facts that functions depend on beside their arguments.
 #[derive(Clone)]
 pub(crate) struct Facts {
     /// When the transaction began.
@@ -29,9 +31,9 @@ pub(crate) struct Facts {
     pub(crate) user: Arc<str>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) cluster: Arc<Cluster>,
-    /// Settings that `current_setting` shows.
+    /// The settings, for `current_setting`.
     pub(crate) settings: Arc<std::collections::BTreeMap<String, String>>,
-    /// What a value must fit that a function makes.
+    /// The budget that a result must fit.
     pub(crate) budget: Arc<Budget>,
 }
 
@@ -51,7 +53,7 @@ pub(crate) enum Function {
     Exponential,
     NaturalLogarithm,
     Logarithm,
-    /// To a base, which comes first.
+    /// To a base, which is the first argument.
     LogarithmTo,
     Sign,
     Pi,
@@ -82,21 +84,21 @@ pub(crate) enum Function {
     QuoteLiteral,
     RegexpReplace,
     NullIf,
-    /// The text that results show of a value.
+    /// The text of a value in results.
     Shown,
     Greatest,
     Least,
     Now,
     CurrentDate,
     ClockTimestamp,
-    /// Of a timestamp of this type.
+    /// A part of a timestamp of this type, as DOUBLE PRECISION.
     DatePart(DataType),
-    /// The same as NUMERIC.
+    /// A part of a timestamp of this type, as NUMERIC.
     Extract(DataType),
     DateTruncate,
     /// A TIMESTAMPTZ from seconds since 1970.
     ToTimestamp,
-    /// A TIMESTAMP as a TIMESTAMPTZ and the other way, in the time zone that comes first.
+    /// A TIMESTAMP as a TIMESTAMPTZ or the reverse; the first argument is the time zone.
     AtTimeZone,
     RandomUuid,
     Random,
@@ -112,7 +114,7 @@ pub(crate) enum Function {
 }
 
 impl Function {
-    /// Whether it is NULL for a NULL argument.
+    /// Whether the result is NULL for a NULL argument.
     pub(crate) fn is_strict(self) -> bool {
         match self {
             Self::Concat
@@ -179,10 +181,10 @@ fn concat(arguments: &[Value], separator: &str, facts: &Facts) -> Result<String,
     joined(&texts, separator, facts)
 }
 
-/// Texts with a separator between them.
+/// Joins texts by a separator.
 ///
 /// # Errors
-/// SQLSTATE 53200 for more than a statement may keep.
+/// SQLSTATE 53200 for a result that is larger than a statement may keep.
 pub(super) fn joined(
     texts: &[impl AsRef<str>],
     separator: &str,
@@ -199,7 +201,7 @@ pub(super) fn joined(
     Ok(text)
 }
 
-/// The first of the greatest or of the least arguments.
+/// The first of the greatest, or of the least, arguments.
 fn extreme(arguments: Vec<Value>, data_type: DataType, greatest: bool) -> Value {
     let ordering = |a: &Value, b: &Value| match (a, b) {
         (Value::Text(a), Value::Text(b)) if data_type == DataType::Padded => {
@@ -247,7 +249,7 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], SqlError> {
     Ok(bytes)
 }
 
-/// An argument that is an integer by its signature, cut to what lengths and positions need.
+/// An integer argument, clamped to the range of lengths and positions.
 fn small(arguments: &[Value], number: usize) -> i64 {
     match arguments.get(number) {
         Some(Value::Integer(value)) => *value,
@@ -373,7 +375,7 @@ fn numeric_call(
     Ok(Value::Numeric(crate::text::unsigned_zero(result)))
 }
 
-/// A number rounded to places behind the point, or before it if negative.
+/// A number rounded to so many places behind the point; before the point if negative.
 fn at_places(
     number: Decimal,
     places: i64,
@@ -529,7 +531,7 @@ fn replace([text, from, to]: [&str; 3], facts: &Facts) -> Result<String, SqlErro
 
 fn side(function: Function, text: &str, count: i64) -> String {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-    // A negative count leaves that many characters out at the other side.
+    // A negative count omits that many characters at the other end.
     let kept = if count < 0 { (length + count.max(-length)).max(0) } else { count.min(length) };
     let (kept, length) = (usize::try_from(kept), usize::try_from(length));
     let (kept, length) = (kept.unwrap_or(0), length.unwrap_or(0));
@@ -573,14 +575,14 @@ fn split_part(text: &str, separator: &str, number: i64) -> Result<String, SqlErr
     Ok(parts.get(place).copied().unwrap_or_default().to_owned())
 }
 
-/// A name as SQL reads it back: in quotes where it needs them.
+/// A name in SQL, in quotes if necessary.
 pub(crate) fn quote_identifier(name: &str) -> String {
     let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// `regexp_replace`, which takes long.
+/// `regexp_replace`, a long computation.
 ///
 /// # Errors
 /// As [`pattern::replace`].
@@ -609,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_uuid_says_so() {
+    fn a_random_uuid_has_its_version_and_variant() {
         let bytes = random_bytes().unwrap();
         assert_eq!(uuid::Builder::from_random_bytes(bytes).into_uuid().get_version_num(), 4);
     }

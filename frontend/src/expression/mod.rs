@@ -1,8 +1,9 @@
 //! Expressions after planning: names are column numbers, and every type is known.
 //!
-//! *Invariants*: both sides of a comparison have values of one kind; the planner has put casts where the
-//! statement's types differ. The depth is bounded (`plan::DEPTH_MAX`), because evaluation recurses on a
-//! coroutine's stack.
+//! *Invariants*: both sides of a comparison have values of one kind, because the planner inserts casts. The depth is bounded
+//! (`plan::DEPTH_MAX`), because evaluation recurses on a coroutine's stack.
+//!
+//! *Not here*: names and types (`plan`), and evaluation (`evaluate`).
 
 pub(crate) mod aggregate;
 pub(crate) mod arithmetic;
@@ -27,16 +28,16 @@ use crate::expression::set::KeptId;
 use crate::plan::Subquery;
 use crate::value::{DataType, Value};
 
-/// What a subquery takes of a coroutine's stack, in levels of expressions.
+/// Stack of a subquery, in levels of expressions.
 const SUBQUERY_LEVELS: usize = 8;
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Expression {
     Constant(Value),
-    /// A column of the row that it is evaluated on.
+    /// A column of the current row.
     Column(usize),
-    /// An argument that the enclosing query gives to this subquery.
+    /// An argument of this subquery, from the enclosing query.
     Outer(usize),
     /// `$1` is number 0.
     Parameter(usize),
@@ -50,12 +51,12 @@ pub(crate) enum Expression {
     /// IS NOT DISTINCT FROM.
     Same(Box<Expression>, Box<Expression>),
     Arithmetic(Operator, DataType, Box<Expression>, Box<Expression>),
-    /// A date or timestamp, and what is added to it.
+    /// The sum of a date or timestamp and an interval.
     AddInterval(Box<Expression>, Interval),
     Match(Box<Match>),
     /// `= ANY` of some values.
     In(Box<Expression>, Vec<Expression>, KeptId),
-    /// Conditions with results; else.
+    /// Pairs of condition and result, and the ELSE result.
     Case(Vec<(Expression, Expression)>, Box<Expression>),
     Coalesce(Vec<Expression>),
     Cast(Box<Cast>),
@@ -63,13 +64,13 @@ pub(crate) enum Expression {
     /// The next value of a counter.
     NextValue(u32),
     Subquery(Box<SubqueryUse>),
-    /// What is made of constants alone, and takes long: computed when a statement first needs it, and kept until it ends.
+    /// A long computation on constants: computed when a statement first needs it, and cached until the statement ends.
     Once(KeptId, Box<Expression>),
     /// An aggregate's result, by its number; the planner replaces it by a column.
     Aggregate(usize),
 }
 
-/// `<`, `=` and their like.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {
     Equal,
@@ -80,24 +81,24 @@ pub(crate) enum Comparison {
     GreaterOrEqual,
 }
 
-/// LIKE, `~` and their like.
+/// A pattern match: LIKE, `~` and similar operators.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Match {
     pub(crate) value: Expression,
     pub(crate) pattern: Expression,
     pub(crate) syntax: pattern::Syntax,
     pub(crate) ignore_case: bool,
-    /// The pattern if it is a constant, as soon as it has been needed.
+    /// The compiled pattern, if the pattern is a constant and has been needed.
     pub(crate) kept: pattern::Kept,
 }
 
-/// A change of type.
+/// A cast.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cast {
     pub(crate) operand: Expression,
     pub(crate) from: DataType,
     pub(crate) to: DataType,
-    /// Written by the user, which may cut texts.
+    /// Whether the user has written the cast; such a cast may cut texts.
     pub(crate) explicit: bool,
 }
 
@@ -105,7 +106,7 @@ pub(crate) struct Cast {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SubqueryUse {
     pub(crate) subquery: Arc<Subquery>,
-    /// What its `Outer` expressions are, evaluated on the enclosing row.
+    /// The values of its `Outer` expressions, as expressions on the enclosing row.
     pub(crate) arguments: Vec<Expression>,
     pub(crate) kind: SubqueryKind,
 }
@@ -115,12 +116,12 @@ pub(crate) struct SubqueryUse {
 pub(crate) enum SubqueryKind {
     Scalar,
     Exists,
-    /// `value op ANY (...)`; IN is `= ANY`, and ALL is not ANY of the opposite.
+    /// `value op ANY (...)`. IN is `= ANY`; ALL is the negation of ANY with the opposite operator.
     Any(Expression, Comparison),
 }
 
 impl Comparison {
-    /// Whether it holds for two values in that order.
+    /// Whether the comparison holds for two values in that order.
     pub(crate) fn holds(self, order: Ordering) -> bool {
         match self {
             Self::Equal => order.is_eq(),
@@ -132,7 +133,7 @@ impl Comparison {
         }
     }
 
-    /// The comparison that holds with the sides exchanged.
+    /// The comparison with both sides exchanged.
     pub(crate) fn flipped(self) -> Self {
         match self {
             Self::Equal => Self::Equal,
@@ -156,7 +157,7 @@ impl Comparison {
         }
     }
 
-    /// As SQL writes it.
+    /// The operator in SQL.
     pub(crate) fn symbol(self) -> &'static str {
         match self {
             Self::Equal => "=",
@@ -214,7 +215,7 @@ impl Expression {
         }
     }
 
-    /// The condition that all of them hold; None if there are none.
+    /// The conjunction of conditions; None if there are none.
     pub(crate) fn all(mut conjuncts: Vec<Self>) -> Option<Self> {
         match conjuncts.len() {
             0 | 1 => conjuncts.pop(),
@@ -222,7 +223,7 @@ impl Expression {
         }
     }
 
-    /// The expressions that it consists of.
+    /// The direct parts of the expression.
     pub(crate) fn parts(&self) -> Vec<&Self> {
         match self {
             Self::Constant(_)
@@ -253,7 +254,7 @@ impl Expression {
         }
     }
 
-    /// The same, computed each time.
+    /// The same expression, computed each time.
     pub(crate) fn each_time(self) -> Self {
         match self {
             Self::Once(_, part) => *part,
@@ -261,7 +262,7 @@ impl Expression {
         }
     }
 
-    /// What is computed once, all of its parts together.
+    /// The same expression, computed once with all of its parts.
     pub(crate) fn once(mut self) -> Self {
         for part in self.parts_mut() {
             let own = std::mem::replace(part, Self::Constant(Value::Null));
@@ -302,7 +303,7 @@ impl Expression {
         }
     }
 
-    /// Replaces expressions, outermost first; what was replaced is not looked into.
+    /// Replaces expressions, outermost first. Replacements are not searched.
     ///
     /// # Errors
     /// Those of `replace`.
@@ -317,7 +318,7 @@ impl Expression {
         self.parts_mut().into_iter().try_for_each(|part| part.rewrite(replace))
     }
 
-    /// The same expression on a row with other column numbers.
+    /// The same expression for rows with other column numbers.
     pub(crate) fn renumbered(mut self, number: &impl Fn(usize) -> usize) -> Self {
         let replaced = self.rewrite(&mut |expression| {
             Ok(match expression {
@@ -329,12 +330,12 @@ impl Expression {
         self
     }
 
-    /// Whether some expression in it satisfies a condition.
+    /// Whether the expression or a part of it satisfies a condition.
     pub(crate) fn any(&self, condition: &impl Fn(&Self) -> bool) -> bool {
         condition(self) || self.parts().into_iter().any(|part| part.any(condition))
     }
 
-    /// Calls `see` with the number of every column of its row.
+    /// Calls `see` with the number of every column in the expression.
     pub(crate) fn for_each_column(&self, see: &mut impl FnMut(usize)) {
         if let Self::Column(column) = self {
             see(*column);
@@ -342,7 +343,7 @@ impl Expression {
         self.parts().into_iter().for_each(|part| part.for_each_column(see));
     }
 
-    /// Whether it has the same value on every row of one statement.
+    /// Whether the value is the same on every row of one statement.
     pub(crate) fn is_fixed(&self) -> bool {
         !self.any(&|part| {
             part.changes()
@@ -350,7 +351,7 @@ impl Expression {
         })
     }
 
-    /// Whether it may have another value each time, by itself and whatever its parts are.
+    /// Whether the expression itself, regardless of its parts, may have another value each time.
     pub(crate) fn changes(&self) -> bool {
         match self {
             Self::NextValue(_) => true,
@@ -359,7 +360,7 @@ impl Expression {
         }
     }
 
-    /// Levels of evaluation, subqueries included.
+    /// Levels of evaluation, with those of subqueries.
     pub(crate) fn depth(&self) -> usize {
         let below = self.parts().into_iter().map(Self::depth).max().unwrap_or(0);
         match self {

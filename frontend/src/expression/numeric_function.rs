@@ -1,10 +1,11 @@
 //! `sqrt`, `exp`, `ln`, `log` and `power` of NUMERIC.
 //!
-//! The digits are those of `dashu_float`, which rounds correctly. How many are given follows PostgreSQL: 16 significant ones or more, but
-//! no more than a NUMERIC has.
+//! The digits are those of `dashu_float`, which rounds correctly. Their number follows PostgreSQL: at least 16 significant
+//! digits, and no more than a NUMERIC has.
 //!
 //! *Source*: PostgreSQL 15, `numeric.c`: `numeric_sqrt`, `numeric_exp`, `estimate_ln_dweight`, `log_var`, `power_var`.
-//! *Invariant*: a result that would have fewer than 16 significant digits is an error, unless it is exact.
+//!
+//! *Invariants*: a result that would have fewer than 16 significant digits is an error, unless it is exact.
 
 use dashu_float::DBig;
 use rust_decimal::Decimal;
@@ -14,13 +15,13 @@ use crate::error::SqlError;
 use crate::expression::arithmetic::{SCALE_MAX, division_by_zero, leading_digit};
 use crate::text::{too_many_digits, unsigned_zero};
 
-/// Digits that are computed: more than a NUMERIC has, so that its last one is rounded from the true value.
+/// Working precision: more digits than a NUMERIC has, so the last digit is rounded from the true value.
 const DIGITS: usize = 64;
-/// Significant digits of a result, at least.
+/// Minimum number of significant digits of a result.
 const SIGNIFICANT_MIN: i32 = 16;
 /// Digits of a NUMERIC.
 const DIGITS_MAX: u32 = 28;
-/// Decimal weights beyond which a result has no digit in a NUMERIC, or too many.
+/// Decimal weights outside of which a result has no digit in a NUMERIC, or too many.
 const WEIGHTS: std::ops::Range<f64> = -60.0..29.0;
 
 /// The square root.
@@ -38,7 +39,7 @@ pub(super) fn square_root(number: Decimal) -> Result<Decimal, SqlError> {
 /// The power of e.
 ///
 /// # Errors
-/// SQLSTATE 22003 for a result beyond what NUMERIC has digits for.
+/// SQLSTATE 22003 for a result with too many digits.
 pub(super) fn exponential(number: Decimal) -> Result<Decimal, SqlError> {
     let digits = digits_before(approximate(number) * std::f64::consts::LOG10_E)?;
     shown(&float(number).exp(), (SIGNIFICANT_MIN - digits).max(scale(number)))
@@ -71,7 +72,7 @@ pub(super) fn logarithm(base: Decimal, number: Decimal) -> Result<Decimal, SqlEr
 /// A power.
 ///
 /// # Errors
-/// SQLSTATE 2201F where it is not defined, 22003 for a result beyond what NUMERIC has digits for.
+/// SQLSTATE 2201F if the power is undefined, 22003 for a result with too many digits.
 pub(super) fn power(base: Decimal, exponent: Decimal) -> Result<Decimal, SqlError> {
     if base.is_zero() && exponent.is_sign_negative() && !exponent.is_zero() {
         return Err(SqlError::new("2201F", "zero raised to a negative power is undefined"));
@@ -82,7 +83,7 @@ pub(super) fn power(base: Decimal, exponent: Decimal) -> Result<Decimal, SqlErro
         return Err(SqlError::new("2201F", message));
     }
     let magnitude = float(base.abs());
-    // Of a base close to 1 DOUBLE PRECISION does not have the digits that count.
+    // For a base close to 1, DOUBLE PRECISION lacks the significant digits.
     let weight = match base.is_zero() {
         true => 0.0,
         false => (magnitude.ln() * float(exponent)).to_f64().value() * std::f64::consts::LOG10_E,
@@ -128,7 +129,7 @@ fn scale(number: Decimal) -> i32 {
     i32::try_from(number.scale()).expect("scales are at most 28")
 }
 
-/// Digits before the point of a result of this decimal weight, as PostgreSQL estimates them.
+/// Digits before the point of a result with this decimal weight, as PostgreSQL estimates them.
 fn digits_before(weight: f64) -> Result<i32, SqlError> {
     if !WEIGHTS.contains(&weight) {
         return Err(too_many_digits());
@@ -146,7 +147,7 @@ fn logarithm_weight(number: Decimal) -> i32 {
     if distance.is_zero() {
         0
     } else if distance.abs() <= Decimal::new(1, 1) {
-        // It is about the distance.
+        // Near 1 the logarithm is close to the distance from 1.
         let (place, first) = leading_digit(distance.abs());
         4 * place + weight(f64::from(first))
     } else {
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_too_many_digits_is_an_error() {
+    fn results_with_too_many_digits_are_errors() {
         let code = |result: Result<Decimal, SqlError>| result.unwrap_err().code;
         assert_eq!(code(exponential(of("70"))), "22003");
         assert_eq!(code(exponential(of("-50"))), "22003");
@@ -203,7 +204,7 @@ mod tests {
             "22003"
         );
         assert_eq!(code(power(of("-8"), of("0.5"))), "2201F");
-        // Fewer places than PostgreSQL's 16, and no digit lost.
+        // Fewer places than PostgreSQL's 16, but no digit is lost.
         assert_eq!(power(of("2"), of("80")).unwrap().to_string(), "1208925819614629174706176.000");
     }
 }

@@ -1,12 +1,13 @@
-//! LIKE and regular expressions: compiled beside the workers' threads, matched in steps.
+//! LIKE and regular expressions: compiled on other threads, matched in steps.
 //!
-//! A pattern is compiled by recursion over what the user has written, and at some length: on a thread of its own ([`Aside`]),
-//! with bounds on its text and on the automaton. It is matched by an automaton whose states are made when they are first
-//! reached, byte by byte, so that a match of any length lets others have the thread in between, and can be cancelled. The time
-//! is linear in the text.
+//! Compilation recurses over the user's pattern, and may take long. So a thread of its own ([`Aside`]) compiles the pattern,
+//! with bounds on the text and the automaton. A lazy automaton matches byte by byte, and builds each state when it first
+//! reaches that state. A match of any length therefore yields the thread at intervals, and can be cancelled. Its time is
+//! linear in the text.
 //!
 //! *Source*: `regex_automata::hybrid`.
-//! *Not here*: where compiled patterns are kept: constants beside their expression ([`Kept`]), others in the statement.
+//!
+//! *Not here*: caches of compiled patterns. A constant pattern keeps its own ([`Kept`]), the statement keeps others.
 //!
 //! [`Aside`]: crate::aside::Aside
 
@@ -21,22 +22,22 @@ use regex_automata::{Input, hybrid};
 
 use crate::error::{Failure, SqlError};
 
-/// Bytes that a compiled pattern may take.
+/// Bytes of a compiled pattern.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a regular expression's text: each may stand for a class of all letters.
+/// Bytes of a regular expression's text; each byte may denote a class of all letters.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Groups and classes in each other.
+/// Nesting of groups and classes.
 const NESTING_MAX: u32 = 250;
-/// Bytes of the states that one cache holds.
+/// Bytes of states in one cache.
 const CACHE_BYTES_MAX: usize = 1 << 20;
-/// Caches that wait for the next match.
+/// Idle caches.
 const CACHES_MAX: usize = 8;
-/// Bytes of automaton that may be looked at between two checks: well below a millisecond, if every step makes a new state.
+/// Bytes of automaton between two checks: well below a millisecond, even if every step builds a new state.
 const BYTES_BETWEEN_CHECKS: usize = 4 << 20;
-/// Bytes of automaton times bytes of text of one search that cannot be interrupted, beside the workers: some seconds.
+/// Bytes of automaton times bytes of text, for a search on another thread that cannot be interrupted: some seconds.
 const SEARCH_MAX: usize = 1 << 36;
 
-/// How a pattern is written.
+/// The syntax of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syntax {
     /// `%` and `_`, with an escape character if there is one.
@@ -45,19 +46,19 @@ pub(crate) enum Syntax {
     Regular,
 }
 
-/// A pattern that is ready to match.
+/// A compiled pattern.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     automaton: DFA,
     caches: Mutex<Vec<Cache>>,
     /// Bytes of text between two checks.
     step_bytes: usize,
-    /// For texts that the automaton gives up on.
+    /// The pattern's text, for texts that the automaton gives up on.
     expression: String,
     ignore_case: bool,
 }
 
-/// Where a constant pattern is kept when it has been compiled. It is a part of its pattern, and so equal to any other.
+/// The compiled form of a constant pattern, once it exists. Two of them are always equal, because equality is the pattern's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept(pub(crate) Arc<OnceLock<Arc<Compiled>>>);
 
@@ -68,8 +69,8 @@ impl PartialEq for Kept {
 }
 
 impl Compiled {
-    /// Whether a text matches; `check` is called again and again if it is long. None if only [`Self::search`] can tell: `\b`
-    /// in a text with other letters than ASCII's.
+    /// Whether a text matches; `check` is called at intervals. None if only [`Self::search`] can tell: `\b` in a text with
+    /// letters outside of ASCII.
     ///
     /// # Errors
     /// Those of `check`.
@@ -123,10 +124,10 @@ impl Compiled {
         Ok(end.ok().map(|state| state.is_match()))
     }
 
-    /// Whether a text matches, at one go: for threads that nobody waits for.
+    /// Whether a text matches, without interruption: for threads beside the workers.
     ///
     /// # Errors
-    /// SQLSTATE 54000 if that would take too long.
+    /// SQLSTATE 54000 if the search would take too long.
     pub(crate) fn search(&self, text: &str) -> Result<bool, SqlError> {
         let searcher = searcher(&self.expression, self.ignore_case)?;
         check_search(&searcher, text)?;
@@ -134,11 +135,11 @@ impl Compiled {
     }
 }
 
-/// Makes a pattern ready. To be called on a thread of [`crate::aside`].
+/// Compiles a pattern, on a thread of [`crate::aside`].
 ///
 /// # Errors
-/// SQLSTATE 22025 for a LIKE pattern that ends in its escape character, 2201B for a malformed regular
-/// expression, or one that takes too much.
+/// SQLSTATE 22025 for a LIKE pattern that ends in its escape character, 2201B for a regular expression that is malformed or
+/// too large.
 pub(crate) fn compile(
     pattern: &str,
     syntax: Syntax,
@@ -192,7 +193,7 @@ fn check_text(pattern: &str) -> Result<(), SqlError> {
     Err(SqlError::new("2201B", message))
 }
 
-/// What finds where a regular expression matches.
+/// A searcher for the places where a regular expression matches.
 fn searcher(expression: &str, ignore_case: bool) -> Result<Regex, SqlError> {
     Regex::builder()
         .syntax(syntax_of(ignore_case))
@@ -209,7 +210,7 @@ fn check_search(searcher: &Regex, text: &str) -> Result<(), SqlError> {
     Err(SqlError::new("54000", message).with_hint("use a simpler pattern, or shorter texts"))
 }
 
-/// The deepest cause says what is wrong; its last line does, where the lines before show the place.
+/// The message is in the deepest cause, on its last line; the lines before show the place.
 fn malformed(error: &(dyn std::error::Error + 'static)) -> SqlError {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -221,11 +222,11 @@ fn malformed(error: &(dyn std::error::Error + 'static)) -> SqlError {
     SqlError::new("2201B", format!("invalid regular expression: {line}"))
 }
 
-/// `regexp_replace`: the first match, or with `flags` `g` all, replaced; `check` is asked about the length of the result. To be
-/// called on a thread of [`crate::aside`], whose flag ends it early.
+/// `regexp_replace`: replaces the first match, or all matches with the flag `g`; `check` gets the length of the result. This
+/// runs on a thread of [`crate::aside`], whose flag ends it early.
 ///
 /// # Errors
-/// As [`compile`], those of `check`, and SQLSTATE 54000 for what would take too long.
+/// As [`compile`], those of `check`, and SQLSTATE 54000 for a search that would take too long.
 pub(crate) fn replace(
     [text, pattern, replacement, flags]: [&str; 4],
     check: impl Fn(usize) -> Result<(), SqlError>,
@@ -259,10 +260,10 @@ pub(crate) fn replace(
     Ok(result)
 }
 
-/// A part of what `regexp_replace` puts in the place of a match.
+/// A part of a replacement text.
 enum Replacement {
     Text(String),
-    /// What a group has matched; 0 is the whole match.
+    /// The match of a group; 0 is the whole match.
     Group(usize),
 }
 
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_much_is_refused() {
+    fn too_large_patterns_are_refused() {
         for pattern in ["((a{1000}){1000}){1000}".to_owned(), "a".repeat(TEXT_BYTES_MAX + 1)] {
             assert_eq!(compile(&pattern, Syntax::Regular, false).unwrap_err().code, "2201B");
         }

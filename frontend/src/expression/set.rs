@@ -1,4 +1,8 @@
-//! Sets of values, for IN and `= ANY`: made once for a statement, and asked for every row.
+//! Sets of values for IN and `= ANY`: built once per statement, looked up for every row.
+//!
+//! *Invariants*: a set has SQL's three-valued logic: a value that is missing from a set with NULL is neither in nor out.
+//!
+//! *Not here*: where a statement caches its sets (`execute::Context`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,21 +15,21 @@ use crate::expression::Expression;
 use crate::memory::{Budget, Charge};
 use crate::value::Value;
 
-/// Lists below this are compared one by one.
+/// Shorter lists are compared member by member.
 pub(crate) const MEMBERS_MIN: usize = 9;
-/// Bytes of memory that a value takes beside its own.
+/// Bytes of memory of a value, beside its own.
 const KEY_OVERHEAD_BYTES: usize = 48;
 
-/// Tells lists apart, and expressions that are computed once. Copies have the same: what is put for a part of a list is no constant,
-/// and no parameter, and a list with such a part has no set; no part of the others is replaced. It is a part of its expression, and
-/// so equal to any other.
+/// The identity of a list, or of an expression that is computed once. Copies share the identity of the original. This is
+/// safe, because replacing a part of a list gives a list without a set, and no part of an expression that is computed once is
+/// replaced. Two identities are always equal for `==`, so that expressions compare by their other parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptId(u64);
 
 impl KeptId {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: they differ, that is all.
+        // Relaxed: only uniqueness matters.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -40,22 +44,22 @@ impl PartialEq for KeptId {
     }
 }
 
-/// What a statement keeps a set under.
+/// The key of a set in a statement's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SetKey {
     /// Of a list.
     List(u64),
-    /// Of the array that a parameter is.
+    /// The array in a parameter.
     Parameter(usize, Element),
 }
 
 impl SetKey {
-    /// Of a list of constants and parameters that is worth it.
+    /// The key for a list of constants and parameters that is long enough.
     pub(crate) fn of_list(id: KeptId, list: &[Expression]) -> Option<Self> {
         (list.len() >= MEMBERS_MIN).then_some(Self::List(id.0))
     }
 
-    /// Of an array that is the same on every row.
+    /// The key for an array that is the same on every row.
     pub(crate) fn of_array(array: &Expression, element: Element) -> Option<Self> {
         match array {
             Expression::Parameter(number) => Some(Self::Parameter(*number, element)),
@@ -65,12 +69,12 @@ impl SetKey {
     }
 }
 
-/// Values, NULL apart.
+/// Values; NULL is kept apart.
 #[derive(Debug, Default)]
 pub(crate) struct ValueSet {
     keys: BTreeSet<Vec<u8>>,
     has_null: bool,
-    /// Of the keys.
+    /// The charge of the keys.
     charge: Charge,
 }
 
@@ -81,7 +85,7 @@ impl Drop for ValueSet {
 }
 
 impl ValueSet {
-    /// Adds a value, which is charged to a budget if there is one.
+    /// Adds a value, and charges the budget if there is one.
     ///
     /// # Errors
     /// SQLSTATE 53200 if it does not fit.
@@ -104,7 +108,7 @@ impl ValueSet {
         Ok(())
     }
 
-    /// Whether a value is in it: NULL if that is unknown.
+    /// Whether the set contains a value: NULL if unknown.
     pub(crate) fn contains(&self, value: &Value) -> Value {
         if value.is_null() {
             return if self.keys.is_empty() && !self.has_null {
@@ -119,7 +123,7 @@ impl ValueSet {
         self.of_none()
     }
 
-    /// Whether something holds for one of the values, if it does for none but perhaps NULL.
+    /// The result of ANY if no member but perhaps NULL satisfies it.
     pub(crate) fn of_none(&self) -> Value {
         if self.has_null { Value::Null } else { Value::Boolean(false) }
     }
@@ -136,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_knows_null() {
+    fn null_makes_a_missing_value_unknown() {
         let mut set = ValueSet::default();
         assert_eq!(set.contains(&Value::Null), Value::Boolean(false));
         set.add(&Value::Integer(3), None).unwrap();
@@ -149,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_equal_are_one() {
+    fn equal_values_are_one_member() {
         let mut set = ValueSet::default();
         set.add(&Value::Float(0.0), None).unwrap();
         set.add(&Value::Numeric("1.0".parse().unwrap()), None).unwrap();

@@ -1,4 +1,8 @@
-//! The names of scalar functions, and the types that they take and give.
+//! The names of scalar functions, with their argument and result types.
+//!
+//! *Source*: PostgreSQL 15, section 10.3.
+//!
+//! *Not here*: what functions compute (`function`).
 
 use crate::catalog::system;
 use crate::error::SqlError;
@@ -6,18 +10,18 @@ use crate::expression::array;
 use crate::expression::function::Function;
 use crate::value::DataType;
 
-/// A function that was found for a name and argument types.
+/// The function for a name and argument types.
 pub(crate) struct Signature {
     pub(crate) function: Function,
-    /// What each argument is cast to.
+    /// The types that the arguments are cast to.
     pub(crate) arguments: Vec<DataType>,
     pub(crate) result: DataType,
 }
 
-/// The function of a name for some argument types; None is a type that is not known yet.
+/// Finds the function for a name and argument types; None is a type that is not known yet.
 ///
 /// # Errors
-/// SQLSTATE 42883 if there is none.
+/// SQLSTATE 42883 if there is no such function.
 pub(crate) fn find(name: &str, arguments: &[Option<DataType>]) -> Result<Signature, SqlError> {
     if let Some((function, element, arguments, result)) = array::find(name, arguments) {
         let function = Function::Array(function, element);
@@ -34,7 +38,7 @@ pub(crate) fn find(name: &str, arguments: &[Option<DataType>]) -> Result<Signatu
     Ok(Signature { function, arguments: types, result })
 }
 
-/// The error for a call of what there is not.
+/// The error for a call of an unknown function.
 pub(crate) fn unknown(name: &str, arguments: &[Option<DataType>]) -> SqlError {
     let types: Vec<&str> =
         arguments.iter().map(|a| a.map_or("unknown", DataType::base_name)).collect();
@@ -134,7 +138,7 @@ fn number_function(name: &str, arguments: &[Option<DataType>]) -> Found {
     use DataType::{Double, Integer, Numeric};
     let first = arguments.first().copied().flatten();
     let number = first.filter(|data_type| data_type.is_number());
-    // The type for functions that are defined on NUMERIC and on DOUBLE PRECISION.
+    // The type of functions that exist for NUMERIC and for DOUBLE PRECISION.
     let fraction = match number {
         Some(Numeric(_)) => Numeric(None),
         _ => Double,
@@ -243,7 +247,7 @@ fn other_function(name: &str, arguments: &[Option<DataType>]) -> Found {
     use DataType::{Date, Double, Integer, Numeric, Text, Timestamp, TimestampTz, Uuid};
     let second = arguments.get(1).copied().flatten();
     let time = if second == Some(TimestampTz) { TimestampTz } else { Timestamp };
-    // Where there is no function of a DATE, PostgreSQL prefers that of a TIMESTAMPTZ.
+    // If no function takes a DATE, PostgreSQL prefers that for a TIMESTAMPTZ.
     let date_or_time = if second == Some(Date) { TimestampTz } else { time };
     Some(match (name, arguments.len()) {
         ("now" | "current_timestamp" | "transaction_timestamp" | "statement_timestamp", 0) => {

@@ -1,8 +1,11 @@
-//! How the rows of a table are found: by the conditions on its keys.
+//! The access to a table's rows, chosen by the conditions on its keys.
 //!
-//! Conditions that an access fulfils exactly are taken out of the filter. In order of preference: points
-//! (every column of the primary key or of a unique index has a value, or one of a list), the range with the
-//! most columns before it, the whole table.
+//! In order of preference: points (every column of the primary key or of a unique index has a value, or one of a list), the
+//! range with the most leading columns, the whole table.
+//!
+//! *Invariants*: a condition is removed from the filter only if the access fulfils it exactly.
+//!
+//! *Not here*: statistics: there are none.
 
 use crate::catalog::Table;
 use crate::expression::set::KeptId;
@@ -10,23 +13,23 @@ use crate::expression::{Comparison, Expression};
 use crate::plan::{Access, IndexChoice, IndexRange, SortKey};
 use crate::value::Value;
 
-/// Points of one access, if they are more than the values that the statement names; more are found by a filter.
+/// Points of one access, unless the statement itself names more values; a filter finds more rows than that.
 const POINTS_MAX: usize = 10_000;
 
-/// An access, and the conditions that are left to check.
+/// An access, and the remaining conditions.
 pub(super) struct Chosen {
     pub(super) access: Access,
     pub(super) rest: Vec<Expression>,
     /// Larger is better; 0 is the whole table.
     pub(super) score: usize,
-    /// Whether its rows come in the order that was asked for.
+    /// Whether the rows come in the requested order.
     pub(super) is_ordered: bool,
 }
 
-/// What is known of one column.
+/// The conditions on one column.
 #[derive(Default)]
 struct Known {
-    /// The condition's number, and what the column equals.
+    /// The condition's number, and the values that the column may equal.
     equal: Option<(usize, Vec<Expression>)>,
     lower: Option<(usize, Expression, bool)>,
     upper: Option<(usize, Expression, bool)>,
@@ -34,8 +37,8 @@ struct Known {
 
 /// Chooses the access to a table.
 ///
-/// `is_own` tells for a column number whether it is one of the table's, and which; all other columns are known
-/// when the access is made, if `outside` says so.
+/// `is_own` maps a column number to the table's own column, if it is one. Other columns have known values if `outside` says
+/// so.
 pub(super) fn choose(
     table: &Table,
     conditions: Vec<Expression>,
@@ -53,7 +56,7 @@ pub(super) fn choose(
         let score = score(table, index, &known);
         let ordered = score < usize::MAX && order_of(table, index, &known, order, is_own).is_some();
         let useful = score > 0 || (ordered && !order.is_empty());
-        // The order decides between equals; the first index, the primary one, wins the rest.
+        // The order breaks ties between equal scores; then the first index, the primary one, wins.
         if useful
             && best.is_none_or(|(other, was_ordered, _)| (score, ordered) > (other, was_ordered))
         {
@@ -166,7 +169,7 @@ impl Known {
     }
 }
 
-/// How good an index is; `usize::MAX` for points.
+/// The score of an index; `usize::MAX` for points.
 fn score(table: &Table, index: IndexChoice, known: &[Known]) -> usize {
     let columns = index.columns(table);
     let is_unique = match index {
@@ -176,7 +179,7 @@ fn score(table: &Table, index: IndexChoice, known: &[Known]) -> usize {
     let points = columns
         .iter()
         .try_fold(1_usize, |points, column| points.checked_mul(known[*column].values()));
-    // One list is read value by value however long it is, unless that is done for each row on the left.
+    // A single list is read value by value, whatever its length, unless that happens for each row on the left.
     let named = || {
         let lists = columns.iter().filter_map(|column| known[*column].equal.as_ref());
         let is_fixed = lists.clone().all(|(_, list)| list.iter().all(Expression::is_fixed));
@@ -249,7 +252,7 @@ fn without(conditions: Vec<Expression>, used: &[usize]) -> Vec<Expression> {
     numbered.filter(|(number, _)| !used.contains(number)).map(|(_, condition)| condition).collect()
 }
 
-/// Whether an index gives an order, and whether it does so backwards.
+/// Whether an index yields an order, and whether it does so backwards.
 fn order_of(
     table: &Table,
     index: IndexChoice,
@@ -262,7 +265,7 @@ fn order_of(
     for key in order {
         let Expression::Column(column) = key.expression else { return None };
         let column = is_own(column)?;
-        // NULLs are last in an index, and so first when it is read backwards.
+        // NULLs are last in an index, and so first in reverse.
         let nulls_fit = key.nulls_first == descending || table.columns[column].not_null;
         if key.descending != descending || !nulls_fit {
             return None;
@@ -277,7 +280,7 @@ fn order_of(
     Some(descending)
 }
 
-/// Whether a condition can never hold, so that nothing needs to be read.
+/// Whether a condition never holds, so that nothing needs to be read.
 pub(super) fn is_never(condition: &Expression) -> bool {
     matches!(condition, Expression::Constant(Value::Boolean(false) | Value::Null))
 }

@@ -1,7 +1,8 @@
-//! Arrays in expressions: made, compared with by ANY and ALL, and taken apart.
+//! Arrays in expressions: constructors, ANY and ALL, subscripts.
 //!
 //! *Source*: PostgreSQL 15, sections 4.2.12, 8.15 and 9.24.
-//! *Not here*: output columns that give a row for each element, which are in `window`; columns of tables.
+//!
+//! *Not here*: output columns with a row for each element (`window`); columns of tables, which cannot be arrays.
 
 use std::rc::Rc;
 
@@ -25,7 +26,7 @@ impl Binder {
             members.iter().map(|member| self.expression(member, scope)).collect();
         let members = members?;
         if members.is_empty() {
-            // Of no type; a cast gives it one.
+            // The array has no type until a cast gives it one.
             let empty = Expression::Constant(Value::Text("{}".to_owned()));
             return Ok(Typed { expression: empty, data_type: None });
         }
@@ -54,7 +55,7 @@ impl Binder {
         }
     }
 
-    /// `array[number]`. The catalog's vectors are texts, whose members nobody needs: they are NULL.
+    /// `array[number]`. The catalog's vectors are texts, and no client reads their members: they are NULL.
     pub(super) fn subscript(
         &mut self,
         array: &Expr,
@@ -99,7 +100,7 @@ impl Binder {
             if any {
                 return self.any_subquery(left, comparison, query, scope);
             }
-            // What holds for all is what fails for none.
+            // ALL holds if the opposite holds for none.
             let none = self.any_subquery(left, comparison.negated(), query, scope)?;
             return Ok(negated_condition(none));
         }
@@ -126,11 +127,11 @@ impl Binder {
         }
     }
 
-    /// Whether a value is an element of an array that is not written out.
+    /// Whether an array that is not written out contains a value.
     fn contained(&mut self, value: Typed, array: Typed) -> Result<Typed, SqlError> {
         let element = match (array.data_type, value.data_type) {
             (Some(DataType::Array(element)), _) => element,
-            // The catalog has its arrays as texts.
+            // The catalog stores its arrays as texts.
             (Some(data_type), _) if data_type.is_text() => {
                 let value = self.coerced(value, DataType::Text, true)?;
                 let value = Typed::new(value, DataType::Text);
@@ -142,7 +143,7 @@ impl Binder {
             }
             (None, known) => element_of(known.unwrap_or(DataType::Text))?,
         };
-        // Both are brought to their common type: that of the elements may not hold the value.
+        // Both are cast to their common type, because the elements' type may not hold the value.
         let element = match value.data_type {
             None => element,
             Some(data_type) => {
@@ -156,7 +157,7 @@ impl Binder {
         Ok(called(ArrayFunction::Contains, element, DataType::Boolean, vec![value, array]))
     }
 
-    /// The members of ARRAY[...] or of a literal such as `'{a,b}'`, which an access path can be made of.
+    /// The members of ARRAY[...] or of a literal such as `'{a,b}'`, which an access may use.
     fn array_members(
         &mut self,
         array: &Expr,
@@ -173,7 +174,7 @@ impl Binder {
             Expr::Nested(expr) => self.array_members(expr, scope),
             Expr::Cast { expr, data_type, .. } => {
                 let Some(members) = self.array_members(expr, scope)? else { return Ok(None) };
-                // Names of PostgreSQL's own types, of what the catalog has as texts and numbers, say nothing here.
+                // Casts to internal types of PostgreSQL are ignored: the catalog has such arrays as texts.
                 let Ok(DataType::Array(element)) = types::from_written(data_type) else {
                     return Ok(Some(members));
                 };
@@ -210,10 +211,10 @@ pub(super) fn element_of(data_type: DataType) -> Result<Element, SqlError> {
     Element::of(data_type).ok_or_else(|| SqlError::unsupported("an array of several dimensions"))
 }
 
-/// Whether values of a type are sorted as they should be: arrays are kept as texts, which are in another order.
+/// Refuses types without an order: arrays are stored as texts, whose order is another one.
 ///
 /// # Errors
-/// SQLSTATE 0A000 if they are not.
+/// SQLSTATE 0A000 for an array.
 pub(super) fn ordered(data_type: DataType) -> Result<(), SqlError> {
     match data_type {
         DataType::Array(_) => Err(SqlError::unsupported("the order of arrays")),

@@ -1,7 +1,10 @@
-//! Expressions: names become column numbers, and every operand gets a type.
+//! Binding of expressions: names become column numbers, and every operand gets a type.
 //!
-//! A string literal, NULL or parameter has no type of its own: it takes that of what it meets, as in
-//! PostgreSQL's documentation, section 10.2.
+//! A string literal, NULL or parameter has no type of its own: it takes the type of the operand beside it.
+//!
+//! *Source*: PostgreSQL 15, section 10.2.
+//!
+//! *Not here*: operators (`operator`), calls, casts and subqueries (`call`), arrays (`array`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,24 +26,24 @@ use crate::plan::scope::{Level, Scope};
 use crate::plan::types;
 use crate::value::{DataType, Value};
 
-/// Turns parts of statements into plans.
+/// Binds the parts of a statement.
 pub(super) struct Binder {
     pub(super) catalog: Arc<Catalog>,
     /// The types of `$1`, `$2`, ..., as far as they are known.
     pub(super) parameters: Vec<Option<DataType>>,
-    /// The queries around the one that is bound.
+    /// The queries around the present one.
     pub(super) levels: Vec<Level>,
-    /// Aggregates of the query that is bound; None where there must be none.
+    /// Aggregates of the present query; None where aggregates are not allowed.
     pub(super) aggregates: Option<Vec<Aggregate>>,
-    /// WITH queries that can be named.
+    /// WITH queries in scope.
     pub(super) common_tables: Vec<Rc<CommonTable>>,
-    /// Times that those were planned.
+    /// How many uses of WITH queries were planned.
     pub(super) common_uses: usize,
-    /// Characters before each line of the statement.
+    /// For each line of the statement, the characters before it.
     line_starts: Vec<usize>,
 }
 
-/// An expression and its type; None for a literal, NULL or parameter that has none yet.
+/// An expression and its type; None for a literal, NULL or parameter without one yet.
 #[derive(Clone, Debug)]
 pub(super) struct Typed {
     pub(super) expression: Expression,
@@ -57,7 +60,7 @@ impl Typed {
     }
 }
 
-/// A name as SQL means it: in lower case unless it is quoted.
+/// A name in lower case, unless it is quoted.
 pub(crate) fn name_of(ident: &Ident) -> String {
     match ident.quote_style {
         Some(_) => ident.value.clone(),
@@ -65,10 +68,10 @@ pub(crate) fn name_of(ident: &Ident) -> String {
     }
 }
 
-/// A name that is given to an output column.
+/// A name for an output column.
 ///
 /// # Errors
-/// SQLSTATE 42601 for one in single quotes, which are those of constants.
+/// SQLSTATE 42601 for a name in single quotes, which mark constants.
 pub(super) fn alias_of(ident: &Ident) -> Result<String, SqlError> {
     if ident.quote_style == Some('\'') {
         let message = format!("syntax error at or near \"{ident}\"");
@@ -89,7 +92,7 @@ pub(crate) fn names_of(name: &ObjectName) -> Result<Vec<String>, SqlError> {
     name.0.iter().map(part).collect()
 }
 
-/// The environment of constants: there is nothing.
+/// The environment of constants, which depend on nothing.
 struct Nothing;
 
 impl Environment for Nothing {
@@ -129,11 +132,12 @@ impl Environment for Nothing {
     }
 }
 
-/// Bytes of constants that are computed with while a statement is planned.
+/// Bytes of constants that are computed during planning.
 const FOLDED_BYTES_MAX: usize = 4 << 10;
 
-/// Computes what is computed from constants only, if that takes next to no time: whoever plans another statement waits. The
-/// rest is computed once when the statement runs. Errors stay for then, too: they may be in a branch that is not taken.
+/// Computes constant expressions during planning if that takes almost no time, because other statements wait for the planner.
+/// Others are computed once when the statement runs. Errors are also left until then, because they may be in a branch that is
+/// not taken.
 pub(super) fn folded(expression: Expression) -> Expression {
     let parts = expression.parts();
     let (mut bytes, mut is_cheap) = (0, true);
@@ -178,13 +182,13 @@ impl Binder {
         }
     }
 
-    /// The number of a character, counted from 1.
+    /// The number of a span's first character, counted from 1.
     pub(super) fn position(&self, span: Span) -> Option<usize> {
         let line = usize::try_from(span.start.line).ok()?.checked_sub(1)?;
         Some(self.line_starts.get(line)? + usize::try_from(span.start.column).ok()?)
     }
 
-    /// An expression that must be of a type; a literal without a type is read as that type.
+    /// An expression of a required type; a literal without a type is read as that type.
     pub(super) fn coerced(
         &mut self,
         typed: Typed,
@@ -228,7 +232,7 @@ impl Binder {
         }
     }
 
-    /// An expression that is TRUE, FALSE or NULL.
+    /// A condition of type BOOLEAN.
     pub(super) fn condition(
         &mut self,
         expr: &Expr,
@@ -247,7 +251,7 @@ impl Binder {
         }
     }
 
-    /// An expression with its type; literals become text.
+    /// An expression with its type; a literal without one becomes text.
     pub(super) fn value(
         &mut self,
         expr: &Expr,
@@ -257,7 +261,7 @@ impl Binder {
         self.settled(typed)
     }
 
-    /// An expression whose type is text if nothing else is known.
+    /// An expression whose type is text if it has none.
     pub(super) fn settled(&mut self, typed: Typed) -> Result<(Expression, DataType), SqlError> {
         let data_type = match (&typed.expression, typed.data_type) {
             (_, Some(data_type)) => data_type,
@@ -410,7 +414,7 @@ impl Binder {
         }
     }
 
-    /// The column that a name means, here or in a query around this one.
+    /// The column that a name denotes, in this query or in one around it.
     pub(super) fn column(
         &mut self,
         table: Option<&str>,
@@ -457,7 +461,7 @@ impl Binder {
             Some(otherwise) => self.expression(otherwise, scope)?,
             None => Typed { expression: Expression::Constant(Value::Null), data_type: None },
         };
-        // In PostgreSQL ELSE comes first where the first one decides on the type.
+        // As in PostgreSQL, ELSE comes first where the first branch decides on the type.
         results.insert(0, otherwise);
         let (mut results, data_type) = self.one_type(results, "CASE")?;
         let branches = conditions.into_iter().zip(results.split_off(1)).collect();
@@ -465,7 +469,7 @@ impl Binder {
         Ok(Typed { expression: Expression::Case(branches, Box::new(otherwise)), data_type })
     }
 
-    /// Brings expressions to one type, which is text if none of them has one.
+    /// Casts expressions to one type, which is text if none of them has a type.
     pub(super) fn one_type(
         &mut self,
         parts: Vec<Typed>,
@@ -495,7 +499,7 @@ impl Binder {
 }
 
 impl Level {
-    /// The number under which the inner query sees an expression of this level.
+    /// The argument number under which the inner query sees an expression of this level.
     fn capture(&mut self, expression: Expression) -> Expression {
         let known = self.captured.iter().position(|captured| *captured == expression);
         Expression::Outer(known.unwrap_or_else(|| {
@@ -505,7 +509,7 @@ impl Level {
     }
 }
 
-/// The value of digits: the first of INTEGER, BIGINT, NUMERIC and DOUBLE PRECISION that takes them.
+/// A numeric literal: the first of INTEGER, BIGINT, NUMERIC and DOUBLE PRECISION that holds the value.
 pub(super) fn number(digits: &str) -> Result<Typed, SqlError> {
     if let Ok(number) = digits.parse::<i64>() {
         let narrow = i32::try_from(number).is_ok();
@@ -516,11 +520,11 @@ pub(super) fn number(digits: &str) -> Result<Typed, SqlError> {
         let constant = Expression::Constant(Value::Numeric(number));
         return Ok(Typed::new(constant, DataType::Numeric(None)));
     }
-    // Without an exponent its digits are meant as they are written.
+    // Without an exponent, all digits are significant.
     if !digits.contains(['e', 'E']) {
         return Err(crate::text::too_many_digits());
     }
-    // A literal too large or too small even for this would become infinite or lose all of its digits.
+    // A value out of DOUBLE PRECISION's range would become infinite, or lose all of its digits.
     match digits.parse::<f64>() {
         Ok(number) if number.is_normal() => {
             Ok(Typed::new(Expression::Constant(Value::Float(number)), DataType::Double))

@@ -1,4 +1,6 @@
 //! Function calls, casts and subqueries in expressions.
+//!
+//! *Not here*: which functions exist (`expression/signature`), and what they compute (`expression`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use crate::plan::{SortKey, Subquery, types};
 use crate::value::{DataType, Value};
 
 impl Binder {
-    /// Expressions that are written in a way of their own and are calls.
+    /// Calls with a syntax of their own, such as EXTRACT or SUBSTRING.
     pub(super) fn call_like(&mut self, expr: &Expr, scope: &Rc<Scope>) -> Result<Typed, SqlError> {
         match expr {
             Expr::Function(call) => self.call(call, scope),
@@ -119,7 +121,7 @@ impl Binder {
         self.named_call(&name, arguments?)
     }
 
-    /// A function by its name, with arguments that are bound.
+    /// A function by its name, with bound arguments.
     pub(super) fn named_call(
         &mut self,
         name: &str,
@@ -161,7 +163,7 @@ impl Binder {
         let signature = signature::find(name, &argument_types)?;
         let mut parts = Vec::with_capacity(arguments.len());
         for (argument, to) in arguments.into_iter().zip(&signature.arguments) {
-            // What takes any value takes it as text.
+            // Parameters of any type are taken as text.
             let castable = matches!(
                 signature.function,
                 Function::Concat | Function::ConcatWithSeparator | Function::QuoteLiteral
@@ -172,7 +174,7 @@ impl Binder {
             if !fits {
                 return Err(signature::unknown(name, &argument_types));
             }
-            // These take the form that results have, and not that of a cast.
+            // These functions take the text of results, not that of a cast.
             let takes_shown = matches!(
                 signature.function,
                 Function::Concat | Function::ConcatWithSeparator | Function::OctetLength
@@ -188,7 +190,7 @@ impl Binder {
         Ok(Typed::new(call, signature.result))
     }
 
-    /// NULLIF, whose type is that of the left operand of the `=` that it compares with.
+    /// NULLIF. Its type is that of the left operand of its `=`.
     fn null_if(&mut self, arguments: Vec<Typed>) -> Result<Typed, SqlError> {
         use DataType::{Char, Double, Padded, Real};
         let types = (arguments[0].data_type, arguments[1].data_type);
@@ -203,7 +205,7 @@ impl Binder {
             Expression::Constant(_) | Expression::Column(_) | Expression::Parameter(_)
         );
         if is_kept && matches!(common, Char(_)) && !matches!(left.data_type, Some(Char(_))) {
-            // It is compared without its blanks, and keeps them.
+            // The comparison ignores the blanks, and the result has them.
             let equal = self.compare(left.clone(), Comparison::Equal, right.clone())?.expression;
             let kept = self.coerced(left.clone(), Padded, false)?;
             let null = Expression::Constant(Value::Null);
@@ -213,12 +215,12 @@ impl Binder {
         for argument in arguments {
             parts.push(self.coerced(argument, common, false)?);
         }
-        // Between these PostgreSQL compares without a cast of the left operand.
+        // For these types PostgreSQL does not cast the left operand.
         let kept = match types {
             (Some(a), Some(b)) if a.is_integer() && b.is_integer() => Some(a),
             (Some(a @ (Real | Double)), Some(Real | Double)) => Some(a),
             (Some(a), Some(b)) if a.is_time() && b.is_time() => Some(a),
-            // A CHAR that is compared as such keeps its length.
+            // A CHAR that is compared as a CHAR keeps its length.
             (Some(a @ (Char(_) | Padded)), _) if common == Char(None) => Some(types::of_keys(a)),
             _ => None,
         };
@@ -278,7 +280,7 @@ impl Binder {
             }
             _ => (false, Vec::new()),
         };
-        // The order of values makes no difference to the others.
+        // Other aggregates do not depend on the order.
         let takes_order = matches!(kind, Kind::Join | Kind::Collect);
         let mut order = if takes_order { order } else { Vec::new() };
         if !order.is_empty() {
@@ -326,7 +328,7 @@ impl Binder {
         Ok(Aggregate { kind, argument, separator, order, distinct, filter, data_type })
     }
 
-    /// ORDER BY among the arguments of an aggregate.
+    /// ORDER BY inside the call of an aggregate.
     fn aggregate_order(
         &mut self,
         call: &ast::Function,
@@ -377,7 +379,7 @@ impl Binder {
             return Ok(Typed::new(self.coerced(name, data_type, true)?, data_type));
         }
         let literal = match (&typed.expression, typed.data_type) {
-            // '  7 '::varchar(3) is cut, as an explicit cast of a text is.
+            // An explicit cast cuts a text: '  7 '::varchar(3).
             (Expression::Constant(_), None) if data_type.is_text() => {
                 Typed { data_type: Some(DataType::Text), ..typed }
             }
@@ -386,7 +388,7 @@ impl Binder {
         Ok(Typed::new(self.coerced(literal, data_type, true)?, data_type))
     }
 
-    /// A subquery whose one value is used.
+    /// A subquery as a value.
     pub(super) fn scalar_subquery(
         &mut self,
         query: &ast::Query,
@@ -433,7 +435,7 @@ impl Binder {
         Ok(Typed::boolean(subquery(planned, arguments, SubqueryKind::Any(value, comparison))))
     }
 
-    /// A query inside an expression, and what it takes from the row around it.
+    /// A subquery, and the expressions that it takes from the row around it.
     fn nested(
         &mut self,
         query: &ast::Query,

@@ -1,7 +1,8 @@
-//! CHECK constraints: their conditions bound, and their texts as the catalog keeps them.
+//! CHECK constraints: bound conditions, and the texts that the catalog stores.
 //!
-//! *Invariants*: a kept text names columns without their table, so that a table can be renamed.
-//! *Not here*: checking rows, which is in `execute`.
+//! *Invariants*: a stored text names columns without their table, so a table can be renamed.
+//!
+//! *Not here*: checking rows (`execute`).
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use crate::plan::define::NewConstraint;
 use crate::plan::scope::Scope;
 
 impl Binder {
-    /// A CHECK on rows of a table with the columns of `scope`.
+    /// A CHECK on rows with the columns of `scope`.
     pub(super) fn check(
         &mut self,
         name: Option<String>,
@@ -45,7 +46,7 @@ impl Binder {
 /// The CHECK constraints of a table after one of its columns was renamed.
 ///
 /// # Errors
-/// None that is expected: their texts were parsed before.
+/// None in practice, because the texts were parsed before.
 pub(super) fn renamed(table: &Table, from: &str, to: &str) -> Result<Vec<Check>, SqlError> {
     let renamed = |check: &Check| {
         let expr = parser::parse_expression(&check.sql)?;
@@ -55,7 +56,7 @@ pub(super) fn renamed(table: &Table, from: &str, to: &str) -> Result<Vec<Check>,
     table.checks.iter().map(renamed).collect()
 }
 
-/// An expression as text, in which columns have no table, and those that `written` knows its name.
+/// An expression as text, with columns without their table, and with the names that `written` gives.
 fn with_columns(mut expr: Expr, written: impl Fn(&str) -> Option<String>) -> String {
     let _: ControlFlow<()> = visit_expressions_mut(&mut expr, |part| {
         let column = match part {

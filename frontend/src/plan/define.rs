@@ -1,4 +1,8 @@
-//! CREATE, ALTER, DROP and TRUNCATE: what is to be defined, checked as far as it can be without the data.
+//! CREATE, ALTER, DROP and TRUNCATE: definitions, checked as far as possible without data.
+//!
+//! *Source*: PostgreSQL 15 documentation, reference pages of these statements.
+//!
+//! *Not here*: changes of the catalog (`execute/define`, `execute/alter`), and CHECK's conditions (`check`).
 
 use std::rc::Rc;
 
@@ -15,9 +19,9 @@ use crate::plan::scope::Scope;
 use crate::plan::{check, types};
 use crate::value::{DataType, Value};
 
-/// Columns of a table.
+/// Columns of a table, as PostgreSQL limits them.
 const COLUMNS_MAX: usize = 1_600;
-/// Bytes of a name, as PostgreSQL bounds them.
+/// Bytes of a name, as PostgreSQL limits them.
 const NAME_BYTES_MAX: usize = 63;
 
 /// A change of the catalog.
@@ -46,7 +50,7 @@ pub(crate) enum Definition {
     },
 }
 
-/// What DROP removes.
+/// The kind of object that DROP removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
     Table,
@@ -63,19 +67,19 @@ pub(crate) struct NewIndex {
     pub(crate) if_not_exists: bool,
 }
 
-/// A column to be.
+/// A column of a new table, or a new column.
 #[derive(Debug)]
 pub(crate) struct NewColumn {
     pub(crate) name: String,
     pub(crate) data_type: DataType,
     pub(crate) not_null: bool,
-    /// As SQL, and its value if it is a constant.
+    /// The expression in SQL, and its value if it is a constant.
     pub(crate) default: Option<(String, Option<Value>)>,
     pub(crate) counter: Option<AsSerial>,
     pub(crate) constraints: Vec<NewConstraint>,
 }
 
-/// A constraint to be.
+/// A new constraint.
 #[derive(Debug)]
 pub(crate) enum NewConstraint {
     PrimaryKey {
@@ -86,7 +90,7 @@ pub(crate) enum NewConstraint {
         name: Option<String>,
         columns: Vec<String>,
     },
-    /// `columns` are those that it mentions, and `condition` is on the table's rows.
+    /// `columns` are those in the condition; `condition` is on rows of the table.
     Check {
         name: Option<String>,
         sql: String,
@@ -107,7 +111,7 @@ pub(crate) enum Change {
         name: String,
         if_exists: bool,
     },
-    /// With the table's CHECK constraints as they are then.
+    /// With the table's CHECK constraints after the renaming.
     RenameColumn {
         from: String,
         to: String,
@@ -121,7 +125,7 @@ pub(crate) enum Change {
         default: String,
     },
     DropDefault(String),
-    /// OWNER TO, SET LOGGED: nothing to do.
+    /// OWNER TO, SET LOGGED: no effect.
     Nothing,
 }
 
@@ -328,7 +332,7 @@ impl Binder {
         }))
     }
 
-    /// The columns of a key; those of the table are in `scope`, if it is there.
+    /// The columns of a key; `scope` has those of a new table.
     fn index_columns(
         &self,
         columns: &[IndexColumn],
@@ -509,7 +513,7 @@ fn bare_name(names: &[String]) -> Result<String, SqlError> {
     }
 }
 
-/// The name of something that is to be created.
+/// The name of a new object.
 fn new_name(names: &[String]) -> Result<String, SqlError> {
     if let [schema, _] = names
         && (schema == "pg_catalog" || schema == "information_schema")

@@ -1,4 +1,6 @@
-//! A plan as text, with the access path of every table.
+//! EXPLAIN: a plan as text, with the access to every table.
+//!
+//! *Not here*: what EXPLAIN ANALYZE measures (`execute`).
 
 use crate::expression::{Expression, SubqueryKind};
 use crate::plan::{Access, IndexRange, Join, Node, Plan, PlanKind, Scan, SetOperation};

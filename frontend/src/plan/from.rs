@@ -1,6 +1,8 @@
-//! FROM: the relations that it names, and the conditions of their joins.
+//! FROM: its relations, and the conditions of their joins.
 //!
 //! Columns are numbered through all relations in the order of the statement.
+//!
+//! *Not here*: the order and the method of the joins (`join`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,13 +23,13 @@ use crate::plan::scope::Scope;
 use crate::plan::{Columns, Node};
 use crate::value::{DataType, Value};
 
-/// What FROM names.
+/// The relations of FROM.
 pub(super) struct From {
     pub(super) relations: Vec<Relation>,
     pub(super) scope: Scope,
 }
 
-/// A relation, and how it is joined to those before it.
+/// A relation, and its join with those before it.
 pub(super) struct Relation {
     pub(super) source: Source,
     /// Its columns, numbered through all relations.
@@ -37,14 +39,14 @@ pub(super) struct Relation {
     pub(super) on: Vec<Expression>,
 }
 
-/// Where the rows of a relation come from.
+/// The source of a relation's rows.
 pub(super) enum Source {
     Table { table: Arc<Table>, alias: String },
     System(&'static SystemRelation),
     Node(Node),
 }
 
-/// Which rows without a partner are kept.
+/// Which rows without a partner a join keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum JoinKind {
     Inner,
@@ -54,7 +56,7 @@ pub(super) enum JoinKind {
 }
 
 impl From {
-    /// One table, as UPDATE and DELETE have it.
+    /// A single table, for UPDATE and DELETE.
     pub(super) fn table(table: &Arc<Table>, alias: &str) -> Self {
         let columns = table.columns.iter().map(|column| (column.name.clone(), column.data_type));
         let scope = Scope::named(alias, columns);
@@ -136,7 +138,7 @@ impl Binder {
         Ok(())
     }
 
-    /// The conditions of USING; of each pair of columns one is hidden.
+    /// The conditions of USING; one column of each pair is hidden.
     fn merged(
         &mut self,
         from: &mut From,
@@ -218,7 +220,7 @@ impl Binder {
         }
     }
 
-    /// Joins that are planned by themselves.
+    /// Joins in parentheses, which are planned by themselves.
     fn whole(&mut self, item: &TableWithJoins) -> Result<(Node, Scope), SqlError> {
         let mut inner = From { relations: Vec::new(), scope: Scope::default() };
         self.add_item(&mut inner, item)?;
@@ -265,7 +267,7 @@ impl Binder {
         Ok((Source::Table { table, alias }, scope))
     }
 
-    /// The rows of a WITH query; it is planned anew wherever it is named.
+    /// The rows of a WITH query, which is planned again for each use.
     fn common_table(
         &mut self,
         common: &crate::plan::query::CommonTable,
@@ -317,14 +319,14 @@ impl Binder {
             self.coerced(last, data_type, false)?,
             self.coerced(step, data_type, false)?,
         ];
-        // An alias of the function is the name of its column as well.
+        // The alias of a function names its column as well.
         let column = alias.map_or(name.to_owned(), |alias| name_of(&alias.name));
         let scope = aliased(name, vec![(column, data_type)], alias)?;
         Ok((Source::Node(Node::Series(bounds)), scope))
     }
 }
 
-/// The columns of a relation under its alias.
+/// A relation's columns under its alias.
 fn aliased(
     name: &str,
     mut columns: Vec<(String, DataType)>,
@@ -345,7 +347,7 @@ fn aliased(
     Ok(Scope::named(&alias_name, columns))
 }
 
-/// The names that columns on both sides have.
+/// The column names that both sides share.
 fn shared_names(scope: &Scope, left_columns: usize) -> Vec<String> {
     let (left, right) = scope.columns.split_at(left_columns);
     let visible = left.iter().filter(|column| !column.hidden);

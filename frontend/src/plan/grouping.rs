@@ -1,6 +1,8 @@
-//! What is computed from groups of rows: its keys and aggregates become columns, and nothing else of the rows is left.
+//! Expressions on groups: keys and aggregates become columns of a group, and other columns are refused.
 //!
-//! *Not here*: the keys as they are written, and aggregates, which are bound with the SELECT (`select`, `call`).
+//! *Source*: PostgreSQL 15, section 7.2.3.
+//!
+//! *Not here*: the keys themselves (`select`), and aggregates (`call`).
 
 use std::ops::ControlFlow;
 
@@ -13,10 +15,10 @@ use crate::expression::aggregate::Kind;
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::scope::Scope;
 
-/// An expression on the groups.
+/// Rewrites an expression on rows as one on groups.
 ///
 /// # Errors
-/// SQLSTATE 42803 for a column that is no key.
+/// SQLSTATE 42803 for a column that is not a key.
 pub(super) fn replace_groups(
     expression: &mut Expression,
     keys: &[Expression],
@@ -35,7 +37,7 @@ pub(super) fn replace_groups(
 }
 
 impl Binder {
-    /// What is wrong with a column that is neither a key nor in an aggregate.
+    /// The error for a column that is neither a key nor in an aggregate.
     pub(super) fn ungrouped(
         &self,
         number: usize,
@@ -66,12 +68,12 @@ impl Binder {
     }
 }
 
-/// Looks for where a column is written outside of keys, aggregates and subqueries.
+/// Searches for a column outside of keys, aggregates and subqueries.
 struct Search<'a> {
     number: usize,
     keys: &'a [Expr],
     scope: &'a Scope,
-    /// Of how many of those it is inside.
+    /// The depth inside of those.
     inside: usize,
 }
 

@@ -1,13 +1,15 @@
-//! Where a statement had better run: at the primary of the first row or index entry that it asks for by its key.
+//! The best node for a statement: the primary of the first row or index entry that the statement reads by its key.
 //!
-//! There it reads, and locks, without a message what most short statements are about. Anywhere else it gives the same result.
+//! On that node, most short statements read and lock without a message. On any other node the result is the same.
+//!
+//! *Not here*: choosing the coroutine (`session/run`).
 
 use crate::encoding::key;
 use crate::expression::Expression;
 use crate::plan::{Access, Node, Scan};
 use crate::value::Value;
 
-/// A key that is known as soon as the parameters are.
+/// A key that is known when the parameters are.
 #[derive(Debug)]
 pub(crate) struct Home {
     prefix: Vec<u8>,
@@ -16,7 +18,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// The first key that a node asks for, if it is one of those.
+    /// The first key that a node reads, if it is made of constants and parameters.
     pub(super) fn of(node: &Node) -> Option<Self> {
         match node {
             Node::Scan(scan) => Self::of_scan(scan),
@@ -33,7 +35,7 @@ impl Home {
         Some(Self { prefix: index.prefix(&scan.table), values: values.collect::<Option<_>>()? })
     }
 
-    /// The key; None if it has a NULL, which no row has.
+    /// The key; None if a value is NULL, because no row has such a key.
     pub(crate) fn key(&self, parameters: &[Value]) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(2 * self.prefix.len() + 16 * self.values.len());
         bytes.extend_from_slice(&self.prefix);

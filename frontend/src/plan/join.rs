@@ -1,7 +1,12 @@
-//! The order in which relations are joined, and how.
+//! The order and the methods of joins.
 //!
-//! A condition is checked as soon as the columns are there that it needs; where an outer join may have put NULLs into
-//! them, after that join.
+//! Inner joins begin with the relation that has the best access, and continue with the best access from the rows so far.
+//! Outer joins keep the order of the statement. A method is a lookup in an index, a hash table, or a comparison of all pairs.
+//!
+//! *Invariants*: a condition is checked as soon as its columns are available; if an outer join may replace them by NULLs,
+//! after that join.
+//!
+//! *Not here*: the access to one table (`access`), and how joins run (`execute/join`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,18 +19,18 @@ use crate::plan::access::{self, Chosen};
 use crate::plan::from::{From, JoinKind, Relation, Source};
 use crate::plan::{Access, Columns, Join, Node, Scan, SortKey};
 
-/// A tree of joins, and where the columns of the statement are in its rows.
+/// A tree of joins, and the places of the statement's columns in its rows.
 pub(super) struct Joined {
     pub(super) node: Node,
-    /// For each column its place in the row.
+    /// For each column, its place in the row.
     pub(super) places: Vec<usize>,
-    /// Whether the rows come in the order that was asked for.
+    /// Whether the rows come in the requested order.
     pub(super) is_ordered: bool,
 }
 
 /// Builds the tree of joins.
 ///
-/// `needed` are the columns that are read at all; `order` is what the rows are wanted to be sorted by.
+/// `needed` are the columns that are read; `order` is the requested order.
 pub(super) fn build(
     from: From,
     conditions: Vec<Expression>,
@@ -70,7 +75,7 @@ struct Builder<'n> {
     relations: Vec<Option<Relation>>,
     conditions: Vec<Option<Expression>>,
     needed: &'n BTreeSet<usize>,
-    /// Where each column is in the rows so far; `usize::MAX` if it is not.
+    /// The place of each column in the rows so far; `usize::MAX` if the column is missing.
     places: Vec<usize>,
 }
 
@@ -79,7 +84,7 @@ impl Builder<'_> {
         self.places.iter().filter(|place| **place != usize::MAX).count()
     }
 
-    /// Takes the conditions that need no columns but those.
+    /// Takes the conditions whose columns are all allowed.
     fn take(&mut self, allowed: impl Fn(usize) -> bool) -> Vec<Expression> {
         let mut taken = Vec::new();
         for slot in &mut self.conditions {
@@ -95,7 +100,7 @@ impl Builder<'_> {
         taken
     }
 
-    /// Checks the conditions whose columns are all there; `all` of them at the end.
+    /// Adds a filter for the conditions whose columns are available; for all conditions at the end.
     fn filtered(&mut self, node: Node, all: bool) -> Node {
         let places = self.places.clone();
         let taken = self.take(|column| all || places[column] != usize::MAX);
@@ -106,7 +111,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The inner relation to begin with: that with the best access by itself.
+    /// The inner relation to begin with: the one with the best access.
     fn best_first(&self) -> usize {
         let score = |number: usize| {
             let relation = self.relations[number].as_ref().expect("nothing was taken yet");
@@ -120,12 +125,12 @@ impl Builder<'_> {
                 .collect();
             choose(table, &relation.columns, own, &|_| false, &[]).score
         };
-        // The first of the best.
+        // The first of several best ones.
         let best = (0..self.relations.len()).rev().max_by_key(|number| score(*number));
         best.expect("there is a relation")
     }
 
-    /// The relation to join next: inner ones by their access, others as written.
+    /// The next relation: the inner one with the best access, or the first one as written.
     fn next(&self, as_written: bool) -> usize {
         let mut left = (0..self.relations.len()).filter(|n| self.relations[*n].is_some());
         let first = left.clone().next().expect("a relation is left");
@@ -220,13 +225,13 @@ impl Builder<'_> {
         Ok(Scan { table, alias, access, filter, wanted, missing, with_key: false })
     }
 
-    /// Joins one more relation to the rows so far.
+    /// Joins a relation with the rows so far.
     fn join(&mut self, left: Node, number: usize, both: bool) -> Result<Node, SqlError> {
         let mut relation = self.relations[number].take().expect("it is left");
         let columns = relation.columns.clone();
         let kind = relation.kind;
         let left_width = self.width();
-        // What must hold for two rows to be joined.
+        // Conditions that two rows must satisfy to be joined.
         let mut conditions = std::mem::take(&mut relation.on);
         if kind == JoinKind::Inner && !both {
             let places = &self.places;
@@ -272,7 +277,7 @@ impl Builder<'_> {
         Expression::all(placed.collect())
     }
 
-    /// An access to the relation by values of the row on the left, if it has an index for that.
+    /// A lookup in the relation by values of the row on the left, if an index allows that.
     fn lookup(
         &self,
         relation: &Relation,
@@ -289,7 +294,7 @@ impl Builder<'_> {
         let alone = choose(table, columns, own.to_vec(), &|_| false, &[]).score;
         let all = own.iter().chain(between).cloned().collect();
         let chosen = choose(table, columns, all, &outside, &[]);
-        // Bounds alone on an index are worse than a hash table.
+        // A range without equal columns is worse than a hash table.
         let worthwhile = chosen.score > alone && (chosen.score == usize::MAX || chosen.score >= 3);
         let crosses = chosen.access.expressions().into_iter().any(|expression| {
             let mut crosses = false;
@@ -308,7 +313,7 @@ impl Builder<'_> {
         Ok(Some((scan, rest)))
     }
 
-    /// Pairs of expressions that must be equal, each on the rows of its side; and the other conditions.
+    /// Pairs of expressions that must be equal, each on the rows of its side, and the other conditions.
     fn equalities(
         &self,
         conditions: &[Expression],

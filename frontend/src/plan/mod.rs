@@ -1,15 +1,18 @@
 //! From a parsed statement to a plan: names resolved, types known, access paths chosen.
 //!
 //! ```text
-//! bind, operator, call   expressions            scope    whose columns a name may mean
+//! bind, operator, call   expressions            scope    columns that a name may denote
+//! array, types           arrays, types          grouping expressions on groups
 //! select, from, join     SELECT, joins          access   point, multi-point, range or full
-//! query                  set operations         write    INSERT, UPDATE, DELETE
-//! define                 CREATE, ALTER, DROP    explain  a plan as text
-//! home                   where to run it
+//! query, window          set operations, rows   write    INSERT, UPDATE, DELETE
+//! define, check          CREATE, ALTER, DROP    explain  a plan as text
+//! statement              plan or command        home     the best node to run it
 //! ```
 //!
-//! Planning runs on the parser's thread, whose stack is large. What it gives is executed on a coroutine's
-//! small stack, therefore [`DEPTH_MAX`].
+//! *Invariants*: planning runs on the parser's thread, whose stack is large. A plan runs on a coroutine's small stack, so its
+//! depth is at most [`DEPTH_MAX`]. Planning reads the catalog alone, no rows.
+//!
+//! *Not here*: parsing (`parser`), and running a plan (`execute`).
 
 mod access;
 mod array;
@@ -49,11 +52,11 @@ pub(crate) use write::{Delete, Insert, OnConflict, RowRules, Update};
 
 /// Levels of recursion that executing a plan may take: operators, expressions, subqueries.
 ///
-/// A level of an expression counts as 1, an operator as 2, and a subquery as 8, by what they take of the 256 KiB of a
-/// coroutine's stack without optimisation.
+/// A level of an expression counts as 1, an operator as 2, and a subquery as 8, in proportion to their shares of a
+/// coroutine's stack of 256 KiB without optimisation.
 pub(crate) const DEPTH_MAX: usize = 64;
 
-/// A statement that is ready to run.
+/// A planned statement.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) kind: PlanKind,
@@ -61,13 +64,13 @@ pub(crate) struct Plan {
     pub(crate) columns: Arc<[Column]>,
     /// The types of `$1`, `$2`, ...
     pub(crate) parameters: Vec<DataType>,
-    /// What it was planned with.
+    /// The catalog that the plan was made with.
     pub(crate) catalog: Arc<Catalog>,
-    /// Where it had better run; None if anywhere.
+    /// The best node to run it; None if any will do.
     pub(crate) home: Option<Home>,
 }
 
-/// What a statement does.
+/// The kind of a statement, with its plan.
 #[derive(Debug)]
 pub(crate) enum PlanKind {
     Query(Node),
@@ -79,7 +82,7 @@ pub(crate) enum PlanKind {
 }
 
 impl PlanKind {
-    /// Whether it changes nothing but, at most, counters.
+    /// Whether the plan writes nothing except counters.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Self::Query(_) => true,
@@ -93,11 +96,11 @@ impl PlanKind {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Subquery {
     pub(crate) node: Node,
-    /// Levels of recursion that it takes.
+    /// Levels of recursion that executing it takes.
     pub(crate) depth: usize,
 }
 
-/// A step of a query; each gives rows.
+/// A node of a query's plan, which gives rows.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Node {
     /// Rows of expressions; `SELECT 1` is one row without columns.
@@ -143,21 +146,21 @@ pub(crate) enum Node {
     /// Rows numbered from 1 in each run of rows with the same values in some columns.
     RowNumber {
         input: Box<Node>,
-        /// Where the number is put.
+        /// The column of the number.
         column: usize,
         partition: Vec<usize>,
     },
-    /// Each row once for every element of arrays, the shorter ones filled up with NULL, with more columns for each
-    /// array: the element, its place from 1, and its subscript.
+    /// Each row repeated for every element of its arrays; shorter arrays are filled up with NULL. Each array adds three
+    /// columns: the element, its place from 1, and its subscript.
     Elements {
         input: Box<Node>,
         vectors: Vec<(Expression, Element)>,
     },
-    /// Rows that differ in their first `columns` columns.
+    /// The rows without duplicates in their first `columns` columns.
     Distinct {
         input: Box<Node>,
         columns: usize,
-        /// Whether those that are equal in these come one after the other.
+        /// Whether duplicates are adjacent.
         is_sorted: bool,
     },
     SetOperation {
@@ -168,7 +171,7 @@ pub(crate) enum Node {
     },
 }
 
-/// INTERSECT and its like; with ALL equal rows are as many as there are.
+/// INTERSECT, EXCEPT and their ALL forms, which count equal rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetOperation {
     Intersect,
@@ -181,24 +184,24 @@ pub(crate) enum SetOperation {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Scan {
     pub(crate) table: Arc<Table>,
-    /// The name that the statement gave it.
+    /// The table's name in the statement.
     pub(crate) alias: String,
     pub(crate) access: Access,
-    /// On the table's columns.
+    /// A condition on the table's columns.
     pub(crate) filter: Option<Expression>,
     pub(crate) wanted: Wanted,
-    /// What rows lack that are older than some columns.
+    /// Values of columns that are missing in rows written before the columns were added.
     pub(crate) missing: Vec<Value>,
     /// Whether rows end in a BYTEA column with their primary key.
     pub(crate) with_key: bool,
 }
 
-/// How rows of a table are found.
+/// The access to a table's rows.
 ///
 /// The expressions are evaluated on the row on the left of a [`Node::Lookup`], and on an empty row otherwise.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Access {
-    /// Each key column is one of some values.
+    /// Each key column has one of some values.
     Points {
         index: IndexChoice,
         columns: Vec<Vec<Expression>>,
@@ -217,12 +220,12 @@ pub(crate) enum IndexChoice {
     Secondary(usize),
 }
 
-/// Entries of an index that begin with some values and continue between two bounds.
+/// Entries of an index that begin with some values and lie between two bounds.
 #[derive(Debug, PartialEq)]
 pub(crate) struct IndexRange {
     pub(crate) index: IndexChoice,
     pub(crate) prefix: Vec<Expression>,
-    /// And whether it is included itself.
+    /// The bound, and whether it is included.
     pub(crate) lower: Option<(Expression, bool)>,
     pub(crate) upper: Option<(Expression, bool)>,
     pub(crate) descending: bool,
@@ -233,16 +236,16 @@ pub(crate) struct IndexRange {
 pub(crate) struct Join {
     pub(crate) left: Node,
     pub(crate) right: Node,
-    /// Expressions on the left and on the right row that must be equal; none is a nested loop.
+    /// Pairs of expressions on the left and on the right row that must be equal; without any, all pairs are compared.
     pub(crate) keys: Vec<(Expression, Expression)>,
-    /// On both rows, one after the other.
+    /// A condition on the left row followed by the right one.
     pub(crate) condition: Option<Expression>,
     pub(crate) keep_left: bool,
     pub(crate) keep_right: bool,
     pub(crate) widths: [usize; 2],
 }
 
-/// What rows are sorted by.
+/// A key of an order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SortKey {
     pub(crate) expression: Expression,
@@ -258,7 +261,7 @@ impl SortKey {
 }
 
 impl IndexChoice {
-    /// The columns of its key.
+    /// The columns of the index's key.
     pub(crate) fn columns(self, table: &Table) -> &[usize] {
         match self {
             Self::Primary => table.primary_columns(),
@@ -266,7 +269,7 @@ impl IndexChoice {
         }
     }
 
-    /// What its keys start with.
+    /// The prefix of the index's keys.
     pub(crate) fn prefix(self, table: &Table) -> Vec<u8> {
         table.prefix(match self {
             Self::Primary => PRIMARY_INDEX,
@@ -274,7 +277,7 @@ impl IndexChoice {
         })
     }
 
-    /// Its name.
+    /// The index's name.
     pub(crate) fn name(self, table: &Table) -> &str {
         match self {
             Self::Primary => table.primary_key.as_ref().map_or("the row number", |key| &key.name),
@@ -297,7 +300,7 @@ impl Access {
 }
 
 impl Node {
-    /// The nodes that it reads from.
+    /// The inputs of the node.
     pub(crate) fn inputs(&self) -> Vec<&Self> {
         match self {
             Self::Values(_) | Self::Scan(_) | Self::System { .. } | Self::Series(_) => Vec::new(),
@@ -315,7 +318,7 @@ impl Node {
         }
     }
 
-    /// The expressions in it, those of its inputs apart.
+    /// The node's own expressions.
     pub(crate) fn expressions(&self) -> Vec<&Expression> {
         match self {
             Self::Values(rows) => rows.iter().flatten().collect(),
@@ -347,14 +350,14 @@ impl Node {
         }
     }
 
-    /// Levels of recursion that executing it takes.
+    /// Levels of recursion that executing the node takes.
     pub(crate) fn depth(&self) -> usize {
         let expressions = self.expressions().into_iter().map(Expression::depth).max().unwrap_or(0);
         let inputs = self.inputs().into_iter().map(Self::depth).max().unwrap_or(0);
         2 + inputs.max(expressions)
     }
 
-    /// Checks that a coroutine's stack suffices for it.
+    /// Checks that a coroutine's stack suffices.
     ///
     /// # Errors
     /// SQLSTATE 54001.
@@ -362,7 +365,7 @@ impl Node {
         check_depth(self.depth())
     }
 
-    /// Whether it gives at most one row.
+    /// Whether the node gives at most one row.
     pub(crate) fn is_one_row(&self) -> bool {
         match self {
             Self::Values(rows) => rows.len() <= 1,
@@ -385,5 +388,5 @@ pub(crate) fn check_depth(depth: usize) -> Result<(), SqlError> {
     Err(SqlError::new("54001", message).with_hint("split it into several statements"))
 }
 
-/// Column numbers from one up to another.
+/// A range of column numbers.
 type Columns = Range<usize>;

@@ -1,4 +1,8 @@
-//! Operators: comparisons, arithmetic, patterns, and the conditions that are made of them.
+//! Operators: comparisons, arithmetic, patterns, AND, OR, NOT, IN.
+//!
+//! *Source*: PostgreSQL 15, section 10.2, for the types of operands.
+//!
+//! *Not here*: what the operators compute (`expression`), and ANY and ALL of arrays (`array`).
 
 use std::rc::Rc;
 
@@ -17,7 +21,7 @@ use crate::plan::scope::Scope;
 use crate::plan::types;
 use crate::value::{DataType, Value};
 
-/// Of signs before a power: its base with the signs, its operator, and its exponent.
+/// Splits signs before a power: the base with the signs, the operator, and the exponent.
 fn signed_base(sign: UnaryOperator, operand: &Expr) -> Option<(Expr, &BinaryOperator, &Expr)> {
     let (base, power, exponent) = match operand {
         Expr::BinaryOp { left, op: op @ BinaryOperator::PGExp, right } => {
@@ -43,14 +47,14 @@ impl Binder {
                 let condition = self.condition(operand, scope, "NOT")?;
                 return Ok(negated_condition(Typed::boolean(condition)));
             }
-            // The parser binds a sign less tightly than a power; PostgreSQL's -2^2 is (-2)^2.
+            // The parser binds a sign less tightly than a power does, but PostgreSQL's -2^2 is (-2)^2.
             UnaryOperator::Minus | UnaryOperator::Plus
                 if let Some((signed, power, exponent)) = signed_base(operator, operand) =>
             {
                 return self.binary(&signed, power, exponent, scope);
             }
             UnaryOperator::Minus => {
-                // The digits of the smallest BIGINT without its sign are no BIGINT.
+                // The smallest BIGINT without its sign is no BIGINT.
                 if let Expr::Value(value) = operand
                     && let ast::Value::Number(digits, _) = &value.value
                 {
@@ -171,7 +175,7 @@ impl Binder {
         Ok(Typed::new(sum, result))
     }
 
-    /// AND and OR; chains of one of them become one list, so that they are not deep.
+    /// AND and OR. A chain becomes one list, so it is not deep.
     fn junction(
         &mut self,
         left: &Expr,
@@ -198,7 +202,7 @@ impl Binder {
         Ok(Typed::boolean(junction))
     }
 
-    /// A comparison; both sides are brought to one type.
+    /// A comparison; both sides are cast to one type.
     pub(super) fn compare(
         &mut self,
         left: Typed,
@@ -304,7 +308,7 @@ impl Binder {
         Ok(if negated { negated_condition(found) } else { found })
     }
 
-    /// IN with a list; all members are brought to one type.
+    /// IN with a list; all members are cast to one type.
     pub(super) fn in_list(
         &mut self,
         operand: &Expr,
@@ -348,8 +352,8 @@ impl Binder {
         Ok(if negated { negated_condition(found) } else { found })
     }
 
-    /// IN with a list of constants: as in PostgreSQL they are an array, to whose type the value contributes. What takes its
-    /// value from the row is compared by itself.
+    /// IN with a list of constants. As in PostgreSQL they form an array, whose type also depends on the value. Members that
+    /// depend on the row are compared by themselves.
     fn in_constants(&mut self, value: Typed, constants: Vec<Typed>) -> Result<Typed, SqlError> {
         let known = std::iter::once(&value).chain(&constants).filter_map(|typed| typed.data_type);
         let element = known.map(Some).reduce(|a, b| types::branch(a?, b?)).flatten();
@@ -383,7 +387,7 @@ impl Binder {
         Ok(Typed::boolean(folded(Expression::In(Box::new(value), members?, KeptId::new()))))
     }
 
-    /// `= ANY (...)` of values that are already bound.
+    /// `= ANY (...)` of bound values.
     pub(super) fn any_of(&mut self, value: Typed, members: Vec<Typed>) -> Result<Typed, SqlError> {
         self.in_values(value, members)
     }
@@ -414,7 +418,7 @@ impl Binder {
     }
 }
 
-/// A value as results show it where that is no cast to text: a CHAR with its blanks, TRUE as `t`.
+/// The text of a value in results, where it differs from a cast to text: a CHAR has its blanks, TRUE is `t`.
 pub(super) fn shown(typed: Typed) -> Typed {
     let from = match typed.data_type {
         Some(from @ (DataType::Char(Some(_)) | DataType::Boolean)) => from,
@@ -424,7 +428,7 @@ pub(super) fn shown(typed: Typed) -> Typed {
     Typed::new(Expression::Call(Function::Shown, from, vec![typed.expression]), DataType::Text)
 }
 
-/// Whether an expression is another one on another row by itself.
+/// Whether the expression itself depends on the row.
 fn is_of_row(part: &Expression) -> bool {
     matches!(part, Expression::Column(_) | Expression::Aggregate(_) | Expression::Subquery(_))
 }
@@ -434,7 +438,7 @@ pub(super) fn negated_condition(condition: Typed) -> Typed {
     Typed::boolean(Expression::Not(Box::new(condition.expression)))
 }
 
-/// The type that constants are compared in with what has a type.
+/// The type in which constants are compared with values of a type.
 pub(super) fn unbounded(data_type: DataType) -> DataType {
     match data_type {
         DataType::Numeric(_) => DataType::Numeric(None),
@@ -481,7 +485,7 @@ pub(super) fn comparison_of(operator: &BinaryOperator) -> Option<Comparison> {
     })
 }
 
-/// Syntax, whether case is ignored, whether it is negated.
+/// The syntax, whether case is ignored, whether the match is negated.
 fn match_of(operator: &BinaryOperator) -> Option<(Syntax, bool, bool)> {
     let like = Syntax::Like(Some('\\'));
     Some(match operator {
@@ -515,7 +519,7 @@ fn arithmetic_of(operator: &BinaryOperator) -> Option<Operator> {
     })
 }
 
-/// The operator that `OPERATOR(pg_catalog.symbol)` writes.
+/// The operator in `OPERATOR(pg_catalog.symbol)`.
 fn standard_operator(symbol: &str) -> Option<BinaryOperator> {
     Some(match symbol {
         "=" => BinaryOperator::Eq,
@@ -534,7 +538,7 @@ fn standard_operator(symbol: &str) -> Option<BinaryOperator> {
     })
 }
 
-/// The interval that an expression is: a literal, or a text that is cast to one. None if it is of another type.
+/// The interval in a literal, or in a text that is cast to an interval. None for an expression of another type.
 fn interval_of(expr: &Expr) -> Option<Result<Interval, SqlError>> {
     let (value, unit) = match expr {
         Expr::Nested(inner) => return interval_of(inner),
@@ -555,7 +559,7 @@ fn interval_of(expr: &Expr) -> Option<Result<Interval, SqlError>> {
     Some(Err(SqlError::unsupported("an interval that is no literal")))
 }
 
-/// The interval that a text without a type is in a sum with a timestamp.
+/// The interval in an untyped text that is added to a timestamp.
 fn interval_beside(time: &Typed, text: &Typed) -> Option<Result<Interval, SqlError>> {
     match (time.data_type?, text.data_type, &text.expression) {
         (

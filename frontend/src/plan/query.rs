@@ -1,4 +1,8 @@
-//! Queries: WITH, set operations, VALUES, ORDER BY and LIMIT around them.
+//! Queries: WITH, set operations, VALUES, and ORDER BY and LIMIT around them.
+//!
+//! *Source*: PostgreSQL 15, sections 7.4 to 7.8.
+//!
+//! *Not here*: a single SELECT (`select`).
 
 use std::rc::Rc;
 
@@ -17,10 +21,10 @@ use crate::plan::{Node, SetOperation, SortKey, types};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
-/// WITH queries that a statement may have.
+/// WITH queries of a statement.
 const COMMON_TABLES_MAX: usize = 64;
-/// Times that they may be planned: each use is planned by itself, and a chain of queries that use the one before twice
-/// doubles with each.
+/// Uses of WITH queries, each of which is planned by itself. In a chain of queries that use the previous one twice, the
+/// number doubles with each query.
 pub(super) const COMMON_USES_MAX: usize = 1_000;
 
 /// A query and its output columns.
@@ -29,13 +33,13 @@ pub(super) struct Planned {
     pub(super) columns: Vec<Column>,
 }
 
-/// A query that WITH names.
+/// A WITH query.
 #[derive(Debug)]
 pub(super) struct CommonTable {
     pub(super) name: String,
     pub(super) alias: TableAlias,
     pub(super) query: Query,
-    /// How many WITH queries it can name itself.
+    /// The number of WITH queries in its own scope.
     pub(super) visible: usize,
 }
 
@@ -74,11 +78,10 @@ impl Planned {
         Ok(())
     }
 
-    /// Gives the output columns of a statement that are written as `::regclass` the names of the relations: inside of a
-    /// statement they are numbers.
+    /// Converts output columns that are written as `::regclass` to the relations' names; inside a statement they are numbers.
     ///
     /// # Errors
-    /// None that is expected.
+    /// None in practice.
     pub(super) fn show_relations(
         &mut self,
         binder: &mut Binder,
@@ -92,7 +95,7 @@ impl Planned {
             _ => false,
         };
         let relations: Vec<bool> = select.projection.iter().map(is_relation).collect();
-        // With a wildcard, columns are not as many as what is written.
+        // A wildcard stands for several columns.
         if relations.len() != self.columns.len() || !relations.contains(&true) {
             return Ok(());
         }
@@ -114,7 +117,7 @@ impl Planned {
     }
 }
 
-/// Whether an expression is written as the number of a relation.
+/// Whether an expression is cast to `regclass`.
 pub(super) fn is_regclass(expr: &Expr) -> bool {
     match expr {
         Expr::Nested(inner) => is_regclass(inner),
@@ -148,7 +151,7 @@ impl Binder {
             return Err(SqlError::unsupported(format_args!("the query {query}")));
         }
         if query.locks.iter().any(|lock| lock.nonblock == Some(NonBlock::SkipLocked)) {
-            // Other clauses may be taken without a lock that is held; this one asks for other rows.
+            // Locking clauses have no effect, but this one would change the rows.
             return Err(SqlError::unsupported("SKIP LOCKED"));
         }
         if let Some(with) = &query.with {
@@ -352,7 +355,7 @@ impl Binder {
     }
 }
 
-/// Where an output column of a query is written; none of one that `*` stands for.
+/// The place of an output column in the statement; None for a column of `*`.
 fn output(body: &SetExpr, number: usize) -> Option<Span> {
     match body {
         SetExpr::Select(select) => {
@@ -369,7 +372,7 @@ fn output(body: &SetExpr, number: usize) -> Option<Span> {
     }
 }
 
-/// Whether a column is the constant NULL, which goes with any type.
+/// Whether a column is the constant NULL, which matches any type.
 fn is_null_column(node: &Node, column: usize) -> bool {
     let is_null = |expression: Option<&Expression>| {
         matches!(expression, Some(Expression::Constant(Value::Null)))
@@ -381,7 +384,7 @@ fn is_null_column(node: &Node, column: usize) -> bool {
     }
 }
 
-/// ORDER BY on output columns only.
+/// ORDER BY that can name output columns only.
 fn output_order(order_by: &[OrderByExpr], columns: &[Column]) -> Result<Vec<SortKey>, SqlError> {
     let mut keys = Vec::with_capacity(order_by.len());
     for key in order_by {

@@ -1,4 +1,6 @@
-//! Whose columns a name may mean.
+//! Scopes: the columns that a name may denote.
+//!
+//! *Not here*: expressions (`bind`), and relations (`from`).
 
 use std::rc::Rc;
 
@@ -12,30 +14,30 @@ pub(super) struct Scope {
     pub(super) columns: Vec<ScopeColumn>,
 }
 
-/// A column that a name may mean.
+/// A column in scope.
 #[derive(Clone, Debug)]
 pub(super) struct ScopeColumn {
     /// The table's name or alias.
     pub(super) table: Option<String>,
     pub(super) name: String,
     pub(super) data_type: DataType,
-    /// The second one of two that USING made one: only with its table's name.
+    /// The second of two columns that USING has merged: it is visible only with its table's name.
     pub(super) hidden: bool,
 }
 
-/// A query around the one that is bound.
+/// An enclosing query.
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) scope: Rc<Scope>,
-    /// What the inner query takes from it, on this scope.
+    /// The expressions on this scope that the inner query uses.
     pub(super) captured: Vec<Expression>,
 }
 
 impl Scope {
-    /// The number of the column that a name means.
+    /// The number of the column that a name denotes.
     ///
     /// # Errors
-    /// SQLSTATE 42702 if it may mean two.
+    /// SQLSTATE 42702 if the name denotes two columns.
     pub(super) fn find(&self, table: Option<&str>, name: &str) -> Result<Option<usize>, SqlError> {
         let mut found = None;
         for (number, column) in self.columns.iter().enumerate() {
@@ -58,7 +60,7 @@ impl Scope {
         self.columns.iter().any(|column| column.table.as_deref() == Some(table))
     }
 
-    /// Adds the columns of another scope behind its own.
+    /// Appends the columns of another scope.
     pub(super) fn append(&mut self, other: Self) {
         self.columns.extend(other.columns);
     }
@@ -77,7 +79,7 @@ impl Scope {
         Self { columns: columns.into_iter().map(column).collect() }
     }
 
-    /// The error for a name that means none, with a hint.
+    /// The error for an unknown name, with a hint.
     pub(super) fn unknown(&self, table: Option<&str>, name: &str) -> SqlError {
         if let Some(table) = table {
             if !self.has_table(table) {

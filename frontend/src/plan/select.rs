@@ -1,4 +1,12 @@
-//! SELECT: projection, grouping, DISTINCT, and the order of its rows.
+//! SELECT: projection, grouping, DISTINCT, and the order of rows.
+//!
+//! ```text
+//! FROM, WHERE (from, join) ─► group, HAVING ─► number rows ─► project ─► DISTINCT ─► sort
+//! ```
+//!
+//! *Source*: PostgreSQL 15, sections 7.2.3, 7.3 and 7.5, and SELECT, "DISTINCT Clause".
+//!
+//! *Not here*: LIMIT, set operations and WITH (`query`).
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -22,12 +30,12 @@ use crate::plan::{Node, SortKey, types};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
-/// An output column before it is placed.
+/// An output column before its place is known.
 struct Item {
     name: String,
     expression: Expression,
     data_type: DataType,
-    /// The expression is a place for the number of its row.
+    /// Set if the expression is a placeholder for the row number.
     numbering: Option<Numbering>,
 }
 
@@ -36,7 +44,7 @@ impl Item {
         Self { name, expression, data_type, numbering: None }
     }
 
-    /// Brings it to the form in which values are compared with those of other rows.
+    /// Casts the column to the type in which rows are compared.
     fn compare_as_key(&mut self) {
         let expression = std::mem::replace(&mut self.expression, Expression::Column(0));
         self.expression = types::as_key(expression, self.data_type);
@@ -47,7 +55,7 @@ impl Item {
 impl Binder {
     /// A SELECT with the ORDER BY of its query; the caller adds LIMIT.
     ///
-    /// `limit` is what the sort need not go beyond.
+    /// `limit` bounds the rows that the sort must keep.
     pub(super) fn select(
         &mut self,
         select: &Select,
@@ -88,7 +96,7 @@ impl Binder {
         let arrays = expanded.iter().flat_map(|expanded| &expanded.arrays).map(|(array, _)| array);
         let inputs = conditions.iter().chain(from.conditions()).chain(arrays);
         let mut needed = columns_of(outputs.chain(inner).chain(inputs));
-        // The columns behind those of FROM are not read but made.
+        // Columns after those of FROM are computed, not read.
         drop(needed.split_off(&from.scope.columns.len()));
         let joined = build(from, conditions, &needed, &wanted_order)?;
         let mut places = joined.places;
@@ -126,7 +134,7 @@ impl Binder {
         Ok(Planned { node, columns })
     }
 
-    /// The output columns, and HAVING, both of which may have aggregates.
+    /// The output columns and HAVING, both of which may contain aggregates.
     fn items_and_having(
         &mut self,
         select: &Select,
@@ -212,7 +220,7 @@ impl Binder {
             .unzip())
     }
 
-    /// The keys of ORDER BY, on the output columns; what is not among them is added behind.
+    /// The keys of ORDER BY as output columns. Other expressions are appended as hidden columns.
     fn order(
         &mut self,
         order_by: &[OrderByExpr],
@@ -254,7 +262,7 @@ impl Binder {
         }
         let mut keys = Vec::with_capacity(written.len());
         for expr in written {
-            // A column of a table comes before an output column of that name.
+            // A column of a table takes precedence over an output column of that name.
             let of_table = match expr {
                 Expr::Identifier(ident) => scope.find(None, &name_of(ident))?,
                 _ => None,
@@ -322,7 +330,7 @@ enum DistinctColumns {
 }
 
 impl DistinctColumns {
-    /// Sorts rows and leaves out those that DISTINCT leaves out.
+    /// Sorts rows, and removes the duplicates for DISTINCT.
     fn applied(
         self,
         node: Node,
@@ -338,7 +346,7 @@ impl DistinctColumns {
                 sorted(distinct, order, None)
             }
             Self::On(keys) => {
-                // The first keys of the order are some of them; the others bring equal rows together.
+                // The order begins with some of the DISTINCT columns; the others make duplicates adjacent.
                 let mut order = order;
                 order.extend(keys.iter().skip(order.len()).map(|column| SortKey::of(*column)));
                 distinct_rows(sorted(node, order, None), keys, visible)
@@ -438,7 +446,7 @@ fn all_columns(scope: &Scope, table: Option<&str>) -> Vec<Item> {
         .collect()
 }
 
-/// The output column that a number or a name in ORDER BY and GROUP BY means.
+/// The output column that a number or a name in ORDER BY and GROUP BY denotes.
 fn output_column(expr: &Expr, items: &[Item], clause: &str) -> Result<Option<usize>, SqlError> {
     match expr {
         Expr::Value(value) => match &value.value {
@@ -463,7 +471,7 @@ fn output_column(expr: &Expr, items: &[Item], clause: &str) -> Result<Option<usi
     }
 }
 
-/// The keys as expressions on the input, if they are nothing but columns of it.
+/// The keys as expressions on the input, if all of them are columns of the input.
 fn on_input(order: &[SortKey], items: &[Item]) -> Vec<SortKey> {
     let on_input = |key: &SortKey| match &key.expression {
         Expression::Column(column) => match &items[*column].expression {
@@ -477,7 +485,7 @@ fn on_input(order: &[SortKey], items: &[Item]) -> Vec<SortKey> {
     order.iter().map(on_input).collect::<Option<Vec<SortKey>>>().unwrap_or_default()
 }
 
-/// The columns that some expressions mention.
+/// The columns in some expressions.
 fn columns_of<'e>(expressions: impl Iterator<Item = &'e Expression>) -> BTreeSet<usize> {
     let mut columns = BTreeSet::new();
     for expression in expressions {
@@ -488,7 +496,7 @@ fn columns_of<'e>(expressions: impl Iterator<Item = &'e Expression>) -> BTreeSet
     columns
 }
 
-/// Groups rows; the output columns are then on the groups.
+/// Groups rows; afterwards the output columns are on groups.
 fn group(
     input: Node,
     items: &mut [Item],
@@ -518,8 +526,8 @@ fn group(
     })
 }
 
-/// What is to be numbered: the column of the number, those of the partition, and the order. The columns of the last
-/// two are added behind the others.
+/// The row numbers to compute: the column of the number, those of the partition, and the order. The columns of the last two
+/// are appended as hidden columns.
 fn numberings(items: &mut Vec<Item>) -> Vec<(usize, Vec<usize>, Vec<SortKey>)> {
     let mut found = Vec::new();
     for column in 0..items.len() {
@@ -542,7 +550,7 @@ fn numberings(items: &mut Vec<Item>) -> Vec<(usize, Vec<usize>, Vec<SortKey>)> {
     found
 }
 
-/// Numbers rows, after sorting them by what that asks for.
+/// Sorts and numbers rows.
 fn numbered(mut node: Node, numberings: Vec<(usize, Vec<usize>, Vec<SortKey>)>) -> Node {
     for (column, partition, keys) in numberings {
         let input = Box::new(sorted(node, keys, None));
@@ -551,7 +559,7 @@ fn numbered(mut node: Node, numberings: Vec<(usize, Vec<usize>, Vec<SortKey>)>) 
     node
 }
 
-/// A projection, unless it changes nothing that is known to be so wide.
+/// A projection, unless it changes nothing and the width is known.
 fn projected(node: Node, expressions: Vec<Expression>) -> Node {
     if let Node::Values(rows) = &node
         && rows.len() == 1
@@ -570,9 +578,9 @@ pub(super) fn sorted(node: Node, keys: Vec<SortKey>, limit: Option<&Expression>)
     Node::Sort { input: Box::new(node), keys, limit: limit.cloned() }
 }
 
-/// The first row of each group of equal keys, which come one after the other.
+/// The first row of each group of adjacent rows with equal keys.
 fn distinct_rows(node: Node, keys: Vec<usize>, visible: usize) -> Node {
-    // The keys go first, where DISTINCT compares; then the columns come back to their places.
+    // DISTINCT compares the first columns, so the keys move there and back.
     let count = keys.len();
     let width = visible;
     let front = keys.into_iter().map(Expression::Column);
@@ -583,7 +591,7 @@ fn distinct_rows(node: Node, keys: Vec<usize>, visible: usize) -> Node {
     Node::Project { input, expressions }
 }
 
-/// Whether ORDER BY asks for an operator.
+/// Whether the order is descending; an operator is refused.
 pub(super) fn is_descending(sort: Option<&OrderBySort>) -> Result<bool, SqlError> {
     match sort {
         None | Some(OrderBySort::Asc) => Ok(false),

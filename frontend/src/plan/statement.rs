@@ -1,4 +1,6 @@
-//! A parsed statement: a plan to run, or a command to the session.
+//! A parsed statement becomes a plan, or a command to the session.
+//!
+//! *Not here*: running plans (`execute`), and commands (`session/command`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use crate::plan::{Insert, Node, Plan, PlanKind, types};
 use crate::session::{Column, CopyFormat, CopyOptions, Fetch};
 use crate::value::{DataType, Value};
 
-/// What a statement is for the session.
+/// A planned statement.
 #[derive(Debug, Clone)]
 pub(crate) enum Prepared {
     /// A plan to run in a transaction.
@@ -48,12 +50,12 @@ pub(crate) enum Command {
         types: Vec<DataType>,
         sql: String,
     },
-    /// The arguments as SQL.
+    /// The arguments in SQL.
     Execute {
         name: String,
         arguments: Vec<Expression>,
     },
-    /// None: all.
+    /// The name; None for all.
     Deallocate(Option<String>),
     DiscardAll,
     ResetAll,
@@ -75,16 +77,16 @@ pub(crate) enum Command {
         name: String,
         fetch: Fetch,
     },
-    /// None: all.
+    /// The name; None for all.
     Close(Option<String>),
-    /// VACUUM, ANALYZE and their like: only their tag.
+    /// A statement without effect, such as VACUUM: its tag.
     Nothing(&'static str),
 }
 
 /// Plans a statement.
 ///
 /// # Errors
-/// Everything that can be wrong with it before it runs.
+/// Every error that does not depend on data.
 pub(crate) fn plan(
     parsed: &Parsed,
     sql: &str,
@@ -181,7 +183,7 @@ fn plan_kind(
     }
 }
 
-/// The first words of a statement, which name what it is.
+/// The first words of a statement, which tell its kind.
 fn construct(statement: &Statement) -> String {
     let text = statement.to_string();
     let words: Vec<&str> = text.split_ascii_whitespace().take(2).collect();
@@ -206,7 +208,7 @@ fn command(binder: &mut Binder, statement: &Statement) -> Result<Option<Command>
             Reset::ConfigurationParameter(name) => {
                 Command::Set { name: names_of(name)?.join("."), value: None }
             }
-            // There are no roles to go back from.
+            // There are no roles.
             Reset::SessionAuthorization => Command::Nothing("RESET"),
             Reset::ALL => Command::ResetAll,
         },
@@ -229,7 +231,7 @@ fn command(binder: &mut Binder, statement: &Statement) -> Result<Option<Command>
             let mut arguments = Vec::with_capacity(parameters.len());
             for parameter in parameters {
                 let (expression, data_type) = binder.value(parameter, &scope)?;
-                // The session reads the text in the parameter's type.
+                // The session parses the text in the parameter's type.
                 let typed = super::bind::Typed::new(expression, data_type);
                 arguments.push(binder.coerced(typed, DataType::Text, true)?);
             }
@@ -240,7 +242,7 @@ fn command(binder: &mut Binder, statement: &Statement) -> Result<Option<Command>
             name => Command::Deallocate(Some(name)),
         },
         Statement::Discard { .. } => Command::DiscardAll,
-        // Nobody listens: LISTEN is refused.
+        // LISTEN is refused, so there is nothing to end.
         Statement::UNLISTEN { .. } => Command::Nothing("UNLISTEN"),
         Statement::Declare { stmts } => declare(binder, stmts)?,
         Statement::Fetch { name, direction, into: None, .. } => {
@@ -313,7 +315,7 @@ fn set_command(set: &Set) -> Result<Command, SqlError> {
             name: "client_encoding".to_owned(),
             value: Some(charset_name.value.clone()),
         },
-        // Every transaction is strictly serializable, whatever level is asked for.
+        // Every transaction is strictly serializable, so the level has no effect.
         Set::SetTransaction { .. } => Command::Nothing("SET"),
         other => return Err(SqlError::unsupported(other)),
     })

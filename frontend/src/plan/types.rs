@@ -1,4 +1,8 @@
-//! Types as statements write them, and which types go together.
+//! Type names in statements, and the rules for operands of different types.
+//!
+//! *Source*: PostgreSQL 15, chapter 10.
+//!
+//! *Not here*: casting a value (`expression/cast`).
 
 use sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType as Written, ExactNumberInfo, ObjectName,
@@ -14,13 +18,13 @@ use crate::value::DataType;
 
 /// Digits that a NUMERIC can have.
 const PRECISION_MAX: u64 = 28;
-/// Characters of VARCHAR(n) and CHAR(n), as PostgreSQL bounds them.
+/// Characters of VARCHAR(n) and CHAR(n), as PostgreSQL limits them.
 const LENGTH_MAX: u64 = 10_485_760;
 
-/// The type that a statement writes.
+/// The type with a name in a statement.
 ///
 /// # Errors
-/// SQLSTATE 0A000 for a type that there is not, 22023 for a length or precision out of range.
+/// SQLSTATE 0A000 for an unsupported type, 22023 for a length or precision out of range.
 pub(crate) fn from_written(written: &Written) -> Result<DataType, SqlError> {
     Ok(match written {
         Written::Boolean | Written::Bool => DataType::Boolean,
@@ -85,7 +89,7 @@ const NAMES: &[&str] = &[
     "serial",
     "bigserial",
 ];
-/// Types of PostgreSQL that there are not, as far as the parser leaves them as names.
+/// PostgreSQL's types that are not supported, as far as the parser leaves them as names.
 const NOT_SUPPORTED: &[&str] = &[
     "bit",
     "box",
@@ -129,7 +133,7 @@ fn unsupported(written: impl std::fmt::Display) -> SqlError {
     )
 }
 
-/// Types that the parser leaves as names: those of `pg_catalog`, SERIAL.
+/// Types that the parser leaves as names: those of `pg_catalog`, and SERIAL.
 fn custom(name: &ObjectName, arguments: &[String]) -> Result<DataType, SqlError> {
     let last = name.0.last().map(ToString::to_string).unwrap_or_default().to_lowercase();
     if !arguments.is_empty() {
@@ -197,7 +201,7 @@ fn characters(length: Option<CharacterLength>) -> Result<Option<u32>, SqlError> 
     }
 }
 
-/// Whether values need no change to be of another type.
+/// Whether values of one type are values of the other without a change.
 pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
     use DataType::{Char, Double, Numeric, Padded, Real, Text, Timestamp, TimestampTz, Varchar};
     if from == to {
@@ -219,7 +223,7 @@ pub(super) fn is_same_form(from: DataType, to: DataType) -> bool {
     }
 }
 
-/// The type that two operands of a comparison are brought to; never [`DataType::Padded`].
+/// The type in which two operands are compared; never [`DataType::Padded`].
 pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
     use DataType::{Char, Double, Numeric, Padded, Real, Text, Timestamp, TimestampTz, Varchar};
     if a == b && a != Padded {
@@ -238,7 +242,7 @@ pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
     }
     if a.is_text() && b.is_text() {
         return Some(match (a, b) {
-            // A VARCHAR is taken as a CHAR, whose blanks at the end say nothing; a TEXT is not.
+            // A VARCHAR beside a CHAR is compared as a CHAR, ignoring blanks at the end; a TEXT is not.
             (Char(_) | Padded, Char(_) | Padded | Varchar(_)) | (Varchar(_), Char(_) | Padded) => {
                 Char(None)
             }
@@ -250,7 +254,7 @@ pub(super) fn common(a: DataType, b: DataType) -> Option<DataType> {
     (a.is_time() && b.is_time()).then_some(either)
 }
 
-/// The type of what takes values of two types, such as CASE. Of two kinds of text the first one decides.
+/// The type of an expression with branches of two types, such as CASE. If both are texts, the first one decides.
 pub(super) fn branch(a: DataType, b: DataType) -> Option<DataType> {
     use DataType::{Char, Padded, Text, Varchar};
     match (a, b) {
@@ -262,7 +266,7 @@ pub(super) fn branch(a: DataType, b: DataType) -> Option<DataType> {
     }
 }
 
-/// The type of what takes values of a type, and constants that are read as values of that type.
+/// The type of an expression with branches of a type, and constants that are read as that type.
 pub(super) fn with_constants(data_type: DataType) -> DataType {
     match data_type {
         DataType::Numeric(_) => DataType::Numeric(None),
@@ -272,12 +276,12 @@ pub(super) fn with_constants(data_type: DataType) -> DataType {
     }
 }
 
-/// The type that values are grouped and sorted in: blanks at the end of a CHAR say nothing.
+/// The type in which values are grouped and sorted: blanks at the end of a CHAR do not matter.
 pub(super) fn of_keys(data_type: DataType) -> DataType {
     if data_type == DataType::Padded { DataType::Char(None) } else { data_type }
 }
 
-/// An expression as [`of_keys`] wants it.
+/// An expression cast to the type of [`of_keys`].
 pub(super) fn as_key(expression: Expression, from: DataType) -> Expression {
     let to = of_keys(from);
     if from == to {

@@ -1,8 +1,10 @@
-//! Output columns that are not computed from one row alone: `row_number() OVER (...)`, and the elements of arrays.
+//! Output columns that depend on more than one row, or give more than one: `row_number() OVER (...)`, and the elements of
+//! arrays.
 //!
-//! *Source*: PostgreSQL 15, sections 9.22, 9.19 and 38.5.8; `information_schema._pg_expandarray`, with which JDBC's
-//! driver asks for the columns of a key.
-//! *Not here*: other window functions, and other functions that give several rows: they are refused.
+//! *Source*: PostgreSQL 15, sections 9.22, 9.19 and 38.5.8; `information_schema._pg_expandarray`, which JDBC's driver uses to
+//! find the columns of a key.
+//!
+//! *Not here*: other window functions, and other functions with several rows, which are refused.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -23,25 +25,25 @@ use crate::plan::select::output_name;
 use crate::plan::{Node, SortKey, types};
 use crate::value::{DataType, Value};
 
-/// The function whose rows are the elements of a vector with their places, and the name of what it gives.
+/// The function that returns the elements of a vector with their places; also the name of the relation that replaces it.
 const EXPAND: &str = "_pg_expandarray";
 
-/// What row_number() counts: rows with equal values of some expressions, in an order.
+/// The rows that row_number() counts: those with equal values of some expressions, in an order.
 pub(super) struct Numbering {
     pub(super) partition: Vec<(Expression, DataType)>,
-    /// The keys' own expressions are not used.
+    /// In each key, only the direction and the place of NULLs are used.
     pub(super) order: Vec<(Expression, DataType, SortKey)>,
 }
 
-/// Arrays whose elements output columns give, each row once for every element.
+/// Arrays that output columns expand: each row is repeated for every element.
 pub(super) struct Expanded {
     pub(super) arrays: Vec<(Expression, Element)>,
-    /// The output columns, which name an element, its place and its subscript as columns of a relation [`EXPAND`].
+    /// The rewritten output columns: an element, its place and its subscript are columns of a relation [`EXPAND`].
     pub(super) projection: Vec<SelectItem>,
 }
 
 impl Binder {
-    /// What an output column numbers, if it is row_number().
+    /// The numbering of an output column that is row_number().
     pub(super) fn numbering(
         &mut self,
         expr: &Expr,
@@ -73,7 +75,7 @@ impl Binder {
         Ok(Some(Numbering { partition, order }))
     }
 
-    /// The arrays that output columns expand, if there are any.
+    /// The arrays that output columns expand, if any.
     pub(super) fn expanded(
         &mut self,
         projection: &[SelectItem],
@@ -99,7 +101,7 @@ impl Binder {
                 return Err(error);
             }
             items.push(match item {
-                // The name is that of the function that was there.
+                // The column keeps the name of the replaced function.
                 SelectItem::UnnamedExpr(_) if rewritten != *expr => SelectItem::ExprWithAlias {
                     alias: Ident::with_quote('"', output_name(expr)),
                     expr: rewritten,
@@ -115,7 +117,7 @@ impl Binder {
             let typed = self.expression(array, scope)?;
             arrays.push(match typed.data_type {
                 Some(DataType::Array(element)) => (typed.expression, element),
-                // The catalog has vectors of numbers as texts.
+                // The catalog stores vectors of numbers as texts.
                 Some(DataType::Text) => (typed.expression, Element::BigInt),
                 other => {
                     let name = other.map_or_else(|| "unknown".to_owned(), DataType::name);
@@ -127,8 +129,8 @@ impl Binder {
         Ok((!arrays.is_empty()).then_some(Expanded { arrays, projection: items }))
     }
 
-    /// `(composite).x` and `(composite).n`, of what a query below has made of [`EXPAND`]; and members of arrays, of which
-    /// there are none but NULL.
+    /// `(composite).x` and `(composite).n` of a subquery's [`EXPAND`]; and members of the catalog's arrays, which are all
+    /// NULL.
     pub(super) fn field(
         &mut self,
         root: &Expr,
@@ -136,7 +138,7 @@ impl Binder {
         scope: &Rc<Scope>,
     ) -> Result<Typed, SqlError> {
         let [AccessExpr::Dot(Expr::Identifier(field))] = chain else {
-            // The column may have its table's name before it.
+            // The column's name may be qualified.
             let array = match (root, chain) {
                 (Expr::Identifier(table), [AccessExpr::Dot(Expr::Identifier(column)), ..]) => {
                     &Expr::CompoundIdentifier(vec![table.clone(), column.clone()])
@@ -160,7 +162,7 @@ impl Binder {
     }
 }
 
-/// The columns of [`EXPAND`]; they are named by rewritten output columns alone.
+/// The columns of [`EXPAND`]; only rewritten output columns name them.
 pub(super) fn element_scope(arrays: &[(Expression, Element)]) -> Scope {
     let columns = arrays.iter().enumerate().flat_map(|(number, (_, element))| {
         [("x", element.data_type()), ("n", DataType::Integer), ("s", DataType::Integer)]
@@ -171,14 +173,14 @@ pub(super) fn element_scope(arrays: &[(Expression, Element)]) -> Scope {
     scope
 }
 
-/// Gives the rows of a node once for each element of arrays: columns in the order of the scope, then the elements'.
+/// Repeats the rows of a node for each element of arrays. Columns are in the order of the scope, then come the elements'.
 pub(super) fn with_elements(
     node: Node,
     places: &[usize],
     needed: &std::collections::BTreeSet<usize>,
     vectors: Vec<(Expression, Element)>,
 ) -> Node {
-    // What nobody needs has no place in the row.
+    // Columns that are not needed have no place in the row.
     let column = |number: usize| match needed.contains(&number) {
         true => Expression::Column(places[number]),
         false => Expression::Constant(Value::Null),
@@ -188,11 +190,11 @@ pub(super) fn with_elements(
     Node::Elements { input, vectors }
 }
 
-/// Puts columns of [`EXPAND`] for calls that expand arrays.
+/// Replaces calls that expand arrays by columns of [`EXPAND`].
 #[derive(Default)]
 struct Rewriting {
     arrays: Vec<Expr>,
-    /// Subqueries around the expression, whose output columns are their own.
+    /// The number of subqueries around the expression; their output columns are not replaced.
     queries: usize,
 }
 
@@ -222,7 +224,7 @@ impl VisitorMut for Rewriting {
     }
 }
 
-/// The column of [`EXPAND`] for a call that expands an array, which is added to the arrays.
+/// The column of [`EXPAND`] for a call that expands an array. The array is added to the arrays.
 fn replacement(expr: &Expr, arrays: &mut Vec<Expr>) -> Result<Option<Expr>, SqlError> {
     let Expr::Function(call) = expr else { return Ok(None) };
     let Some((function, array)) = expanding(call) else { return Ok(None) };
@@ -248,7 +250,7 @@ fn number_of(array: Expr, arrays: &mut Vec<Expr>) -> usize {
     })
 }
 
-/// The function of a call that gives a row for each element of an array, and the array.
+/// The function of a call that expands an array, and the array.
 fn expanding(call: &Function) -> Option<(&'static str, Expr)> {
     let names = names_of(&call.name).ok()?;
     let name = names.last()?;
@@ -265,7 +267,7 @@ fn expanding(call: &Function) -> Option<(&'static str, Expr)> {
             if dimension.to_string() == "1" {
                 return Some((function, array.clone()));
             }
-            // There is but one dimension.
+            // Arrays have one dimension.
             let sql = format!("CASE WHEN {dimension} = 1 THEN {array} END");
             Some((function, crate::parser::parse_expression(&sql).ok()?))
         }

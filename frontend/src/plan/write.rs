@@ -1,4 +1,8 @@
-//! INSERT, UPDATE and DELETE.
+//! INSERT, UPDATE and DELETE: the source of their rows, and expressions for the new values.
+//!
+//! *Source*: PostgreSQL 15 documentation, INSERT, UPDATE and DELETE.
+//!
+//! *Not here*: writing rows and index entries (`execute/write`).
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -21,11 +25,11 @@ use crate::plan::{IndexChoice, Node};
 use crate::session::Column;
 use crate::value::{DataType, Value};
 
-/// What every new row of a table must satisfy.
+/// Conditions on every new row of a table.
 #[derive(Debug)]
 pub(crate) struct RowRules {
     pub(crate) table: Arc<Table>,
-    /// CHECK constraints: name and condition.
+    /// CHECK constraints, by name.
     pub(crate) checks: Vec<(String, Expression)>,
 }
 
@@ -34,12 +38,12 @@ pub(crate) struct RowRules {
 pub(crate) struct Insert {
     pub(crate) rules: RowRules,
     pub(crate) source: Node,
-    /// For each column of the table its value, on a row of the source.
+    /// For each column of the table, its value as an expression on the source's rows.
     pub(crate) values: Vec<Expression>,
     pub(crate) conflict: Option<OnConflict>,
     pub(crate) returning: Option<Vec<Expression>>,
-    /// Whether another attempt inserts the same rows, and nothing but its keys can be wrong with them: then nobody has to
-    /// know, before it commits, that the keys are free.
+    /// Whether another attempt inserts the same rows, and duplicate keys are the only possible error. Then the commit may
+    /// detect the duplicates.
     pub(crate) repeats: bool,
 }
 
@@ -68,7 +72,7 @@ pub(crate) struct OnConflict {
     pub(crate) update: Option<ConflictUpdate>,
 }
 
-/// DO UPDATE; its expressions are on the row that is there and the one that was to be inserted, one after the other.
+/// DO UPDATE. The expressions are on the existing row followed by the proposed one.
 #[derive(Debug)]
 pub(crate) struct ConflictUpdate {
     pub(crate) assignments: Vec<(usize, Expression)>,
@@ -93,7 +97,7 @@ pub(crate) struct Delete {
 }
 
 impl Binder {
-    /// A table that can be written to.
+    /// A table that may be written.
     pub(super) fn target(&self, name: &ObjectName) -> Result<Arc<Table>, SqlError> {
         let names = names_of(name)?;
         let bare = names.last().map_or("", String::as_str);
@@ -133,7 +137,7 @@ impl Binder {
         Ok(RowRules { table: Arc::clone(table), checks })
     }
 
-    /// What a column has when a statement does not say.
+    /// The value of a column that a statement does not mention.
     pub(super) fn default_value(
         &mut self,
         table: &Table,
@@ -153,7 +157,7 @@ impl Binder {
         }
     }
 
-    /// DEFAULT's expression in the type of its column.
+    /// DEFAULT's expression, in the type of its column.
     pub(super) fn default_expression(
         &mut self,
         expr: &Expr,
@@ -235,7 +239,7 @@ impl Binder {
         Ok((Insert::new(rules, source, values, conflict, returning), columns))
     }
 
-    /// The rows to insert, and for each target column its value on them.
+    /// The rows to insert, and for each target column its value on those rows.
     fn insert_source(
         &mut self,
         table: &Arc<Table>,
@@ -266,7 +270,7 @@ impl Binder {
                 }
                 let mut expressions = Vec::with_capacity(width);
                 for (expr, target) in row.iter().zip(targets) {
-                    // A row of these is computed once by itself.
+                    // Each of these expressions is evaluated once anyway.
                     expressions.push(self.inserted(table, *target, expr, &scope)?.each_time());
                 }
                 rows.push(expressions);
@@ -477,7 +481,7 @@ impl Binder {
         }
     }
 
-    /// The rows that satisfy a condition, each with its primary key behind it.
+    /// The rows that satisfy a condition, each followed by its primary key.
     fn changed_rows(
         &mut self,
         table: &Arc<Table>,
@@ -497,7 +501,7 @@ impl Binder {
     }
 }
 
-/// Asks the scan below for primary keys.
+/// Makes the scan below append primary keys.
 fn with_keys(node: &mut Node) {
     match node {
         Node::Scan(scan) => scan.with_key = true,

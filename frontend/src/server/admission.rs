@@ -1,9 +1,16 @@
-//! Who is let in: clients in their startup, and how often passwords may be guessed.
+//! Limits for clients that have not logged in: startups, and guesses of passwords.
 //!
-//! A wrong password costs its address a second; when it is [`ADVANCE_NS`] ahead of the clock, it has to wait. What is right costs
-//! nothing, however many log in at once.
+//! ```text
+//! address ── attempt: + 1 s ─► ahead of the clock by ADVANCE_NS? ── yes: refused
+//!            succeeded: - 1 s
+//! ```
 //!
-//! *Not here*: who the users are (`users`), and the exchange with them (`startup`).
+//! Each wrong password costs the address a second. An address that is [`ADVANCE_NS`] ahead of the clock must wait. Right
+//! passwords cost nothing, however many clients log in at once.
+//!
+//! *Invariants*: the number of known addresses is bounded.
+//!
+//! *Not here*: names and passwords (`users`), and the exchange of messages (`startup`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,29 +21,29 @@ use gannet_engine::{Clock, LogLimiter, MonotonicClock, PendingConnections, sourc
 
 use crate::error::SqlError;
 
-/// What a wrong password costs.
+/// The cost of a wrong password.
 const FAILURE_NS: u64 = 1_000_000_000;
-/// How far an address may be ahead: this many wrong passwords at once.
+/// How far an address may be ahead of the clock: so many wrong passwords at once.
 const ADVANCE_NS: u64 = 10 * FAILURE_NS;
-/// Of a user's name in the log.
+/// Characters of a user's name in the log.
 const USER_CHARS_MAX: usize = 63;
-/// Addresses that are known for wrong passwords; the one that is least ahead is forgotten for a further one.
+/// Addresses with wrong passwords; a new one replaces the one that is least ahead.
 const ADDRESSES_MAX: usize = 10_000;
 
-/// What bounds those who have not shown who they are, and counts them.
+/// Limits and counts of clients that have not logged in.
 pub struct Admission {
     pub(super) pending: Arc<PendingConnections>,
-    /// Of connections that could not be accepted.
+    /// Limits messages on connections that could not be accepted.
     pub(super) accept_log: LogLimiter,
     failure_log: LogLimiter,
     failures: AtomicU64,
     clock: MonotonicClock,
-    /// Until when each address has used up its time.
+    /// The time, ahead of the clock, that each address has used.
     ahead_ns: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
 impl Admission {
-    /// Room for as many startups of one address as there may be sessions, and some more.
+    /// Admits as many startups of one address as there may be sessions, and some more.
     pub(super) fn new(startups_max: usize) -> Self {
         Self {
             pending: PendingConnections::new(startups_max, startups_max.saturating_mul(2)),
@@ -48,10 +55,10 @@ impl Admission {
         }
     }
 
-    /// Counters: their names, what they count, and how many.
+    /// Counters: name, description, value.
     #[must_use]
     pub fn named(&self) -> [(&'static str, &'static str, u64); 2] {
-        // Relaxed: nothing depends on it.
+        // Relaxed: statistics.
         let failures = self.failures.load(Ordering::Relaxed);
         [
             ("gannet_login_failures_total", "Logins with a wrong password or user.", failures),
@@ -63,10 +70,10 @@ impl Admission {
         ]
     }
 
-    /// Lets an address try a password; the try has failed unless [`Self::succeeded`] follows.
+    /// Lets an address try a password. The attempt counts as failed unless [`Self::succeeded`] follows.
     ///
     /// # Errors
-    /// SQLSTATE 28000 if too many have failed.
+    /// SQLSTATE 28000 if too many attempts have failed.
     pub(super) fn attempt(&self, from: IpAddr, user: &str) -> Result<(), SqlError> {
         let Err(wait_ns) = self.charge(from, self.clock.now_ns()) else { return Ok(()) };
         self.failed(from, user);
@@ -75,7 +82,7 @@ impl Admission {
             .with_hint(format!("try again in {seconds} s")))
     }
 
-    /// The nanoseconds to wait, if an address may not try.
+    /// Charges an attempt. The error is the nanoseconds that the address must wait.
     fn charge(&self, from: IpAddr, now_ns: u64) -> Result<(), u64> {
         let (from, mut ahead) = (source(from), self.ahead());
         let until = ahead.get(&from).copied().unwrap_or(0).max(now_ns) + FAILURE_NS;
@@ -93,14 +100,14 @@ impl Admission {
         Ok(())
     }
 
-    /// Gives back what a try has cost.
+    /// Refunds an attempt.
     pub(super) fn succeeded(&self, from: IpAddr) {
         if let Some(until) = self.ahead().get_mut(&source(from)) {
             *until = until.saturating_sub(FAILURE_NS);
         }
     }
 
-    /// Counts a failed login, and says so in the log.
+    /// Counts a failed login, and logs it.
     pub(super) fn failed(&self, from: IpAddr, user: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let user: String = user.chars().take(USER_CHARS_MAX).collect();
@@ -110,7 +117,7 @@ impl Admission {
     }
 
     fn ahead(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
-        // Nothing panics between two changes of a map, so a poisoned lock guards nothing broken.
+        // No code panics between two changes of the map, so a poisoned lock guards nothing broken.
         self.ahead_ns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_are_slowed_down_by_address() {
+    fn wrong_passwords_delay_their_address() {
         let admission = Admission::new(10);
         let (now, one) = (5 * FAILURE_NS, address(1));
         let at_once = (0..100).filter(|_| admission.charge(one, now).is_ok()).count();

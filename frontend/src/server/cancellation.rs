@@ -1,6 +1,10 @@
-//! Cancel requests: process ids and secret keys of the connections, and what they cancel.
+//! Cancel requests: the process ids and secret keys of connections, and the handles that cancel their statements.
 //!
 //! *Source*: PostgreSQL 15, section 55.2.8.
+//!
+//! *Invariants*: a request with a wrong key has no effect. Dropping a connection removes its entry.
+//!
+//! *Not here*: how a statement notices (`connection`, `session`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +14,7 @@ use crate::session::CancelHandle;
 /// Bytes of a secret key, in protocol 3.0.
 const KEY_BYTES: usize = 4;
 
-/// The connections that can be cancelled.
+/// The connections whose statements can be cancelled.
 #[derive(Default)]
 pub(super) struct Cancellation {
     entries: Mutex<Entries>,
@@ -27,7 +31,7 @@ struct Entry {
     handle: CancelHandle,
 }
 
-/// A connection's entry; taken out when it is dropped.
+/// A connection's entry; dropping this removes the entry.
 pub(super) struct Registration {
     cancellation: Arc<Cancellation>,
     pub(super) process_id: i32,
@@ -49,7 +53,7 @@ impl Cancellation {
         Registration { cancellation: Arc::clone(self), process_id, secret_key }
     }
 
-    /// Cancels what a connection does, if the key is its key.
+    /// Cancels a connection's statement, if the key is right.
     pub(super) fn cancel(&self, process_id: i32, secret_key: &[u8]) {
         if let Some(entry) = self.lock().by_process_id.get(&process_id)
             && entry.secret_key == secret_key
@@ -58,13 +62,13 @@ impl Cancellation {
         }
     }
 
-    /// Cancels what every connection does.
+    /// Cancels the statements of all connections.
     pub(super) fn cancel_all(&self) {
         self.lock().by_process_id.values().for_each(|entry| entry.handle.cancel());
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        // Nothing panics between two changes of a map, so a poisoned lock guards nothing broken.
+        // No code panics between two changes of the map, so a poisoned lock guards nothing broken.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

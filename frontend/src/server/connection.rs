@@ -1,9 +1,11 @@
 //! A client's connection after its startup: messages in, replies out, until one side ends it.
 //!
 //! *Source*: PostgreSQL 15, section 55.2.
-//! *Invariants*: after an error in the extended protocol everything up to Sync is skipped; one
-//! ReadyForQuery answers each Query and each Sync.
-//! *Not here*: what the messages do, in `query`, `extended` and `copy`.
+//!
+//! *Invariants*: after an error in the extended protocol all messages up to Sync are skipped. One ReadyForQuery answers each
+//! Query and each Sync.
+//!
+//! *Not here*: single messages (`query`, `extended`, `copy`).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,11 +29,11 @@ use crate::error::SqlError;
 use crate::session::{CancelHandle, Session, TransactionStatus};
 use crate::settings;
 
-/// For the last words to a client.
+/// Time limit for the last message to a client.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a statement that is cancelled may take to notice: one that waits for a silent node cannot.
+/// Time limit for a cancelled statement to end: one that waits for a silent node cannot.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(250);
-/// How often a statement that runs long looks whether its client is still there.
+/// How often a long statement checks that its client is connected.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A client's connection.
@@ -51,13 +53,13 @@ pub(super) struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// What bounds a statement: the time it may run, requests to cancel it, and its client's presence.
+/// The limits of a statement: its timeout, cancel requests, and the presence of its client.
 pub(super) struct Limits {
-    /// What the server allows every statement.
+    /// The server's timeout.
     server_timeout: Option<Duration>,
-    /// The shorter of that and what the session has set.
+    /// The shorter of the server's timeout and the session's.
     statement_timeout: Option<Duration>,
-    /// When the statement that runs, or whose rows are sent, is to end.
+    /// When the present statement, or the sending of its rows, must end.
     deadline: Option<Instant>,
     cancel: CancelHandle,
 }
@@ -71,14 +73,14 @@ impl Limits {
         limits
     }
 
-    /// Takes over the session's `statement_timeout`, which may have changed; 0 is none.
+    /// Adopts the session's `statement_timeout`, which may have changed; 0 means none.
     pub(super) fn follow(&mut self, session: &Session) {
         let own = session.setting("statement_timeout");
         let own = own.and_then(|value| settings::duration(&value)).filter(|time| !time.is_zero());
         self.statement_timeout = own.into_iter().chain(self.server_timeout).min();
     }
 
-    /// Waits for a statement, at most as long as it may run, and not for one whose client is gone.
+    /// Waits for a statement, until its timeout or the disconnection of its client.
     pub(super) async fn run<T>(
         &mut self,
         stream: &Stream,
@@ -86,8 +88,8 @@ impl Limits {
     ) -> Result<T, Interruption> {
         self.begin();
         let gone = async {
-            // Sleeps first: most statements end sooner, and of those a client may await the answer
-            // though it said that it sends no more.
+            // The first check comes after a sleep. Most statements end before, and a client that has announced no further
+            // messages may still wait for the answer.
             loop {
                 tokio::time::sleep(PRESENCE_INTERVAL).await;
                 if stream.is_closed() {
@@ -124,14 +126,14 @@ impl Limits {
 }
 
 impl Limits {
-    /// Begins to count the time that a statement may run, and send its rows.
+    /// Starts the statement's timeout, which covers execution and rows.
     fn begin(&mut self) {
         self.deadline =
             self.statement_timeout.map(|timeout| tokio::time::sleep(timeout).deadline());
     }
 
-    /// Sends rows of a statement, at most as long as it may run since it began. A client that takes no bytes when that ends is not
-    /// waited for: its connection ends in the middle of a message.
+    /// Sends rows of a statement until its timeout. If the client takes no bytes by then, its connection ends in the middle
+    /// of a message.
     pub(super) async fn send<T>(
         &self,
         sending: impl Future<Output = Result<T, Interruption>>,
@@ -153,18 +155,18 @@ impl Limits {
         }
     }
 
-    /// Begins to send rows of a statement that has sent some before.
+    /// Starts the timeout for further rows of a statement.
     pub(super) fn go_on(&mut self) {
         self.cancel.reset();
         self.begin();
     }
 
-    /// Whether the statement is to end.
+    /// Whether the statement must end.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.is_requested()
     }
 
-    /// Waits as long as the statement may run.
+    /// Waits until the timeout.
     async fn timeout(&self) {
         match self.deadline {
             Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -190,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// Serves the client to its end.
+    /// Serves the client until the connection ends.
     pub(super) async fn run(mut self) {
         let ending = loop {
             if let Err(ending) = self.step().await {
@@ -202,16 +204,15 @@ impl Connection {
                 Interruption::Fatal(error) | Interruption::Statement(error) => {
                     refuse(&mut self.stream, error).await
                 }
-                // It may wait for replies though it said that it sends no more.
+                // The client may wait for replies although it has announced no further messages.
                 Interruption::Disconnected => self.stream.close().await,
             }
         };
-        // A client that takes no more bytes is not waited for.
+        // A client that takes no more bytes does not delay the end.
         let _ = tokio::time::timeout(FAREWELL_TIMEOUT, farewell).await;
     }
 
-    /// Reads a message and does what it asks for. Errors of statements are told; others end the
-    /// connection.
+    /// Reads and executes a message. Errors of statements go to the client; other errors end the connection.
     async fn step(&mut self) -> Result<(), Interruption> {
         let kind = self.next_message_type().await?;
         let simple = kind == b'Q';
@@ -222,7 +223,7 @@ impl Connection {
             Ok(ClientMessage::Password(_)) => {
                 return Err(Interruption::Fatal(violation("unexpected password message")));
             }
-            // What is left of a COPY that failed.
+            // The rest of a COPY that has failed.
             Ok(
                 ClientMessage::CopyData(_) | ClientMessage::CopyDone | ClientMessage::CopyFail(_),
             ) => return Ok(()),
@@ -249,11 +250,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Fails the session's transaction for an error that the session has not seen, such as a parameter
-    /// that is no value of its type.
+    /// Fails the session's transaction after an error outside of the session, such as a malformed parameter.
     async fn fail_transaction(&mut self) {
         if self.session.status() == TransactionStatus::InTransaction {
-            // To give up a COPY is what fails a transaction from outside, whether or not there is one.
+            // Abandoning a COPY fails the transaction, whether or not there is a COPY.
             let given_up = self.session.copy_end(Some("an error came before it".to_owned())).await;
             debug_assert!(given_up.is_err(), "a COPY that is given up fails");
         }
@@ -280,10 +280,9 @@ impl Connection {
     /// The next message.
     ///
     /// # Errors
-    /// `Statement` for a text that is not UTF-8, whose message ends where it should; `Fatal` for
-    /// anything else that is no message.
+    /// `Statement` for a text that is not UTF-8 in a message of correct length; `Fatal` for any other malformed message.
     pub(super) async fn next_message(&mut self) -> Result<ClientMessage, Interruption> {
-        // Statements may be done without a wait, and a client may send many at once: others have their turn in between.
+        // Statements may need no wait, and a client may send many: other connections get their turn.
         tokio::task::consume_budget().await;
         loop {
             match message::take_message(&mut self.stream.input) {
@@ -295,7 +294,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the client waits for, and waits for the client.
+    /// Sends the replies, and waits for the client.
     async fn wait_for_input(&mut self) -> Result<(), Interruption> {
         self.stream.flush().await?;
         let idle_timeout = self.shared.options.idle_timeout;
@@ -341,11 +340,11 @@ mod tests {
             Limits { server_timeout: None, statement_timeout: timeout, deadline: None, cancel };
         limits.run(&stream, async { Ok(()) }).await.unwrap();
         let deadline = limits.deadline.unwrap();
-        // Its time passes while it runs; what is left of that is for its rows.
+        // The execution uses up the timeout, and the rest is for the rows.
         limits.deadline = Some(tokio::time::sleep(Duration::ZERO).deadline());
         let never = std::future::pending::<Result<(), Interruption>>();
         assert!(matches!(limits.send(never).await, Err(Interruption::Disconnected)));
-        // A part that the client asks for later has the time anew.
+        // A further part that the client requests later has the full timeout.
         limits.go_on();
         assert!(limits.deadline.unwrap() >= deadline && !limits.is_cancelled());
         limits.send(async { Ok(()) }).await.unwrap();

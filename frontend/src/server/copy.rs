@@ -1,6 +1,8 @@
-//! COPY: data from the client and to it.
+//! COPY: data from the client and to the client.
 //!
 //! *Source*: PostgreSQL 15, section 55.2.6.
+//!
+//! *Not here*: data as rows (`execute/copy`).
 
 use super::connection::Connection;
 use super::interruption::Interruption;
@@ -13,19 +15,18 @@ use crate::execute::copy::line;
 use crate::session::{Column, CopyOptions};
 
 impl Connection {
-    /// Takes the data that the client sends, up to CopyDone or CopyFail.
+    /// Takes the client's data, up to CopyDone or CopyFail.
     pub(super) async fn copy_in(&mut self, columns: usize) -> Result<(), Interruption> {
         self.stream.replies.copy_in_response(columns)?;
         let abandoned = loop {
             match self.next_message().await {
                 Ok(ClientMessage::CopyData(chunk)) => {
-                    // After an error the session has let go of the COPY, and the messages that are left
-                    // of it are skipped.
+                    // After an error the session has ended the COPY; the remaining messages are skipped.
                     self.limits.run(&self.stream, self.session.copy_in(&chunk)).await?;
                 }
                 Ok(ClientMessage::CopyDone) => break None,
                 Ok(ClientMessage::CopyFail(message)) => break Some(message),
-                // Sent by clients that do not know yet that this is a COPY.
+                // Clients send these before they learn that the statement is a COPY.
                 Ok(ClientMessage::Flush | ClientMessage::Sync) => {}
                 Ok(ClientMessage::Terminate) => return Err(Interruption::Disconnected),
                 Ok(_) => {
@@ -43,16 +44,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends a COPY whose data did not come whole.
+    /// Ends a COPY whose data is incomplete.
     async fn abandon(&mut self, interruption: Interruption) -> Interruption {
         let reason = "the connection ended".to_owned();
         let ended: Result<String, SqlError> = self.session.copy_end(Some(reason)).await;
-        // It is the interruption that counts: an abandoned COPY fails in any case.
+        // The interruption is reported; an abandoned COPY fails in any case.
         drop(ended);
         interruption
     }
 
-    /// Sends the lines of a COPY, and those of the rows that are left.
+    /// Sends the lines of a COPY, and those of the remaining rows.
     pub(super) async fn copy_out(
         &mut self,
         columns: &[Column],

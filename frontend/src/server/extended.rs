@@ -6,8 +6,11 @@
 //! ```
 //!
 //! *Source*: PostgreSQL 15, sections 55.2.3 and 55.2.4.
-//! *Invariants*: what is executed between two Syncs outside of BEGIN is one transaction. A single
-//! statement is one by itself, which saves the BEGIN and COMMIT.
+//!
+//! *Invariants*: the statements between two Syncs outside of BEGIN are one transaction. A single statement is its own
+//! transaction, which saves BEGIN and COMMIT.
+//!
+//! *Not here*: running a prepared statement (`session`), and sending rows (`rows`).
 
 use std::sync::Arc;
 
@@ -26,15 +29,15 @@ use crate::value::Value;
 
 /// Named statements, and portals, of a connection.
 const NAMES_MAX: usize = 10_000;
-/// About how many bytes a portal takes beside its parameters.
+/// Approximate bytes of a portal beside its parameters.
 const PORTAL_BYTES: usize = 256;
 
-/// What was done since the last Sync.
+/// The state since the last Sync.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// Something failed: messages are skipped up to Sync.
+    /// Whether a message has failed: the others are skipped up to Sync.
     pub(super) skipping: bool,
-    /// The transaction began with the batch, and ends with it.
+    /// Whether the transaction began with the batch, and ends with it.
     implicit: bool,
 }
 
@@ -53,23 +56,23 @@ pub(super) struct Portal {
     progress: Progress,
 }
 
-/// How far a portal was executed.
+/// How far a portal has been executed.
 enum Progress {
-    /// With what its parameters are charged.
+    /// The parameters, and their charge.
     Bound(Vec<Value>, Charge),
-    /// Rows that the client did not ask for yet.
+    /// Rows that the client has not requested yet.
     Rows {
         columns: Arc<[Column]>,
         rows: Rows,
         tag: String,
-        /// Of the rows.
+        /// The charge of the rows.
         _charge: Charge,
     },
     Done,
 }
 
 impl Connection {
-    /// Does what a message of the extended protocol asks for.
+    /// Executes a message of the extended protocol.
     pub(super) async fn extended(&mut self, message: ClientMessage) -> Result<(), Interruption> {
         match message {
             ClientMessage::Parse { name, query, type_oids } => {
@@ -212,7 +215,7 @@ impl Connection {
         result
     }
 
-    /// Runs a portal's statement, or sends more of its rows.
+    /// Runs a portal's statement, or sends more of the rows.
     async fn advance(&mut self, portal: &mut Portal, rows_max: i32) -> Result<(), Interruption> {
         let Some(prepared) = &portal.statement.prepared else {
             self.stream.replies.empty_query();
@@ -220,10 +223,10 @@ impl Connection {
         };
         match std::mem::replace(&mut portal.progress, Progress::Done) {
             Progress::Bound(parameters, charge) => {
-                // What the statement keeps of them, it charges itself.
+                // The statement charges the parameters that it keeps.
                 drop(charge);
                 self.enter_transaction(portal.statement.control).await?;
-                // A portal that is read in parts must not hold the session.
+                // A portal that is read in parts must not block the session.
                 self.session.take_large(if rows_max > 0 { Takes::Kept } else { Takes::All });
                 let run = self.session.execute_prepared(prepared, parameters);
                 match self.limits.run(&self.stream, run).await? {
@@ -252,7 +255,7 @@ impl Connection {
         self.send_rows(portal, rows_max).await
     }
 
-    /// Sends rows of a portal, all or at most `rows_max` if it is positive.
+    /// Sends rows of a portal: all, or at most `rows_max` if that is positive.
     async fn send_rows(&mut self, portal: &mut Portal, rows_max: i32) -> Result<(), Interruption> {
         let Progress::Rows { columns, rows, tag, .. } = &mut portal.progress else {
             return Ok(());
@@ -270,10 +273,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Begins the implicit transaction of a batch before its first statement, if more may follow.
+    /// Begins the implicit transaction of a batch before its first statement, unless the statement is the only one.
     async fn enter_transaction(&mut self, control: Control) -> Result<(), Interruption> {
         match control {
-            // What was done in the batch so far becomes part of the explicit transaction.
+            // The batch so far becomes part of the explicit transaction.
             Control::Begin => self.batch.implicit = false,
             Control::End | Control::Outside => {}
             Control::None => {

@@ -1,15 +1,15 @@
-//! What interrupts the work for a client: an error of a statement, or the connection's end.
+//! Interruptions: an error of a statement, or the end of the connection.
 
 use crate::error::SqlError;
 
-/// Why work for a client stopped.
+/// Why work for a client stops.
 #[derive(Debug)]
 pub(super) enum Interruption {
-    /// A statement failed: the client is told, and the connection goes on.
+    /// A statement has failed: the client gets the error, and the connection continues.
     Statement(SqlError),
-    /// The client is told, and the connection ends.
+    /// The client gets the error, and the connection ends.
     Fatal(SqlError),
-    /// The client is gone.
+    /// The client has disconnected.
     Disconnected,
 }
 

@@ -1,4 +1,4 @@
-//! What clients send: frames of bytes parsed into messages.
+//! Messages from clients, parsed from frames of bytes.
 //!
 //! ```text
 //! startup   length:4  code:4  body            SSLRequest, GSSENCRequest, CancelRequest, StartupMessage
@@ -6,19 +6,22 @@
 //! ```
 //!
 //! *Source*: PostgreSQL 15, sections 55.2 and 55.7.
-//! *Invariants*: a frame is complete before it is parsed, and parsed to its last byte; no input panics.
-//! *Not here*: the crate `pgwire` has a parser too, but it panics on a body shorter than its fields.
+//!
+//! *Invariants*: a frame is complete before it is parsed, and it is parsed to its last byte; no input panics.
+//!
+//! *Not here*: replies (`replies`). The crate `pgwire`, which encodes them, has a parser too, but that one panics on a body
+//! shorter than its fields.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::error::SqlError;
 use crate::server::wire_types::utf8;
 
-/// The largest startup message.
+/// Largest startup message.
 const STARTUP_BYTES_MAX: usize = 10_000;
-/// The largest message that carries a statement, parameters or COPY data.
+/// Largest message with a statement, parameters or COPY data.
 const LONG_MESSAGE_BYTES_MAX: usize = 256 << 20;
-/// The largest of the other messages.
+/// Largest of the other messages.
 const SHORT_MESSAGE_BYTES_MAX: usize = 10_000;
 
 const SSL_REQUEST: u32 = 80_877_103;
@@ -28,17 +31,17 @@ const CANCEL_REQUEST: u32 = 80_877_102;
 /// The first message of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// May we speak TLS?
+    /// A request for TLS.
     Tls,
-    /// May we speak GSSAPI encryption?
+    /// A request for GSSAPI encryption.
     GssEncryption,
-    /// Cancel what another connection does.
+    /// A request to cancel another connection's statement.
     Cancel { process_id: i32, secret_key: Bytes },
-    /// A session is to begin.
+    /// A request for a session.
     Startup { major: u16, minor: u16, parameters: Vec<(String, String)> },
 }
 
-/// Which of the two kinds a Describe or Close names.
+/// The kind of object in a Describe or Close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Statement,
@@ -72,12 +75,12 @@ pub(super) enum ClientMessage {
     CopyData(Bytes),
     CopyDone,
     CopyFail(String),
-    /// A password or a step of SASL.
+    /// A password, or a step of SASL.
     Password(Bytes),
     Terminate,
 }
 
-/// The parameters of a statement, and how its results are to travel.
+/// Parameters of a statement, and the formats of parameters and results.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bind {
     pub(super) portal: String,
@@ -87,7 +90,7 @@ pub(super) struct Bind {
     pub(super) result_formats: Vec<i16>,
 }
 
-/// Takes the first message of a connection from the buffer; None if it is not complete.
+/// Takes the first message of a connection from the buffer; None if the message is incomplete.
 pub(super) fn take_opening(buffer: &mut BytesMut) -> Result<Option<Opening>, SqlError> {
     let Some(length) = buffer.get(..4) else {
         return Ok(None);
@@ -131,18 +134,18 @@ fn startup_parameters(body: &mut Body) -> Result<Vec<(String, String)>, SqlError
     }
 }
 
-/// The type byte of the next message, if it has come.
+/// The type byte of the next message, if it has arrived.
 pub(super) fn next_type(buffer: &BytesMut) -> Option<u8> {
     buffer.first().copied()
 }
 
-/// Takes the next message from the buffer; None if it is not complete.
+/// Takes the next message from the buffer; None if the message is incomplete.
 ///
 /// # Errors
-/// 08P01 if it is no message: where the next one begins is then unknown, and the connection must end.
+/// 08P01 for a malformed message: the beginning of the next one is then unknown, and the connection must end.
 pub(super) fn take_message(buffer: &mut BytesMut) -> Result<Option<ClientMessage>, SqlError> {
     let Some(header) = buffer.get(..5) else {
-        // An unknown type is told at once: what follows may never become a header.
+        // An unknown type is an error at once, because the bytes behind it may never form a header.
         return match buffer.first() {
             Some(&kind) => length_max(kind).map(|_| None),
             None => Ok(None),
@@ -216,12 +219,12 @@ pub(super) fn sasl_initial_response(body: Bytes) -> Result<(String, Bytes), SqlE
     Ok((mechanism, data))
 }
 
-/// A breach of the protocol.
+/// The error for a violation of the protocol.
 pub(super) fn violation(message: impl Into<String>) -> SqlError {
     SqlError::new("08P01", message)
 }
 
-/// What is left of a message's body.
+/// The rest of a message's body.
 struct Body(Bytes);
 
 impl Body {
@@ -265,7 +268,7 @@ impl Body {
         (0..count).map(|_| Ok(self.take(2)?.get_i16())).collect()
     }
 
-    /// A length and as many bytes; None if the length is -1.
+    /// A length, and so many bytes; None if the length is -1.
     fn counted(&mut self) -> Result<Option<Bytes>, SqlError> {
         match self.i32()? {
             -1 => Ok(None),

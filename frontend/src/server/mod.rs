@@ -8,8 +8,10 @@
 //! ```
 //!
 //! *Source*: PostgreSQL 15, chapter 55.
-//! *Invariants*: a client's input ends at most its own connection; a connection that ends rolls back, as
-//! it drops its session; every connection, startup, wait and shutdown is bounded.
+//!
+//! *Invariants*: a client's input ends at most its own connection. The end of a connection drops its session, which rolls
+//! back. Every connection, startup, wait and shutdown is bounded.
+//!
 //! *Not here*: replication, GSSAPI, the function call protocol.
 
 mod admission;
@@ -49,33 +51,34 @@ pub use stream::TlsError;
 pub use threads::ServerThreads;
 pub use users::{Users, UsersError, add_user};
 
-/// Connections of one address in their startup, beyond the number of sessions: all of them may come at once.
+/// Startups of one address beyond the number of sessions, because all clients may connect at once.
 const STARTUPS_MAX: usize = 64;
-/// The time that a startup may take.
+/// Time limit of a startup.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// After a failed accept, such as by too many open files.
+/// Pause after a failed accept, such as for too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// For statements that were cancelled, before their connections are dropped.
+/// Time limit for cancelled statements, before their connections are dropped.
 const CANCELLED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a server is started.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Address to listen on, such as `127.0.0.1:5433`; port 0 takes a free one.
+    /// Address to listen on, such as `127.0.0.1:5433`; port 0 means any free port.
     pub listen: String,
-    /// Who may connect; if there is none, everybody on this machine.
+    /// The users. Without users, everybody on this machine may connect, and nobody else.
     pub users: Users,
-    /// PEM files of the certificate chain and its key, to offer TLS.
+    /// PEM files of the certificate chain and its key, for TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Refuse clients without TLS; if not given, where other machines can connect and there is a certificate.
+    /// Whether clients without TLS are refused. By default they are, if other machines can connect and there is a
+    /// certificate.
     pub tls_required: Option<bool>,
-    /// Connections with a session.
+    /// Maximum number of sessions.
     pub connections_max: usize,
-    /// How long a client may send nothing, between statements and in transactions.
+    /// How long a client may be idle, between statements and in transactions.
     pub idle_timeout: Option<Duration>,
     /// How long a statement may run.
     pub statement_timeout: Option<Duration>,
-    /// How long running statements are waited for when the server stops.
+    /// How long a stopping server waits for running statements.
     pub shutdown_timeout: Duration,
 }
 
@@ -94,15 +97,15 @@ impl Default for ServerOptions {
     }
 }
 
-/// Why a server could not start.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address cannot be listened on.
+    /// The system refuses to listen on the address.
     #[error("cannot listen on {address}: {source}; choose another --listen")]
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Other machines could connect without a password.
@@ -111,18 +114,18 @@ pub enum ServerError {
          on 127.0.0.1"
     )]
     Open(SocketAddr),
-    /// TLS is to be required, without a certificate.
+    /// TLS is required, but there is no certificate.
     #[error("TLS is required, and there is no certificate; give --tls-cert and --tls-key")]
     NoCertificate,
-    /// TLS cannot be offered.
+    /// TLS is unavailable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The runtime could not start.
+    /// The runtime cannot start.
     #[error("the operating system refused a thread or a signal handler: {0}")]
     Runtime(std::io::Error),
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct Shared {
     database: Arc<Database>,
     options: ServerOptions,
@@ -135,11 +138,11 @@ struct Shared {
 
 struct Tls {
     acceptor: TlsAcceptor,
-    /// The certificate chain as PEM, to which SCRAM binds.
+    /// The certificate chain in PEM, for the channel binding of SCRAM.
     certificates_pem: Vec<u8>,
 }
 
-/// Ends when the process is told to stop.
+/// Completes when the process gets a stop signal.
 fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
@@ -152,7 +155,7 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// A server whose address and certificate are there, and which does not serve yet.
+/// A server that listens and does not accept yet.
 pub struct Server {
     listener: std::net::TcpListener,
     options: ServerOptions,
@@ -161,10 +164,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens; clients that connect wait until [`Self::serve`].
+    /// Listens. Clients that connect wait until [`Self::serve`].
     ///
     /// # Errors
-    /// [`ServerError`] for what is wrong with the options.
+    /// [`ServerError`] if the options are invalid or the address is unavailable.
     pub fn bind(mut options: ServerOptions) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { address: options.listen.clone(), source };
         let tls = match &options.tls {
@@ -202,17 +205,17 @@ impl Server {
         Ok(Self { listener, options, tls, admission })
     }
 
-    /// Who is let in, and how many were not.
+    /// The limits and counts of clients that have not logged in.
     #[must_use]
     pub fn admission(&self) -> Arc<Admission> {
         Arc::clone(&self.admission)
     }
 
-    /// Serves a database until the process is told to stop by SIGTERM or SIGINT, on `threads` if they are given, which then
-    /// host its cluster. `listening` is called with the address once clients are served.
+    /// Serves a database until SIGTERM or SIGINT. If `threads` are given, they serve the connections, and also host the
+    /// cluster. `listening` is called with the address once clients are served.
     ///
     /// # Errors
-    /// [`ServerError`] if the server could not start.
+    /// [`ServerError`] if the server cannot start.
     pub fn serve(
         self,
         database: Arc<Database>,
@@ -233,13 +236,13 @@ impl Server {
             accept_until(stop, listener, shared, next_thread).await;
             Ok(())
         });
-        // Whatever still runs was given its time.
+        // Remaining tasks have had their time.
         runtime.shutdown_background();
         served
     }
 }
 
-/// Accepts clients until `stop`, then lets them end.
+/// Accepts clients until `stop`, then waits for their end.
 async fn accept_until<'t>(
     stop: impl Future<Output = ()>,
     listener: TcpListener,
@@ -267,7 +270,7 @@ async fn accept_until<'t>(
         };
         let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
         let attend = async move {
-            // Fails only where the system has no more descriptors.
+            // Fails only if the system has no more descriptors.
             if let Ok(socket) = TcpStream::from_std(socket) {
                 startup::attend(socket, from, shared, stopped).await;
             }
@@ -289,8 +292,8 @@ async fn accept_until<'t>(
 
 async fn accept(listener: &TcpListener) -> std::io::Result<(std::net::TcpStream, IpAddr)> {
     let (socket, from) = listener.accept().await?;
-    // Fails only if the client is gone already, which the first read tells as well.
+    // Fails only if the client has disconnected, which the first read reports as well.
     let _ = socket.set_nodelay(true);
-    // It is another thread's from here on.
+    // Another thread takes over the socket.
     Ok((socket.into_std()?, from.ip()))
 }

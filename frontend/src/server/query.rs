@@ -1,7 +1,9 @@
 //! The simple protocol: a text of statements, and all of their results.
 //!
-//! *Source*: PostgreSQL 15, section 55.2.2, and 55.2.2.1 for several statements in one text, which are one
-//! transaction unless they say otherwise.
+//! *Source*: PostgreSQL 15, section 55.2.2. Several statements in one text are one transaction, unless they control
+//! transactions themselves (55.2.2.1).
+//!
+//! *Not here*: COPY's data (`copy`), and sending rows (`rows`).
 
 use super::connection::Connection;
 use super::interruption::Interruption;
@@ -11,21 +13,21 @@ use crate::error::SqlError;
 use crate::execute::Row;
 use crate::session::{StatementResult, Takes, TransactionStatus};
 
-/// What a statement says about the transaction around it.
+/// The effect of a statement on the transaction around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    /// It begins one.
+    /// Begins a transaction.
     Begin,
-    /// It ends it, or goes back in it.
+    /// Ends the transaction, or rolls back to a savepoint.
     End,
-    /// It runs in none.
+    /// Cannot run in a transaction.
     Outside,
-    /// Nothing.
+    /// No effect.
     None,
 }
 
 impl Control {
-    /// By the statement's first word.
+    /// Judges by the statement's first word.
     pub(super) fn of(statement: &str) -> Self {
         let first = first_word(statement);
         let is = |words: &[&str]| words.iter().any(|word| first.eq_ignore_ascii_case(word));
@@ -79,7 +81,7 @@ impl Connection {
         }
         let mut done = Ok(());
         for (offset, statement) in &statements {
-            // Other connections have their turn.
+            // Yields to other connections.
             tokio::task::consume_budget().await;
             done = self.run_simple(statement).await.map_err(|error| shift(error, *offset));
             if done.is_err() {
@@ -113,12 +115,12 @@ impl Connection {
             }
             other => self.finish(other).await?,
         }
-        // An idle session keeps nothing of what was sent.
+        // An idle session keeps no rows that were sent.
         drop(self.session.take_result());
         Ok(())
     }
 
-    /// Answers with a result other than rows.
+    /// Sends a result other than rows.
     pub(super) async fn finish(&mut self, result: StatementResult) -> Result<(), Interruption> {
         match result {
             StatementResult::Done { tag, notices } => {
@@ -142,8 +144,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Forgets a statement that the extended protocol prepared, if this one says so: both protocols
-    /// share the names.
+    /// Removes a statement that the extended protocol has prepared, if this statement is its DEALLOCATE: both protocols share
+    /// the names.
     fn deallocate(&mut self, statement: &str) -> bool {
         if !first_word(statement).eq_ignore_ascii_case("DEALLOCATE") {
             return false;
@@ -154,7 +156,7 @@ impl Connection {
     }
 }
 
-/// The same error, of a statement that begins after `offset` characters of the text.
+/// Moves an error's position by `offset` characters, at which the statement begins in the text.
 fn shift(interruption: Interruption, offset: usize) -> Interruption {
     match interruption {
         Interruption::Statement(error) => {

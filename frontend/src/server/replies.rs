@@ -1,7 +1,10 @@
-//! What the server sends: messages written into one buffer, sent when the client waits.
+//! Messages to clients, written into one buffer, which is sent when the client waits.
 //!
-//! *Source*: PostgreSQL 15, sections 55.7 and 55.8. The messages are the crate pgwire's, but rows and
-//! COPY data, which are many, are written in place.
+//! *Source*: PostgreSQL 15, sections 55.7 and 55.8.
+//!
+//! *Invariants*: the buffer contains whole messages. A message that cannot be encoded leaves no bytes.
+//!
+//! *Not here*: the encoding of most messages, which is `pgwire`'s. Rows and COPY data are many, so they are written in place.
 
 use bytes::{BufMut, BytesMut};
 use pgwire::messages::PgWireBackendMessage as Message;
@@ -23,10 +26,10 @@ use crate::value::{DataType, Value};
 
 /// The schema of all tables.
 const SCHEMA: &str = "public";
-/// The longest text of an error's field; a longer one is cut.
+/// Longest text in a field of an error; a longer one is cut.
 const FIELD_BYTES_MAX: usize = 6_000;
 
-/// How bad an error is for its connection.
+/// The effect of an error on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     /// The statement failed.
@@ -35,7 +38,7 @@ pub(super) enum Severity {
     Fatal,
 }
 
-/// Messages that are not sent yet.
+/// Messages that wait to be sent.
 #[derive(Default)]
 pub(super) struct Replies {
     buffer: BytesMut,
@@ -47,12 +50,12 @@ impl Replies {
         &self.buffer
     }
 
-    /// Adds messages that were written elsewhere.
+    /// Appends the messages of another buffer.
     pub(super) fn append(&mut self, others: &Self) {
         self.buffer.extend_from_slice(&others.buffer);
     }
 
-    /// Forgets what was sent.
+    /// Removes the messages, after they were sent.
     pub(super) fn clear(&mut self) {
         self.buffer.clear();
     }
@@ -60,7 +63,7 @@ impl Replies {
     /// A message of the crate pgwire.
     ///
     /// # Errors
-    /// 54000 if it is larger than the protocol lets it be; nothing is written then.
+    /// 54000 if the message is larger than the protocol allows; nothing is written then.
     pub(super) fn message(&mut self, message: &Message) -> Result<(), SqlError> {
         let start = self.buffer.len();
         message.encode(&mut self.buffer).map_err(|error| {
@@ -82,7 +85,7 @@ impl Replies {
         self.small(&Message::ErrorResponse(ErrorResponse::new(fields)));
     }
 
-    /// A notice. A leading `WARNING: ` in it becomes its severity.
+    /// A notice. A leading `WARNING: ` becomes the severity.
     pub(super) fn notice(&mut self, text: &str) {
         let (severity, code, text) = match text.strip_prefix("WARNING: ") {
             Some(text) => ("WARNING", "01000", text),
@@ -139,7 +142,7 @@ impl Replies {
         self.small(&Message::ParameterDescription(ParameterDescription::new(types)));
     }
 
-    /// The columns of rows that follow; a column without a format travels as text.
+    /// The columns of the rows that follow; a column without a format is sent as text.
     pub(super) fn row_description(
         &mut self,
         columns: &[Column],
@@ -191,13 +194,13 @@ impl Replies {
         Ok(())
     }
 
-    /// The client may send the data of a COPY with so many columns.
+    /// Requests the data of a COPY with so many columns.
     pub(super) fn copy_in_response(&mut self, columns: usize) -> Result<(), SqlError> {
         let (columns, formats) = copy_columns(columns)?;
         self.message(&Message::CopyInResponse(CopyInResponse::new(0, columns, formats)))
     }
 
-    /// The data of a COPY with so many columns follows.
+    /// Announces the data of a COPY with so many columns.
     pub(super) fn copy_out_response(&mut self, columns: usize) -> Result<(), SqlError> {
         let (columns, formats) = copy_columns(columns)?;
         self.message(&Message::CopyOutResponse(CopyOutResponse::new(0, columns, formats)))
@@ -242,7 +245,7 @@ fn fields(severity: &str, code: &str, error: &SqlError) -> Vec<(u8, String)> {
     fields
 }
 
-/// The text without what a string of the protocol cannot hold, and not too long.
+/// The text without characters that a string of the protocol cannot contain, and cut to the limit.
 fn cut(text: &str) -> String {
     let text = text.replace('\0', "");
     let end = (0..=FIELD_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));

@@ -1,6 +1,8 @@
-//! Rows on their way to the client, as fast as it takes them.
+//! Rows on their way to the client, at the client's pace.
 //!
-//! *Invariants*: a client that reads slowly holds no lock and keeps nobody from writing; its statement ends with it.
+//! *Invariants*: a slow client holds no lock and keeps nobody from writing. If the client disconnects, the statement ends.
+//!
+//! *Not here*: the rows' source (`session/rest`).
 
 use super::connection::Connection;
 use super::interruption::Interruption;
@@ -13,7 +15,7 @@ use crate::session::Rest;
 /// Rows of a result that are not sent yet.
 pub(super) struct Rows {
     first: std::vec::IntoIter<Row>,
-    /// Those that are not at hand.
+    /// The rows behind those in memory.
     rest: Option<Rest>,
     sent: usize,
 }
@@ -23,19 +25,19 @@ impl Rows {
         Self { first: rows.into_iter(), rest, sent: 0 }
     }
 
-    /// Whether there may be more.
+    /// Whether more rows may follow.
     pub(super) fn may_go_on(&self) -> bool {
         self.first.len() > 0 || self.rest.is_some()
     }
 
-    /// The statement's command tag, which is empty if nobody knew how many rows there would be.
+    /// The statement's command tag; the number of rows is filled in if the tag was empty.
     pub(super) fn tag(&self, tag: &str) -> String {
         if tag.is_empty() { format!("SELECT {}", self.sent) } else { tag.to_owned() }
     }
 }
 
 impl Connection {
-    /// Sends at most `rows_max` rows of a result, each as `put` writes it, aside if it is large: how many.
+    /// Sends at most `rows_max` rows, as `put` writes them; another thread encodes large rows. Returns the number of rows.
     pub(super) async fn send(
         &mut self,
         rows: &mut Rows,

@@ -1,18 +1,18 @@
-//! Files that nobody else may read.
+//! Files that only their owner may read: users and keys.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Permissions of anybody but the owner.
+/// The permissions of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
-/// What is wrong with a secret file.
+/// Why a secret file is refused.
 pub(super) enum SecretError {
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(io::Error),
-    /// Others may use it: its permissions.
+    /// Others may use the file, which has these permissions.
     Exposed(u32),
 }
 

@@ -1,13 +1,15 @@
-//! Settings of a session that its client sets when it connects, and is told when they change.
+//! Settings that a client gives when it connects, and settings whose changes are reported to the client.
 //!
 //! *Source*: PostgreSQL 15, section 55.2.7.
+//!
+//! *Not here*: which settings exist (`settings`).
 
 use super::interruption::Interruption;
 use super::replies::Replies;
 use crate::error::SqlError;
 use crate::session::Session;
 
-/// What clients are told, and its value where the session knows no other.
+/// The reported settings, each with its value where the session has none.
 const REPORTED: [(&str, &str); 13] = [
     ("server_version", concat!("15.0 (Gannet ", env!("CARGO_PKG_VERSION"), ")")),
     ("server_encoding", "UTF8"),
@@ -24,17 +26,17 @@ const REPORTED: [(&str, &str); 13] = [
     ("in_hot_standby", "off"),
 ];
 
-/// Parameters of the startup message that are no settings.
+/// Parameters of the startup message that are not settings.
 const NO_SETTINGS: [&str; 4] = ["user", "database", "options", "replication"];
 
-/// The values that the client knows.
+/// The values that were reported to the client.
 #[derive(Default)]
 pub(super) struct Reported {
     values: [Option<String>; REPORTED.len()],
 }
 
 impl Reported {
-    /// Tells the client what it does not know yet.
+    /// Reports changed values to the client.
     pub(super) fn report(&mut self, session: &Session, replies: &mut Replies) {
         for ((name, default), known) in REPORTED.iter().zip(&mut self.values) {
             let value = session.setting(name).unwrap_or_else(|| (*default).to_owned());
@@ -46,7 +48,7 @@ impl Reported {
     }
 }
 
-/// Sets what the startup message asks for, and RESET goes back to. Settings that there are not become warnings.
+/// Sets the values of the startup message, which RESET restores. An unknown setting becomes a warning.
 pub(super) async fn apply(
     session: &mut Session,
     parameters: &[(String, String)],

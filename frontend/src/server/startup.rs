@@ -2,10 +2,14 @@
 //!
 //! ```text
 //! SSLRequest? ─ StartupMessage ─ (SASL: SCRAM-SHA-256) ─ AuthenticationOk, ParameterStatus..., BackendKeyData
-//! CancelRequest: nothing is answered
+//! CancelRequest: no reply
 //! ```
 //!
 //! *Source*: PostgreSQL 15, sections 55.2.1, 55.2.8, 55.2.10 and 55.3; RFC 5802.
+//!
+//! *Invariants*: the number of startups and their duration are bounded. Only a client that has logged in gets a session.
+//!
+//! *Not here*: the connection afterwards (`connection`), users (`users`), limits (`admission`).
 
 use std::io;
 use std::net::IpAddr;
@@ -32,10 +36,10 @@ use crate::error::SqlError;
 use crate::session::Session;
 
 const SCRAM: &str = "SCRAM-SHA-256";
-/// SCRAM bound to the server's certificate.
+/// SCRAM with a binding to the server's certificate.
 const SCRAM_BOUND: &str = "SCRAM-SHA-256-PLUS";
 
-/// Does everything for a client, from its first byte to the end of its connection.
+/// Serves a client, from its first byte to the end of its connection.
 pub(super) async fn attend(
     socket: TcpStream,
     from: IpAddr,
@@ -50,19 +54,19 @@ pub(super) async fn attend(
         _ = evicted => return,
     };
     drop(caller);
-    // Of a client that is gone, refused or too slow nothing is left to do.
+    // A client that has disconnected, was refused or is too slow needs no reply.
     if let Ok(Ok(Some(opened))) = opened {
         Connection::new(opened, shared, stopped).run().await;
     }
 }
 
-/// A connection whose client may send statements.
+/// A connection after login.
 pub(super) struct Opened {
     pub(super) stream: Stream,
     pub(super) session: Session,
     pub(super) registration: super::cancellation::Registration,
     pub(super) reported: Reported,
-    /// Given back when the connection ends.
+    /// Returned when the connection ends.
     pub(super) permit: OwnedSemaphorePermit,
 }
 
@@ -86,7 +90,7 @@ async fn open(socket: TcpStream, from: IpAddr, shared: &Shared) -> io::Result<Op
     }
 }
 
-/// Tells the client why its connection ends.
+/// Sends the reason for the connection's end.
 pub(super) async fn refuse(stream: &mut Stream, error: &SqlError) -> io::Result<()> {
     stream.replies.error(Severity::Fatal, error);
     stream.close().await
@@ -104,7 +108,7 @@ impl Startup {
     }
 }
 
-/// Answers requests for encryption until the startup message comes; None if there is to be no session.
+/// Answers requests for encryption until the startup message arrives; None if the client does not want a session.
 async fn negotiate(mut stream: Stream, shared: &Shared) -> io::Result<Option<(Stream, Startup)>> {
     loop {
         let opening = match message::take_opening(&mut stream.input) {
@@ -121,7 +125,7 @@ async fn negotiate(mut stream: Stream, shared: &Shared) -> io::Result<Option<(St
         match (opening, &shared.tls) {
             (Opening::Tls, Some(tls)) if !stream.is_tls() => {
                 if !stream.input.is_empty() {
-                    // What came before the handshake is not from inside of TLS.
+                    // Bytes before the handshake did not come through TLS.
                     let error = violation("received unencrypted data after SSL request");
                     refuse(&mut stream, &error).await?;
                     return Ok(None);
@@ -141,7 +145,7 @@ async fn negotiate(mut stream: Stream, shared: &Shared) -> io::Result<Option<(St
     }
 }
 
-/// Checks who the client is, and begins its session.
+/// Authenticates the user, and begins the session.
 async fn begin(
     stream: &mut Stream,
     startup: &Startup,
@@ -170,7 +174,7 @@ async fn begin(
     if !shared.options.users.is_empty() {
         authenticate(stream, user, from, shared).await?;
     }
-    // Nobody holds one of these who has not shown who it is.
+    // The permit is taken after the login, so strangers hold none.
     let permit = Arc::clone(&shared.sessions).try_acquire_owned().map_err(|_| {
         SqlError::new("53300", "sorry, too many clients already").with_hint(format!(
             "The server takes {} connections; close some, or start it with more --connections-max.",
@@ -183,7 +187,7 @@ async fn begin(
     Ok((session, permit))
 }
 
-/// Tells a client that asks for a later minor version, or for options, what it gets.
+/// Tells the supported version to a client that requests a later minor version, or options.
 fn negotiate_version(stream: &mut Stream, startup: &Startup) -> Result<(), SqlError> {
     let is_option = |name: &&String| name.starts_with("_pq_.");
     let options: Vec<String> =
@@ -195,7 +199,7 @@ fn negotiate_version(stream: &mut Stream, startup: &Startup) -> Result<(), SqlEr
     stream.replies.message(&Message::NegotiateProtocolVersion(version))
 }
 
-/// SCRAM-SHA-256, bound to the certificate under TLS if the client can.
+/// SCRAM-SHA-256, bound to the certificate under TLS if the client supports that.
 async fn authenticate(
     stream: &mut Stream,
     user: &str,
@@ -249,7 +253,7 @@ async fn password(stream: &mut Stream) -> Result<Bytes, Interruption> {
     }
 }
 
-/// What a client needs to know before its first statement.
+/// Messages that a client needs before its first statement.
 fn welcome(opened: &mut Opened) {
     opened.reported.report(&opened.session, &mut opened.stream.replies);
     let key = SecretKey::I32(i32::from_be_bytes(opened.registration.secret_key));

@@ -1,4 +1,8 @@
-//! A client's socket, plain or under TLS, with the bytes that came and the replies that wait.
+//! A client's socket, plain or under TLS, with buffers for input and replies.
+//!
+//! *Invariants*: both buffers are bounded. Dropping a read loses no bytes.
+//!
+//! *Not here*: messages (`message`, `replies`).
 
 use std::io;
 use std::path::Path;
@@ -17,9 +21,9 @@ use tokio::net::TcpStream;
 use super::replies::Replies;
 use super::secret::{self, SecretError};
 
-/// Room for what one read may bring.
+/// Bytes of one read.
 const READ_BYTES: usize = 16 << 10;
-/// Replies are sent when they are as many, even if the client does not wait for them yet.
+/// Bytes of replies that are sent even before the client waits.
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 
 enum Socket {
@@ -30,7 +34,7 @@ enum Socket {
 /// A connection's two directions.
 pub(super) struct Stream {
     socket: Socket,
-    /// Bytes that came and are not parsed yet.
+    /// Bytes that are not parsed yet.
     pub(super) input: BytesMut,
     /// Messages that are not sent yet.
     pub(super) replies: Replies,
@@ -45,7 +49,7 @@ impl Stream {
         }
     }
 
-    /// Goes on under TLS.
+    /// Continues under TLS.
     pub(super) async fn accept_tls(self, acceptor: &TlsAcceptor) -> io::Result<Self> {
         let Socket::Plain(socket) = self.socket else {
             return Err(io::Error::other("TLS inside TLS"));
@@ -58,7 +62,7 @@ impl Stream {
         matches!(self.socket, Socket::Tls(_))
     }
 
-    /// Waits for bytes. Fails at the end of the stream. May be dropped without losing any.
+    /// Reads bytes; fails at the end of the stream. Dropping this future loses no bytes.
     pub(super) async fn read(&mut self) -> io::Result<()> {
         self.input.reserve(READ_BYTES);
         let count = match &mut self.socket {
@@ -68,8 +72,7 @@ impl Stream {
         if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// Whether the client has closed its end, whatever it sent before that. Reads nothing: what a client
-    /// sends ahead stays where it presses back on the client.
+    /// Whether the client has closed its end. Reads nothing: unread bytes exert back pressure on the client.
     pub(super) fn is_closed(&self) -> bool {
         let socket = match &self.socket {
             Socket::Plain(socket) => socket,
@@ -87,7 +90,7 @@ impl Stream {
         self.write(self.replies.bytes().len()).await
     }
 
-    /// Sends the replies if they are many.
+    /// Sends the replies if there are many.
     pub(super) async fn flush_if_full(&mut self) -> io::Result<()> {
         let length = self.replies.bytes().len();
         if length >= REPLIES_BYTES_MAX { self.write(length).await } else { Ok(()) }
@@ -114,7 +117,7 @@ impl Stream {
         }
     }
 
-    /// Sends what is left, and says that nothing follows.
+    /// Sends the remaining replies, and closes this end.
     pub(super) async fn close(&mut self) -> io::Result<()> {
         self.flush().await?;
         match &mut self.socket {
@@ -124,31 +127,31 @@ impl Stream {
     }
 }
 
-/// Why TLS cannot be offered.
+/// Why TLS is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file is missing or not PEM.
     #[error("cannot read {path}: {source}; give a PEM file")]
     Pem {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// What is wrong.
+        /// The error.
         source: pem::Error,
     },
     /// Others may read the key.
     #[error("the key {path} has mode {mode:o}, so others may use it; chmod 600 {path}")]
     Exposed {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// The two do not fit together, or are of no use.
+    /// The certificate and the key do not match, or are unusable.
     #[error("cannot use the certificate and its key: {0}")]
     Certificate(#[from] rustls::Error),
 }
 
-/// What accepts TLS connections with a certificate chain and its key, both PEM files.
+/// The acceptor of TLS connections for a certificate chain and its key, both in PEM files.
 pub(super) fn tls_acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     let pem_error =
         |path: &Path, source| TlsError::Pem { path: path.display().to_string(), source };

@@ -1,8 +1,9 @@
-//! The threads that connections are served on.
+//! The threads that serve connections.
 //!
-//! Where all nodes of a cluster are in this process, they are the threads that drive its workers: a statement goes from the
-//! socket to a worker and back without a switch of threads. A connection stays on its thread. Elsewhere they are the server's
-//! own.
+//! If all nodes of a cluster are in this process, these are the threads that drive the workers: a statement goes from the
+//! socket to a worker and back without a switch of threads. Otherwise the server has threads of its own.
+//!
+//! *Invariants*: a connection stays on its thread.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,20 +16,20 @@ use std::time::Duration;
 use gannet_engine::{Driver, ThreadHost};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// What is waited for no longer than this is polled for: the runtime's timers are exact to a millisecond.
+/// Shorter waits are polled, because the runtime's timers have a resolution of a millisecond.
 const POLLED_MAX: Duration = Duration::from_micros(100);
-/// Threads of a server that does not share its cluster's.
+/// Maximum number of the server's own threads.
 const OWN_THREADS_MAX: usize = 4;
 
 /// Threads that drive a cluster's workers and serve connections.
 pub struct ServerThreads {
     handles: Vec<Handle>,
-    /// By thread, which takes it.
+    /// One for each thread, which takes its own.
     runtimes: Vec<Mutex<Option<Runtime>>>,
     next: AtomicUsize,
 }
 
-/// What a server accepts connections with, and serves them with if nobody else does.
+/// A runtime that accepts connections, and unless `accepts_only` also serves them.
 pub(super) fn runtime(accepts_only: bool) -> io::Result<Runtime> {
     let mut builder = if accepts_only {
         Builder::new_current_thread()
@@ -42,7 +43,7 @@ pub(super) fn runtime(accepts_only: bool) -> io::Result<Runtime> {
 }
 
 impl ServerThreads {
-    /// What a cluster's threads need, which are `count`.
+    /// The runtimes for `count` threads of a cluster.
     ///
     /// # Errors
     /// If the system has no more descriptors for this process.
@@ -58,7 +59,7 @@ impl ServerThreads {
 
     /// The thread for the next connection.
     pub(super) fn next(&self) -> &Handle {
-        // Relaxed: which one it is does not matter.
+        // Relaxed: any thread will do.
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         &self.handles[next % self.handles.len()]
     }
@@ -66,7 +67,7 @@ impl ServerThreads {
 
 impl ThreadHost for ServerThreads {
     fn run(&self, thread: usize, mut driver: Pin<&mut dyn Driver>) {
-        // Nothing panics while it is held.
+        // No code panics while it holds this lock.
         let runtime = self.runtimes[thread].lock().unwrap_or_else(PoisonError::into_inner).take();
         let runtime = runtime.expect("there is a runtime for each thread, which runs once");
         runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Who may connect: names and SCRAM verifiers, in a file.
+//! Users: names and SCRAM verifiers, in a file.
 //!
 //! ```text
 //! # name  verifier, as PostgreSQL's pg_authid.rolpassword holds it
@@ -6,7 +6,10 @@
 //! ```
 //!
 //! *Source*: RFC 5803, RFC 7677; PostgreSQL 15, section 53.3.
-//! *Invariants*: no password is in the file or stays in memory.
+//!
+//! *Invariants*: neither the file nor the memory keeps a password. A client cannot tell a missing user from a wrong password.
+//!
+//! *Not here*: the exchange of SCRAM (`startup`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,30 +23,30 @@ use pgwire::api::auth::sasl::scram::{ScramSecret, gen_salted_password};
 use super::secret::{self, SecretError};
 
 const MECHANISM: &str = "SCRAM-SHA-256";
-/// Iterations shown to users who do not exist, as PostgreSQL's default.
+/// Iterations for users who do not exist: PostgreSQL's default.
 const ITERATIONS: usize = 4096;
-/// Above this a login would keep a core busy for seconds.
+/// Maximum number of iterations; more would keep a core busy for seconds.
 const ITERATIONS_MAX: usize = 1_000_000;
 const SALT_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
 
-/// Why a users file cannot be used.
+/// Why a users file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("cannot use the users file {path}: {source}; check its path and permissions")]
     File {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Others may read it.
+    /// Others may read the file.
     #[error("the users file {path} has mode {mode:o}, so others may use it; chmod 600 {path}")]
     Exposed {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
     /// A line is malformed.
@@ -51,16 +54,16 @@ pub enum UsersError {
         "line {line} of the users file is no `NAME SCRAM-SHA-256$...`; write it with `gannet user`"
     )]
     Line {
-        /// Its number, from 1.
+        /// The line's number, from 1.
         line: usize,
     },
-    /// A name is in it twice.
+    /// Two lines have the same name.
     #[error("line {line} of the users file names a user again; remove one of the two lines")]
     Twice {
-        /// Its number, from 1.
+        /// The second line's number, from 1.
         line: usize,
     },
-    /// A name that a line cannot hold.
+    /// A line cannot contain this name.
     #[error("a user's name has 1 to 63 characters without spaces and does not begin with #")]
     Name,
     /// An empty password.
@@ -72,7 +75,7 @@ pub enum UsersError {
 #[derive(Clone, Debug, Default)]
 pub struct Users {
     verifiers: BTreeMap<String, Verifier>,
-    /// What salts of users who do not exist are made from, so that they stay the same.
+    /// The seed of salts for users who do not exist, so that each salt stays the same.
     seed: [u8; SALT_BYTES],
 }
 
@@ -84,7 +87,7 @@ struct Verifier {
     server_key: Vec<u8>,
 }
 
-/// Shows nothing of the keys.
+/// Hides the keys.
 impl std::fmt::Debug for Verifier {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Verifier").field("iterations", &self.iterations).finish()
@@ -95,7 +98,7 @@ impl Users {
     /// Reads a users file.
     ///
     /// # Errors
-    /// [`UsersError`] if it cannot be read or a line is malformed.
+    /// [`UsersError`] if the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, UsersError> {
         let bytes = secret::read(path).map_err(|error| match error {
             SecretError::Unreadable(source) => file_error(path, source),
@@ -128,15 +131,15 @@ impl Users {
         Ok(users)
     }
 
-    /// Whether there is none.
+    /// Whether there are no users.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.verifiers.is_empty()
     }
 
-    /// What a client has to prove that it knows, and whether the user exists.
+    /// The secret that a client must prove to know, and whether the user exists.
     ///
-    /// A user who does not exist gets a secret as well, so that the two cannot be told apart.
+    /// A missing user has a secret as well, so that clients cannot tell the difference.
     pub(super) fn secret(&self, name: &str) -> (ScramSecret, bool) {
         if let Some(verifier) = self.verifiers.get(name) {
             let Verifier { iterations, salt, stored_key, server_key } = verifier.clone();
@@ -179,7 +182,7 @@ impl Verifier {
     }
 }
 
-/// The name and the verifier of a line that has both and is no comment.
+/// The name and the verifier in a line, unless the line is a comment or lacks one of them.
 fn split_line(line: &str) -> Option<(&str, &str)> {
     let (name, verifier) = line.trim().split_once(char::is_whitespace)?;
     (!name.starts_with('#')).then_some((name, verifier.trim_start()))
@@ -189,11 +192,11 @@ fn file_error(path: &Path, source: std::io::Error) -> UsersError {
     UsersError::File { path: path.display().to_string(), source }
 }
 
-/// Writes a user with a password into a users file, which is created if need be; an entry of that
-/// name is replaced. A server reads the file when it starts.
+/// Writes a user with a password into a users file, and creates the file if necessary. An entry with that name is replaced. A
+/// server reads the file when it starts.
 ///
 /// # Errors
-/// [`UsersError`] if the name or the password cannot be used, or the file is malformed.
+/// [`UsersError`] if the name or the password is invalid, or the file is malformed.
 pub fn add_user(path: &Path, name: &str, password: &str) -> Result<(), UsersError> {
     let wrong = name.is_empty()
         || name.chars().count() > 63
@@ -219,7 +222,7 @@ pub fn add_user(path: &Path, name: &str, password: &str) -> Result<(), UsersErro
     replace_file(path, &text).map_err(|source| file_error(path, source))
 }
 
-/// Replaces a file in one step by one that only its owner reads.
+/// Replaces a file in one step by a file that only its owner may read.
 fn replace_file(path: &Path, text: &str) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -238,7 +241,7 @@ fn replace_file(path: &Path, text: &str) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 stores for the password `pencil`, made by `CREATE ROLE`'s algorithm.
+    /// PostgreSQL 15's verifier for the password `pencil`.
     fn line(name: &str) -> String {
         format!("{name} {}", postgres_protocol::password::scram_sha_256(b"pencil"))
     }

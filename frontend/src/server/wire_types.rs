@@ -1,6 +1,8 @@
 //! The types of SQL on the wire: object identifiers, and values in text and binary format.
 //!
 //! *Source*: PostgreSQL's `pg_type.dat` and the `send` and `recv` functions of its types.
+//!
+//! *Not here*: values as text (`text`), and messages (`message`, `replies`).
 
 use std::fmt::Write;
 
@@ -18,7 +20,7 @@ use crate::text::time::{fit_date, fit_timestamp};
 use crate::text::{numeric_from_text, too_many_digits, unsigned_zero};
 use crate::value::{DataType, Value};
 
-/// How a value travels.
+/// The format of a value on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Text,
@@ -43,7 +45,7 @@ impl Format {
     }
 }
 
-/// The formats of `count` values from a message's codes: none (all text), one for all, or one each.
+/// The formats of `count` values: a message has no code (all text), one code for all values, or one per value.
 pub(super) fn formats(codes: &[i16], count: usize) -> Result<Vec<Format>, SqlError> {
     match codes {
         [] => Ok(vec![Format::Text; count]),
@@ -58,7 +60,7 @@ pub(super) fn formats(codes: &[i16], count: usize) -> Result<Vec<Format>, SqlErr
     }
 }
 
-/// The type that a client declares for a parameter; None leaves it to the planner.
+/// The type that a client declares for a parameter; None leaves the type to the planner.
 pub(super) fn declared_type(oid: u32) -> Result<Option<DataType>, SqlError> {
     let Some(declared) = Type::from_oid(oid) else {
         return if oid == 0 { Ok(None) } else { Err(unknown_type(&oid)) };
@@ -95,7 +97,7 @@ fn unknown_type(name: &dyn std::fmt::Display) -> SqlError {
         .with_hint("Cast the parameter in the statement, or declare it as text.")
 }
 
-/// A column as RowDescription tells it.
+/// A column in RowDescription.
 pub(super) fn field_description(column: &Column, format: Format) -> FieldDescription {
     let name = column.name.clone();
     let data_type = column.data_type;
@@ -129,7 +131,7 @@ pub(super) fn put_value(
 
 fn put_text(out: &mut BytesMut, data_type: DataType, value: &Value) {
     match (value, data_type) {
-        // These two without an allocation, as most columns have them.
+        // Most columns have these two types, which need no allocation.
         (Value::Text(text), DataType::Text | DataType::Varchar(_) | DataType::Padded) => {
             out.put_slice(text.as_bytes());
         }
@@ -160,7 +162,7 @@ fn put_binary(out: &mut BytesMut, data_type: DataType, value: &Value) -> Result<
         }
         Value::Numeric(value) => return put_encoded(out, value, &Type::NUMERIC),
         Value::Date(value) => return put_encoded(out, value, &Type::DATE),
-        // Both types with it have the same form.
+        // Both types with this value have the same format.
         Value::Timestamp(value) => return put_encoded(out, value, &Type::TIMESTAMP),
         Value::Uuid(value) => out.put_slice(value.as_bytes()),
     }
@@ -203,7 +205,7 @@ pub(super) fn read_value(
     }
 }
 
-/// The text that bytes are.
+/// Bytes as UTF-8.
 pub(super) fn utf8(bytes: &[u8]) -> Result<&str, SqlError> {
     let wrong = || SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\"");
     std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or_else(wrong)
@@ -219,7 +221,7 @@ fn read_binary(
         DataType::SmallInt => Value::Integer(i16::from_sql(&wire, bytes)?.into()),
         DataType::Integer => Value::Integer(i32::from_sql(&wire, bytes)?.into()),
         DataType::BigInt if bytes.len() == 4 => {
-            // Declared as `oid`.
+            // For the declared type `oid`.
             Value::Integer(u32::from_sql(&Type::OID, bytes)?.into())
         }
         DataType::BigInt => Value::Integer(i64::from_sql(&wire, bytes)?),
@@ -239,7 +241,8 @@ fn read_binary(
     })
 }
 
-/// Groups of four digits, their number, the first one's weight, the sign, the scale; none of the digits is lost.
+/// A NUMERIC: the number of groups of four digits, the weight of the first, the sign, the scale, the groups. No digit is
+/// lost.
 fn read_numeric(mut bytes: &[u8]) -> Result<Decimal, Box<dyn std::error::Error + Send + Sync>> {
     let (count, weight) = (bytes.try_get_u16()?, bytes.try_get_i16()?);
     let (sign, scale) = (bytes.try_get_u16()?, bytes.try_get_u16()?);
@@ -267,7 +270,7 @@ fn read_numeric(mut bytes: &[u8]) -> Result<Decimal, Box<dyn std::error::Error +
     Ok(unsigned_zero(number))
 }
 
-/// Dimensions, whether there are NULLs, the type of the elements, their number, the first one's place; the elements.
+/// An array: dimensions, whether there are NULLs, the elements' type and number, the first subscript, the elements.
 fn put_array(out: &mut BytesMut, element: Element, text: &str) -> Result<(), SqlError> {
     let (mut count, mut has_null) = (0_i32, false);
     array::for_each(text, |one| {
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_travels_in_both_formats() {
+    fn every_type_is_encoded_in_both_formats() {
         let date = NaiveDate::from_ymd_opt(1999, 12, 31).unwrap();
         for (data_type, value) in [
             (DataType::Boolean, Value::Boolean(false)),
@@ -424,7 +427,7 @@ mod tests {
         }
 
         #[test]
-        fn numerics_travel_in_binary(mantissa: i64, scale in 0_u32..=18) {
+        fn numerics_are_encoded_in_binary(mantissa: i64, scale in 0_u32..=18) {
             let value = Value::Numeric(Decimal::new(mantissa, scale));
             prop_assert_eq!(round_trip(DataType::Numeric(None), Format::Binary, &value), value);
         }

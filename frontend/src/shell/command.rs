@@ -1,8 +1,10 @@
-//! The shell's own commands: `.name`, and `\name` as psql spells some of them.
+//! The shell's own commands: `.name`, or psql's `\name` for some of them.
+//!
+//! *Not here*: what the commands do (`shell`, `describe`, `transfer`).
 
 use super::render::Mode;
 
-/// What is shown by `.help`.
+/// The text of `.help`.
 pub(super) const HELP: &str = "\
 .help                  this text                                  (\\?, help)
 .tables                tables                                     (\\dt, \\d)
@@ -36,7 +38,7 @@ pub(super) const NAMES: [&str; 13] = [
     ".bail",
     ".quit",
 ];
-/// What people type to learn more, or to leave.
+/// Words for help and for leaving.
 const WORDS: [&str; 3] = ["help", "exit", "quit"];
 
 /// A command.
@@ -48,10 +50,10 @@ pub(super) enum Command {
     Indexes,
     Databases,
     Describe(String),
-    /// None asks for the mode.
+    /// The new mode; None shows the mode.
     Mode(Option<Mode>),
     ToggleLines,
-    /// None changes it.
+    /// On or off; None toggles.
     Timing(Option<bool>),
     Read(String),
     Import {
@@ -77,11 +79,11 @@ pub(super) fn is_command(line: &str) -> bool {
     }
 }
 
-/// Whether a line that a person types is a command, though it may come within a statement.
+/// Whether a typed line is a command, even within a statement.
 pub(super) fn is_typed(line: &str, within: bool) -> bool {
     let line = without_semicolon(line);
     let name = line.split_whitespace().next().unwrap_or_default();
-    // A statement's line may begin with the name of a column.
+    // A line of a statement may begin with a column's name.
     let is_known = || name.starts_with('\\') || name == ".exit" || NAMES.contains(&name);
     is_word(line) || is_command(line) && (!within || is_known())
 }
@@ -90,15 +92,15 @@ fn is_word(line: &str) -> bool {
     WORDS.iter().any(|word| line.eq_ignore_ascii_case(word))
 }
 
-/// People end commands with a semicolon now and then.
+/// Removes the semicolon that people sometimes put after a command.
 fn without_semicolon(line: &str) -> &str {
     line.trim().trim_end_matches(';').trim_end()
 }
 
-/// Parses a line that [`is_command`] or [`is_typed`].
+/// Parses a line for which [`is_command`] or [`is_typed`] holds.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error's message.
 pub(super) fn parse(line: &str) -> Result<Command, String> {
     let line = without_semicolon(line);
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -170,8 +172,7 @@ fn switch(rest: &mut &str) -> Result<Option<bool>, String> {
     }
 }
 
-/// Takes a word, which may stand in quotes of either kind. A name in double quotes keeps its case; the
-/// quotes are gone in either case.
+/// Takes a word, which may be in quotes of either kind. The quotes are removed; a name in double quotes keeps its case.
 fn word(rest: &mut &str) -> Result<Option<String>, String> {
     let text = rest.trim_start();
     let (word, after) = match text.chars().next() {
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn people_type_commands_within_statements() {
+    fn typed_commands_are_recognized_within_statements() {
         assert_eq!((parse("Quit;"), parse("help ")), (Ok(Command::Quit), Ok(Command::Help)));
         for line in [".help", "\\q", "exit", "QUIT ;", ".mode json"] {
             assert!(is_typed(line, true) && is_typed(line, false), "{line}");
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_commands_say_what_is_wrong() {
+    fn errors_of_commands_say_what_to_do() {
         assert_eq!(
             parse(".tabels").unwrap_err(),
             "there is no command .tabels; did you mean .tables?"

@@ -1,6 +1,8 @@
 //! The line editor: history, completion, hints.
 //!
 //! A statement is one entry of the history, however many lines it has.
+//!
+//! *Not here*: statements and commands (`scanner`, `command`).
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -19,7 +21,7 @@ use super::scanner::Scanner;
 /// Entries that the history file keeps.
 const HISTORY_ENTRIES_MAX: usize = 10_000;
 
-/// Words of SQL, to complete.
+/// Keywords of SQL, for completion.
 const KEYWORDS: [&str; 96] = [
     "ADD",
     "ALL",
@@ -119,10 +121,10 @@ const KEYWORDS: [&str; 96] = [
     "WHERE",
 ];
 
-/// What a person typed.
+/// An entry at the terminal.
 pub(super) enum Typed {
     Line(String),
-    /// Ctrl-C: the line is given up.
+    /// Ctrl-C: the line is abandoned.
     Interrupted,
     /// Ctrl-D.
     End,
@@ -132,9 +134,9 @@ pub(super) enum Typed {
 pub(super) struct LineEditor {
     editor: Editor<Assistant, FileHistory>,
     history: Option<PathBuf>,
-    /// Lines of a statement that has not ended.
+    /// Lines of an unfinished statement.
     unfinished: String,
-    /// The same.
+    /// The scanner of those lines.
     scanner: Scanner,
 }
 
@@ -151,13 +153,13 @@ impl LineEditor {
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
         let history = home.map(|home| PathBuf::from(home).join(".gannet_history"));
         if let Some(path) = &history {
-            // There is none at the first start.
+            // The file does not exist at the first start.
             let _ = editor.load_history(path);
         }
         Ok(Self { editor, history, unfinished: String::new(), scanner: Scanner::default() })
     }
 
-    /// Asks for a line.
+    /// Reads a line.
     pub(super) fn read(&mut self, prompt: &str) -> Result<Typed, ReadlineError> {
         match self.editor.readline(prompt) {
             Ok(line) => {
@@ -190,7 +192,7 @@ impl LineEditor {
         Ok(())
     }
 
-    /// Asks for a line of data.
+    /// Reads a line of data.
     pub(super) fn read_data(&mut self) -> Result<Typed, ReadlineError> {
         match self.editor.readline("> ") {
             Ok(line) => Ok(Typed::Line(line)),
@@ -200,7 +202,7 @@ impl LineEditor {
         }
     }
 
-    /// The names of tables and columns, to complete.
+    /// Sets the names of tables and columns for completion.
     pub(super) fn set_names(&mut self, names: Vec<String>) {
         if let Some(assistant) = self.editor.helper_mut() {
             assistant.names = names;
@@ -211,7 +213,7 @@ impl LineEditor {
 impl Drop for LineEditor {
     fn drop(&mut self) {
         if let Some(path) = &self.history {
-            // A history that cannot be kept is no reason to complain at the end.
+            // An unwritable history is not worth an error.
             let _ = self.editor.save_history(path);
         }
     }
@@ -277,7 +279,7 @@ impl Completer for Assistant {
 }
 
 impl Assistant {
-    /// Names first, then keywords in the case of what was typed.
+    /// Matching names first, then keywords in the case of the typed word.
     fn words(&self, word: &str) -> Vec<Pair> {
         let begins = |name: &str| {
             name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))

@@ -1,4 +1,6 @@
-//! Where the shell's lines come from: a terminal, a script, or a text of the command line.
+//! Input of the shell: a terminal, a script, or a text of the command line.
+//!
+//! *Not here*: statements in the input (`scanner`).
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -14,16 +16,16 @@ pub(super) enum Input {
     Terminal(Box<LineEditor>),
     Stream {
         reader: Box<dyn BufRead>,
-        /// Data of a COPY follow on standard input, as the statements are on the command line.
+        /// Whether standard input has the data of a COPY, because the statements are on the command line.
         data_on_stdin: bool,
     },
 }
 
-/// A line.
+/// An element of the input.
 pub(super) enum Line {
-    /// Without its newline.
+    /// A line, without its newline.
     Text(String),
-    /// A person gave it up.
+    /// Ctrl-C at a terminal.
     Interrupted,
     End,
 }
@@ -37,7 +39,7 @@ impl Input {
         Self::Stream { reader: Box::new(Cursor::new(text)), data_on_stdin: true }
     }
 
-    /// Names to complete, if somebody types.
+    /// Sets the names for completion, if the input is a terminal.
     pub(super) fn set_names(&mut self, names: Vec<String>) {
         if let Self::Terminal(editor) = self {
             editor.set_names(names);
@@ -78,7 +80,7 @@ impl Input {
     }
 }
 
-/// A line of data that a person types; None at the end.
+/// A typed line of data; None at the end.
 fn typed_data(editor: &mut LineEditor) -> Option<io::Result<Vec<u8>>> {
     match editor.read_data() {
         Ok(Typed::Line(line)) if line == DATA_END => None,
@@ -89,7 +91,7 @@ fn typed_data(editor: &mut LineEditor) -> Option<io::Result<Vec<u8>>> {
     }
 }
 
-/// The lines of a reader up to the end of the data, several at a time.
+/// The lines of a reader up to the end of the data, in chunks of several lines.
 fn chunks(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<Vec<u8>>> {
     let mut ended = false;
     std::iter::from_fn(move || {

@@ -1,12 +1,14 @@
-//! The interactive shell: statements typed or from scripts, results in the form that is wanted.
+//! The interactive shell: typed statements or scripts, results in one of several formats.
 //!
 //! ```text
 //! editor | script ─ scanner (statements) ┬ target: a session in this process, or a server ─ render
 //!                └─ command (.tables)  ──┘
 //! ```
 //!
-//! *Invariants*: Ctrl-C cancels the statement that runs, never the shell; errors go to standard error, and
-//! nothing but results to standard output unless that is a terminal.
+//! *Invariants*: Ctrl-C cancels the running statement, and never ends the interactive shell. Errors go to standard error.
+//! Standard output gets results alone, unless it is a terminal.
+//!
+//! *Not here*: SQL (`session`), and connections to servers (`remote`).
 
 mod command;
 mod describe;
@@ -39,68 +41,68 @@ use scanner::Scanner;
 use stopwatch::Stopwatch;
 use target::Target;
 
-/// Scripts that read scripts that read scripts ...
+/// Maximum depth of scripts that read scripts.
 const SCRIPT_DEPTH_MAX: usize = 16;
-/// OS threads beside the one that waits for the person.
+/// OS threads beside the main thread, which waits for input.
 const THREADS: usize = 1;
-/// What shells answer when Ctrl-C ends a program.
+/// A shell's exit code for a program that Ctrl-C has ended.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Where the shell's statements run.
+/// Where statements run.
 pub enum ShellTarget {
-    /// On a database in this process.
+    /// A database in this process.
     Embedded(Arc<Database>),
-    /// On a server.
+    /// A server.
     Server(Box<ServerAddress>),
 }
 
-/// Statements that are given with the command.
+/// Statements of the command line.
 #[derive(Clone, Debug)]
 pub enum Script {
-    /// This text.
+    /// A text.
     Text(String),
     /// A file.
     File(PathBuf),
 }
 
-/// How the shell is started.
+/// Options of the shell.
 pub struct ShellOptions {
     /// Where statements run.
     pub target: ShellTarget,
-    /// What to run instead of asking.
+    /// Scripts to run instead of an interactive session.
     pub scripts: Vec<Script>,
-    /// How results are written; a table on a terminal, raw elsewhere.
+    /// The format of results; by default a table on a terminal, raw elsewhere.
     pub mode: Option<Mode>,
-    /// Whether to stop at the first failure; in scripts by default.
+    /// Whether to stop at the first failure; by default in scripts alone.
     pub bail: Option<bool>,
 }
 
-/// Why the shell could not start.
+/// Why the shell cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ShellError {
-    /// The runtime could not start.
+    /// The runtime cannot start.
     #[error("the operating system refused a thread: {0}")]
     Runtime(io::Error),
-    /// The server did not take the connection.
+    /// The connection to the server has failed.
     #[error("cannot connect: {0}")]
     Connect(String),
     /// A script cannot be read.
     #[error("cannot read {path}: {source}")]
     Script {
-        /// Its path.
+        /// The file's path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The terminal cannot be used.
+    /// The terminal is unusable.
     #[error("cannot use the terminal: {0}")]
     Terminal(String),
 }
 
-/// Runs the shell to its end; whether every statement succeeded, or a person typed them.
+/// Runs the shell. Returns whether every statement of scripts has succeeded.
 ///
 /// # Errors
-/// [`ShellError`] if it could not start.
+/// [`ShellError`] if the shell cannot start.
 pub fn run_shell(options: ShellOptions) -> Result<bool, ShellError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -140,7 +142,7 @@ pub fn run_shell(options: ShellOptions) -> Result<bool, ShellError> {
     Ok(!shell.failed)
 }
 
-/// Whether to go on.
+/// Whether the shell continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Go,
@@ -152,24 +154,24 @@ struct Shell {
     runtime: Runtime,
     target: Target,
     mode: Mode,
-    /// What `\x` goes back to.
+    /// The mode that `\x` restores.
     mode_before_lines: Mode,
-    /// Standard output is a terminal: it gets tags and times as well as results.
+    /// Whether standard output is a terminal, which gets tags and times as well.
     decorated: bool,
     timing: bool,
     bail: bool,
-    /// Something failed that the exit code has to tell.
+    /// Whether a failure determines the exit code.
     failed: bool,
-    /// There may be other tables and columns to complete.
+    /// Whether tables and columns may have changed since the last completion.
     names_changed: bool,
-    /// Nobody reads standard output any more, which needs not be told.
+    /// Whether the reader of standard output has gone, which is no error.
     reader_left: bool,
     script_depth: usize,
-    /// A statement runs, which Ctrl-C cancels.
+    /// Whether a statement runs, which Ctrl-C cancels.
     running: Arc<AtomicBool>,
 }
 
-/// Writes to standard error, which may be closed: what nobody reads need not be told.
+/// Writes to standard error. If that is closed, there is nobody to tell.
 fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -187,7 +189,7 @@ impl Shell {
                 self.fail(&failure, "");
             }
             self.process(&mut Input::Terminal(Box::new(editor)));
-            // A person has seen what failed.
+            // The user has seen the failures.
             self.failed = self.failed && self.bail;
         } else if scripts.is_empty() {
             self.process(&mut Input::stream(io::stdin()));
@@ -222,7 +224,7 @@ impl Shell {
         });
     }
 
-    /// Runs everything that an input has.
+    /// Runs all of an input.
     fn process(&mut self, input: &mut Input) -> Flow {
         let mut scanner = Scanner::default();
         loop {
@@ -263,14 +265,14 @@ impl Shell {
                 }
             }
         }
-        // What a person has not ended is given up.
+        // An unfinished statement at a terminal is dropped.
         match scanner.take_rest().filter(|_| !input.is_terminal()) {
             Some(statement) => self.run_statement(&statement, input),
             None => Flow::Go,
         }
     }
 
-    /// Runs a statement and shows its result.
+    /// Runs a statement, and shows the result.
     fn run_statement(&mut self, statement: &str, input: &mut Input) -> Flow {
         let first = statement.split_whitespace().next().unwrap_or_default();
         let changes = ["CREATE", "DROP", "ALTER"];
@@ -308,7 +310,7 @@ impl Shell {
                 let mut failure = None;
                 for chunk in input.copy_data() {
                     match (chunk, &failure) {
-                        // What is left of a script's data is no statement: it is read to its end.
+                        // The rest of a script's data is no statement, so it is read and dropped.
                         (Ok(_), Some(_)) if !interactive => {}
                         (_, Some(_)) => break,
                         (Ok(chunk), None) => {
@@ -343,7 +345,7 @@ impl Shell {
         self.wait(async |target| target.rows(statement).await)
     }
 
-    /// Waits for something that the target does; Ctrl-C cancels it.
+    /// Waits for work of the target; Ctrl-C cancels it.
     fn wait<T>(&mut self, work: impl AsyncFnOnce(&mut Target) -> T) -> T {
         let cancel = self.target.cancel();
         let target = &mut self.target;
@@ -362,7 +364,7 @@ impl Shell {
         result
     }
 
-    /// Tells what failed, and whether to go on.
+    /// Reports a failure. Returns whether the shell continues.
     fn fail(&mut self, failure: &Failure, statement: &str) -> Flow {
         self.failed = true;
         if self.reader_left {
@@ -372,7 +374,7 @@ impl Shell {
         if self.bail { Flow::Stop } else { Flow::Go }
     }
 
-    /// Tells a person something that is no result.
+    /// Tells the user something other than a result.
     fn say(&mut self, text: &str) -> Result<(), Failure> {
         if self.decorated { self.print(|out| writeln!(out, "{text}")) } else { Ok(()) }
     }
@@ -388,7 +390,7 @@ impl Shell {
     ) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         write(&mut out).and_then(|()| out.flush()).map_err(|error| {
-            // Nobody gets the results any more, so nothing needs to be run.
+            // Results have no reader any more, so nothing else is run.
             self.bail = true;
             self.reader_left |= error.kind() == io::ErrorKind::BrokenPipe;
             Failure::new(format!("cannot write the result: {error}"))
@@ -468,14 +470,14 @@ impl Shell {
     }
 }
 
-/// A name as a statement has to write it.
+/// A name as SQL.
 fn quote_name(name: &str) -> String {
     let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// A text as a statement has to write it.
+/// A text as SQL.
 fn quote_text(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

@@ -1,9 +1,9 @@
-//! What statements give the shell: tables of text, tags, and errors, from wherever they ran.
+//! Outcomes of statements: tables of text, tags, and errors, of a session or a server.
 
 use crate::error::SqlError;
 use crate::value::{DataType, Value};
 
-/// What a column's values look like in JSON, and on which side they are written.
+/// The kind of a column, which determines its form in JSON and its alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnKind {
     Number,
@@ -49,16 +49,16 @@ pub(super) struct Rows {
     pub(super) rows: Vec<Vec<Option<String>>>,
 }
 
-/// What a statement gave.
+/// The outcome of a statement.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// Rows.
     Rows(Rows),
-    /// A tag, and notices.
+    /// A command tag, and notices.
     Done { tag: String, notices: Vec<String> },
-    /// Nothing.
+    /// Nothing, for an empty statement.
     Empty,
-    /// It waits for the data of a COPY.
+    /// The statement is a COPY that waits for data.
     CopyIn,
     /// The lines of a COPY.
     CopyOut { lines: Vec<Vec<u8>>, tag: String },
@@ -76,7 +76,7 @@ pub(super) fn texts(types: &[DataType], row: &[Value]) -> Vec<Option<String>> {
 /// Why a statement failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// SQLSTATE; empty if it is no statement that failed.
+    /// SQLSTATE; empty for a failure of the shell itself.
     pub(super) code: String,
     pub(super) message: String,
     pub(super) detail: Option<String>,
@@ -92,7 +92,7 @@ impl Failure {
         Self { code, message: message.into(), detail: None, hint: None, position: None }
     }
 
-    /// What is shown for it: the message, the place in the statement, what helps.
+    /// The text shown to the user: the message, the place in the statement, the hint.
     pub(super) fn report(&self, statement: &str) -> String {
         let code = if self.code.is_empty() { String::new() } else { format!(" {}", self.code) };
         let mut lines = vec![format!("ERROR{code}: {}", self.message)];
@@ -110,13 +110,13 @@ impl From<SqlError> for Failure {
     }
 }
 
-/// Characters of a line that are shown on each side of the place.
+/// Characters of a line to show on each side of the place.
 const CONTEXT_CHARACTERS: usize = 60;
 
-/// The line of a statement that has the character `position`, from 1, and a caret under it.
+/// The statement's line with character `position`, counted from 1, and a caret under that character.
 fn place(statement: &str, position: usize) -> Option<String> {
     if statement.trim().is_empty() {
-        // The shell's own statement, which nobody has written.
+        // The shell's own statement, which the user has not written.
         return None;
     }
     let before: usize = statement.chars().take(position.checked_sub(1)?).map(char::len_utf8).sum();

@@ -1,6 +1,6 @@
-//! A server that the shell is connected to.
+//! The shell's connection to a server.
 //!
-//! *Not here*: how the connection is protected, which its address says.
+//! *Not here*: the protection of the connection (`server_address`).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,34 +18,34 @@ use crate::server_address::ServerAddress;
 /// A connection to a server.
 pub(super) struct Remote {
     client: Client,
-    /// For the connection that asks to cancel.
+    /// For the connection of a cancel request.
     tls: MakeRustlsConnect,
-    /// What the server told without being asked.
+    /// Notices of the server.
     notices: Arc<Mutex<Vec<String>>>,
     /// The COPY that takes data.
     copy: Option<Pin<Box<CopyInSink<Bytes>>>>,
 }
 
-/// Asks the server to cancel what a connection does.
+/// Cancels a connection's statement.
 #[derive(Clone)]
 pub(super) struct Cancel(CancelToken, MakeRustlsConnect);
 
 impl Cancel {
     pub(super) async fn cancel(&self) {
-        // If it does not arrive, the statement ends by itself, and Ctrl-C can be pressed again.
+        // If the request is lost, the statement ends by itself, or the user presses Ctrl-C again.
         let _ = self.0.cancel_query(self.1.clone()).await;
     }
 }
 
 impl Remote {
-    /// Connects; must be called inside a tokio runtime.
+    /// Connects. Call this inside a tokio runtime.
     pub(super) async fn connect(address: &ServerAddress) -> Result<Self, Failure> {
         let (config, tls) = address.connector().map_err(|error| Failure::new(error.to_string()))?;
         let (client, mut connection) = config.connect(tls.clone()).await.map_err(failure)?;
         let notices = Arc::new(Mutex::new(Vec::new()));
         let collected = Arc::clone(&notices);
         tokio::spawn(async move {
-            // Moves the connection's bytes until it ends, and collects notices.
+            // Drives the connection until it ends, and collects notices.
             let next = |context: &mut std::task::Context<'_>| connection.poll_message(context);
             let mut messages = futures_util::stream::poll_fn(next);
             while let Some(Ok(message)) = messages.next().await {
@@ -87,7 +87,7 @@ impl Remote {
         }
         let gives_rows = ["SELECT", "WITH", "VALUES", "TABLE", "SHOW", "EXPLAIN"].contains(&first)
             || words.iter().any(|word| word == "RETURNING");
-        // Only the extended protocol tells types, and only the simple one gives all values as text.
+        // The extended protocol tells the types; only the simple protocol returns all values as text.
         let kinds = match gives_rows {
             true => self.client.prepare(statement).await.map_err(failure)?,
             false => return self.simple(statement, &[]).await,
@@ -141,7 +141,7 @@ impl Remote {
         Ok(format!("COPY {count}"))
     }
 
-    /// Names of tables and columns; none if the server does not tell.
+    /// Names of tables and columns; none if the server refuses them.
     pub(super) async fn names(&mut self) -> Vec<String> {
         let statement = "SELECT table_name FROM information_schema.tables \
              WHERE table_schema = 'public' UNION SELECT column_name \
@@ -169,7 +169,7 @@ fn kind(wire: &Type) -> ColumnKind {
     }
 }
 
-/// What the server called the statement's end; the client library keeps only the number.
+/// The command tag. The client library keeps only its number.
 fn tag(statement: &str, count: u64) -> String {
     let mut words = statement.split_whitespace().map(str::to_ascii_uppercase);
     let first = words.next().unwrap_or_default();

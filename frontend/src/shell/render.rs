@@ -1,4 +1,6 @@
 //! Results as text, in the shell's modes.
+//!
+//! *Source*: RFC 4180 (CSV), RFC 8259 (JSON).
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -7,7 +9,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::outcome::{ColumnKind, Heading, Rows};
 
-/// How results are written.
+/// The format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// A table for people.
@@ -16,11 +18,11 @@ pub enum Mode {
     Csv,
     /// An array of objects.
     Json,
-    /// A line for each value.
+    /// One line for each value.
     Line,
-    /// A table of Markdown.
+    /// A Markdown table.
     Markdown,
-    /// Values between tabs, and nothing else.
+    /// Values separated by tabs, and nothing else.
     Raw,
 }
 
@@ -29,7 +31,7 @@ impl Mode {
     pub const ALL: [Self; 6] =
         [Self::Table, Self::Csv, Self::Json, Self::Line, Self::Markdown, Self::Raw];
 
-    /// Its name on the command line.
+    /// The mode's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,14 +44,14 @@ impl Mode {
         }
     }
 
-    /// The mode of that name.
+    /// The mode with a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
     }
 }
 
-/// What NULL is written as, where it would look like the empty text.
+/// The text for NULL, where an empty text would be ambiguous.
 const NULL: &str = "NULL";
 
 /// Writes rows in a mode.
@@ -84,7 +86,7 @@ fn write_table(out: &mut dyn Write, result: &Rows) -> io::Result<()> {
     writeln!(out, "({count} {})", if count == 1 { "row" } else { "rows" })
 }
 
-/// The text without what would move a terminal's cursor; lines stay lines.
+/// The text without control characters that move a terminal's cursor; newlines remain.
 fn visible(text: &str) -> String {
     text.chars()
         .flat_map(
@@ -103,7 +105,7 @@ fn write_csv(out: &mut dyn Write, result: &Rows) -> io::Result<()> {
     Ok(())
 }
 
-/// NULL is nothing, the empty text is `""`, as COPY reads them.
+/// NULL is an empty field, and the empty text is `""`, as in COPY.
 fn write_csv_line(out: &mut dyn Write, values: &[Option<&str>]) -> io::Result<()> {
     for (index, value) in values.iter().enumerate() {
         if index > 0 {

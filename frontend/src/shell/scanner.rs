@@ -1,17 +1,18 @@
-//! Where statements end in text that comes line by line.
+//! Splits lines of text into statements.
 //!
 //! A statement ends at a semicolon outside of quotes, dollar quotes and comments.
 //!
 //! *Source*: PostgreSQL 15, section 4.1 (lexical structure).
-//! *Invariants*: each byte is looked at once, however many lines a statement has.
+//!
+//! *Invariants*: each byte is scanned once, however many lines a statement has.
 
 use super::command;
 
-/// Text that is not yet run: statements, the last of them perhaps without its end.
+/// Text that waits to be run: statements, of which the last may be unfinished.
 #[derive(Debug, Default)]
 pub(super) struct Scanner {
     text: String,
-    /// Up to here it was looked at.
+    /// The text up to here was scanned.
     seen: usize,
     state: State,
 }
@@ -41,17 +42,17 @@ impl Scanner {
         self.text.push('\n');
     }
 
-    /// Whether nothing but blanks and comments waits.
+    /// Whether only blanks and comments wait.
     pub(super) fn is_blank(&self) -> bool {
         self.state == State::Plain && self.text.trim().is_empty()
     }
 
-    /// Whether a line that a person types next is a command.
+    /// Whether the next typed line is a command.
     pub(super) fn is_command(&self, line: &str) -> bool {
         self.state == State::Plain && command::is_typed(line, !self.is_blank())
     }
 
-    /// What it waits for: the end of a statement (`-`), or of a quote or comment in it.
+    /// The expected end: of a statement (`-`), or of a quote or comment in it.
     pub(super) fn awaited(&self) -> char {
         match self.state {
             State::Plain | State::LineComment => '-',
@@ -76,13 +77,13 @@ impl Scanner {
         }
     }
 
-    /// Takes what is left, though it has no end.
+    /// Takes the rest, though it is unfinished.
     pub(super) fn take_rest(&mut self) -> Option<String> {
         let rest = std::mem::take(self).text;
         (!is_only_comments(&rest)).then(|| rest.trim().to_owned())
     }
 
-    /// Where the first semicolon is that ends a statement.
+    /// The place of the first semicolon that ends a statement.
     fn find_end(&mut self) -> Option<usize> {
         while self.seen < self.text.len() {
             let (step, ended) = self.step();
@@ -94,7 +95,7 @@ impl Scanner {
         None
     }
 
-    /// How many bytes belong together at the place that is looked at; whether they end a statement.
+    /// The number of bytes that belong together at the current place, and whether they end a statement.
     fn step(&mut self) -> (usize, bool) {
         let rest = &self.text.as_bytes()[self.seen..];
         let two = |pair: &[u8; 2]| rest.starts_with(pair);
@@ -172,7 +173,7 @@ fn dollar_tag(text: &str) -> Option<&str> {
     is_tag.then(|| &text[..=end])
 }
 
-/// Whether there is no statement in the text.
+/// Whether the text contains no statement.
 fn is_only_comments(text: &str) -> bool {
     let mut scanner = Scanner { text: text.to_owned(), ..Scanner::default() };
     while scanner.seen < scanner.text.len() {
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_waits() {
+    fn unfinished_statements_wait() {
         assert_eq!(split("SELECT 'a;\nb"), (vec![], Some("SELECT 'a;\nb".to_owned())));
         assert_eq!(split("-- only\n;;/* x */;"), (vec![], None));
         assert_eq!(split("SELECT $a$;"), (vec![], Some("SELECT $a$;".to_owned())));

@@ -1,8 +1,8 @@
-//! How long a statement took, for `.timing`.
+//! The duration of a statement, for `.timing`.
 
 use std::time::{Duration, Instant};
 
-/// Runs from its making on.
+/// A stopwatch that runs from its creation.
 pub(super) struct Stopwatch(Instant);
 
 impl Stopwatch {

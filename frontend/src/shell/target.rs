@@ -1,4 +1,4 @@
-//! Where statements go: a database in this process, or a server.
+//! The target of statements: a database in this process, or a server.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use super::remote::{self, Remote};
 use crate::database::Database;
 use crate::session::{CancelHandle, Session, StatementResult};
 
-/// Where statements go.
+/// The target of statements.
 pub(super) enum Target {
     Embedded(Box<Session>),
     Remote(Box<Remote>),
 }
 
-/// Cancels the statement that a target runs.
+/// Cancels the target's running statement.
 #[derive(Clone)]
 pub(super) enum Cancel {
     Embedded(CancelHandle),
@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// Runs a statement that gives rows.
+    /// Runs a statement that returns rows.
     pub(super) async fn rows(&mut self, statement: &str) -> Result<Rows, Failure> {
         match self.run(statement).await? {
             Outcome::Rows(rows) => Ok(rows),
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// Data of the COPY that answered with [`Outcome::CopyIn`].
+    /// Passes data to the COPY that answered with [`Outcome::CopyIn`].
     pub(super) async fn copy_data(&mut self, chunk: Vec<u8>) -> Result<(), Failure> {
         match self {
             Self::Embedded(session) => {
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// The end of the COPY's data, or why it does not come; gives the tag.
+    /// Ends the COPY's data, or abandons the COPY for a reason. Returns the command tag.
     pub(super) async fn copy_end(&mut self, abandon: Option<String>) -> Result<String, Failure> {
         match self {
             Self::Embedded(session) => Ok(session.copy_end(abandon).await?),
@@ -79,7 +79,7 @@ impl Target {
         }
     }
 
-    /// Names of tables and columns, to complete.
+    /// Names of tables and columns, for completion.
     pub(super) async fn names(&mut self) -> Vec<String> {
         match self {
             Self::Embedded(session) => session.names().await,

@@ -1,4 +1,6 @@
 //! `.import` and `.export`: files in and out.
+//!
+//! *Not here*: the formats of exports (`render`).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
@@ -13,7 +15,7 @@ use super::render::{Mode, write_rows};
 
 /// Bytes that are sent at a time.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The longest first line that is looked at for names of columns.
+/// Longest first line that may name the columns.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
 
 impl Shell {
@@ -62,7 +64,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Runs a COPY FROM STDIN with data in chunks; gives its tag.
+    /// Runs a COPY FROM STDIN with chunks of data. Returns the command tag.
     pub(super) fn copy_in(
         &mut self,
         copy: &str,
@@ -92,7 +94,7 @@ impl Shell {
         self.wait(async |target| target.copy_end(abandon).await)
     }
 
-    /// Writes a query's result to a file, in the format of its ending.
+    /// Writes a query's result to a file; the file's extension determines the format.
     pub(super) fn export(&mut self, file: &str, query: &str) -> Result<(), Failure> {
         let mode = match Path::new(file).extension().and_then(|ending| ending.to_str()) {
             Some("json") => Mode::Json,
@@ -111,7 +113,7 @@ impl Shell {
     }
 }
 
-/// The columns that a file's first line names, if that is what it does.
+/// The columns that a file's first line names, if all of its fields are columns.
 fn header(line: &str, delimiter: char, columns: &[String]) -> Option<Vec<String>> {
     let line = line.trim_start_matches('\u{feff}').trim_end_matches(['\n', '\r']);
     let fields = line.split(delimiter).map(|field| field.trim().trim_matches('"'));
@@ -120,7 +122,7 @@ fn header(line: &str, delimiter: char, columns: &[String]) -> Option<Vec<String>
         .collect()
 }
 
-/// A bar on standard error, if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 fn progress(bytes: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());

@@ -1,4 +1,4 @@
-//! What statements and sessions may keep, and where results go that are more.
+//! Limits for what statements and sessions keep, and results that exceed them.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ fn no_statement_keeps_more_than_its_budget() {
         "SELECT regexp_replace(repeat('x', 100000), 'x', repeat('y', 100), 'g')",
         "SELECT regexp_replace(repeat('x', 500000), 'x*', '\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0')",
         "SELECT array_to_string(array_agg(i), repeat('y', 100000)) FROM generate_series(1, 1000) i",
-        // Elements of arrays: many times what their texts take.
+        // Elements of arrays take many times as much as their texts.
         "SELECT cardinality(('{' || repeat('1,', 300000) || '1}')::INT[])",
         "SELECT count(*) FROM (SELECT unnest(('{' || repeat('1,', 300000) || '1}')::INT[])) AS q",
         // Rows and groups.
@@ -45,9 +45,9 @@ fn no_statement_keeps_more_than_its_budget() {
         &format!("SELECT count(*) FROM (SELECT 1 EXCEPT SELECT i FROM {series} i) AS u"),
         &format!("SELECT 0 IN (SELECT i FROM {series} i)"),
         "SELECT x.a FROM t x CROSS JOIN t y ORDER BY y.b",
-        // What a transaction depends on: keys that are not there.
+        // Reads of a transaction: keys that do not exist.
         &format!("SELECT count(t.a) FROM {series} i LEFT JOIN t ON t.a = i"),
-        // What it is to write.
+        // Writes of a transaction.
         &format!("INSERT INTO t SELECT i + 10000, repeat('x', 100) FROM {series} i"),
     ] {
         match run(&mut session, statement) {
@@ -58,7 +58,7 @@ fn no_statement_keeps_more_than_its_budget() {
         }
     }
     assert!(others.is_empty(), "{others:#?}");
-    // All of it was given back, and what passes through is not counted.
+    // All memory was released, and rows that pass through are not charged.
     let counted = ok(
         &mut session,
         "SELECT count(*), sum(length(b)) FROM t CROSS JOIN generate_series(1, 300) i LIMIT 1",
@@ -89,12 +89,12 @@ fn a_result_beyond_the_budget_is_taken_row_by_row() {
         assert_eq!(row, [Value::Integer(count), Value::Text("x".repeat(1_000))]);
     }
     assert_eq!(count, 10_000);
-    // One that is not read to its end, and one that memory takes.
+    // A result that is not read to its end, and one that fits into memory.
     let mut taken = block_on(session.query(&large, vec![Value::Integer(1_000)])).unwrap();
     assert_eq!(block_on(taken.next()).unwrap().unwrap()[0], Value::Integer(1));
     let mut taken = block_on(session.query(&large, vec![Value::Integer(1)])).unwrap();
     assert_eq!(block_on(taken.next()).unwrap().unwrap()[1], Value::Text("x".to_owned()));
-    // Statements without rows, and those of a transaction.
+    // Statements without rows, and statements inside a transaction.
     for (statement, tag, count) in [
         ("CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE", 0),
         (
@@ -121,13 +121,13 @@ fn a_result_beyond_the_budget_is_taken_row_by_row() {
         }
         assert_eq!(found, count, "{tag}");
     }
-    // Of a cursor, others take what memory takes.
+    // Results of FETCH must fit into memory.
     assert_eq!(rows(&mut session, "FETCH 2 FROM c").len(), 2);
     assert_eq!(code(&mut session, "FETCH 4500 FROM c"), "53200");
     ok(&mut session, "ROLLBACK");
     let copy = block_on(session.prepare("COPY t TO STDOUT", &[])).unwrap();
     assert_eq!(block_on(session.query(&copy, Vec::new())).map(|_| ()).unwrap_err().code, "42809");
-    // All rows at once are refused; the error says what takes them.
+    // All rows at once are refused; the error names the alternative.
     let refused = |session: &mut Session, setting: &str| {
         let all = block_on(session.execute_prepared(&large, vec![Value::Integer(1_000)]));
         let error = all.map(|_| ()).unwrap_err();
@@ -144,7 +144,7 @@ fn a_result_beyond_the_budget_is_taken_row_by_row() {
 }
 
 #[test]
-fn what_a_session_keeps_is_bounded() {
+fn sessions_keep_bounded_memory() {
     let database = database_within(2 << 20, 64 << 20);
     let refused = |make: &dyn Fn(&mut Session, usize) -> Result<(), SqlError>| {
         let mut session = database.session("tester");
@@ -221,7 +221,7 @@ fn a_set_of_values_is_charged() {
 }
 
 #[test]
-fn what_a_transaction_has_read_is_charged_until_it_ends() {
+fn reads_of_a_transaction_are_charged_until_its_end() {
     let mut session = database_within(2 << 20, 64 << 20).session("tester");
     ok(&mut session, "CREATE TABLE t (a INT PRIMARY KEY)");
     ok(&mut session, "BEGIN");
@@ -248,7 +248,7 @@ fn all_sessions_share_a_budget() {
     let (mut one, mut two) = (database.session("one"), database.session("two"));
     let large = "SELECT repeat('x', 1200) FROM generate_series(1, 4000)";
     ok(&mut one, large);
-    // The result of the first is kept until its next statement.
+    // The session keeps its first result until its next statement.
     let error = run(&mut two, large).map(|_| ()).expect_err("both do not fit");
     assert_eq!(error.code, "53200");
     assert!(error.message.contains("8 MiB of --query-memory"), "{error}");

@@ -1,4 +1,4 @@
-//! Sessions: parameters, COPY, limits, cancelling, cached plans and catalogs, and that they give way.
+//! Sessions: parameters, COPY, limits, cancelling, cached plans and catalogs, and yielding of threads.
 
 mod budget;
 
@@ -56,7 +56,7 @@ fn texts(result: StatementResult) -> Vec<String> {
 }
 
 #[test]
-fn parameters_take_their_types_from_where_they_stand() {
+fn parameters_take_their_types_from_their_operands() {
     let database = database();
     let mut session = database.session("tester");
     ok(
@@ -81,7 +81,7 @@ fn parameters_take_their_types_from_where_they_stand() {
     assert_eq!(texts(result), ["n3|3.50"]);
     let error = block_on(session.execute_prepared(&select, Vec::new())).unwrap_err();
     assert_eq!(error.code, "08P01");
-    // Another session changes the table: the statement is planned again.
+    // Another session changes the table, so the statement is planned again.
     let mut other = database.session("other");
     ok(&mut other, "ALTER TABLE prm ADD COLUMN extra INT DEFAULT 9");
     let parameters = vec![Value::Integer(3), Value::Text("2".to_owned())];
@@ -115,7 +115,7 @@ fn copy_in_and_out() {
     ok(&mut session, "COPY cp FROM STDIN");
     block_on(session.copy_in(b"7\tagain\n")).unwrap();
     assert_eq!(block_on(session.copy_end(None)).unwrap_err().code, "23505");
-    // What a transaction has truncated, it fills beside itself.
+    // A transaction fills a table that it has truncated in transactions of its own.
     ok(&mut session, "BEGIN");
     ok(&mut session, "TRUNCATE cp");
     ok(&mut session, "COPY cp (id) FROM STDIN");
@@ -128,7 +128,7 @@ fn copy_in_and_out() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_the_session_goes_on() {
+fn too_large_statements_are_refused_and_the_session_goes_on() {
     let database = database();
     let mut session = database.session("tester");
     let deep =
@@ -253,13 +253,13 @@ fn malformed_statements_are_errors() {
         "SELECT split_part('a', ',', 0)",
     ];
     for statement in statements {
-        // Whatever it gives, the session goes on.
+        // Any result is fine, if the session goes on.
         let _ = run(&mut session, statement);
         assert_eq!(rows(&mut session, "SELECT 1"), ["1"], "after {statement}");
     }
 }
 
-/// A database whose statements may keep little.
+/// A database with small limits for statements.
 fn database_within(statement_bytes: usize, all_bytes: usize) -> Arc<Database> {
     database_limited(MemoryLimits { statement_bytes, all_bytes, ..MemoryLimits::default() })
 }
@@ -284,14 +284,14 @@ fn data_of_a_copy_become_rows_part_by_part() {
     ok(&mut session, "COPY cp FROM STDIN");
     let mut data: String = (0..30_000).map(|id| format!("{id}\n")).collect();
     data.push_str("no number\n");
-    // What came before it is in the table, though all came at once.
+    // The rows before the error are in the table, although all came at once.
     let error = block_on(session.copy_in(data.as_bytes())).unwrap_err();
     assert_eq!(error.code, "22P02");
     let count: i32 = rows(&mut session, "SELECT count(*) FROM cp")[0].parse().unwrap();
     assert!((10_000..30_000).contains(&count), "{count}");
 }
 
-/// The plan's line about a table.
+/// The line about a table in a plan.
 fn access_to(session: &mut Session, table: &str, query: &str) -> String {
     let lines = rows(session, &format!("EXPLAIN {query}"));
     lines.into_iter().find(|line| line.contains(&format!(" on {table}"))).unwrap_or_default()
@@ -304,7 +304,7 @@ fn a_long_list_is_read_key_by_key() {
     ok(&mut session, "CREATE TABLE u (id INT PRIMARY KEY, code INT UNIQUE)");
     ok(&mut session, "INSERT INTO t SELECT 1, i FROM generate_series(1, 3000) i");
     ok(&mut session, "INSERT INTO u SELECT i, -i FROM generate_series(1, 3000) i");
-    // More than are there, and some of them twice.
+    // More values than rows, and some of them twice.
     let list = |sign: &str| {
         let values: Vec<String> = (1..25_000).map(|i| format!("{sign}{}", i % 20_000)).collect();
         values.join(", ")
@@ -319,11 +319,11 @@ fn a_long_list_is_read_key_by_key() {
         assert!(access.contains("Multi Get on "), "{}", &access[..100.min(access.len())]);
         assert_eq!(rows(&mut session, &query), ["3000"], "{table}");
     }
-    // A product of lists is not: it may be many times what they name.
+    // A product of lists is not read key by key: it may be many times as long as the lists.
     let product = format!("SELECT count(*) FROM t WHERE a IN (1, 2) AND b IN ({})", list(""));
     assert!(!access_to(&mut session, "t", &product).contains("Multi Get"));
     assert_eq!(rows(&mut session, &product), ["3000"]);
-    // Nor is what would be done for each row on the left.
+    // Nor is a list that would be read for each row on the left.
     let joined = format!("SELECT count(*) FROM u JOIN t ON a = id WHERE b IN ({})", list(""));
     assert_eq!(rows(&mut session, &joined), ["3000"]);
     let short: Vec<String> = (1..=9_000).map(|i| i.to_string()).collect();
@@ -332,9 +332,9 @@ fn a_long_list_is_read_key_by_key() {
     assert_eq!(rows(&mut session, &joined), ["3000"]);
 }
 
-/// In this build what is large is checked to be worked through on a thread beside those of the workers.
+/// This build asserts that large values are computed on threads beside the workers.
 #[test]
-fn large_values_are_computed_aside() {
+fn large_values_are_computed_on_other_threads() {
     let mut session = database_within(64 << 20, 256 << 20).session("tester");
     let array = "('{' || repeat('1,', 200000) || '7}')::INT[]";
     for (query, expected) in [
@@ -351,7 +351,7 @@ fn large_values_are_computed_aside() {
 }
 
 #[test]
-fn the_catalog_gives_way_with_every_row() {
+fn the_catalog_yields_with_every_row() {
     let mut session = database_within(16 << 20, 64 << 20).session("tester");
     let columns: Vec<String> = (0..1_500).map(|number| format!("c{number} INT")).collect();
     for table in 0..8 {
@@ -361,7 +361,7 @@ fn the_catalog_gives_way_with_every_row() {
     assert_eq!(rows(&mut session, wide), ["12000"]);
     let wide = "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'public'";
     assert_eq!(rows(&mut session, wide), ["12000"]);
-    // They are charged while they are kept.
+    // The rows are charged while they are kept.
     let mut session = database_within(1 << 20, 64 << 20).session("tester");
     for table in 0..8 {
         ok(&mut session, &format!("CREATE TABLE t{table} ({})", columns.join(", ")));
@@ -370,9 +370,9 @@ fn the_catalog_gives_way_with_every_row() {
     assert_eq!(rows(&mut session, "SELECT count(*) FROM pg_attribute WHERE attname = 'c7'"), ["8"]);
 }
 
-/// In this build every operator is checked to let others have the thread with each row that it is given or gives.
+/// This build asserts that every operator yields for each row that it takes or returns.
 #[test]
-fn operators_give_way_with_every_row() {
+fn operators_yield_with_every_row() {
     let mut session = database_within(64 << 20, 256 << 20).session("tester");
     ok(&mut session, "CREATE TABLE t (id INT PRIMARY KEY, g INT, name TEXT)");
     ok(&mut session, "CREATE INDEX ON t (g)");
