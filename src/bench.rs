@@ -90,7 +90,7 @@ struct Common {
     /// Write the report to this file instead of standard output.
     #[arg(long, global = true)]
     output: Option<PathBuf>,
-    /// Remove this rule of the protocol, to see a check fail.
+    /// Remove the rule of this name, or inject the fault, to see a check fail.
     #[cfg(feature = "mutants")]
     #[arg(long, global = true)]
     mutant: Option<String>,
@@ -236,9 +236,7 @@ pub(crate) enum CommandError {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     let common = &arguments.common;
     #[cfg(feature = "mutants")]
-    if let Some(name) = &common.mutant {
-        crate::mutant::remove_rule(name)?;
-    }
+    let _mutant = common.mutant.as_deref().map(crate::mutant::named).transpose()?;
     arguments.check_processes()?;
     if common.processes.starts() {
         return Ok(common.processes.run(common.nodes(), common.threads.unwrap_or(1))?);

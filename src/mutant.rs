@@ -1,21 +1,28 @@
-//! `--mutant`: removes a rule of the protocol, to see that a check notices. Only in builds with the feature `mutants`.
+//! `--mutant`, and the variable `GANNET_MUTANT` of `serve`: the process lacks a rule or has a fault, to see that a check notices.
+//! Only in builds with the feature `mutants`.
+//!
+//! *Not here*: the rules and faults, which each crate lists in its `rules.rs` and `faults.rs`.
 
-use gannet_engine::{mutant, rpc_mutant};
+use gannet_rules::{Mutant, Rule};
+
+/// The rules of all crates.
+const RULES: [&[&Rule]; 5] = [
+    gannet_rpc::rules::ALL,
+    gannet_storage::rules::ALL,
+    gannet_engine::rules::ALL,
+    gannet_frontend::rules::ALL,
+    gannet_tatp::rules::ALL,
+];
 
 /// There is no such rule.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no rule named {0} to remove; see gannet_storage::mutant::Mutant")]
+#[error("there is no rule or fault named {0}; the crates list theirs in rules.rs and faults.rs")]
 pub(crate) struct NoSuchMutant(String);
 
-/// Switches the mutant of that name on.
-pub(crate) fn remove_rule(name: &str) -> Result<(), NoSuchMutant> {
-    let is_named = |mutant: &dyn std::fmt::Debug| format!("{mutant:?}") == name;
-    if let Some(mutant) = mutant::Mutant::ALL.into_iter().find(|mutant| is_named(mutant)) {
-        mutant::activate(mutant);
-    } else if let Some(mutant) = rpc_mutant::Mutant::ALL.into_iter().find(|one| is_named(one)) {
-        rpc_mutant::activate(mutant);
-    } else {
-        return Err(NoSuchMutant(name.to_owned()));
-    }
-    Ok(())
+/// Removes the rule of that name, or injects the fault, until the guard is dropped.
+pub(crate) fn named(name: &str) -> Result<Mutant, NoSuchMutant> {
+    let rule = RULES.concat().into_iter().find(|rule| rule.name() == name);
+    let fault = gannet_engine::faults::ALL.iter().find(|fault| fault.name() == name);
+    let mutant = rule.map(Rule::remove).or_else(|| fault.map(|fault| fault.inject()));
+    mutant.ok_or_else(|| NoSuchMutant(name.to_owned()))
 }

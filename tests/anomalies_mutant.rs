@@ -9,34 +9,36 @@ mod anomalies {
 
 use anomalies::embedded::run;
 use anomalies::transcript::Script;
-use gannet_engine::mutant::{Mutant, activate};
+use gannet_rules::Rule;
 
 /// The rules that a script names.
-fn mutants(script: &Script) -> Vec<Mutant> {
-    let names = script.text.lines().filter_map(|line| line.strip_prefix("# mutant: "));
+fn rules(script: &Script) -> Vec<&'static Rule> {
+    let names = script.text.lines().filter_map(|line| line.strip_prefix("# rule: "));
     let find = |name: &str| {
-        let known = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
-        known.unwrap_or_else(|| panic!("{}: no mutant {name}", script.name))
+        let mut all = gannet_engine::rules::ALL.iter().chain(gannet_storage::rules::ALL);
+        let known = all.find(|rule| rule.name() == name);
+        *known.unwrap_or_else(|| panic!("{}: no rule {name}", script.name))
     };
     names.map(find).collect()
 }
 
-// One test: a mutant is switched for the whole process.
+// One test: a rule is removed in the whole process.
 #[test]
-fn every_script_notices_its_mutants() {
+fn every_script_notices_that_its_rules_are_gone() {
     for script in Script::all() {
-        let mutants = mutants(&script);
-        assert!(!mutants.is_empty(), "{} names no mutant", script.name);
-        for mutant in mutants {
-            activate(mutant);
+        let rules = rules(&script);
+        assert!(!rules.is_empty(), "{} names no rule", script.name);
+        for rule in rules {
+            let mutant = rule.remove();
             let (transcript, wrong) = run(&script);
-            activate(Mutant::None);
+            drop(mutant);
+            let name = rule.name();
             assert!(
                 transcript != script.text || !wrong.is_empty(),
-                "{mutant:?} survives {}",
+                "{} passes without {name}",
                 script.name
             );
-            println!("{mutant:?}: {} differs", script.name);
+            println!("{name}: {} differs", script.name);
         }
     }
 }

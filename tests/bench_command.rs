@@ -65,8 +65,8 @@ fn workloads_in_sql_run_and_verify() {
 #[test]
 fn verification_fails_in_sql_without_a_rule() {
     for (workload, mutant, check) in [
-        ("tatp --subscribers 200", "TatpSkipsFacility", "without facility or subscriber"),
-        ("smallbank --accounts 50", "DropBackupUpdate", "replicas equal byte for byte"),
+        ("tatp --subscribers 200", "FACILITY_CHECK", "without facility or subscriber"),
+        ("smallbank --accounts 50", "DROP_BACKUP_UPDATES", "replicas equal byte for byte"),
     ] {
         let run = format!("{workload} --sql --memory 128MiB --transactions 10000");
         let output = gannet(&format!("{run} --mutant {mutant}"));
@@ -160,8 +160,8 @@ fn two_processes_echo_to_each_other() {
 #[test]
 fn verification_fails_in_processes_without_a_rule() {
     for (workload, mutant, check) in [
-        ("skew --pairs 20", "SkipValidation", "below zero"),
-        ("smallbank --accounts 2000", "DropBackupUpdate", "replicas equal"),
+        ("skew --pairs 20", "READ_VALIDATION", "below zero"),
+        ("smallbank --accounts 2000", "DROP_BACKUP_UPDATES", "replicas equal"),
     ] {
         let limits = "--memory 128MiB --transactions 60000";
         let output = gannet(&format!("{workload} --processes --mutant {mutant} {limits}"));

@@ -1,20 +1,38 @@
-//! Each rule that a workload's `verify` must notice, removed. Which check catches what:
+//! Each rule that a workload's `verify` must notice, removed; and which test notices that any rule is gone, or any fault there:
 //!
-//! | removed | caught by |
-//! |---|---|
-//! | read validation | `skew`: sums below zero |
-//! | C1, locks before VALIDATE | `skew`: sums below zero |
-//! | UNLOCK on abort | `smallbank`: no lock held |
-//! | one copy's update | `smallbank`: replicas equal |
-//! | C9, a lock for insert reserves space | `TableFull`: inserts beyond the memory limit |
-//! | `INSERT_CALL_FORWARDING`'s read of the facility | `tatp`: call forwardings without facility |
-//! | C2, C5, units, reads of a locked bucket, the version restored on abort | `tests/simulation.rs` |
-//! | C3, C4, C6, C8, the version rule of units | `tests/flush.rs` |
-//! | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |
-//! | C9, no copy refuses what is decided, and none misses it | `tests/server/failure.rs`: the process ends |
-//! | a PRIMARY is applied under its lock | the cluster halts and says so, wherever the coordinator is |
-//! | a VALIDATE is answered for what is there | `Refused`, which is not run again |
-//! | the sequence check of a torn read, the fences, what bounds a walk through freed cells | `storage/tests/`, loom in `storage` |
+//! | removed | | noticed by |
+//! |---|---|---|
+//! | `READ_VALIDATION` | what was read is validated | here (`skew`: sums below zero), `tests/simulation.rs` |
+//! | `C1` | locks before VALIDATE | here (`skew`: sums below zero), `tests/simulation.rs` |
+//! | `C2` | observations of one bucket agree | `tests/simulation.rs` |
+//! | `C3` | no abort after the first LOG | `tests/flush.rs` |
+//! | `C4` | no update before all records | `tests/flush.rs` |
+//! | `C5` | backups before primaries | `tests/simulation.rs` |
+//! | `C6` | nothing is told before all records | `tests/flush.rs` |
+//! | `C8` | a log slot for each coroutine | `tests/flush.rs` |
+//! | `C9_RESERVATION` | a lock for an insert reserves space | here: inserts beyond the memory limit |
+//! | `UNLOCK_ON_ABORT` | an abort sends UNLOCK | here (`smallbank`: no lock held), `tests/simulation.rs` |
+//! | `VERSION_ON_ABORT` | an abort leaves the version | `tests/simulation.rs` |
+//! | `LOCKED_BUCKETS` | reads of a locked bucket are refused | `tests/simulation.rs` |
+//! | `LEAF_VALIDATION` | the leaves of a scan are validated | `tests/ordered_mutant.rs`, `tests/simulation.rs` |
+//! | `ONE_UNIT` | one unit for each bucket | `tests/simulation.rs` |
+//! | `BASE_VERSION` | a unit is applied on its base version | `tests/flush.rs` |
+//! | `SETTLE_BY_ID` | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |
+//! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
+//! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |
+//! | `MAPPED_CELLS`, `UNCHANGED_CHAIN` | what bounds a walk through freed cells | loom in `storage` |
+//! | `EXACTLY_ONCE` | a request runs once | `tests/simulation.rs`, `tests/server/chaos/mod.rs` |
+//! | `CHECKSUM` | a damaged packet is dropped | `tests/simulation.rs` |
+//! | `ALL_CATALOG_VERSIONS` | a definition reaches all nodes | `tests/definitions_mutant.rs` |
+//! | `OWN_ENTRIES` | entries of other rows stay | `tests/simulation.rs` |
+//! | `FACILITY_CHECK` | `INSERT_CALL_FORWARDING` reads the facility | here (`tatp`: call forwardings without facility) |
+//!
+//! | injected | | noticed by |
+//! |---|---|---|
+//! | `DROP_BACKUP_UPDATES` | one copy has no updates | here (`smallbank`: replicas equal), `tests/simulation.rs`, `tests/flush.rs` |
+//! | `REFUSE_BACKUP`, `LOSE_BACKUP_UPDATE` | a copy refuses or misses what is decided (C9) | `tests/server/failure.rs`: the process ends |
+//! | `LOSE_LOCK` | a PRIMARY comes without its lock | here: the cluster halts and says so, wherever the coordinator is |
+//! | `REFUSE_VALIDATION` | a VALIDATE is refused | here: `Refused`, which is not run again |
 //!
 //! C7, what a coordinator does that is told of a new epoch, needs membership changes: it is a rule of
 //! the model alone, `engine/tests/model.rs`.
@@ -28,8 +46,10 @@ use std::time::Duration;
 
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::{Limit, Report, Settings, Workload, run};
-use gannet_engine::mutant::{Mutant, activate};
-use gannet_engine::{Abort, Cluster, ClusterOptions, Coordinator, LockMode, Outcome, WorkerId};
+use gannet_engine::{
+    Abort, Cluster, ClusterOptions, Coordinator, LockMode, Outcome, WorkerId, faults, rules,
+};
+use gannet_rules::Mutant;
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -137,44 +157,42 @@ fn failure_of_updates_from(node: usize) -> Option<String> {
     None
 }
 
-// One test: a mutant is switched for the whole process.
+fn notices(mutant: Mutant, workload: &str, check: &str) {
+    let (name, report) = (mutant.name(), run_workload(workload));
+    let failed: Vec<_> = report
+        .verify
+        .checks
+        .iter()
+        .filter(|check| !check.passed)
+        .map(|check| &check.name)
+        .collect();
+    assert!(!report.verify.passed, "{workload} passes with {name}");
+    assert!(failed.iter().any(|name| name.contains(check)), "{name}: {failed:?}");
+    println!("{name}: {workload} fails {failed:?}");
+}
+
+// One test: a rule is removed in the whole process.
 #[test]
-fn every_mutant_fails_its_verify() {
-    for (mutant, workload, check) in [
-        (Mutant::SkipValidation, "skew", "below zero"),
-        (Mutant::ValidateBeforeLock, "skew", "below zero"),
-        (Mutant::SkipUnlock, "smallbank", "no lock held"),
-        (Mutant::DropBackupUpdate, "smallbank", "replicas equal"),
-        (Mutant::TatpSkipsFacility, "tatp", "without facility"),
-    ] {
-        activate(mutant);
-        let report = run_workload(workload);
-        activate(Mutant::None);
-        let failed: Vec<_> = report
-            .verify
-            .checks
-            .iter()
-            .filter(|check| !check.passed)
-            .map(|check| &check.name)
-            .collect();
-        assert!(!report.verify.passed, "{mutant:?} survives {workload}");
-        assert!(failed.iter().any(|name| name.contains(check)), "{mutant:?}: {failed:?}");
-        println!("{mutant:?}: {workload} fails {failed:?}");
-    }
+fn what_is_removed_is_noticed() {
+    notices(rules::READ_VALIDATION.remove(), "skew", "below zero");
+    notices(rules::C1.remove(), "skew", "below zero");
+    notices(rules::UNLOCK_ON_ABORT.remove(), "smallbank", "no lock held");
+    notices(faults::DROP_BACKUP_UPDATES.inject(), "smallbank", "replicas equal");
+    notices(gannet_tatp::rules::FACILITY_CHECK.remove(), "tatp", "without facility");
     let rows = rows_until_full(u64::MAX);
-    activate(Mutant::SkipReservation);
+    let mutant = gannet_storage::rules::C9_RESERVATION.remove();
     let without = rows_until_full(rows + rows / 8);
-    activate(Mutant::None);
-    assert!(without > rows, "SkipReservation survives: {without} rows, {rows} before");
-    println!("SkipReservation: {without} rows in a memory limit for {rows}");
-    activate(Mutant::RefuseValidation);
+    println!("{}: {without} rows in a memory limit for {rows}", mutant.name());
+    drop(mutant);
+    assert!(without > rows, "{without} rows, {rows} before");
+    let mutant = faults::REFUSE_VALIDATION.inject();
     let (outcome, runs) = run_over_a_refusal();
-    activate(Mutant::None);
+    drop(mutant);
     assert_eq!((outcome, runs), (Outcome::Aborted(Abort::Refused), 1));
     // The row's primary is one of these nodes: its answer is read at the others, too.
-    activate(Mutant::LoseLock);
+    let mutant = faults::LOSE_LOCK.inject();
     let failures = [0, 1, 2].map(failure_of_updates_from);
-    activate(Mutant::None);
+    drop(mutant);
     let says_why = |failure: &Option<String>| {
         failure.as_ref().is_some_and(|reason| reason.contains("PRIMARY was answered Gap"))
     };

@@ -6,15 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each crate, and the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 8] = [
-    (".", &["rpc", "storage", "engine", "frontend", "benchmarks", "tatp", "smallbank"]),
-    ("tatp", &["benchmarks", "engine"]),
+const ARROWS: [(&str, &[&str]); 9] = [
+    (".", &["rules", "rpc", "storage", "engine", "frontend", "benchmarks", "tatp", "smallbank"]),
+    ("tatp", &["benchmarks", "engine", "rules"]),
     ("smallbank", &["benchmarks", "engine"]),
-    ("frontend", &["engine"]),
+    ("frontend", &["engine", "rules"]),
     ("benchmarks", &["engine", "rpc", "storage"]),
-    ("engine", &["rpc", "storage"]),
-    ("rpc", &[]),
-    ("storage", &[]),
+    ("engine", &["rpc", "storage", "rules"]),
+    ("rpc", &["rules"]),
+    ("storage", &["rules"]),
+    ("rules", &[]),
 ];
 
 /// The files that may hold unsafe code.
@@ -189,6 +190,63 @@ fn what_is_cited_is_there() {
         }
     }
     assert!(cited > 10, "only {cited} citations found");
+}
+
+/// The rules and faults that the crates list, each with its file.
+fn rules() -> BTreeMap<String, String> {
+    let is_name = |name: &&str| name.chars().all(|c| matches!(c, 'A'..='Z' | '0'..='9' | '_'));
+    let mut rules = BTreeMap::new();
+    for (file, text) in sources() {
+        if file.ends_with("/src/rules.rs") || file.ends_with("/src/faults.rs") {
+            let names = text.lines().filter_map(|line| line.trim().strip_suffix(','));
+            for name in names.filter(is_name) {
+                let other = rules.insert(name.to_owned(), file.clone());
+                assert!(other.is_none(), "{name} is in {file} and in {other:?}");
+            }
+        }
+    }
+    assert!(rules.len() > 20, "only {} rules found", rules.len());
+    rules
+}
+
+#[test]
+fn rules_are_removed_by_tests_that_are_listed() {
+    let texts = texts();
+    let (list, _) = texts["tests/mutants.rs"].split_once("#![allow").unwrap();
+    for (rule, file) in rules() {
+        assert!(list.contains(&format!("`{rule}`")), "tests/mutants.rs lists no test for {rule}");
+        let module = file.rsplit('/').next().unwrap().trim_end_matches(".rs");
+        let uses = ["remove()", "inject()"].map(|call| format!("{module}::{rule}.{call}"));
+        let is_test = |name: &str| name.contains("tests/") || name.ends_with("_tests.rs");
+        let is_used = texts.iter().filter(|(name, _)| is_test(name)).any(|(_, text)| {
+            uses.iter().any(|call| text.contains(call))
+                || text.contains(&format!("\"{rule}\""))
+                || text.contains(&format!("Some(&{module}::{rule})"))
+        });
+        assert!(is_used, "no test removes {rule} of {file}");
+    }
+}
+
+#[test]
+fn rules_of_the_protocol_have_their_names_in_the_code() {
+    let (protocol, rules) = (fs::read_to_string(root().join("docs/protocol.md")).unwrap(), rules());
+    let numbers = protocol.lines().filter_map(|line| line.strip_prefix("**")?.split_once(". "));
+    for (number, _) in numbers.filter(|(number, _)| *number != "C7") {
+        let is_it = |rule: &String| rule.split('_').next() == Some(number);
+        assert!(rules.keys().any(is_it), "no crate has a rule {number}");
+    }
+    let (_, section) = protocol.split_once("## Rules by name").expect("the section is there");
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let mut found = 0;
+    for (rule, _) in rows {
+        assert!(
+            rules.contains_key(rule),
+            "docs/protocol.md names {rule}; no crate has such a rule"
+        );
+        found += 1;
+    }
+    assert!(found > 5, "only {found} rules are in the table");
 }
 
 /// The Markdown files that a text names.

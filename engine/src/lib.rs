@@ -21,6 +21,7 @@ mod configuration;
 mod coordinator;
 mod deferred;
 mod driver;
+pub mod faults;
 mod host_memory;
 mod hosted;
 mod join;
@@ -35,6 +36,7 @@ mod participant;
 mod pending;
 mod request;
 mod rows;
+pub mod rules;
 mod scan_page;
 pub mod simulation;
 mod spawn;
@@ -70,12 +72,9 @@ pub use transaction::{Change, KeyRange, RowId, Transaction};
 pub use view::View;
 pub use worker::{Job, Worker, WorkerParts};
 
-/// Re-exported for tests that remove a rule.
-pub use gannet_rpc::mutant as rpc_mutant;
 /// Re-exported for embedding.
 pub use gannet_rpc::{Clock, ClusterKey, ClusterKeyError, MonotonicClock};
 /// Re-exported for embedding.
 pub use gannet_storage::{
     Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LockMode, LogObserver, StorageError,
-    mutant,
 };

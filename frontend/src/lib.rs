@@ -26,6 +26,7 @@ mod memory;
 mod parser;
 mod plan;
 mod postgres_type;
+pub mod rules;
 mod server;
 mod server_address;
 mod session;

@@ -30,7 +30,6 @@ use crate::fragments::{packets_of, queue_message};
 use crate::identity::Identity;
 use crate::loss_detection::LossDetection;
 use crate::message::{MESSAGE_HEADER_BYTES, Messages, ResponseWriter, message_bytes};
-use crate::mutant::{Mutant, active};
 use crate::packet::{ContentsWords, HEADER_BYTES, Kind, RouteWords, is_intact};
 use crate::peer::Peer;
 use crate::request_batch::RequestBatch;
@@ -39,6 +38,7 @@ use crate::session::{Admission, Session};
 use crate::statuses::Statuses;
 use crate::transport::{PacketReceiver, PacketSender, Refused};
 use crate::window::Window;
+use gannet_rules::rule;
 
 /// Packets of a batch that there is room for before the list grows.
 const PACKETS_EXPECTED: usize = 64;
@@ -466,7 +466,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     fn check(&mut self, index: usize) -> Option<(u16, ContentsWords)> {
         let Self { identity, sender, receiver, counters, peers, .. } = self;
         let packet = receiver.packet(index);
-        if sender.wants_checksum() && !is_intact(packet) && !active(Mutant::SkipChecksum) {
+        if sender.wants_checksum() && !is_intact(packet) && rule!(CHECKSUM) {
             counters.corrupt += 1;
             return None;
         }

@@ -24,13 +24,13 @@ mod loss_detection;
 #[cfg(not(loom))]
 mod memory;
 mod message;
-pub mod mutant;
 mod packet;
 mod parking;
 mod peer;
 mod request_batch;
 mod ring;
 mod round_trip;
+pub mod rules;
 mod session;
 mod statuses;
 mod transport;

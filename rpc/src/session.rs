@@ -12,9 +12,9 @@
 
 use crate::buffer::Buffer;
 use crate::fragments::{Assembly, queue_window};
-use crate::mutant::{Mutant, active};
 use crate::packet::{ContentsWords, seal};
 use crate::transport::PacketSender;
+use gannet_rules::rule;
 
 /// The last message of one session, in a cache line.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Session {
     /// Admits message `sequence` of the session.
     #[inline]
     pub(crate) fn admit(&mut self, sequence: u64) -> Admission {
-        if sequence > self.sequence || active(Mutant::RunDuplicates) {
+        if sequence > self.sequence || !rule!(EXACTLY_ONCE) {
             self.sequence = sequence;
             self.response.clear();
             Admission::Run

@@ -64,22 +64,16 @@ pub(crate) enum CommandError {
     Database(#[from] SqlError),
     #[error(transparent)]
     Server(#[from] ServerError),
-}
-
-/// Removes the rule of the engine that `GANNET_MUTANT` names, to see that a client notices. Only builds for tests can.
-#[cfg(feature = "mutants")]
-fn activate_mutant() {
-    use gannet_engine::mutant::{Mutant, activate};
-    if let Ok(name) = std::env::var("GANNET_MUTANT") {
-        let named = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
-        activate(named.unwrap_or_else(|| panic!("there is no mutant {name}")));
-    }
+    #[cfg(feature = "mutants")]
+    #[error(transparent)]
+    Mutant(#[from] crate::mutant::NoSuchMutant),
 }
 
 /// Serves until the process is told to stop.
 pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     #[cfg(feature = "mutants")]
-    activate_mutant();
+    let _mutant =
+        std::env::var("GANNET_MUTANT").ok().as_deref().map(crate::mutant::named).transpose()?;
     if arguments.stop_with_parent {
         // Where the system has no such signal, whoever started this process stops it.
         let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM);

@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Add a line about this campaign to this file.
     #[arg(long)]
     ledger: Option<PathBuf>,
-    /// Remove this rule of the protocol, to see a check fail.
+    /// Remove the rule of this name, or inject the fault, to see a check fail.
     #[cfg(feature = "mutants")]
     #[arg(long)]
     mutant: Option<String>,
@@ -78,9 +78,7 @@ pub(crate) enum SimulateError {
 /// Runs the command; what it exits with.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
     #[cfg(feature = "mutants")]
-    if let Some(name) = &arguments.mutant {
-        crate::mutant::remove_rule(name)?;
-    }
+    let _mutant = arguments.mutant.as_deref().map(crate::mutant::named).transpose()?;
     if let Some(seed) = arguments.seed {
         return replay(seed, arguments);
     }

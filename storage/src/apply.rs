@@ -12,9 +12,9 @@ use crate::bucket::Bucket;
 use crate::bucket_update::{BucketUpdate, Item};
 use crate::key::Key;
 use crate::layout::TableKind;
-use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
+use gannet_rules::rule;
 
 /// What applying a unit found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,8 @@ impl Table {
     pub fn apply_at_backup(&self, address: BucketAddress, unit: &BucketUpdate<'_>) -> Applied {
         let bucket = self.bucket(address);
         bucket.write(|next| match bucket.version().cmp(&unit.base_version) {
-            Ordering::Greater if !active(Mutant::IgnoreBaseVersion) => Applied::Duplicate,
-            Ordering::Less if !active(Mutant::IgnoreBaseVersion) => Applied::Gap,
+            Ordering::Greater if rule!(BASE_VERSION) => Applied::Duplicate,
+            Ordering::Less if rule!(BASE_VERSION) => Applied::Gap,
             _ => {
                 self.install(bucket, next, unit);
                 Applied::Applied

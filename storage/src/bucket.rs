@@ -31,9 +31,9 @@
 use crate::arena::{Arena, LINE_WORDS, Quota};
 use crate::cells::{LINK_MASK, Need, link_of, store_link};
 use crate::layout::TableLayout;
-use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+use gannet_rules::rule;
 
 /// Slots in a main bucket (FaSST section 5: 7 to 15).
 pub const SLOTS_PER_MAIN_BUCKET: usize = 7;
@@ -229,15 +229,14 @@ impl<'a> Bucket<'a> {
         loop {
             // Acquire: pairs with the Release in write(): the words of the last finished write.
             let before = self.words[SEQUENCE].load(Ordering::Acquire);
-            if before & 1 == 0 || active(Mutant::SkipSequenceCheck) {
+            if before & 1 == 0 || !rule!(SEQUENCE_CHECK) {
                 let copied = copy(before);
-                if !active(Mutant::NoReadFence) {
+                if rule!(READ_FENCE) {
                     // Acquire fence: pairs with the Release fence in write(): if any word copied
                     // belongs to a later write, the load below sees that write's odd sequence.
                     fence(Ordering::Acquire);
                 }
-                if self.words[SEQUENCE].load(Ordering::Relaxed) == before
-                    || active(Mutant::SkipSequenceCheck)
+                if self.words[SEQUENCE].load(Ordering::Relaxed) == before || !rule!(SEQUENCE_CHECK)
                 {
                     return copied;
                 }
@@ -263,7 +262,7 @@ impl<'a> Bucket<'a> {
             }
             spin_loop();
         };
-        if !active(Mutant::NoWriteFence) {
+        if rule!(WRITE_FENCE) {
             // Release fence: pairs with the Acquire fence in read_consistent().
             fence(Ordering::Release);
         }
@@ -497,7 +496,7 @@ impl<'a> Bucket<'a> {
             fence(Ordering::Acquire);
             let is_same = sequence_word & 1 != 0
                 || bucket.words[SEQUENCE].load(Ordering::Relaxed) == sequence_word;
-            (is_same || active(Mutant::FollowFreedCells)).then_some(link).and_then(numbered)
+            (is_same || !rule!(UNCHANGED_CHAIN)).then_some(link).and_then(numbered)
         })
     }
 

@@ -29,8 +29,8 @@
 
 use crate::arena::{Arena, LINE_BYTES, LINE_WORDS, Quota};
 use crate::extents::Extent;
-use crate::mutant::{Mutant, active};
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
+use gannet_rules::rule;
 
 /// The link in a cell's word 0.
 pub(crate) const LINK_MASK: u64 = 0xffff_ffff;
@@ -187,7 +187,7 @@ impl Arena {
     #[inline(always)]
     pub(crate) fn lines(&self, number: u64, words: usize) -> &[AtomicU64] {
         let first = (number & LINK_MASK) as usize * LINE_WORDS;
-        let is_here = first + words <= self.words_mapped() || active(Mutant::TrustTornNumbers);
+        let is_here = first + words <= self.words_mapped() || !rule!(MAPPED_CELLS);
         self.words(if is_here { first } else { 0 }, words)
     }
 
@@ -259,7 +259,7 @@ impl Arena {
             lines.settle();
             return None;
         }
-        if !active(Mutant::NoReuseFence) {
+        if rule!(REUSE_FENCE) {
             // Release: pairs with the Acquire fence of a reader of the bucket that a cell was taken
             // from. A reader that sees the new contents of the cell sees that the sequence of that bucket
             // has moved on, which the lock above has made known to this thread.

@@ -32,12 +32,12 @@ mod location;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
-pub mod mutant;
 mod ordered_index;
 mod owner;
 mod partition;
 mod read;
 mod reservations;
+pub mod rules;
 mod scan;
 mod scan_barrier;
 mod sync;

@@ -7,9 +7,9 @@
 
 use crate::arena::Quota;
 use crate::bucket::Bucket;
-use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
+use gannet_rules::rule;
 
 /// What the transaction will do with the key (FaSST section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Table {
             (LockMode::Update | LockMode::Delete, false) => Lock::Absent { version },
             (LockMode::Insert, true) => Lock::Exists { version },
             (LockMode::Insert, false) => {
-                let is_reserved = active(Mutant::SkipReservation)
+                let is_reserved = !rule!(C9_RESERVATION)
                     || (has_room()
                         && bucket.write(|next| bucket.reserve(next, key, Quota::WithinShare)));
                 if is_reserved { Lock::Granted { version } } else { Lock::Full }

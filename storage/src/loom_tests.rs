@@ -11,24 +11,29 @@
 use std::sync::atomic::{AtomicU64 as Count, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::mutant::{Mutant, activate};
+use gannet_rules::Rule;
+
 use crate::{
     Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock,
-    LockMode, Owner, Partitioning, Read, Table, TableLayout, Unlocked, Validation,
+    LockMode, Owner, Partitioning, Read, Table, TableLayout, Unlocked, Validation, rules,
 };
 
 /// The switch is process wide, and tests run in several threads.
 static SWITCH: Mutex<()> = Mutex::new(());
 
-/// Explores `model` with `mutant` active; at most `preemptions` preemptions per interleaving.
-fn explore(mutant: Mutant, preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+/// Explores `model` without the rule `removed`; at most `preemptions` preemptions per interleaving.
+fn explore(
+    removed: Option<&'static Rule>,
+    preemptions: usize,
+    model: impl Fn() + Sync + Send + 'static,
+) {
     let switch = SWITCH.lock().unwrap_or_else(PoisonError::into_inner);
-    activate(mutant);
+    let mutant = removed.map(Rule::remove);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
     builder.check(model);
-    activate(Mutant::None);
+    drop(mutant);
     drop(switch);
 }
 
@@ -105,10 +110,10 @@ impl Seen {
 }
 
 /// One thread applies a unit of a two-word value at a backup, another reads the key.
-fn read_against_backup(mutant: Mutant) -> [u64; 4] {
+fn read_against_backup(removed: Option<&'static Rule>) -> [u64; 4] {
     let seen = Arc::new(Seen::default());
     let total = Arc::clone(&seen);
-    explore(mutant, 3, move || {
+    explore(removed, 3, move || {
         let table = table(16, 1, 0);
         table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
         let reader = {
@@ -124,31 +129,31 @@ fn read_against_backup(mutant: Mutant) -> [u64; 4] {
 
 #[test]
 fn loom_a_read_is_never_torn() {
-    let [torn, old, new, locked] = read_against_backup(Mutant::None);
+    let [torn, old, new, locked] = read_against_backup(None);
     assert_eq!((torn, locked), (0, 0));
     assert!(old > 0 && new > 0, "both outcomes were explored");
 }
 
 #[test]
 fn loom_a_read_without_its_fence_is_torn() {
-    assert!(read_against_backup(Mutant::NoReadFence)[0] > 0);
+    assert!(read_against_backup(Some(&rules::READ_FENCE))[0] > 0);
 }
 
 #[test]
 fn loom_a_write_without_its_fence_tears_reads() {
-    assert!(read_against_backup(Mutant::NoWriteFence)[0] > 0);
+    assert!(read_against_backup(Some(&rules::WRITE_FENCE))[0] > 0);
 }
 
 #[test]
 fn loom_a_read_without_the_sequence_check_is_torn() {
-    assert!(read_against_backup(Mutant::SkipSequenceCheck)[0] > 0);
+    assert!(read_against_backup(Some(&rules::SEQUENCE_CHECK))[0] > 0);
 }
 
 /// One thread locks and applies at the primary, another reads the key.
-fn read_against_primary(mutant: Mutant) -> [u64; 4] {
+fn read_against_primary(removed: Option<&'static Rule>) -> [u64; 4] {
     let seen = Arc::new(Seen::default());
     let total = Arc::clone(&seen);
-    explore(mutant, 3, move || {
+    explore(removed, 3, move || {
         let table = table(16, 1, 0);
         table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
         let reader = {
@@ -166,7 +171,7 @@ fn read_against_primary(mutant: Mutant) -> [u64; 4] {
 
 #[test]
 fn loom_a_read_at_the_primary_is_old_new_or_refused() {
-    let [torn, old, new, locked] = read_against_primary(Mutant::None);
+    let [torn, old, new, locked] = read_against_primary(None);
     assert_eq!(torn, 0);
     assert!(old > 0 && new > 0 && locked > 0, "all outcomes were explored");
 }
@@ -175,7 +180,7 @@ fn loom_a_read_at_the_primary_is_old_new_or_refused() {
 fn loom_a_snapshot_is_never_torn() {
     let old_and_new = Arc::new([Count::new(0), Count::new(0)]);
     let total = Arc::clone(&old_and_new);
-    explore(Mutant::None, 3, move || {
+    explore(None, 3, move || {
         let table = table(8, 1, 0);
         for key in [1, 2] {
             table.load(address(&table, key), key, &value(&table, 0)).unwrap();
@@ -223,7 +228,7 @@ fn hold(table: &Table, holders: &Count, owner: Owner, commit: bool) -> bool {
 fn loom_one_transaction_at_a_time_holds_a_bucket() {
     let committed = Arc::new([Count::new(0), Count::new(0), Count::new(0)]);
     let total = Arc::clone(&committed);
-    explore(Mutant::None, 3, move || {
+    explore(None, 3, move || {
         let table = table(8, 1, 0);
         table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
         let holders = Arc::new(Count::new(0));
@@ -249,7 +254,7 @@ fn loom_one_transaction_at_a_time_holds_a_bucket() {
 fn read_against_growth(loaded: u64, read: u64) {
     let absent_and_found = Arc::new([Count::new(0), Count::new(0)]);
     let total = Arc::clone(&absent_and_found);
-    explore(Mutant::None, 3, move || {
+    explore(None, 3, move || {
         let table = table(8, 1, 2);
         for key in 0..loaded {
             table.load(address(&table, key), key, &value(&table, key)).unwrap();
@@ -299,7 +304,7 @@ fn loom_growth_by_a_further_overflow_bucket_hides_no_key() {
 #[test]
 fn loom_a_unit_that_two_threads_apply_is_applied_once() {
     for at_primary in [true, false] {
-        explore(Mutant::None, 3, move || {
+        explore(None, 3, move || {
             let table = table(8, 1, 0);
             table.load(address(&table, 1), 1, &value(&table, 0)).unwrap();
             let owner = Owner(1);
@@ -323,7 +328,7 @@ fn loom_a_unit_that_two_threads_apply_is_applied_once() {
 fn loom_an_unlock_that_two_threads_run_frees_only_its_own_lock() {
     let relocked = Arc::new(Count::new(0));
     let total = Arc::clone(&relocked);
-    explore(Mutant::None, 3, move || {
+    explore(None, 3, move || {
         let table = table(8, 1, 0);
         let owner = Owner(1);
         lock(&table, 1, owner, LockMode::Insert);
@@ -355,7 +360,7 @@ fn two_buckets(table: &Table) -> [u64; 2] {
 fn loom_of_two_transactions_that_read_what_the_other_writes_one_fails() {
     let both = Arc::new(Count::new(0));
     let total = Arc::clone(&both);
-    explore(Mutant::None, 3, move || {
+    explore(None, 3, move || {
         let table = table(8, 2, 0);
         let [x, y] = two_buckets(&table);
         for key in [x, y] {
@@ -418,10 +423,10 @@ fn read_row(table: &Table, key: &str) -> (Read, Vec<u8>) {
 
 /// One thread removes a row, which frees its cell; another writes a new row of another bucket, into that cell or a fresh
 /// one; a third reads the first row.
-fn read_against_reuse(mutant: Mutant) -> u64 {
+fn read_against_reuse(removed: Option<&'static Rule>) -> u64 {
     let torn = Arc::new(Count::new(0));
     let total = Arc::clone(&torn);
-    explore(mutant, 2, move || {
+    explore(removed, 2, move || {
         let (table, [removed, added]) = heap_table(5);
         let removed = removed[0].clone();
         apply_row(&table, &removed, 0, Some(&[1; 12]));
@@ -449,16 +454,16 @@ fn read_against_reuse(mutant: Mutant) -> u64 {
 
 #[test]
 fn loom_a_reader_notices_that_a_cell_was_used_again() {
-    assert_eq!(read_against_reuse(Mutant::None), 0);
-    assert!(read_against_reuse(Mutant::NoReuseFence) > 0, "the fence is not needed");
+    assert_eq!(read_against_reuse(None), 0);
+    assert!(read_against_reuse(Some(&rules::REUSE_FENCE)) > 0, "the fence is not needed");
 }
 
 /// A bucket loses the row in its overflow bucket, whose cell a row of another bucket takes, with a value that looks like a
 /// slot of the row that went, or like a chain without an end; a reader looks for the row. Whether it found it, and not.
-fn read_against_shrinking(mutant: Mutant, looks_like_a_slot: bool) -> [u64; 2] {
+fn read_against_shrinking(removed: Option<&'static Rule>, looks_like_a_slot: bool) -> [u64; 2] {
     let found_and_absent = Arc::new([Count::new(0), Count::new(0)]);
     let total = Arc::clone(&found_and_absent);
-    explore(mutant, 1, move || {
+    explore(removed, 1, move || {
         let (table, [keys, others]) = heap_table(12);
         for (version, key) in (0..8).zip(&keys) {
             apply_row(&table, key, version, Some(&[1]));
@@ -503,7 +508,7 @@ const NO_CELL: u64 = 4 << 48 | 1 << 32 | 0xffff_ffff;
 #[test]
 fn loom_a_reader_notices_that_a_chain_shrank() {
     for looks_like_a_slot in [true, false] {
-        let seen = read_against_shrinking(Mutant::None, looks_like_a_slot);
+        let seen = read_against_shrinking(None, looks_like_a_slot);
         assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
     }
 }
@@ -511,11 +516,11 @@ fn loom_a_reader_notices_that_a_chain_shrank() {
 #[test]
 #[should_panic(expected = "out of range")]
 fn loom_a_reader_that_trusts_torn_numbers_leaves_the_memory() {
-    read_against_shrinking(Mutant::TrustTornNumbers, true);
+    read_against_shrinking(Some(&rules::MAPPED_CELLS), true);
 }
 
 #[test]
 #[should_panic(expected = "branches")]
 fn loom_a_reader_that_follows_freed_cells_never_ends() {
-    read_against_shrinking(Mutant::FollowFreedCells, false);
+    read_against_shrinking(Some(&rules::UNCHANGED_CHAIN), false);
 }

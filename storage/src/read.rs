@@ -5,9 +5,9 @@
 //! *Invariants*: a bucket that another transaction holds is refused. Version and value are of one moment.
 
 use crate::bucket::Bucket;
-use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
+use gannet_rules::rule;
 
 /// What a read found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Table {
     ) -> Read {
         bucket.read_consistent(|sequence| {
             let owner = bucket.owner();
-            if owner != Owner::FREE && owner != reader && !active(Mutant::ReadLocked) {
+            if owner != Owner::FREE && owner != reader && rule!(LOCKED_BUCKETS) {
                 return Read::Locked;
             }
             let version = bucket.version();

@@ -4,9 +4,9 @@
 //!
 //! *Invariants*: versions and rows stay as they were. Only the owner's lock is released, and only once.
 
-use crate::mutant::{Mutant, active};
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
+use gannet_rules::rule;
 
 /// What an unlock found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Table {
                 return Unlocked::NotHeld;
             }
             bucket.end_reservation(next, false, || self.partition_of(address));
-            if active(Mutant::AbortBumpsVersion) {
+            if !rule!(VERSION_ON_ABORT) {
                 bucket.store_version(bucket.version() + 1);
             }
             bucket.release();

@@ -5,7 +5,7 @@
 mod hot_bucket;
 mod hot_rows;
 
-use gannet_storage::mutant::{Mutant, activate};
+use gannet_storage::rules;
 use hot_bucket::HotBucket;
 use hot_rows::HotRows;
 
@@ -14,7 +14,7 @@ const UNITS_MAX: u64 = 200_000;
 
 #[test]
 fn skipping_the_sequence_check_tears_reads() {
-    activate(Mutant::SkipSequenceCheck);
+    let mutant = rules::SEQUENCE_CHECK.remove();
     let bucket = HotBucket::new(4096, UNITS_MAX);
     std::thread::scope(|scope| {
         scope.spawn(|| bucket.write_as_backup(HotBucket::is_torn));
@@ -22,7 +22,7 @@ fn skipping_the_sequence_check_tears_reads() {
     });
     let rows = HotRows::new(UNITS_MAX);
     rows.stress();
-    activate(Mutant::None);
+    drop(mutant);
     assert!(rows.is_torn(), "{UNITS_MAX} units of rows of changing lengths, no torn read");
     assert!(bucket.is_torn(), "{UNITS_MAX} units, no torn read");
 }

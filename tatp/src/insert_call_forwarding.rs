@@ -4,8 +4,8 @@
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows, SqlValue, in_transaction};
-use gannet_engine::mutant::{Mutant, active};
 use gannet_engine::{Abort, LockMode, Transaction};
+use gannet_rules::rule;
 use rand::RngExt;
 
 use crate::Tables;
@@ -47,7 +47,7 @@ pub(crate) fn run(
     let key = call_forwarding_key(s_id, sf_type, start_time);
     let forwarding = tx.add_to_write_set(tables.call_forwarding, key, LockMode::Insert);
     tx.execute()?;
-    let has_facility = tx.value(facility).is_some() || active(Mutant::TatpSkipsFacility);
+    let has_facility = tx.value(facility).is_some() || !rule!(FACILITY_CHECK);
     let possible = has_facility && tx.value(forwarding).is_none();
     if possible {
         tx.put(forwarding, &call_forwarding_row(end_time, numberx))?;
@@ -71,7 +71,7 @@ pub(crate) async fn run_sql<C: SqlConnection>(
         let Some(s_id) = look_up_sql(connection, s_id).await? else { return Ok(false) };
         let (s_id, sf_type) = (integer(s_id), integer(sf_type));
         let facility = connection.query(SELECT_FACILITY, &[s_id.clone(), sf_type.clone()]).await?;
-        if facility.count() == 0 && !active(Mutant::TatpSkipsFacility) {
+        if facility.count() == 0 && rule!(FACILITY_CHECK) {
             return Ok(false);
         }
         let numberx = SqlValue::Text(digits(numberx));

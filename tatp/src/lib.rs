@@ -20,6 +20,7 @@ mod get_subscriber_data;
 mod insert_call_forwarding;
 mod population;
 mod rows;
+pub mod rules;
 mod selection;
 mod sql;
 mod update_location;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! # What the anomaly is.
-//! # mutant: SkipValidation              a rule whose removal changes the transcript
+//! # rule: READ_VALIDATION               a rule whose removal changes the transcript
 //! a: BEGIN                              session, statement; no line below it: it succeeded
 //! a: UPDATE t SET v = 1 WHERE id = 2
 //!   1 row                               what it changed, or the rows of a query, or (no rows)

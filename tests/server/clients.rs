@@ -147,7 +147,7 @@ fn counting_words(key: &Path, address: &str, text: &str) -> Child {
 
 #[test]
 fn an_audit_notices_a_rule_that_is_removed() {
-    let (_server, address) = server(Some("SkipValidation"), &[]);
+    let (_server, address) = server(Some("READ_VALIDATION"), &[]);
     assert!((0..20).any(|_| wrong_audits(&[&address], None) > 0));
 }
 

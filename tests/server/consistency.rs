@@ -210,7 +210,7 @@ fn lists_over_the_wire_are_strictly_serializable() {
 fn the_checkers_notice_a_server_that_does_not_validate() {
     // How many transactions there are at a time is the machine's affair.
     let noticed = (0..10).find_map(|_| {
-        let server = Server::start_without(Some("SkipValidation"), &[]);
+        let server = Server::start_without(Some("READ_VALIDATION"), &[]);
         let (checks, _) = run_on(&[server], |_| {}, || false);
         let failed: Vec<Check> = checks.into_iter().filter(|check| !check.passed).collect();
         let names = |name: &str| failed.iter().any(|check| check.name == name);

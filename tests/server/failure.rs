@@ -1,4 +1,4 @@
-//! Bugs of the engine, made by mutants: a worker that dies of one ends its process, with a message; a transaction that meets one
+//! Bugs of the engine, injected as faults: a worker that dies of one ends its process, with a message; a transaction that meets one
 //! before it is decided ends with an error, and is not run again.
 
 use std::process::{Command, Stdio};
@@ -9,14 +9,14 @@ use crate::process::{Server, read_all};
 /// goes on waiting.
 #[tokio::test]
 async fn a_copy_without_what_is_decided_ends_the_process() {
-    for (mutant, expected) in [
-        ("RefuseBackup", "BACKUP was answered Refused"),
-        ("LoseBackupUpdate", "BACKUP was answered Gap"),
-        ("LoseLock", "PRIMARY was answered Gap"),
+    for (fault, expected) in [
+        ("REFUSE_BACKUP", "BACKUP was answered Refused"),
+        ("LOSE_BACKUP_UPDATE", "BACKUP was answered Gap"),
+        ("LOSE_LOCK", "PRIMARY was answered Gap"),
     ] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
             .args(["serve", "--listen", "127.0.0.1:0", "--nodes", "3", "--memory", "64MiB"])
-            .env("GANNET_MUTANT", mutant)
+            .env("GANNET_MUTANT", fault)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -29,12 +29,12 @@ async fn a_copy_without_what_is_decided_ends_the_process() {
         let mut updates = 0;
         while client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.is_ok() {
             updates += 1;
-            assert!(updates < 1_000, "{mutant}: the answer was read by nobody");
+            assert!(updates < 1_000, "{fault}: the answer was read by nobody");
         }
         assert_eq!(server.wait().code(), Some(1));
         let last_words = read_all(stderr);
         let expected = format!("gannet: a worker has failed: {expected}");
-        assert!(last_words.contains(&expected), "{mutant}: {last_words}");
+        assert!(last_words.contains(&expected), "{fault}: {last_words}");
     }
 }
 
@@ -42,7 +42,7 @@ async fn a_copy_without_what_is_decided_ends_the_process() {
 #[tokio::test]
 async fn a_validation_that_is_refused_is_an_error_and_no_conflict() {
     let arguments = ["--nodes", "3", "--memory", "64MiB"];
-    let server = Server::start_without(Some("RefuseValidation"), &arguments);
+    let server = Server::start_without(Some("REFUSE_VALIDATION"), &arguments);
     let mut client = server.client().await;
     client.batch_execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)").await.unwrap();
     client.batch_execute("INSERT INTO t VALUES (1, 0), (2, 0)").await.unwrap();

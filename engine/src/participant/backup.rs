@@ -4,7 +4,7 @@
 //! applied.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::mutant::{Mutant, active};
+use gannet_rules::fault;
 use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 
 use crate::participant::{Participant, Prepared};
@@ -32,15 +32,15 @@ pub(crate) fn backed_up(
     address: BucketAddress,
     unit: &BucketUpdate<'_>,
 ) -> Status {
-    if active(Mutant::DropBackupUpdate)
+    if fault!(DROP_BACKUP_UPDATES)
         && view.configuration().backups(unit.partition).first() == Some(&view.id())
     {
         return Status::Done;
     }
-    if active(Mutant::RefuseBackup) && unit.base_version == 64 {
+    if fault!(REFUSE_BACKUP) && unit.base_version == 64 {
         return Status::Refused;
     }
-    if active(Mutant::LoseBackupUpdate) && unit.base_version == 64 {
+    if fault!(LOSE_BACKUP_UPDATE) && unit.base_version == 64 {
         return Status::Done;
     }
     match table.apply_at_backup(address, unit) {

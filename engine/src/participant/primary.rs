@@ -3,7 +3,7 @@
 //! *Source*: FaSST section 5, step 5.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::mutant::{Mutant, active};
+use gannet_rules::fault;
 use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 
 use crate::participant::{Participant, Prepared};
@@ -33,7 +33,7 @@ pub(crate) fn applied_at_primary(
     address: BucketAddress,
     unit: &BucketUpdate<'_>,
 ) -> Status {
-    if active(Mutant::LoseLock) && unit.base_version == 64 {
+    if fault!(LOSE_LOCK) && unit.base_version == 64 {
         let _ = table.unlock(address, unit.owner);
     }
     match table.apply_at_primary(address, unit) {

@@ -3,7 +3,7 @@
 //! *Source*: FaSST section 5, step 2.
 
 use gannet_rpc::ResponseWriter;
-use gannet_storage::mutant::{Mutant, active};
+use gannet_rules::fault;
 use gannet_storage::{Owner, Table, Validation};
 
 use crate::participant::{Participant, Prepared};
@@ -18,7 +18,7 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let Validate { version, owner, .. } = Self::decoded(payload).0;
-        if active(Mutant::RefuseValidation) && version == 64 {
+        if fault!(REFUSE_VALIDATION) && version == 64 {
             return self.refuse(response);
         }
         let status = match self.table(prepared.table).validate(prepared.address, version, owner) {
@@ -53,7 +53,7 @@ pub(crate) fn validated(
         let Some(address) = table.served_bucket_address(partition, bucket) else {
             return Status::Refused;
         };
-        if active(Mutant::RefuseValidation) && version == 64 {
+        if fault!(REFUSE_VALIDATION) && version == 64 {
             return Status::Refused;
         }
         match table.validate(address, version, owner) {

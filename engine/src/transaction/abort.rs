@@ -4,7 +4,7 @@
 //! can be held: a request is retransmitted until it is answered, so after execute the coordinator
 //! knows the answer to each, and a duplicate of a LOCK that arrives later is dropped by its session.
 
-use gannet_storage::mutant::{Mutant, active};
+use gannet_rules::rule;
 
 use crate::outcome::Abort;
 use crate::request::{self, TableRequest, Unlock};
@@ -38,7 +38,7 @@ impl Transaction<'_> {
         let message = &mut scratch.message;
         round.begin()?;
         for row in rows.iter().filter(|row| row.state == RowState::Granted) {
-            if active(Mutant::SkipUnlock) {
+            if !rule!(UNLOCK_ON_ABORT) {
                 continue;
             }
             let request = Unlock {

@@ -7,7 +7,7 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use gannet_storage::mutant::{Mutant, active};
+use gannet_rules::rule;
 
 use crate::outcome::Abort;
 use crate::transaction::access_set::{AccessSet, Row, RowState};
@@ -75,7 +75,7 @@ impl Transaction<'_> {
         if order.len() > 1 {
             order.sort_unstable();
         }
-        let same = |a: &(u64, u32), b: &(u64, u32)| a.0 == b.0 && !active(Mutant::SplitUnits);
+        let same = |a: &(u64, u32), b: &(u64, u32)| a.0 == b.0 && rule!(ONE_UNIT);
         let mut start = 0;
         for bucket in order.chunk_by(same) {
             (2..=bucket.len()).try_for_each(|end| check_row(rows, values, &bucket[..end]))?;
@@ -97,7 +97,7 @@ fn check_row(rows: &[Row], values: &[u8], group: &[(u64, u32)]) -> Result<(), Ab
     let last = &rows[last as usize];
     for &(_, other) in before {
         let other = &rows[other as usize];
-        if other.version != last.version && !active(Mutant::SkipAgreement) {
+        if other.version != last.version && rule!(C2) {
             return Err(Abort::Changed);
         }
         let is_same_key =

@@ -16,8 +16,8 @@
 
 use std::cell::Cell;
 
+use gannet_rules::rule;
 use gannet_storage::TransactionId;
-use gannet_storage::mutant::{Mutant, active};
 
 /// How a transaction has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,8 +124,9 @@ impl Commits {
     pub(crate) fn settle(&self, decide: impl Fn(TransactionId, Stage) -> Settled) {
         let Self { open, decided } = self;
         for commit in [decided, open] {
-            let commit_asked = if active(Mutant::SettleBySlot) { self.in_slot() } else { commit };
-            let settled = decide(commit_asked.id(), commit_asked.stage());
+            // The record in the log slot is the decided one's until the open one logs.
+            let Commit { id, stage } = if rule!(SETTLE_BY_ID) { commit } else { decided };
+            let settled = decide(id.get(), stage.get());
             commit.reach(Stage::Settled(settled));
         }
     }
@@ -133,13 +134,6 @@ impl Commits {
     /// Settles both as commits for which nothing more is sent.
     pub(crate) fn halt(&self) {
         self.settle(|_, stage| stage.when_halted());
-    }
-
-    /// The commit whose record is in the log slot (a mutant).
-    fn in_slot(&self) -> &Commit {
-        let logs =
-            matches!(self.open.stage(), Stage::Logging | Stage::Logged | Stage::PrimariesSent);
-        if logs { &self.open } else { &self.decided }
     }
 
     /// The primaries have applied what was decided.

@@ -5,8 +5,8 @@
 //! *Invariants*: execute returns when every request is answered, so the coordinator knows every lock that was granted (rule C1). Local
 //! rows are read after the answers of the round.
 
+use gannet_rules::rule;
 use gannet_storage::Owner;
-use gannet_storage::mutant::{Mutant, active};
 
 use crate::outcome::Abort;
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
@@ -24,7 +24,7 @@ impl Transaction<'_> {
     /// Why the transaction cannot commit any more, now or since an earlier call; abort it then.
     pub fn execute(&mut self) -> Result<(), Abort> {
         let is_later_round = self.set.executed > 0 && self.set.executed < self.set.rows.len();
-        if active(Mutant::ValidateBeforeLock) && self.is_open() && is_later_round {
+        if !rule!(C1) && self.is_open() && is_later_round {
             self.group_buckets()?;
             self.validate_groups()?;
         }

@@ -95,16 +95,6 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Logs an empty record over this transaction's, as the coroutine's next transaction would (a mutant).
-    pub(super) fn log_next(&mut self) -> Result<(), Abort> {
-        let own = std::mem::take(&mut self.record);
-        let id = self.round.commits().begin(self.view.configuration().epoch);
-        CommitRecordWriter::begin(&mut self.record.bytes, id, std::iter::empty()).finish(0);
-        let result = self.log();
-        self.record = own;
-        result
-    }
-
     /// Stores the record at every log replica and waits for all of them.
     ///
     /// # Errors

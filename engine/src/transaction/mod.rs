@@ -34,7 +34,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gannet_rpc::is_cancel;
-use gannet_storage::mutant::{Mutant, active};
+use gannet_rules::rule;
 use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind};
 
 use crate::cancellation::CancellationToken;
@@ -120,7 +120,7 @@ impl<'s> Transaction<'s> {
     pub(crate) fn restart(&mut self) {
         self.abort();
         let is_committed = || self.stage().is_committed() && self.set.changes();
-        if active(Mutant::TellBeforeLog) && is_committed() {
+        if !rule!(C6) && is_committed() {
             self.replicate().expect("the record fits a message");
         }
         self.refresh_view();
@@ -379,7 +379,7 @@ impl<'s> Transaction<'s> {
         if self.cancellation.as_ref().is_some_and(|cancellation| !cancellation.may_log()) {
             return Err(Abort::Cancelled);
         }
-        if active(Mutant::TellBeforeLog) {
+        if !rule!(C6) {
             return Ok(());
         }
         self.replicate()
@@ -400,24 +400,20 @@ impl<'s> Transaction<'s> {
     /// the last, for which the coroutine waits before it logs again (C6, C8).
     #[inline(always)]
     fn replicate_phases(&mut self) -> Result<(), Abort> {
-        if active(Mutant::UpdateBeforeLog) {
+        if !rule!(C4) {
             self.commit_backups()?;
         }
         self.log()?;
-        if active(Mutant::AbortAfterLog) && self.round.commits().open.id().counter.is_multiple_of(4)
-        {
+        if !rule!(C3) && self.round.commits().open.id().counter.is_multiple_of(4) {
             return Err(Abort::Locked);
         }
-        if active(Mutant::PrimaryBeforeBackup) {
+        if rule!(C5) {
+            self.commit_backups()?;
+            self.commit_primaries()?;
+        } else {
             self.commit_primaries()?;
             self.settle()?;
             self.commit_backups()?;
-        } else {
-            self.commit_backups()?;
-            if active(Mutant::ReuseSlotEarly) {
-                self.log_next()?;
-            }
-            self.commit_primaries()?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! *Source*: FaSST section 5, step 2. Buckets that this transaction holds cannot have changed since
 //! they were locked, and that they had not changed before is rule C2, checked in `buckets.rs`.
 
-use gannet_storage::mutant::{Mutant, active};
+use gannet_rules::rule;
 
 use crate::outcome::Abort;
 use crate::request::{
@@ -20,8 +20,9 @@ impl Transaction<'_> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot =
             self.scratch.held.len() + self.scratch.read.len() <= 1 && self.set.leaves.is_empty();
-        let skip = active(Mutant::SkipValidation) || active(Mutant::ValidateBeforeLock);
-        if is_snapshot || skip { Ok(()) } else { self.validate_groups() }
+        // Without C1, what was read is validated already, in execute.
+        let validates = !is_snapshot && rule!(READ_VALIDATION) && rule!(C1);
+        if validates { self.validate_groups() } else { Ok(()) }
     }
 
     pub(super) fn validate_groups(&mut self) -> Result<(), Abort> {
@@ -54,7 +55,7 @@ impl Transaction<'_> {
     /// Sends the validations of the leaves that scans have touched.
     fn validate_leaves(&mut self, leaves: &[LeafObservation]) -> Result<(), Abort> {
         let Self { view, round, owner, .. } = self;
-        if active(Mutant::SkipLeafValidation) {
+        if !rule!(LEAF_VALIDATION) {
             return Ok(());
         }
         for leaf in leaves {
@@ -104,7 +105,7 @@ impl Transaction<'_> {
         leaves: &[LeafObservation],
     ) -> Result<(), Abort> {
         self.round.begin()?;
-        if !active(Mutant::SkipValidation) {
+        if rule!(READ_VALIDATION) {
             self.validate_observations(observations)?;
         }
         self.validate_leaves(leaves)?;

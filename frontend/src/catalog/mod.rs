@@ -33,6 +33,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use gannet_engine::{Coordinator, Deferred, Direction, KeyRange, TableId};
+use gannet_rules::rule;
 
 use crate::error::{Failure, SqlError};
 
@@ -234,7 +235,8 @@ impl Catalog {
         keys.extend(changed.iter().copied().map(table_key));
         // The engine requires that a key is read before it is written.
         deferred.get_many(coordinator, engine_table, &keys)?;
-        for key in versions.written() {
+        let written = if rule!(ALL_CATALOG_VERSIONS) { versions.all().len() } else { 1 };
+        for key in &versions.all()[..written] {
             deferred.put(engine_table, key.clone(), self.version.to_be_bytes().to_vec());
         }
         for id in changed {

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 
-use gannet_engine::mutant::{Mutant, active};
 use gannet_engine::{Configuration, Seen};
 
 const VERSION: u8 = 0x01;
@@ -28,12 +27,6 @@ impl VersionKeys {
     /// Every copy.
     pub(crate) fn all(&self) -> &[Vec<u8>] {
         &self.all
-    }
-
-    /// The copies that a change of the catalog writes.
-    pub(crate) fn written(&self) -> &[Vec<u8>] {
-        let copies = if active(Mutant::OneCatalogVersion) { 1 } else { self.all.len() };
-        &self.all[..copies]
     }
 
     /// The copy in a partition, for the transactions of a coordinator. A read needs no message if the node is the partition's

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use gannet_engine::Abort;
-use gannet_engine::mutant::{Mutant, active};
+use gannet_rules::rule;
 
 use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
@@ -333,7 +333,7 @@ fn replace_rows(
         let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
         for (((old_key, old_value), mut put), there) in entries.into_iter().zip(there) {
             context.pace()?;
-            if there.as_ref() == Some(&old_value) || active(Mutant::RemoveOthersEntries) {
+            if there.as_ref() == Some(&old_value) || !rule!(OWN_ENTRIES) {
                 if old_key == put.0 {
                     // The replaced entry is this row's, so there is no duplicate.
                     put.3 = None;
@@ -412,7 +412,7 @@ pub(super) fn delete(
             context.pace()?;
             for (number, (key, value)) in entry.keys.into_iter().enumerate() {
                 let is_own = number == 0 || there.next().flatten() == Some(value);
-                if is_own || active(Mutant::RemoveOthersEntries) {
+                if is_own || !rule!(OWN_ENTRIES) {
                     context.delete(key)?;
                 }
             }

@@ -69,7 +69,7 @@ impl HotBucket {
     }
 
     /// Locks and applies, in competition with other writers, until all units are there.
-    #[allow(dead_code, reason = "the test of the mutant writes without locks")]
+    #[allow(dead_code, reason = "the test without the rule writes without locks")]
     pub(crate) fn write_as_primary(&self, writer: u64) {
         let address = self.table.address(FLICKERING).unwrap();
         let owner = Owner(writer);
@@ -172,7 +172,7 @@ impl HotBucket {
     }
 
     /// Checks the contents after all units.
-    #[allow(dead_code, reason = "the test of the mutant stops before the last unit")]
+    #[allow(dead_code, reason = "the test without the rule stops before the last unit")]
     pub(crate) fn check_end(&self) {
         let mut snapshot = BucketSnapshot::default();
         self.table.snapshot(0, 0, &mut snapshot);

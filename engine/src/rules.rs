@@ -1,0 +1,30 @@
+//! The rules of this crate that a test can remove.
+//!
+//! *Source*: `docs/protocol.md`.
+//!
+//! *Not here*: faults, which are in `faults.rs`.
+
+gannet_rules::rules! {
+    /// All locks are granted before the first VALIDATE is sent.
+    C1,
+    /// All observations of one bucket by one transaction agree.
+    C2,
+    /// From the first LOG on the coordinator never aborts.
+    C3,
+    /// No copy is changed before all log replicas have acknowledged.
+    C4,
+    /// Primaries are updated after all backups of the partition have acknowledged.
+    C5,
+    /// The outcome is told after all log replicas have acknowledged.
+    C6,
+    /// The buckets that a transaction has only read are validated (FaSST section 5, step 2).
+    READ_VALIDATION,
+    /// The leaves that a scan has touched are validated.
+    LEAF_VALIDATION,
+    /// An abort sends UNLOCK for every lock that was granted.
+    UNLOCK_ON_ABORT,
+    /// A transaction has one unit for each bucket, however many of its keys lie there.
+    ONE_UNIT,
+    /// A commit is settled by its own id, and not by the record that lies in its coroutine's log slot.
+    SETTLE_BY_ID,
+}

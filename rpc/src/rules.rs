@@ -1,0 +1,8 @@
+//! The rules of this crate that a test can remove.
+
+gannet_rules::rules! {
+    /// A request that comes again is not run again.
+    EXACTLY_ONCE,
+    /// A packet whose checksum is wrong is dropped.
+    CHECKSUM,
+}

@@ -1,0 +1,28 @@
+//! The rules of this crate that a test can remove.
+//!
+//! *Source*: `docs/protocol.md` for C8 and C9, "Locked buckets", and "Unit of change".
+
+gannet_rules::rules! {
+    /// Each coroutine has a log slot of its own.
+    C8,
+    /// A lock for an insert reserves the space of the row.
+    C9_RESERVATION,
+    /// A READ of a bucket that is locked by another transaction is refused.
+    LOCKED_BUCKETS,
+    /// A backup applies a unit only on the version that the unit was made for.
+    BASE_VERSION,
+    /// An unlock of a transaction that aborts leaves the version of the bucket as it was.
+    VERSION_ON_ABORT,
+    /// A reader reads again if the physical sequence of the bucket has changed.
+    SEQUENCE_CHECK,
+    /// An acquire fence is between a reader's copy and its second look at the sequence.
+    READ_FENCE,
+    /// A release fence is between a writer's odd sequence and its first change.
+    WRITE_FENCE,
+    /// A release fence is between the freeing of a cell and its next use.
+    REUSE_FENCE,
+    /// A reader follows a number that may be torn only to memory that is mapped.
+    MAPPED_CELLS,
+    /// A reader follows a chain of overflow buckets only while its bucket is unchanged.
+    UNCHANGED_CHAIN,
+}
