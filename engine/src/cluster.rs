@@ -1,28 +1,25 @@
-//! A cluster: the nodes that are in this process, and their threads.
+//! A cluster, as programs use it: a handle of the members that are in this process, and of the threads that drive them.
 //!
-//! *Not here*: its tables, in `tables`; submission of jobs by other threads, in `spawn`; how a process becomes a node of a cluster of processes, in `join`;
-//! membership changes.
+//! *Not here*: a member, in `member`; threads, in `threads`; tables, in `tables`; submission of jobs by other threads, in `spawn`; how a
+//! process becomes a node of a cluster of processes, in `join`.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 
-use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{Identity, MemoryFabric, Parking, Port, Waker};
 use gannet_storage::{LogObserver, Owner, Partitioning, StorageError};
 
 use crate::change::ChangeError;
+use crate::cluster_state::ClusterState;
 use crate::configuration::Configuration;
-use crate::driver::{ClusterState, ThreadOptions, WorkerBuilder, drive};
 use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
-use crate::loader::Loader;
+use crate::member::{Member, WorkerOptions};
 use crate::members::{JoinError, Members};
 use crate::node::Node;
-use crate::statistics::{NodeState, NodeStatus, PublishedStatistics, Reporter};
+use crate::statistics::{NodeState, NodeStatus};
+use crate::threads::{Threads, Topology, cores};
 use crate::view::View;
-use crate::worker::Job;
 
 /// Cluster id in the packets of a cluster in one process.
 const CLUSTER_ID: u32 = 0x6741_6e74;
@@ -34,15 +31,6 @@ pub(crate) const RING_BYTES: usize = 64 << 10;
 const MEMORY_PERCENT: usize = 70;
 /// Assumed where the system does not tell how much memory is free.
 const MEMORY_BYTES_UNKNOWN: usize = 1 << 30;
-
-/// Which OS thread drives which worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Topology {
-    /// OS thread i drives worker i of every node; messages stay on their core.
-    ThreadPerWorkerNumber,
-    /// Every worker of every node has its own OS thread; messages cross cores.
-    ThreadPerWorker,
-}
 
 /// A function that is called when a worker has died, with the reason.
 pub type OnFailure = Arc<dyn Fn(&str) + Send + Sync>;
@@ -191,18 +179,14 @@ pub struct WorkerId {
 pub struct Cluster {
     pub(crate) options: ClusterOptions,
     /// Those of this process.
-    nodes: Vec<Arc<Node>>,
+    pub(crate) members: Vec<Arc<Member>>,
     /// Number of the first of them.
     pub(crate) first_node: usize,
-    /// By node of this process, then worker.
-    pub(crate) jobs: Vec<Arc<ArrayQueue<Job>>>,
-    /// In the same order.
-    published: Vec<Arc<PublishedStatistics>>,
-    pub(crate) wakers: Vec<Waker>,
-    pub(crate) threads: Vec<JoinHandle<()>>,
     pub(crate) state: Arc<ClusterState>,
+    /// None in a simulation.
+    pub(crate) threads: Option<Threads>,
     /// The other processes, if there are any.
-    pub(crate) members: Option<Members>,
+    pub(crate) others: Option<Members>,
     /// The worker that gets the next job which may go to several, in turn.
     pub(crate) next_worker: AtomicUsize,
     pub(crate) changing: Mutex<()>,
@@ -219,11 +203,16 @@ impl Cluster {
     /// Never: every size is checked first.
     pub fn open(options: ClusterOptions) -> Result<Self, ClusterError> {
         let mut cluster = Self::unstarted(options)?;
-        cluster.start_threads()?;
+        let ClusterOptions { threads, topology, ref host, .. } = cluster.options;
+        let (members, state) = (&cluster.members, &cluster.state);
+        let packets = (MTU_BYTES, RING_BYTES);
+        let started =
+            Threads::in_one_process(members, state, threads, topology, packets, host.as_ref());
+        cluster.threads = Some(started.map_err(ClusterError::Thread)?);
         Ok(cluster)
     }
 
-    /// A cluster without threads, whose workers the caller drives; see [`Self::worker_builder`].
+    /// A cluster without threads, whose members the caller drives.
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
         let configuration = configuration(&options)?;
         let nodes = options.nodes;
@@ -232,7 +221,7 @@ impl Cluster {
         Self::with_nodes(options, configuration, 0..nodes, &limits)
     }
 
-    /// The part of a cluster that this process has, its workers not driven yet; with the memory limits of all its nodes.
+    /// The part of a cluster that this process has, its members not started yet; with the memory limits of all its nodes.
     pub(crate) fn with_nodes(
         options: ClusterOptions,
         configuration: Configuration,
@@ -241,116 +230,31 @@ impl Cluster {
     ) -> Result<Self, ClusterError> {
         let configuration = Arc::new(configuration);
         let first_node = local.start;
-        let new_node = |id| {
-            let id = u16::try_from(id).expect("checked");
-            Ok(Arc::new(Node::new(id, Arc::clone(&configuration), limit_bytes)?))
+        let narrow = |value: usize| u16::try_from(value).expect("checked with the options");
+        let worker_options = WorkerOptions {
+            workers: narrow(options.threads),
+            coroutines: narrow(options.coroutines),
+            queued_jobs_max: options.queued_jobs_max,
+            seed: options.seed,
+            log_observer: options.log_observer.clone(),
         };
-        let nodes = local.map(new_node).collect::<Result<Vec<_>, StorageError>>()?;
-        let workers = nodes.len() * options.threads;
+        let new_member = |id| {
+            let node = Node::new(narrow(id), Arc::clone(&configuration), limit_bytes)?;
+            Ok(Arc::new(Member::new(Arc::new(node), worker_options.clone())))
+        };
+        let members = local.map(new_member).collect::<Result<_, StorageError>>()?;
         let told = options.on_failure.clone();
         let tell = told.map(|told| Box::new(move |reason: &str| told(reason)) as Box<_>);
-        let jobs: Vec<_> =
-            (0..workers).map(|_| Arc::new(ArrayQueue::new(options.queued_jobs_max))).collect();
         Ok(Self {
-            nodes,
+            members,
             first_node,
-            members: None,
-            published: jobs.iter().map(|_| Arc::default()).collect(),
-            jobs,
-            wakers: Vec::new(),
-            threads: Vec::new(),
-            state: Arc::new(ClusterState {
-                closing: AtomicBool::new(false),
-                halted: AtomicBool::new(false),
-                failure: OnceLock::new(),
-                on_failure: Mutex::new(tell.into_iter().collect()),
-                busy_threads: AtomicUsize::new(0),
-                busy_poll: options.busy_poll,
-            }),
+            state: Arc::new(ClusterState::new(options.busy_poll, tell)),
+            threads: None,
+            others: None,
             next_worker: AtomicUsize::new(0),
             changing: Mutex::new(()),
             options,
         })
-    }
-
-    fn start_threads(&mut self) -> Result<(), ClusterError> {
-        let (nodes, workers) = (self.options.nodes, self.options.threads);
-        let thread_of = |node: usize, worker: usize| match self.options.topology {
-            Topology::ThreadPerWorkerNumber => worker,
-            Topology::ThreadPerWorker => node * workers + worker,
-        };
-        let count = thread_of(nodes - 1, workers - 1) + 1;
-        let new_parking =
-            if self.options.host.is_some() { Parking::for_task } else { Parking::new };
-        let parkings: Vec<_> = (0..count).map(|_| new_parking()).collect();
-        self.wakers = (0..nodes * workers)
-            .map(|index| parkings[thread_of(index / workers, index % workers)].waker())
-            .collect();
-        let mut fabric = MemoryFabric::new(nodes, workers, MTU_BYTES, RING_BYTES);
-        let mut builders: Vec<_> = (0..count).map(|_| Vec::new()).collect();
-        for index in 0..nodes * workers {
-            let (node, worker) = (index / workers, index % workers);
-            let peers: Vec<_> =
-                (0..nodes).map(|peer| self.wakers[peer * workers + worker].clone()).collect();
-            let transport = fabric.take(node, worker, &peers[node], &peers);
-            builders[thread_of(node, worker)].push((self.worker_builder(node, worker), transport));
-        }
-        let first_core = (count <= cores()).then_some(0);
-        let host = self.options.host.clone();
-        self.start(builders.into_iter().zip(parkings).collect(), first_core, host)
-    }
-
-    /// Starts a thread for each list of builders, each on a core from the first one on, if there is one and no host.
-    pub(crate) fn start<P: Port>(
-        &mut self,
-        threads: Vec<(Vec<(WorkerBuilder, P)>, Parking)>,
-        first_core: Option<usize>,
-        host: Option<Arc<dyn ThreadHost>>,
-    ) -> Result<(), ClusterError> {
-        let count = threads.len();
-        self.state.busy_threads.store(count, Ordering::Release);
-        let wakers = self.wakers.clone();
-        let mut on_failure = self.state.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        on_failure.insert(0, Box::new(move |_| wakers.iter().for_each(Waker::wake)));
-        drop(on_failure);
-        for (number, (builders, parking)) in threads.into_iter().enumerate() {
-            let state = Arc::clone(&self.state);
-            let core = first_core.map(|first| (first + number) % cores());
-            let options = ThreadOptions { number, core, host: host.clone() };
-            let thread = std::thread::Builder::new()
-                .name(format!("gannet-{number}"))
-                .spawn(move || drive(builders, parking, &options, &state))
-                .map_err(|error| {
-                    // The threads that run already wait for no others.
-                    self.state.busy_threads.store(0, Ordering::Release);
-                    ClusterError::Thread(error)
-                })?;
-            self.threads.push(thread);
-        }
-        Ok(())
-    }
-
-    /// What the worker `worker` of `node`, which is in this process, is made of.
-    pub(crate) fn worker_builder(&self, node: usize, worker: usize) -> WorkerBuilder {
-        let index = (node - self.first_node) * self.options.threads + worker;
-        let narrow = |value: usize| u16::try_from(value).expect("checked when the cluster opened");
-        let configuration = self.configuration();
-        WorkerBuilder {
-            index,
-            node: Arc::clone(&self.nodes[node - self.first_node]),
-            identity: Identity {
-                cluster_id: configuration.cluster_id,
-                epoch: configuration.epoch,
-                node: narrow(node),
-                worker: narrow(worker),
-                coroutines: narrow(self.options.coroutines),
-                incarnations: configuration.incarnations.clone(),
-            },
-            jobs: Arc::clone(&self.jobs[index]),
-            published: Arc::clone(&self.published[index]),
-            seed: self.options.seed ^ ((node * self.options.threads + worker) as u64) << 32,
-            observer: self.options.log_observer.clone(),
-        }
     }
 
     /// The options that the cluster was opened with.
@@ -368,48 +272,41 @@ impl Cluster {
     /// The configuration and the tables, as the first node of this process has them now.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
-        self.nodes[0].view()
+        self.members[0].node().view()
     }
 
     /// The nodes that are in this process.
     #[must_use]
-    pub fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.members.iter().map(|member| Arc::clone(member.node())).collect()
     }
 
     /// The node with that number, if it is in this process.
     #[must_use]
     pub fn node(&self, number: usize) -> Option<&Arc<Node>> {
-        self.nodes.get(self.local_index(number)?)
+        Some(self.members.get(self.local_index(number)?)?.node())
     }
 
     /// The number of a node among those of this process, if it is one of them.
     pub(crate) fn local_index(&self, node: usize) -> Option<usize> {
-        node.checked_sub(self.first_node).filter(|index| *index < self.nodes.len())
+        node.checked_sub(self.first_node).filter(|index| *index < self.members.len())
     }
 
     /// Bytes of data that the cluster has room for, a copy of each partition counted: the same in every process.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
-        self.nodes[0].capacity_bytes()
-    }
-
-    /// What the report of a node of this process is made of.
-    pub(crate) fn reporter(&self, index: usize) -> Reporter {
-        let workers = self.options.threads;
-        let published = self.published[index * workers..][..workers].to_vec();
-        Reporter { node: Arc::clone(&self.nodes[index]), published }
+        self.members[0].node().capacity_bytes()
     }
 
     /// How each node of the cluster is, as this process sees it.
     #[must_use]
     pub fn status(&self) -> Vec<NodeStatus> {
-        let of_others = self.members.as_ref().map(Members::status).unwrap_or_default();
-        let local = self.nodes.iter().enumerate().map(|(index, node)| NodeStatus {
-            node: usize::from(node.id()),
-            address: self.members.as_ref().map(Members::address),
+        let of_others = self.others.as_ref().map(Members::status).unwrap_or_default();
+        let local = self.members.iter().map(|member| NodeStatus {
+            node: usize::from(member.node().id()),
+            address: self.others.as_ref().map(Members::address),
             state: NodeState::Up,
-            report: Some(self.reporter(index).report()),
+            report: Some(member.report()),
         });
         let mut all: Vec<_> = local.chain(of_others).collect();
         all.sort_by_key(|status| status.node);
@@ -419,12 +316,7 @@ impl Cluster {
     /// OS threads that drive the workers.
     #[must_use]
     pub fn thread_count(&self) -> usize {
-        self.threads.len()
-    }
-
-    /// A loader for the first rows, before any transaction runs.
-    pub fn loader(&self) -> Loader<'_> {
-        Loader::new(self)
+        self.threads.as_ref().map_or(0, Threads::count)
     }
 
     /// Finishes the accepted jobs and ends the threads.
@@ -433,14 +325,8 @@ impl Cluster {
     }
 
     fn end_threads(&mut self) {
-        // Release: pairs with the Acquire in WorkerGroup::without_progress(): jobs accepted before are seen.
-        self.state.closing.store(true, Ordering::Release);
-        for waker in &self.wakers {
-            waker.wake();
-        }
-        for thread in self.threads.drain(..) {
-            // A worker that panicked has halted the cluster, which says why.
-            let _ = thread.join();
+        if let Some(threads) = &mut self.threads {
+            threads.end();
         }
         self.leave();
     }
@@ -493,9 +379,4 @@ pub(crate) fn check_memory(limits: &[usize]) -> Result<(), ClusterError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Cores that this process may use.
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

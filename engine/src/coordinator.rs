@@ -5,7 +5,6 @@
 //!
 //! *Source*: FaSST section 5 (worker coroutines act as coordinators).
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use gannet_rpc::{Clock, is_cancel};
 
 use crate::cancellation::CancellationToken;
 use crate::node::TableId;
-use crate::outcome::{Abort, Outcome};
+use crate::outcome::{Abort, Outcome, panic_message};
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;
 use crate::transaction::round::Halted;
@@ -253,11 +252,4 @@ impl<'s> Coordinator<'s> {
         self.transaction.refresh_view();
         self.transaction.wait_for_job();
     }
-}
-
-/// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a value that is no text".to_owned())
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use gannet_rpc::{Port, Waker};
 
-use crate::driver::ClusterState;
+use crate::cluster_state::ClusterState;
 use crate::worker_group::{End, Step, WorkerGroup};
 
 /// Steps of the workers between two looks at the other tasks, at most.

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use gannet_rpc::{Parking, Port, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
@@ -18,12 +18,14 @@ use gannet_rpc::{VerbsOptions, VerbsPort};
 
 use crate::cluster::{
     Cluster, ClusterError, ClusterOptions, MTU_BYTES, RING_BYTES, check_memory, configuration,
-    cores, memory_limit_bytes,
+    memory_limit_bytes,
 };
 use crate::completion::Lost;
+use crate::member::Assignment;
 #[cfg(feature = "verbs")]
 use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};
+use crate::threads::{ThreadPlan, Threads, cores};
 
 /// Version of everything that members say to each other: of packets, requests, records and frames.
 const PROTOCOL: u32 = 3;
@@ -75,34 +77,29 @@ impl Cluster {
         check_memory(&of_host.collect::<Vec<_>>())?;
         let mut cluster = Self::with_nodes(options, configuration, node..node + 1, &limits)?;
         match ports {
-            Ports::Udp(ports) => cluster.start_node(node, watched(ports)?, first_core)?,
+            Ports::Udp(ports) => cluster.start_node(watched(ports)?, first_core)?,
             #[cfg(feature = "verbs")]
             Ports::Verbs(ports) => {
                 let ports = connected(ports, &members)?;
-                cluster.start_node(node, watched(ports)?, first_core)?;
+                cluster.start_node(watched(ports)?, first_core)?;
             }
             Ports::Memory(rings) => {
                 let handles = members.meet("sharing memory", rings.handle())?;
-                cluster.start_node(node, rings.connect(&handles)?, first_core)?;
+                cluster.start_node(rings.connect(&handles)?, first_core)?;
             }
         }
-        let (state, wakers) = (Arc::clone(&cluster.state), cluster.wakers.clone());
+        let (state, member) = (Arc::clone(&cluster.state), Arc::clone(&cluster.members[0]));
         members.on_halt(move || {
             // Release: pairs with the Acquire of the threads.
             state.halted.store(true, Ordering::Release);
-            for waker in &wakers {
-                waker.wake();
-            }
+            member.wake_all();
         });
         // The others hear at once that this process is of no use any more.
         let leave = members.leaver();
-        let mut on_failure =
-            cluster.state.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        on_failure.insert(0, Box::new(move |_| leave()));
-        drop(on_failure);
-        members.keep_reporting(cluster.reporter(0))?;
-        members.follow_changes(cluster.configuration(), cluster.local_nodes())?;
-        cluster.members = Some(members);
+        cluster.state.first_on_failure(Box::new(move |_| leave()));
+        members.keep_reporting(Arc::clone(&cluster.members[0]))?;
+        members.follow_changes(cluster.configuration(), cluster.local_members())?;
+        cluster.others = Some(members);
         cluster.meet("starting", String::new())?;
         Ok(cluster)
     }
@@ -110,16 +107,20 @@ impl Cluster {
     /// Starts the threads of the node that this process is, one for each port.
     fn start_node<P: Port>(
         &mut self,
-        node: usize,
         ports: Vec<(Parking, P)>,
         first_core: Option<usize>,
     ) -> Result<(), ClusterError> {
-        let mut threads = Vec::new();
-        for (worker, (parking, port)) in ports.into_iter().enumerate() {
-            self.wakers.push(parking.waker());
-            threads.push((vec![(self.worker_builder(node, worker), port)], parking));
-        }
-        self.start(threads, first_core, None)
+        let plan = |(worker, (parking, port)): (usize, (Parking, P))| {
+            let member = Arc::clone(&self.members[0]);
+            ThreadPlan {
+                workers: vec![(Assignment { member, worker, index: worker }, port)],
+                parking,
+            }
+        };
+        let plans = ports.into_iter().enumerate().map(plan).collect();
+        let started = Threads::start(&self.members, &self.state, plans, first_core, None);
+        self.threads = Some(started.map_err(ClusterError::Thread)?);
+        Ok(())
     }
 
     /// Waits until every process of the cluster has come to the same point, where all do `what`; what each has said
@@ -128,7 +129,7 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Join`] if another process has come to a different point, or one has gone.
     pub fn meet(&self, what: &str, said: String) -> Result<Vec<String>, ClusterError> {
-        match &self.members {
+        match &self.others {
             Some(members) => Ok(members.meet(what, said)?),
             None => Ok(vec![said]),
         }
@@ -137,18 +138,18 @@ impl Cluster {
     /// The transport of packets between its processes; none if all nodes are in this one.
     #[must_use]
     pub fn transport(&self) -> Option<Transport> {
-        self.members.as_ref().map(Members::transport)
+        self.others.as_ref().map(Members::transport)
     }
 
     /// Why the cluster has halted, if it has: another of its processes has gone, or a worker of this one has died.
     #[must_use]
     pub fn halted(&self) -> Option<String> {
-        self.state.failure.get().cloned().or_else(|| self.members.as_ref()?.halted())
+        self.state.failure.get().cloned().or_else(|| self.others.as_ref()?.halted())
     }
 
     /// Tells the other processes that this one stops; for them the cluster halts.
     pub fn leave(&self) {
-        if let Some(members) = &self.members {
+        if let Some(members) = &self.others {
             members.leave();
         }
     }

@@ -49,8 +49,15 @@ pub struct Loader<'c> {
     copies: Vec<(usize, BucketAddress, usize)>,
 }
 
+impl Cluster {
+    /// A loader for the first rows, before any transaction runs.
+    pub fn loader(&self) -> Loader<'_> {
+        Loader::new(self)
+    }
+}
+
 impl<'c> Loader<'c> {
-    pub(crate) fn new(cluster: &'c Cluster) -> Self {
+    fn new(cluster: &'c Cluster) -> Self {
         let views = cluster.nodes().iter().map(|node| node.view()).collect();
         Self { cluster, views, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
     }

@@ -2,6 +2,8 @@
 //!
 //! *Invariant*: an aborted transaction has written nothing and holds no lock, unless its outcome is unknown.
 
+use std::any::Any;
+
 use gannet_rpc::TooLarge;
 
 /// Why a transaction did not commit. Nothing of it was written and it holds no lock, but after [`Abort::Unknown`].
@@ -180,4 +182,11 @@ impl<T, E: std::fmt::Debug> Outcome<T, E> {
             Self::Unknown => panic!("{}", Abort::Unknown),
         }
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a value that is no text".to_owned())
 }

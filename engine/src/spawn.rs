@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, ClusterError, WorkerId};
 use crate::completion::{Completion, completion};
 use crate::coordinator::Coordinator;
 use crate::hosted;
+use crate::member::Member;
 use crate::outcome::{Abort, Outcome};
 use crate::transaction::Transaction;
 use crate::worker::Job;
@@ -47,7 +48,7 @@ impl Cluster {
         &self,
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
     ) -> Result<Completion<T>, ClusterError> {
-        self.spawn_within(0..self.jobs.len(), job)
+        self.spawn_within(0..self.workers(), job)
     }
 
     /// As [`Self::spawn_anywhere`], on a worker of `node` if it is in this process and has room: there a transaction reads and
@@ -63,10 +64,26 @@ impl Cluster {
     ) -> Result<Completion<T>, ClusterError> {
         let node = usize::from(node);
         let is_local = self.node(node).is_some();
-        self.spawn_within(if is_local { self.workers_of(node) } else { 0..self.jobs.len() }, job)
+        self.spawn_within(if is_local { self.workers_of(node) } else { 0..self.workers() }, job)
     }
 
-    /// The queues of a node's workers; the node must be in this process.
+    /// Workers of this process.
+    fn workers(&self) -> usize {
+        self.members.len() * self.options.threads
+    }
+
+    /// The member of a worker of this process, and the worker's number there.
+    fn worker(&self, index: usize) -> (&Member, usize) {
+        let workers = self.options.threads;
+        (&self.members[index / workers], index % workers)
+    }
+
+    fn queued(&self, index: usize) -> usize {
+        let (member, worker) = self.worker(index);
+        member.queued(worker)
+    }
+
+    /// The workers of a node, by their numbers in this process, which must have the node.
     fn workers_of(&self, node: usize) -> Range<usize> {
         let workers = self.options.threads;
         let first = (node - self.first_node) * workers;
@@ -94,10 +111,10 @@ impl Cluster {
         let in_turn = |turn: usize| wanted.start + turn % wanted.len();
         // Of two workers the one with fewer jobs: the thread of the other may have lost its core, perhaps to this one.
         let (mut first, second) = (in_turn(turn), in_turn(turn.wrapping_add(1)));
-        if self.jobs[second].len() < self.jobs[first].len() {
+        if self.queued(second) < self.queued(first) {
             first = second;
         }
-        let others = (0..wanted.start).chain(wanted.end..self.jobs.len());
+        let others = (0..wanted.start).chain(wanted.end..self.workers());
         for worker in (first..wanted.end).chain(wanted.start..first).chain(others) {
             match self.enqueue(worker, job) {
                 Ok(()) => return Ok(completion),
@@ -107,27 +124,26 @@ impl Cluster {
         Err(self.refusal())
     }
 
-    fn enqueue(&self, worker: usize, job: Job) -> Result<(), Job> {
-        self.put(worker, job)?;
-        // A simulated cluster has no threads to wake.
-        if let Some(waker) = self.wakers.get(worker) {
-            waker.wake();
-        }
+    fn enqueue(&self, index: usize, job: Job) -> Result<(), Job> {
+        self.put(index, job)?;
+        let (member, worker) = self.worker(index);
+        member.wake(worker);
         Ok(())
     }
 
     /// Puts a job where a worker finds it.
-    fn put(&self, worker: usize, job: Job) -> Result<(), Job> {
+    fn put(&self, index: usize, job: Job) -> Result<(), Job> {
         let halted = || self.state.halted.load(Ordering::Relaxed);
         if halted() {
             return Err(job);
         }
-        self.jobs[worker].push(job)?;
+        let (member, worker) = self.worker(index);
+        member.put(worker, job)?;
         // If the cluster halts at this moment, its threads may have emptied the queues before this job came. Either they see
         // the job, or this thread sees that they have ended.
         fence(Ordering::SeqCst);
         if halted() {
-            while self.jobs[worker].pop().is_some() {}
+            drop(member.take_jobs(worker));
         }
         Ok(())
     }

@@ -3,13 +3,10 @@
 //! *Invariants*: a worker's numbers lie on cache lines that no other worker writes, and only rise.
 
 use std::ops::Add;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_rpc::Counters;
 use serde::{Deserialize, Serialize};
-
-use crate::node::Node;
 
 /// How many numbers [`Statistics`] has.
 const NUMBERS: usize = 8;
@@ -117,27 +114,6 @@ pub struct NodeReport {
     pub memory_limit_bytes: u64,
     /// Updates that a copy could not apply because an earlier one is missing: 0, or there is a bug.
     pub gaps: u64,
-}
-
-/// What a report is made of.
-#[derive(Clone)]
-pub(crate) struct Reporter {
-    pub(crate) node: Arc<Node>,
-    /// Of its workers.
-    pub(crate) published: Vec<Arc<PublishedStatistics>>,
-}
-
-impl Reporter {
-    pub(crate) fn report(&self) -> NodeReport {
-        let of_workers = self.published.iter().map(|published| published.read());
-        NodeReport {
-            statistics: of_workers.fold(Statistics::default(), Add::add),
-            memory_bytes: self.node.used_bytes() as u64,
-            memory_reserved_bytes: self.node.reserved_bytes() as u64,
-            memory_limit_bytes: self.node.limit_bytes() as u64,
-            gaps: self.node.gaps(),
-        }
-    }
 }
 
 /// How a node is, as this process sees it.

@@ -5,22 +5,14 @@
 //!
 //! *Not here*: how several processes agree on a change, in `change`.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
-use gannet_rpc::Waker;
-use gannet_storage::{StorageError, TableDefinition, TableKind};
+use gannet_storage::{TableDefinition, TableKind};
 
-use crate::change::{Change, Replica};
+use crate::change::{Change, ChangeError, Replica};
 use crate::cluster::{Cluster, ClusterError};
-use crate::configuration::Configuration;
-use crate::driver::ClusterState;
-use crate::node::{Node, TableId};
-use crate::view::View;
-
-/// Between two looks whether the cluster has halted, while workers adopt a view.
-const ADOPTION_LOOK: Duration = Duration::from_millis(100);
+use crate::local_members::LocalMembers;
+use crate::node::TableId;
 
 impl Cluster {
     /// Creates a table for about `rows` rows with values of `value_bytes`. It takes more rows than that, slower, until a node's
@@ -131,67 +123,27 @@ impl Cluster {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         // What is not possible here is told by its own error.
         let next = Arc::new(self.configuration().after(&change)?);
-        let nodes = self.local_nodes();
-        match &self.members {
-            None => nodes.adopt(nodes.prepare_views(&next)?),
-            Some(members) => {
-                nodes.nodes.iter().try_for_each(|node| node.check_memory(&next))?;
-                members.propose(change)??;
+        let members = self.local_members();
+        match &self.others {
+            None => members.adopt(members.prepare_views(&next)?),
+            Some(others) => {
+                let proposed = others.propose(change.clone())?;
+                if let Err(ChangeError::Refused { .. }) = &proposed {
+                    // If the memory does not suffice here, its error says more.
+                    members.check_memory(&self.configuration().after(&change)?)?;
+                }
+                proposed?;
             }
         }
         Ok(())
     }
 
-    /// What the nodes of this process do for a change.
-    pub(crate) fn local_nodes(&self) -> LocalNodes {
-        // Workers without threads of the cluster come to a view with their next step.
-        let wakers = if self.threads.is_empty() { Vec::new() } else { self.wakers.clone() };
-        LocalNodes { nodes: self.nodes().to_vec(), wakers, state: Arc::clone(&self.state) }
+    /// What the members of this process do for a change.
+    pub(crate) fn local_members(&self) -> LocalMembers {
+        LocalMembers { members: self.members.clone(), state: Arc::clone(&self.state) }
     }
 }
 
 fn ordered(name: &str, rows: u64) -> TableDefinition {
     TableDefinition { name: name.to_owned(), kind: TableKind::Ordered, value_bytes: 0, rows }
-}
-
-/// The nodes of a process, as those that make a change.
-pub(crate) struct LocalNodes {
-    nodes: Vec<Arc<Node>>,
-    /// Of the threads that drive their workers.
-    wakers: Vec<Waker>,
-    state: Arc<ClusterState>,
-}
-
-impl LocalNodes {
-    fn prepare_views(&self, next: &Arc<Configuration>) -> Result<Vec<View>, StorageError> {
-        self.nodes.iter().map(|node| node.prepare(Arc::clone(next))).collect()
-    }
-
-    /// Waits until all coroutines go by a version, or the cluster has halted.
-    fn wait_for(&self, node: &Node, version: u64) {
-        while !self.wakers.is_empty() && !node.wait_for_adoption(version, ADOPTION_LOOK) {
-            // Acquire: pairs with the Release where it is set.
-            if self.state.halted.load(Ordering::Acquire) {
-                return;
-            }
-        }
-    }
-}
-
-impl Replica for LocalNodes {
-    type Prepared = Vec<View>;
-
-    fn prepare(&self, configuration: &Arc<Configuration>) -> Result<Vec<View>, String> {
-        self.prepare_views(configuration).map_err(|error| error.to_string())
-    }
-
-    fn adopt(&self, prepared: Vec<View>) {
-        let versions = prepared.iter().map(|view| view.configuration().version);
-        let Some(version) = versions.max() else { return };
-        for (node, view) in self.nodes.iter().zip(prepared) {
-            node.publish(view);
-        }
-        self.wakers.iter().for_each(Waker::wake);
-        self.nodes.iter().for_each(|node| self.wait_for(node, version));
-    }
 }

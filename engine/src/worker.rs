@@ -16,20 +16,21 @@
 //!
 //! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
-use gannet_storage::{BucketAddress, CommitLog, TransactionId};
+use gannet_storage::{CommitLog, TransactionId};
 
+use crate::commit::{Commit, Stage};
+use crate::control::{Control, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
 use crate::node::Node;
 use crate::participant::{Participant, Prepared};
 use crate::statistics::Statistics;
 use crate::transaction::Transaction;
-use crate::transaction::commit::{Commit, Commits, Stage};
 use crate::transaction::round::Round;
 use crate::view::{AdoptedView, View};
 
@@ -38,55 +39,16 @@ const REQUESTS_EXPECTED: usize = 512;
 /// The same of prefetches of local rows.
 const PREFETCHES_EXPECTED: usize = 512;
 
-/// How often the code of a job is told that the cluster has halted, before the job is dropped.
-const ANSWERS_MAX: u32 = 1_000;
-
 /// Work for a coroutine: runs on it from start to end.
 pub type Job = Box<dyn FnOnce(&mut Coordinator<'_>) + Send>;
 
-/// What a suspended coroutine waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitReason {
-    /// The answers to its batch, which is to be sent.
-    Responses,
-    /// The next step: the local rows that it has prefetched arrive in the meantime.
-    Turn,
-    /// The clock to show this time in nanoseconds.
-    Time(u64),
-    /// A job.
-    Job,
-    /// The end of its worker: a bug was found, which its [`Control`] tells.
-    Failure,
-    /// Its own end: its code goes on asking a cluster that has halted.
-    End,
-}
-
-/// What a coroutine and its worker tell each other across a suspension.
-pub(crate) struct Control {
-    pub(crate) waits_for: Cell<WaitReason>,
-    job: RefCell<Option<Job>>,
-    closing: Cell<bool>,
-    /// Version of the configuration that the coroutine goes by.
-    pub(crate) view_version: Cell<u64>,
-    /// The bug, if a coroutine waits for [`WaitReason::Failure`].
-    pub(crate) bug: RefCell<Option<String>>,
-    /// Whether the cluster has halted: the coroutine sends nothing any more.
-    pub(crate) is_halted: Cell<bool>,
-    /// How often its code is told so.
-    pub(crate) answers_left: Cell<u32>,
-    /// How far the coroutine's commits have come.
-    pub(crate) commits: Commits,
-    /// Transactions that committed, and that did not.
-    pub(crate) committed: Cell<u64>,
-    pub(crate) aborted: Cell<u64>,
-}
-
-/// Local rows that coroutines of the worker read when they are resumed: the numbers of their tables, and their buckets.
-pub(crate) type PrefetchQueue = RefCell<Vec<(u16, BucketAddress)>>;
+type JobSlot = RefCell<Option<Job>>;
 
 struct Slot {
     coroutine: Coroutine,
     control: Rc<Control>,
+    /// The job that the coroutine begins when it is resumed.
+    job: Rc<JobSlot>,
 }
 
 /// What a worker is made of; see [`Worker::new`].
@@ -146,29 +108,20 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             .map(|coroutine| {
                 let epoch = view.configuration().epoch;
                 let id = TransactionId { epoch, node: node.id(), worker, coroutine, counter: 0 };
-                let control = Rc::new(Control {
-                    waits_for: Cell::new(WaitReason::Job),
-                    job: RefCell::new(None),
-                    closing: Cell::new(false),
-                    view_version: Cell::new(view.configuration().version),
-                    bug: RefCell::new(None),
-                    is_halted: Cell::new(false),
-                    answers_left: Cell::new(ANSWERS_MAX),
-                    commits: Commits::new(id),
-                    committed: Cell::new(0),
-                    aborted: Cell::new(0),
-                });
+                let control = Rc::new(Control::new(id, view.configuration().version));
+                let job = Rc::new(JobSlot::default());
+                let (control_inside, job_inside) = (Rc::clone(&control), Rc::clone(&job));
                 let (adopted, batch) = (Rc::clone(&adopted), endpoint.batch(coroutine));
-                let (control_inside, clock) = (Rc::clone(&control), Rc::clone(&clock));
                 let (log, prefetches) = (Rc::clone(&log), Rc::clone(&prefetches));
+                let clock = Rc::clone(&clock);
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
                     let round = Round::new(batch, control_inside, suspend);
                     let transaction = Transaction::new(adopted, (log, prefetches), round);
-                    run_jobs(&control, Coordinator::new(transaction, clock, seed));
+                    run_jobs(&control, &job_inside, Coordinator::new(transaction, clock, seed));
                 };
-                Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control }
+                Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control, job }
             })
             .collect();
         let version = view.configuration().version;
@@ -320,17 +273,18 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     }
 
     /// Ends all jobs, as the cluster has halted. The commits under way are settled first, and the code of the jobs is told how; from
-    /// then on nothing is sent, and the worker takes no further step. Jobs that wait for a coroutine are dropped, and so is a job whose
-    /// code does not end, or that found a bug.
+    /// then on nothing is sent, and the worker takes no further step. Jobs that have not begun are dropped, and so is a job whose code
+    /// does not end, or that found a bug.
     pub fn halt(&mut self) {
         self.settle();
-        for Slot { coroutine, control } in &mut self.slots {
+        for Slot { coroutine, control, .. } in &mut self.slots {
             let has_job = !matches!(control.waits_for.get(), WaitReason::Job | WaitReason::Failure);
             if has_job && coroutine.is_suspended() {
                 coroutine.resume();
             }
         }
         self.kill();
+        while self.jobs.pop().is_some() {}
     }
 
     /// Settles the commits under way; from now on the coroutines send nothing.
@@ -338,10 +292,10 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.slots.iter().for_each(|slot| slot.control.halt());
     }
 
-    /// Drops all jobs, as the end of a process does. Their code is told nothing, and nothing is sent.
+    /// Drops the jobs that have begun, as the end of a process does. Their code is told nothing, and nothing is sent. The others wait
+    /// in the queue.
     pub fn kill(&mut self) {
         self.settle();
-        while self.jobs.pop().is_some() {}
         self.slots.iter_mut().for_each(|slot| slot.coroutine.cancel());
         self.idle.clear();
     }
@@ -404,20 +358,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         while let Some(&coroutine) = self.idle.last() {
             let Some(job) = self.jobs.pop() else { break };
             self.idle.pop();
-            *self.slots[usize::from(coroutine)].control.job.borrow_mut() = Some(job);
+            self.slots[usize::from(coroutine)].job.replace(Some(job));
             self.resume(coroutine, now_ns);
             started = true;
         }
         started
-    }
-}
-
-impl Control {
-    /// Settles the commits, each by its own id; from now on the coroutine sends nothing.
-    fn halt(&self) {
-        if !self.is_halted.replace(true) {
-            self.commits.halt();
-        }
     }
 }
 
@@ -430,9 +375,9 @@ impl<S, R> Drop for Worker<S, R> {
 }
 
 /// The body of every coroutine: one job after the other.
-fn run_jobs(control: &Control, mut coordinator: Coordinator<'_>) {
+fn run_jobs(control: &Control, jobs: &JobSlot, mut coordinator: Coordinator<'_>) {
     loop {
-        let job = control.job.borrow_mut().take();
+        let job = jobs.take();
         match job {
             Some(job) => job(&mut coordinator),
             None if control.closing.get() => return,

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use gannet_rpc::{Clock, MonotonicClock, PacketReceiver, Parking, Port, Waker};
 
-use crate::driver::{ClusterState, WorkerBuilder};
-use crate::statistics::PublishedStatistics;
+use crate::cluster_state::ClusterState;
+use crate::member::Assignment;
 use crate::worker::Worker;
 
 /// Steps between two publications of a thread's statistics; it also publishes them before it sleeps.
@@ -43,7 +43,8 @@ pub(crate) enum End {
 /// The workers of one thread.
 pub(crate) struct WorkerGroup<P: Port> {
     workers: Vec<Worker<P::Sender, P::Receiver>>,
-    published: Vec<Arc<PublishedStatistics>>,
+    /// In the same order.
+    assigned: Vec<Assignment>,
     clock: Rc<dyn Clock>,
     parking: Parking,
     state: Arc<ClusterState>,
@@ -55,19 +56,19 @@ pub(crate) struct WorkerGroup<P: Port> {
 
 impl<P: Port> WorkerGroup<P> {
     pub(crate) fn new(
-        builders: Vec<(WorkerBuilder, P)>,
+        assignments: Vec<(Assignment, P)>,
         parking: Parking,
         state: Arc<ClusterState>,
     ) -> Self {
         let clock: Rc<dyn Clock> = Rc::new(MonotonicClock::new());
-        let published =
-            builders.iter().map(|(builder, _)| Arc::clone(&builder.published)).collect();
-        let build = |(builder, port): (WorkerBuilder, P)| {
+        let (mut workers, mut assigned) = (Vec::new(), Vec::new());
+        for (assignment, port) in assignments {
             let (sender, receiver) = port.split();
-            builder.build(Rc::clone(&clock), sender, receiver)
-        };
-        let workers = builders.into_iter().map(build).collect();
-        Self { workers, published, clock, parking, state, steps: 0, now_ns: 0, counted_out: false }
+            let Assignment { member, worker, .. } = &assignment;
+            workers.push(member.start_worker(*worker, Rc::clone(&clock), sender, receiver));
+            assigned.push(assignment);
+        }
+        Self { workers, assigned, clock, parking, state, steps: 0, now_ns: 0, counted_out: false }
     }
 
     pub(crate) fn state(&self) -> &Arc<ClusterState> {
@@ -143,11 +144,9 @@ impl<P: Port> WorkerGroup<P> {
     }
 
     fn report(&self) {
-        let statistics = self.workers.iter().map(Worker::statistics);
-        self.published
-            .iter()
-            .zip(statistics)
-            .for_each(|(published, of_worker)| published.write(&of_worker));
+        for (Assignment { member, worker, .. }, driven) in self.assigned.iter().zip(&self.workers) {
+            member.publish(*worker, &driven.statistics());
+        }
     }
 
     /// Sleeps until there is something to do.
@@ -237,8 +236,9 @@ mod tests {
             let port = MemoryFabric::new(1, 1, 1_500, 64 << 10).take(0, 0, &wakers[0], &wakers);
             let state = Arc::clone(&cluster.state);
             state.busy_threads.store(1, Ordering::Release);
-            let builders = vec![(cluster.worker_builder(0, 0), port)];
-            let mut group = WorkerGroup::new(builders, parking, Arc::clone(&state));
+            let member = Arc::clone(&cluster.members[0]);
+            let assignments = vec![(Assignment { member, worker: 0, index: 0 }, port)];
+            let mut group = WorkerGroup::new(assignments, parking, Arc::clone(&state));
             assert!(matches!(group.step(), Step::Idle) && !group.has_work());
             event(&state);
             wakers[0].wake();

@@ -19,11 +19,10 @@ use gannet_storage::{Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key};
 use crate::clients::conversation::{CallError, Conversation};
 use crate::clients::message::{Answer, Operation, Request, TableEntry, Write};
 use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
-use crate::coordinator::panic_message;
 use crate::deferred::Page;
 use crate::link::LinkError;
 use crate::node::TableId;
-use crate::outcome::{Abort, Outcome};
+use crate::outcome::{Abort, Outcome, panic_message};
 use crate::rows::Rows;
 use crate::transaction::KeyRange;
 

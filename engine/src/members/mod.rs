@@ -32,11 +32,12 @@ use gannet_rpc::ClusterKey;
 
 use crate::change::{Change, ChangeError, ChangeMessage, Changes};
 use crate::configuration::Configuration;
+use crate::local_members::LocalMembers;
+use crate::member::Member;
 use crate::members::frame::{Frame, FrameError};
 use crate::members::gather::{MemberListener, gather};
 use crate::members::link::Link;
-use crate::statistics::{NodeReport, NodeState, NodeStatus, Reporter};
-use crate::tables::LocalNodes;
+use crate::statistics::{NodeReport, NodeState, NodeStatus};
 
 /// Between two reports of a member.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -457,11 +458,11 @@ impl Members {
     }
 
     /// Reports every second, until this member stops.
-    pub(crate) fn keep_reporting(&mut self, reporter: Reporter) -> Result<(), JoinError> {
+    pub(crate) fn keep_reporting(&mut self, member: Arc<Member>) -> Result<(), JoinError> {
         let (links, group) = (self.links.clone(), Arc::clone(&self.group));
         let reporting = spawn("members-report", move || {
             while !group.is_leaving() {
-                broadcast(&links, &Frame::Report(reporter.report()));
+                broadcast(&links, &Frame::Report(member.report()));
                 for (node, (_, silence)) in &mut group.lock().reports {
                     *silence += 1;
                     if *silence == REPORTS_LATE + 1 {
@@ -488,7 +489,7 @@ impl Members {
     pub(crate) fn follow_changes(
         &mut self,
         configuration: Arc<Configuration>,
-        nodes: LocalNodes,
+        nodes: LocalMembers,
     ) -> Result<(), JoinError> {
         let (links, group) = (self.links.clone(), Arc::clone(&self.group));
         let mut changes = Changes::new(self.node, configuration, nodes);

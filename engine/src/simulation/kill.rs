@@ -14,7 +14,7 @@ use gannet_storage::TransactionId;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::transaction::commit::{Settled, Stage};
+use crate::commit::{Settled, Stage};
 
 /// The stages of a commit in which members are killed.
 pub const KILL_STAGES: [Stage; 5] =

@@ -32,7 +32,7 @@ use gannet_rpc::{Clock, Counters};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-pub use crate::transaction::commit::{Settled, Stage};
+pub use crate::commit::{Settled, Stage};
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
 pub use kill::{KILL_STAGES, Kill, Verdict};
 
@@ -78,6 +78,8 @@ pub struct Simulation {
     planned_kill: Option<Kill>,
     /// The death that has come.
     killed: Option<Kill>,
+    /// Jobs of the killed member that another has got.
+    handed_over: u64,
     /// When the others halt.
     halts: Vec<(u64, u16)>,
     /// How they have settled what was under way.
@@ -110,9 +112,8 @@ impl Simulation {
             let inbox = Rc::new(RefCell::new(Inbox::default()));
             let sender = SimulatedSender { network: Rc::clone(&network), source: (node, worker) };
             let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
-            let builder = cluster.worker_builder(usize::from(node), usize::from(worker));
-            let clock: Rc<NodeClock> = Rc::clone(clock);
-            (builder.build(clock, sender, receiver), inbox)
+            let (member, clock) = (&cluster.members[usize::from(node)], Rc::clone(clock));
+            (member.start_worker(usize::from(worker), clock, sender, receiver), inbox)
         };
         let nodes = (0..nodes)
             .map(|node| {
@@ -138,6 +139,7 @@ impl Simulation {
             last_end_ns: 0,
             planned_kill: None,
             killed: None,
+            handed_over: 0,
             halts: Vec::new(),
             verdicts: Vec::new(),
             trace: Trace::new(trace),
@@ -275,7 +277,7 @@ impl Simulation {
         if is_later { None } else { self.planned_kill.take() }
     }
 
-    /// Kills the member whose time has come, and has those halt that notice.
+    /// Kills the member whose time has come, whose jobs that have not begun go to another. Has those halt that notice.
     fn end_members(&mut self, begun: u64) {
         let now_ns = self.now_ns();
         if let Some(kill) = self.kill_due(begun) {
@@ -283,6 +285,7 @@ impl Simulation {
             let node = &mut self.nodes[usize::from(kill.node)];
             node.has_ended = true;
             node.workers.iter_mut().for_each(|(worker, _)| worker.kill());
+            self.hand_over(usize::from(kill.node));
             self.halts = kill.notices(nodes, now_ns);
             self.trace.note(now_ns, || format!("kills: {kill}"));
             self.killed = Some(kill);
@@ -292,6 +295,27 @@ impl Simulation {
             self.trace.note(now_ns, || format!("node {node} halts"));
             self.halt(usize::from(node));
         }
+    }
+
+    /// Gives the jobs that a killed member has not begun to the next one that lives.
+    fn hand_over(&mut self, killed: usize) {
+        let members = &self.cluster.members;
+        let others = (1..members.len()).map(|apart| (killed + apart) % members.len());
+        let Some(heir) = others.into_iter().find(|node| !self.nodes[*node].has_ended) else {
+            return;
+        };
+        for worker in 0..self.cluster.options.threads {
+            for job in members[killed].take_jobs(worker) {
+                // A job that finds no room is dropped, which tells that it has not begun.
+                self.handed_over += u64::from(members[heir].put(worker, job).is_ok());
+            }
+        }
+    }
+
+    /// Jobs of a killed member that another has got.
+    #[must_use]
+    pub fn handed_over(&self) -> u64 {
+        self.handed_over
     }
 
     /// Whether no job runs or waits.

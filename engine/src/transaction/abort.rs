@@ -6,11 +6,11 @@
 
 use gannet_rules::rule;
 
+use crate::commit::{Settled, Stage};
 use crate::outcome::Abort;
 use crate::request::{self, TableRequest, Unlock};
 use crate::transaction::Transaction;
 use crate::transaction::access_set::{AccessSet, RowState};
-use crate::transaction::commit::{Settled, Stage};
 
 impl Transaction<'_> {
     /// Aborts the transaction: it releases its locks and has written nothing. Does nothing if it has ended.

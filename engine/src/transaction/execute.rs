@@ -8,12 +8,12 @@
 use gannet_rules::rule;
 use gannet_storage::Owner;
 
+use crate::commit::Stage;
+use crate::control::WaitReason;
 use crate::outcome::Abort;
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
 use crate::transaction::access_set::{AccessSet, Row, RowState};
-use crate::transaction::commit::Stage;
 use crate::transaction::{Transaction, heap, local};
-use crate::worker::WaitReason;
 
 impl Transaction<'_> {
     /// Reads and locks all keys added since the last call, at their primaries.

@@ -7,13 +7,13 @@
 
 use gannet_storage::{BucketAddress, BucketUpdate, Key, Owner, Read, Table, TableKind};
 
+use crate::control::PrefetchQueue;
 use crate::node::TableId;
 use crate::participant;
 use crate::request::{self, Status};
 use crate::transaction::access_set::Row;
 use crate::transaction::{Observation, Transaction};
 use crate::view::View;
-use crate::worker::PrefetchQueue;
 
 /// Buckets that are prefetched: more would be gone again when they are needed.
 const PREFETCHED_MAX: usize = 16;

@@ -8,10 +8,10 @@ use gannet_storage::{
     BucketUpdateWriter, CommitRecordWriter, LockMode, RECORD_BYTES_MAX, RecordPart, UNIT_ITEMS_MAX,
 };
 
+use crate::commit::Stage;
 use crate::outcome::Abort;
 use crate::request::{self, PART_BYTES_MAX, Status, encode_part};
 use crate::transaction::access_set::AccessSet;
-use crate::transaction::commit::Stage;
 use crate::transaction::round::{Halted, Round};
 use crate::transaction::{Scratch, Transaction};
 

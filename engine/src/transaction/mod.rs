@@ -18,7 +18,6 @@ mod access_set;
 mod backup;
 pub(crate) mod barrier;
 mod buckets;
-pub(crate) mod commit;
 mod execute;
 mod heap;
 mod local;
@@ -38,13 +37,13 @@ use gannet_rules::rule;
 use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind};
 
 use crate::cancellation::CancellationToken;
-use crate::coordinator::panic_message;
+use crate::commit::{Settled, Stage};
+use crate::control::{PrefetchQueue, WaitReason};
 use crate::node::TableId;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, panic_message};
 pub use crate::transaction::access_set::RowId;
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::buckets::BucketGroup;
-use crate::transaction::commit::{Settled, Stage};
 pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::log::Record;
@@ -52,7 +51,6 @@ use crate::transaction::round::{Halted, Round};
 pub use crate::transaction::scan::KeyRange;
 pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
 use crate::view::{AdoptedView, View};
-use crate::worker::{PrefetchQueue, WaitReason};
 
 /// Bytes of values and records that a coroutine keeps from one transaction to the next.
 const BYTES_KEPT_MAX: usize = 256 << 10;

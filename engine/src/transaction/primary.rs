@@ -6,9 +6,9 @@
 //!
 //! The result of a job is reported after they are answered. A coroutine waits for them before it sleeps, too.
 
+use crate::commit::Stage;
 use crate::request;
 use crate::transaction::Transaction;
-use crate::transaction::commit::Stage;
 use crate::transaction::round::Halted;
 
 /// A longer record's units take packets of their own.

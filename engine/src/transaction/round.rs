@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use gannet_rpc::{RequestBatch, Suspend};
 
+use crate::commit::Commits;
+use crate::control::{Control, WaitReason};
 use crate::outcome::Abort;
 use crate::request::Status;
-use crate::transaction::commit::Commits;
-use crate::worker::{Control, WaitReason};
 
 /// The cluster has halted: nothing more is sent.
 #[derive(Clone, Copy, Debug)]

@@ -10,13 +10,13 @@ use std::ops::Bound;
 
 use gannet_storage::{Direction, LeafVersion, TableKind};
 
+use crate::control::WaitReason;
 use crate::node::TableId;
 use crate::outcome::Abort;
 use crate::request::{self, Scan, Status, TableRequest};
 use crate::rows::{RowSpan, Rows};
 use crate::scan_page::{PageReader, ROW_HEADER_BYTES, encode_shape};
 use crate::transaction::{Observation, Transaction};
-use crate::worker::WaitReason;
 
 /// The keys of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]

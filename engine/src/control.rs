@@ -1,0 +1,82 @@
+//! The control block of a coroutine: what the coroutine and its worker tell each other across a suspension.
+//!
+//! ```text
+//! coroutine ── what it waits for, how far its commits have come, which view it goes by ──► worker
+//! worker    ── the cluster has halted, the worker closes ──────────────────────────────► coroutine
+//! ```
+//! *Invariant*: both are on one thread, and one of them runs at a time.
+//!
+//! *Not here*: the jobs of coroutines, in `worker`; suspension itself, in crate `rpc`.
+
+use std::cell::{Cell, RefCell};
+
+use gannet_storage::{BucketAddress, TransactionId};
+
+use crate::commit::Commits;
+
+/// How often the code of a job is told that the cluster has halted, before the job is dropped.
+const ANSWERS_MAX: u32 = 1_000;
+
+/// What a suspended coroutine waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitReason {
+    /// The answers to its batch, which is to be sent.
+    Responses,
+    /// The next step: the local rows that it has prefetched arrive in the meantime.
+    Turn,
+    /// The clock to show this time in nanoseconds.
+    Time(u64),
+    /// A job.
+    Job,
+    /// The end of its worker: a bug was found, which its [`Control`] tells.
+    Failure,
+    /// Its own end: its code goes on asking a cluster that has halted.
+    End,
+}
+
+/// What a coroutine and its worker tell each other across a suspension.
+pub(crate) struct Control {
+    pub(crate) waits_for: Cell<WaitReason>,
+    /// Whether the worker closes: the coroutine ends instead of waiting for another job.
+    pub(crate) closing: Cell<bool>,
+    /// Version of the configuration that the coroutine goes by.
+    pub(crate) view_version: Cell<u64>,
+    /// The bug, if a coroutine waits for [`WaitReason::Failure`].
+    pub(crate) bug: RefCell<Option<String>>,
+    /// Whether the cluster has halted: the coroutine sends nothing any more.
+    pub(crate) is_halted: Cell<bool>,
+    /// How often its code is told so.
+    pub(crate) answers_left: Cell<u32>,
+    /// How far the coroutine's commits have come.
+    pub(crate) commits: Commits,
+    /// Transactions that committed, and that did not.
+    pub(crate) committed: Cell<u64>,
+    pub(crate) aborted: Cell<u64>,
+}
+
+impl Control {
+    /// Of a coroutine that waits for its first job, and goes by this version of the configuration; `id` is that of no transaction.
+    pub(crate) fn new(id: TransactionId, view_version: u64) -> Self {
+        Self {
+            waits_for: Cell::new(WaitReason::Job),
+            closing: Cell::new(false),
+            view_version: Cell::new(view_version),
+            bug: RefCell::new(None),
+            is_halted: Cell::new(false),
+            answers_left: Cell::new(ANSWERS_MAX),
+            commits: Commits::new(id),
+            committed: Cell::new(0),
+            aborted: Cell::new(0),
+        }
+    }
+
+    /// Settles the commits, each by its own id; from now on the coroutine sends nothing.
+    pub(crate) fn halt(&self) {
+        if !self.is_halted.replace(true) {
+            self.commits.halt();
+        }
+    }
+}
+
+/// Local rows that coroutines of the worker read when they are resumed: the numbers of their tables, and their buckets.
+pub(crate) type PrefetchQueue = RefCell<Vec<(u16, BucketAddress)>>;
