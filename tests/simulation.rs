@@ -42,7 +42,7 @@ fn count(report: &str, what: &str) -> u64 {
 #[test]
 fn five_hundred_seeds_break_nothing() {
     // Half of them are always the same, half are new in every run; a seed that fails is printed.
-    let (mut transactions, mut committed) = (0, 0);
+    let (mut transactions, mut committed, mut handed_over) = (0, 0, 0);
     let fresh = RandomState::new().hash_one(0) >> 32;
     for first_seed in [1, fresh] {
         let first_seed = first_seed.to_string();
@@ -53,9 +53,11 @@ fn five_hundred_seeds_break_nothing() {
         assert_eq!(output.status.code(), Some(0));
         transactions += count(&report, " transactions,");
         committed += count(&report, " committed and");
+        handed_over += count(&report, " jobs that killed");
     }
     assert!(transactions >= 2_000_000, "too few transactions");
     assert!(committed >= 500_000, "too few commits");
+    assert!(handed_over > 0, "no killed member has left a job to another");
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn measure<W: Workload>(
             let (workload, control, seed) =
                 (Arc::clone(workload), Arc::clone(&control), settings.seed);
             let job = move |coordinator: &mut Coordinator<'_>| {
-                client(&*workload, &control, coordinator, worker, seed, stream)
+                client(&*workload, &control, coordinator, worker, (seed, stream), u64::MAX)
             };
             let at = WorkerId { node: worker / options.threads, worker: worker % options.threads };
             completions.push(cluster.spawn(at, job)?);
@@ -219,27 +219,27 @@ fn measure<W: Workload>(
     members::together(cluster, sum, seconds)
 }
 
-/// What every coroutine does.
+/// A client: runs transactions one after the other, at most `transactions`, drawn from a stream of a seed.
 pub(crate) fn client<W: Workload>(
     workload: &W,
     control: &Control,
     coordinator: &mut Coordinator<'_>,
     worker: usize,
-    seed: u64,
-    stream: u64,
+    (seed, stream): (u64, u64),
+    transactions: u64,
 ) -> Option<Box<Statistics>> {
     let mut random = seeded(seed, stream + 1);
     let sizes = (workload.transactions().len(), workload.tallies().len());
     let mut start_ns = coordinator.now_ns();
     let mut conflicts = 0;
-    loop {
-        let Some(phase) = control.begin(worker) else { return statistics::take() };
+    for _ in 0..transactions {
+        let Some(phase) = control.begin(worker) else { break };
         let ran = workload.run_one(coordinator, &mut random);
         let end_ns = coordinator.now_ns();
         statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
         start_ns = end_ns;
         if matches!(ran.result, Outcome::Aborted(Abort::Halted | Abort::Unknown)) {
-            return statistics::take();
+            break;
         }
         if control.backs_off {
             conflicts = if matches!(ran.result, Outcome::Aborted(_)) { conflicts + 1 } else { 0 };
@@ -248,6 +248,7 @@ pub(crate) fn client<W: Workload>(
             }
         }
     }
+    statistics::take()
 }
 
 impl Control {

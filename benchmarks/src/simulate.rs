@@ -17,6 +17,8 @@ use crate::workload::{BenchmarkError, Workload};
 
 /// After the last fault, some transaction must end within this much virtual time.
 const HEAL_NS: u64 = 10_000_000_000;
+/// Clients of each coroutine, one after the other, where a member dies.
+const CLIENTS_PER_COROUTINE: usize = 4;
 /// Virtual time between two looks at whether there is progress.
 const LOOK_NS: u64 = 10_000_000;
 
@@ -58,6 +60,8 @@ pub struct Simulated {
     pub firings: Firings,
     /// The death of a member that has come.
     pub killed: Option<Kill>,
+    /// Jobs that it had not begun, and that another member got.
+    pub handed_over: u64,
     /// What the endpoints counted.
     pub counters: Counters,
     /// Virtual time that it took, in nanoseconds.
@@ -115,12 +119,21 @@ pub fn simulate<W: Workload>(
     // What an earlier run on this thread left, if it was stuck.
     drop(statistics::take());
     let mut completions = Vec::new();
+    // Where a member dies, clients wait in its queue that have not begun.
+    let (clients, transactions) = match (kill, limit) {
+        (Some(_), Limit::Transactions(transactions)) => {
+            let clients = options.coroutines * CLIENTS_PER_COROUTINE;
+            let all = (options.nodes * options.threads * clients) as u64;
+            (clients, transactions.div_ceil(all))
+        }
+        _ => (options.coroutines, u64::MAX),
+    };
     for worker in 0..options.nodes * options.threads {
-        for coroutine in 0..options.coroutines {
-            let stream = (worker * options.coroutines + coroutine) as u64;
+        for client_number in 0..clients {
+            let stream = (worker * clients + client_number) as u64;
             let (workload, control) = (Arc::clone(&workload), Arc::clone(&control));
             let job = move |coordinator: &mut Coordinator<'_>| {
-                client(&*workload, &control, coordinator, worker, seed, stream)
+                client(&*workload, &control, coordinator, worker, (seed, stream), transactions)
             };
             let at = WorkerId { node: worker / options.threads, worker: worker % options.threads };
             completions.push(simulation.cluster().spawn(at, job)?);
@@ -161,6 +174,7 @@ pub fn simulate<W: Workload>(
         totals: sum.whole,
         firings: simulation.firings(),
         killed: simulation.killed(),
+        handed_over: simulation.handed_over(),
         counters: simulation.counters(),
         virtual_ns: simulation.now_ns(),
         trace_hash: simulation.trace_hash(),

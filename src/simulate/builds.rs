@@ -382,6 +382,7 @@ pub(super) fn run(
         totals,
         firings: simulation.firings(),
         killed: None,
+        handed_over: 0,
         counters: simulation.counters(),
         virtual_ns: simulation.now_ns(),
         trace_hash: simulation.trace_hash(),

@@ -33,6 +33,8 @@ pub(crate) struct Summary {
     /// Seeds in which a member was to die, and members that died, by [`KILL_STAGES`].
     pub(crate) kills_planned: u64,
     pub(crate) kills: [u64; KILL_STAGES.len()],
+    /// Jobs that killed members had not begun, and that others got.
+    pub(crate) handed_over: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
     /// By name of the workload.
@@ -66,6 +68,7 @@ impl Summary {
         for (stage, kills) in KILL_STAGES.into_iter().zip(&mut self.kills) {
             *kills += u64::from(found.killed.is_some_and(|kill| kill.stage == stage));
         }
+        self.handed_over += found.handed_over;
         self.retransmitted += found.counters.retransmitted;
     }
 
@@ -115,6 +118,11 @@ impl std::fmt::Display for Summary {
             .collect();
         writeln!(out, "faults while transactions were in flight: {}", firings.join(", "))?;
         writeln!(out, "members killed, by the stage of a commit: {}", self.kills_text())?;
+        writeln!(
+            out,
+            "{} jobs that killed members had not begun went to others",
+            self.handed_over
+        )?;
         write!(out, "requests sent again: {}", self.retransmitted)
     }
 }

@@ -25,17 +25,22 @@ pub(super) type Job = Completion<Option<Box<Statistics>>>;
 /// Finishes what the survivors have logged, and checks what they were told; `sum` gets what the clients have counted.
 /// `jobs` are as many at each node.
 pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistics) -> Vec<Check> {
-    let jobs_of_node = jobs.len() / simulation.cluster().nodes().len();
+    let nodes = simulation.cluster().nodes().len();
+    let jobs_of_node = jobs.len() / nodes;
     let dead = simulation.killed().map(|kill| usize::from(kill.node));
-    let mut unanswered = 0;
+    let mut unfinished = vec![0; nodes];
     for (number, job) in jobs.into_iter().enumerate() {
         match pin!(job).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(found)) => found.iter().for_each(|found| sum.add(found)),
-            Poll::Ready(Err(_)) if Some(number / jobs_of_node) == dead => {}
             Poll::Ready(Err(Lost::NotBegun)) => {}
-            Poll::Ready(Err(Lost::Unfinished)) | Poll::Pending => unanswered += 1,
+            Poll::Ready(Err(Lost::Unfinished)) | Poll::Pending => {
+                unfinished[number / jobs_of_node] += 1;
+            }
         }
     }
+    let of_dead = dead.map_or(0, |node| std::mem::take(&mut unfinished[node]));
+    let options = simulation.cluster().options();
+    let begun_max = (options.threads * options.coroutines) as i128;
     let records = survivors(simulation);
     let mut wrong = Vec::new();
     let gaps = flush(simulation, &records);
@@ -45,7 +50,12 @@ pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistic
     let said = wrong.first().cloned().unwrap_or_default();
     let detail = format!("{} settled, {} wrong {said}", simulation.verdicts().len(), wrong.len());
     let mut checks = vec![
-        Check::equal("jobs of survivors without an answer", 0, unanswered),
+        Check::equal("jobs of survivors without an answer", 0, unfinished.iter().sum()),
+        Check::new(
+            "the dead takes no job with it that it had not begun",
+            of_dead <= begun_max,
+            format!("{of_dead} are lost, of at most {begun_max} that had begun"),
+        ),
         Check::new("what was settled agrees with the survivors' records", wrong.is_empty(), detail),
         Check::equal("units of the survivors' records that miss an earlier one", 0, gaps),
     ];
