@@ -3,9 +3,8 @@
 //! ```text
 //! cargo run --release --example bank
 //! ```
-//! Read it from top to bottom: what a transaction is, how its outcomes are handled, how a cluster is
-//! opened and filled, and how work is given to it from ordinary threads. It exits with 1 if money
-//! has appeared or vanished.
+//! Read it from top to bottom: what a transaction is, how its outcomes are handled, how a cluster is opened and filled, and
+//! how ordinary threads submit work. The program exits with 1 if money has appeared or vanished.
 
 use std::process::ExitCode;
 
@@ -14,11 +13,11 @@ use gannet::{
 };
 
 const ACCOUNTS: u64 = 64;
-/// What each account starts with, in cents.
+/// The initial balance of each account, in cents.
 const OPENING_CENTS: u64 = 10_000;
 const TELLERS: u64 = 4;
 const TRANSFERS_PER_TELLER: u64 = 500;
-/// Times that a full queue is met before a teller gives up.
+/// Refusals by full queues after which a teller gives up.
 const BUSY_MAX: u32 = 10_000;
 
 // ---- What a transaction does -------------------------------------------------------------------
@@ -32,7 +31,7 @@ enum TransferError {
     Engine(Abort),
 }
 
-/// What lets `?` hand the engine's aborts through the bank's code.
+/// Lets `?` pass the engine's aborts through the bank's code.
 impl From<Abort> for TransferError {
     fn from(abort: Abort) -> Self {
         Self::Engine(abort)
@@ -41,7 +40,7 @@ impl From<Abort> for TransferError {
 
 /// Moves `cents` between two different accounts.
 ///
-/// May run many times before it commits once, so it touches nothing but the transaction.
+/// The closure may run many times before it commits once, so it has no effect outside of the transaction.
 fn transfer(
     tx: &mut Transaction<'_>,
     accounts: TableId,
@@ -55,7 +54,7 @@ fn transfer(
     // value_mut gives the bytes that commit will write, or Abort::NotFound if there is no such row.
     let balance = to_cents(tx.value_mut(from)?);
     let Some(rest) = balance.checked_sub(cents) else {
-        // Returning an error releases the locks and writes nothing.
+        // An error releases the locks and writes nothing.
         return Err(TransferError::InsufficientFunds { cents: balance });
     };
     tx.put(from, &rest.to_le_bytes())?;
@@ -65,11 +64,11 @@ fn transfer(
     Ok(())
 }
 
-/// Sums all accounts, at one moment: it commits only if nothing that it read has changed meanwhile.
+/// Sums all accounts at one moment: the transaction commits only if none of the rows has changed since it was read.
 fn audit(tx: &mut Transaction<'_>, accounts: TableId) -> Result<u64, Abort> {
     let rows: Vec<_> = (0..=ACCOUNTS).map(|key| tx.add_to_read_set(accounts, key)).collect();
     tx.execute()?;
-    // A key that is not there has no value, which in a read is no error.
+    // A missing row has no value, which is no error for a read.
     Ok(rows.iter().filter_map(|&row| tx.value(row)).map(to_cents).sum())
 }
 
@@ -79,7 +78,7 @@ fn to_cents(value: &[u8]) -> u64 {
 
 // ---- How its outcomes are handled --------------------------------------------------------------
 
-/// What stops the bank.
+/// Why the bank stops.
 #[derive(Debug, thiserror::Error)]
 enum BankError {
     #[error(transparent)]
@@ -92,7 +91,7 @@ enum BankError {
     Audit { found: u64, expected: u64 },
 }
 
-/// What became of the transfers.
+/// The outcomes of the transfers.
 #[derive(Debug, Default)]
 struct Tally {
     done: u64,
@@ -101,20 +100,20 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a transfer that the bank can live with; the others are errors.
+    /// Counts an expected outcome; other outcomes are errors.
     fn count(&mut self, outcome: Outcome<(), TransferError>) -> Result<(), BankError> {
         match outcome {
-            // On every copy, and visible to whoever looks from now on.
+            // On every copy, and visible to all later transactions.
             Outcome::Committed(()) => self.done += 1,
             // The closure's own decision, on rows that were valid together. Nothing was written.
             Outcome::Failed(TransferError::InsufficientFunds { .. }) => self.insufficient += 1,
-            // An abort that the closure passed on and that no repetition cures: a missing row.
+            // An abort that the closure passed on, and that a repetition does not cure: a missing row.
             Outcome::Failed(TransferError::Engine(abort)) => return Err(BankError::Refused(abort)),
             // Too many conflicts in a row. Nothing was written; it may be run again later.
             Outcome::Aborted(abort) if abort.is_conflict() => self.gave_up += 1,
-            // Commit refused the transaction for good: its changes are too large, say.
+            // The commit has refused the transaction for good, for example because its changes are too large.
             Outcome::Aborted(abort) => return Err(BankError::Refused(abort)),
-            // Nothing was written, and the cluster goes on; whether the program does is its choice.
+            // Nothing was written, and the cluster goes on. This program stops.
             Outcome::Panicked(message) => return Err(BankError::Panicked(message)),
             // The cluster halted in the commit. A bank would look at the accounts before it runs the transfer again.
             Outcome::Unknown => return Err(BankError::Refused(Abort::Unknown)),
@@ -138,7 +137,7 @@ fn teller(cluster: &Cluster, accounts: TableId, number: u64) -> Result<Tally, Ba
         let from = (7 * turn + 13 * number) % ACCOUNTS;
         let to = (from + 1 + turn % (ACCOUNTS - 1)) % ACCOUNTS;
         let cents = 40 * (turn % 100);
-        // Runs on a coroutine of some worker, again after each conflict, while this thread waits.
+        // The closure runs on a coroutine of some worker, again after each conflict, while this thread waits.
         let outcome =
             unless_busy(|| cluster.run(move |tx| transfer(tx, accounts, (from, to), cents)))?;
         tally.count(outcome)?;
@@ -146,10 +145,10 @@ fn teller(cluster: &Cluster, accounts: TableId, number: u64) -> Result<Tally, Ba
     Ok(tally)
 }
 
-/// Gives work to the cluster, and again if all its queues are full.
+/// Submits work to the cluster, and again if all its queues are full.
 ///
-/// Queues are bounded, so work that comes in too fast is refused at once instead of piling up. Here
-/// the thread lets others run; a server would rather pass the refusal on to its client.
+/// Queues are bounded, so excess work is refused at once. This program's thread yields and tries again; a server would pass
+/// the refusal on to its client.
 fn unless_busy<T>(mut give: impl FnMut() -> Result<T, ClusterError>) -> Result<T, ClusterError> {
     for _ in 1..BUSY_MAX {
         match give() {
@@ -162,10 +161,10 @@ fn unless_busy<T>(mut give: impl FnMut() -> Result<T, ClusterError>) -> Result<T
 
 // ---- The bank ----------------------------------------------------------------------------------
 
-/// Opens the table and its accounts; the last of them, number `ACCOUNTS`, by a transaction.
+/// Creates the table and its accounts; a transaction inserts the last one, number `ACCOUNTS`.
 fn open_accounts(cluster: &Cluster) -> Result<TableId, BankError> {
     let accounts = cluster.create_table("accounts", size_of::<u64>(), ACCOUNTS + 1)?;
-    // The quick way for first rows: no locks and no messages, before any transaction runs.
+    // The fast way for initial rows: no locks and no messages, before any transaction runs.
     let mut loader = cluster.loader();
     for key in 0..ACCOUNTS {
         loader.add(accounts, key, &OPENING_CENTS.to_le_bytes()).map_err(ClusterError::from)?;
@@ -189,7 +188,7 @@ fn run_bank() -> Result<Tally, BankError> {
     })?;
     let accounts = open_accounts(&cluster)?;
 
-    // Tellers on OS threads: a cluster is shared by reference, or in an Arc.
+    // Tellers on OS threads share the cluster by reference; an Arc works as well.
     let mut tally = Tally::default();
     let cluster_ref = &cluster;
     let tallies: Vec<_> = std::thread::scope(|scope| {
@@ -202,8 +201,7 @@ fn run_bank() -> Result<Tally, BankError> {
         tally.add(&teller?);
     }
 
-    // Without waiting: submit returns at once, and this thread may do something else meanwhile. The
-    // completion is a Future too.
+    // Without waiting: submit returns at once. The completion is also a Future.
     let completion = cluster.submit(move |tx| transfer(tx, accounts, (0, ACCOUNTS), 1_000_000))?;
     let outcome = completion.wait().map_err(ClusterError::from)?;
     tally.count(outcome)?; // More than the account can hold: InsufficientFunds.
@@ -216,7 +214,7 @@ fn run_bank() -> Result<Tally, BankError> {
         Outcome::Panicked(message) => return Err(BankError::Panicked(message)),
         Outcome::Unknown => return Err(BankError::Refused(Abort::Unknown)),
     }
-    // Finishes what was accepted and ends the threads; dropping the cluster does the same.
+    // Completes the accepted work, and ends the threads. Dropping the cluster does the same.
     cluster.close();
     Ok(tally)
 }

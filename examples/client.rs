@@ -1,12 +1,13 @@
-//! A program beside the cluster: it counts the words of its input in tables that the nodes keep.
+//! A program beside the cluster: it counts the words of its input in tables on the nodes.
 //!
 //! ```text
 //! cargo run --release -- serve --clients 127.0.0.1:7433 --tables words,totals:8
 //! cargo run --release --example client -- 127.0.0.1:7433 <README.md
 //! ```
-//! Several may run at once, at different nodes. A node that has a key for clients is given with the file of that key, as
-//! `--key clients.key` before the addresses. Every line is a transaction: it either counts with all of its words, or not
-//! at all. At the end it prints the words that were counted most, of all programs, and exits with 1 if they do not add up.
+//!
+//! Several such programs may run at once, at different nodes. If the nodes have a key for clients, give `--key clients.key`
+//! before the addresses. Every line is a transaction: all of its words are counted, or none. At the end the program prints
+//! the most frequent words of all programs, and exits with 1 if the counts do not add up.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -28,19 +29,19 @@ const LINES_MAX: usize = 64;
 const ALL_WORDS: u64 = 0;
 /// Rows of each part of the report's scan.
 const ROWS: usize = 1_000;
-/// Words that are printed.
+/// Words to print.
 const PRINTED: usize = 10;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Both tables. That of the words has byte strings in order, and that of the totals numbers as keys and 8 bytes as values.
+/// Both tables: `words` has ordered byte strings as keys and values; `totals` has numbers as keys and values of 8 bytes.
 #[derive(Clone, Copy)]
 struct Tables {
     words: TableId,
     totals: TableId,
 }
 
-/// Adds a line's words, as one transaction; what it reads it gets in one round trip for each table.
+/// Adds a line's words as one transaction, with one round trip of reads for each table.
 fn count(tx: &mut RemoteTransaction<'_>, tables: Tables, line: &str) -> Result<(), Abort> {
     let mut words: BTreeMap<&str, u64> = BTreeMap::new();
     for word in line.split_whitespace() {
@@ -77,14 +78,14 @@ fn number(value: Option<&[u8]>) -> u64 {
     value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// What a transaction that has to commit returns.
+/// The result of a transaction that has to commit.
 fn committed<T>(outcome: Outcome<T, Abort>) -> Result<T, Failure> {
     match outcome {
         Outcome::Committed(value) => Ok(value),
-        // What running it again does not cure, or has not in a hundred attempts.
+        // Another run would not help, or a hundred attempts have met conflicts.
         Outcome::Aborted(abort) | Outcome::Failed(abort) => Err(abort.into()),
         Outcome::Panicked(message) => Err(message.into()),
-        // `Client::run` says so by `ClientError::Unknown`.
+        // `Client::run` reports this as `ClientError::Unknown`.
         Outcome::Unknown => Err(Abort::Unknown.into()),
     }
 }
@@ -112,7 +113,7 @@ fn run() -> Result<bool, Failure> {
         };
         let workers: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
         for line in std::io::stdin().lock().lines() {
-            // Where all threads have failed, nobody waits for lines.
+            // If all threads have failed, no thread takes lines.
             if workers.iter().all(std::thread::ScopedJoinHandle::is_finished)
                 || lines.send(line?).is_err()
             {

@@ -1,6 +1,8 @@
 //! `gannet bench`: the command line of the benchmarks.
 //!
-//! In SQL, a workload runs through `embedded`, sessions of a cluster in this process, or `wire`, connections to a server.
+//! In SQL, a workload runs through sessions of a cluster in this process (`embedded`), or connections to a server (`wire`).
+//!
+//! *Not here*: the workloads and the harness, which are crates of their own; the processes of one benchmark (`symmetric`).
 //!
 //! Exit codes: 0 verified, 1 verification failed, 2 the benchmark could not run.
 
@@ -33,9 +35,9 @@ use rpc::RpcArguments;
 use symmetric::{Processes, ProcessesError};
 use wire::Server;
 
-/// Nodes of a cluster unless the command says how many.
+/// Default number of nodes of a cluster.
 const NODES: usize = 3;
-/// Sessions in flight where they do not get in each other's way.
+/// Default number of sessions, for workloads whose sessions do not disturb each other.
 const SESSIONS: usize = 16;
 
 #[derive(Args)]
@@ -58,7 +60,7 @@ struct Common {
     /// Workers of each node; one OS thread drives worker i of every node [default: all cores].
     #[arg(long, global = true)]
     threads: Option<usize>,
-    /// Coroutines of each worker: transactions that it has in flight.
+    /// Coroutines of each worker, each with one transaction in flight.
     #[arg(long, global = true, default_value_t = 20)]
     coroutines: usize,
     /// Measured time, such as 10s or 500ms.
@@ -67,10 +69,10 @@ struct Common {
     /// Run about this many transactions instead, without a warm-up.
     #[arg(long, global = true, conflicts_with = "duration")]
     transactions: Option<u64>,
-    /// Time before measuring.
+    /// Warm-up time before the measured time.
     #[arg(long, global = true, default_value = "2s", value_parser = parse_duration)]
     warmup: Duration,
-    /// Seed of everything drawn.
+    /// Seed of all random draws.
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
     /// Table memory of each node, such as 512MiB [default: its share of 70 % of the free memory].
@@ -102,7 +104,7 @@ enum Format {
     Json,
 }
 
-/// Options of workloads that there are in SQL too.
+/// Options of workloads that also exist in SQL.
 #[derive(Args)]
 struct InSql {
     /// Run the transactions as SQL, through prepared statements of sessions in this process.
@@ -112,11 +114,11 @@ struct InSql {
     clients: Clients,
 }
 
-/// Options of SQL.
+/// Options of workloads in SQL.
 #[derive(Args)]
 struct Clients {
-    /// Run them on a server that speaks PostgreSQL's protocol, such as postgres://user:password@host:port/database. Its
-    /// tables of an earlier run are replaced. The options of a cluster have no effect.
+    /// Run the SQL on a server that speaks PostgreSQL's protocol, such as postgres://user:password@host:port/database. Tables
+    /// of an earlier run are replaced. Options of clusters have no effect.
     #[arg(long, value_name = "URL", value_parser = parse_server)]
     connect: Option<ServerAddress>,
     /// Sessions, each with one transaction in flight [default: 16; 1 for copy, scan and sum].
@@ -129,15 +131,15 @@ struct Clients {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum OperationArgument {
-    /// A row by its key.
+    /// Read a row by its key.
     Select,
-    /// A change of a row by its key.
+    /// Change a row by its key.
     Update,
-    /// COPY of 1,000 rows at a time.
+    /// COPY 1,000 rows at a time.
     Copy,
-    /// All rows, given to the client.
+    /// Read all rows.
     Scan,
-    /// All rows, summed.
+    /// Sum all rows.
     Sum,
 }
 
@@ -171,7 +173,7 @@ enum WorkloadArguments {
     },
     /// Single statements of SQL on a narrow table.
     Sql {
-        /// What is measured.
+        /// The statement to measure.
         #[arg(value_enum)]
         operation: OperationArgument,
         /// Rows of the table.
@@ -185,7 +187,7 @@ enum WorkloadArguments {
         /// Keys of a transaction.
         #[arg(long, default_value_t = 4)]
         reads: usize,
-        /// How many of them are written on average.
+        /// Keys that are written on average.
         #[arg(long, default_value_t = 2)]
         writes: usize,
         /// Keys in the store [default: 1,000,000 per worker].
@@ -197,20 +199,20 @@ enum WorkloadArguments {
     },
     /// Pairs of keys that are inserted and deleted together.
     Pairs,
-    /// Withdrawals that only read validation keeps from taking too much.
+    /// Withdrawals from pairs of accounts. Without read validation, they would take too much.
     Skew {
         /// Pairs of accounts.
         #[arg(long, default_value_t = 100)]
         pairs: u64,
     },
-    /// Scans that count rows before one is added: what they have not found is validated, too.
+    /// Scans that count the rows of a group before adding one. Validation covers missing rows, too.
     Ranges {
         /// Groups of rows.
         #[arg(long, default_value_t = 1_000)]
         groups: u64,
     },
-    /// RPC echo, without transactions: of the common options it takes threads, thread-per-node, coroutines,
-    /// duration, warmup, format and output.
+    /// RPC echo, without transactions. It takes these common options: threads, thread-per-node, coroutines, duration, warmup,
+    /// format and output.
     Rpc(RpcArguments),
 }
 
@@ -232,7 +234,7 @@ pub(crate) enum CommandError {
     Mutant(#[from] crate::mutant::NoSuchMutant),
 }
 
-/// Runs the benchmark and prints its report; whether its data were right.
+/// Runs the benchmark and prints its report. Returns whether the data were right.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     let common = &arguments.common;
     #[cfg(feature = "mutants")]
@@ -241,7 +243,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     if common.processes.starts() {
         return Ok(common.processes.run(common.nodes(), common.threads.unwrap_or(1))?);
     }
-    // Each side of an echo reports its own; of other processes the first reports for all.
+    // Each side of an echo prints its own report; in other benchmarks the first process reports for all.
     let is_echo = matches!(arguments.workload, WorkloadArguments::Rpc(_));
     let reports = is_echo || common.processes.is_first();
     let output = reports.then(|| common.open_output()).transpose()?;
@@ -294,7 +296,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
 }
 
 impl Arguments {
-    /// Processes run what is submitted inside of them.
+    /// Refuses workloads and options that need all nodes in one process.
     fn check_processes(&self) -> Result<(), CommandError> {
         self.common.processes.check(self.common.nodes.is_some())?;
         let uses_transport = matches!(self.workload, WorkloadArguments::Rpc(_))
@@ -321,7 +323,7 @@ impl Arguments {
 }
 
 impl InSql {
-    /// Runs the workload in SQL, if that is requested.
+    /// The options of SQL, if the workload is to run in SQL.
     fn clients(&self) -> Option<&Clients> {
         (self.sql || self.clients.connect.is_some()).then_some(&self.clients)
     }
@@ -409,7 +411,7 @@ impl Common {
         })
     }
 
-    /// Opened before the run, so that a path that cannot be written costs no run.
+    /// Opens the output before the run, so that an unwritable path costs no run.
     fn open_output(&self) -> Result<Output, CommandError> {
         Ok(match &self.output {
             None => Output { path: PathBuf::from("standard output"), write: Box::new(stdout()) },
@@ -420,7 +422,7 @@ impl Common {
         })
     }
 
-    /// Prints the report if it is this process's to print; whether the data were right.
+    /// Prints the report if this process is to print one. Returns whether the data were right.
     fn finish(&self, output: Option<Output>, report: &Report) -> Result<bool, CommandError> {
         if let Some(Output { path, mut write }) = output {
             let text = match self.format {
@@ -434,7 +436,7 @@ impl Common {
     }
 }
 
-/// Where a report goes.
+/// The destination of a report.
 struct Output {
     path: PathBuf,
     write: Box<dyn Write>,

@@ -1,30 +1,32 @@
-//! How commands name a server that they connect to, and who they are there.
+//! Addresses of servers and credentials, as commands take them.
+//!
+//! *Source*: PostgreSQL 15, sections 34.1 and 34.15, for URLs and environment variables.
 
 use std::path::PathBuf;
 
 use clap::{Args, builder::PossibleValuesParser};
 use gannet_frontend::{AddressError, ServerAddress, SslMode};
 
-/// The port of `gannet serve`.
+/// The default port of `gannet serve`.
 const PORT: u16 = 5433;
 
-/// Who connects, and how the connection is protected.
+/// The user, and the protection of the connection.
 #[derive(Args)]
 pub(crate) struct Credentials {
-    /// Who connects to the server [default: $PGUSER or $USER].
+    /// User to connect as [default: $PGUSER or $USER].
     #[arg(long)]
     user: Option<String>,
-    /// How the connection is protected, as libpq does [default: $PGSSLMODE or prefer].
+    /// Protection of the connection, as in libpq [default: $PGSSLMODE or prefer].
     #[arg(long, value_name = "MODE",
         value_parser = PossibleValuesParser::new(SslMode::ALL.map(SslMode::name)))]
     sslmode: Option<String>,
-    /// Certificates that the server's must be signed by, a PEM file [default: $PGSSLROOTCERT].
+    /// PEM file with the root certificates for the server's certificate [default: $PGSSLROOTCERT].
     #[arg(long, value_name = "FILE")]
     ssl_root_cert: Option<PathBuf>,
 }
 
 impl Credentials {
-    /// The option that was given, if any was.
+    /// The option that was given, if any.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let options = [
             (self.user.is_some(), "--user"),
@@ -34,7 +36,7 @@ impl Credentials {
         options.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
-    /// Adds to an address what options say, and what neither says from the environment, as libpq does.
+    /// Completes an address: options first, then the environment, as in libpq.
     pub(crate) fn complete(self, address: &mut ServerAddress) -> Result<(), AddressError> {
         let Self { user, sslmode, ssl_root_cert } = self;
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -1,7 +1,8 @@
 //! `gannet demo`: a cluster of processes on this host, and its shell.
 //!
-//! The nodes are `gannet serve` processes on free ports of the loopback, with a key of their own; they end with the
-//! shell.
+//! The nodes are `gannet serve` processes on free ports of the loopback, with a key of their own. They end with the shell.
+//!
+//! *Not here*: nodes on other hosts (`serve`).
 //!
 //! Exit codes: 0 everything succeeded, 1 a statement failed, 2 the cluster could not start.
 
@@ -25,7 +26,7 @@ use crate::units::parse_bytes;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Nodes, each of which is a process.
+    /// Nodes, each in a process of its own.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     nodes: u8,
     /// Copies of every row, at most one per node [default: 3, or fewer for fewer nodes].
@@ -40,15 +41,15 @@ pub(crate) struct Arguments {
     /// Table memory of each node, such as 512MiB.
     #[arg(long, default_value = "256MiB", value_parser = parse_bytes)]
     memory: usize,
-    /// Run these statements instead of asking; may be repeated.
+    /// Run these statements instead of an interactive shell; may be repeated.
     #[arg(short, long, value_name = "SQL")]
     command: Vec<String>,
-    /// How to write results [default: table on a terminal, raw elsewhere].
+    /// Format of results [default: table on a terminal, raw elsewhere].
     #[arg(long, value_parser = PossibleValuesParser::new(Mode::ALL.map(Mode::name)))]
     format: Option<String>,
 }
 
-/// Why the cluster could not start.
+/// Why the cluster cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error("cannot prepare the nodes: {0}")]
@@ -63,7 +64,7 @@ pub(crate) enum CommandError {
     Shell(#[from] ShellError),
 }
 
-/// Starts the nodes, runs the shell, and stops the nodes; whether all statements succeeded.
+/// Starts the nodes, runs the shell, and stops the nodes. Returns whether all statements succeeded.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let folder = Folder::new(&[SignalKind::terminate(), SignalKind::hangup()])?;
     let key = folder.write_key()?;
@@ -93,7 +94,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     })?)
 }
 
-/// A node's process, stopped when dropped.
+/// A node's process. Dropping this stops the process.
 struct Node {
     number: usize,
     child: Child,
@@ -128,10 +129,10 @@ impl Node {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)
-            // Ctrl-C is for the statement in the shell.
+            // Ctrl-C must reach the shell alone.
             .process_group(0);
         if arguments.transport == TransportName::Verbs {
-            // Whoever is on its RDMA network is trusted; a setting that is to be said.
+            // RDMA packets are unencrypted, which a node accepts only with this option.
             command.arg("--trusted-network");
         }
         if let Some(replicas) = arguments.replicas {
@@ -140,7 +141,7 @@ impl Node {
         Ok(Self { number, child: folder.spawn(&mut command)?, log })
     }
 
-    /// Waits until it listens; where clients connect.
+    /// Waits until the node listens. Returns the address for clients.
     fn listening(&mut self) -> Result<String, CommandError> {
         let mut line = String::new();
         if let Some(output) = &mut self.child.stdout {
@@ -155,7 +156,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         if let Ok(id) = i32::try_from(self.child.id()) {
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
         }

@@ -1,8 +1,8 @@
 //! Gannet: a distributed in-memory OLTP engine, embedded.
 //!
-//! Tables map 64-bit keys to values of a fixed size, or byte strings in order to byte strings, and are
-//! kept in several copies on the nodes of a cluster. Transactions over any of their rows are strictly serializable. The
-//! nodes live in one process, or each in a process of its own; they exchange messages either way.
+//! Tables map 64-bit keys to values of a fixed size, or ordered byte strings to byte strings. The nodes of a cluster keep
+//! several copies. Transactions over any of the rows are strictly serializable. All nodes live in one process, or each in a
+//! process of its own.
 //!
 //! ```text
 //! Cluster::open(ClusterOptions)        nodes, their memory, their threads
@@ -84,37 +84,39 @@
 //!
 //! # Rules for closures
 //!
-//! - A closure may run several times: effects outside the transaction belong after its outcome.
-//! - It gives up by returning an error, and leaves [`Transaction::commit`] and
-//!   [`Transaction::abort`] alone: those are for jobs that [`Cluster::spawn`] runs, which begin
-//!   transactions themselves. A commit in a closure is refused, and so is then its transaction.
-//! - It may see rows that do not belong together; such a run never commits, and its errors and
-//!   panics are not reported but retried.
-//! - It runs on a coroutine with a stack of 256 KiB, whose overflow ends the process. The thread
-//!   below it serves other transactions too: it must not block, nor wait for a [`Completion`] or
-//!   call [`Cluster::run`].
-//! - A row read by [`Transaction::add_to_read_set`] keeps the value in the table, whatever the
-//!   transaction writes; a key may be in the write set once.
+//! - A closure may run several times: effects outside of the transaction belong after its outcome.
+//! - A closure gives up by returning an error. It does not call [`Transaction::commit`] or [`Transaction::abort`]: those are
+//!   for jobs of [`Cluster::spawn`], which begin transactions themselves. A commit in a closure is refused, and so is the
+//!   transaction.
+//! - A closure may see rows that do not belong together. Such a run never commits; its errors and panics are not reported but
+//!   retried.
+//! - A closure runs on a coroutine with a stack of 256 KiB, whose overflow ends the process. The thread below also serves
+//!   other transactions: the closure must not block, wait for a [`Completion`], or call [`Cluster::run`].
+//! - A row read by [`Transaction::add_to_read_set`] keeps the value in the table, whatever the transaction writes. A key may
+//!   be in the write set once.
 //!
 //! # Full queues
 //!
-//! Work enters through bounded queues. When all are full, [`Cluster::run`] and [`Cluster::submit`]
-//! return [`ClusterError::Busy`] at once, and the closure was not run.
+//! Work enters through bounded queues. When all are full, [`Cluster::run`] and [`Cluster::submit`] return
+//! [`ClusterError::Busy`] at once, without running the closure.
 //!
 //! # Nodes in processes of their own
 //!
-//! [`Cluster::join`] makes a process one node of a cluster, given the addresses of all. Each process
-//! opens the tables that it uses by [`Cluster::open_table`], which creates them for all processes; each adds all first rows, of
-//! which it keeps its node's, and waits for the others at [`Cluster::meet`]. When a process ends, the cluster halts: [`Cluster::halted`].
+//! [`Cluster::join`] makes a process one node of a cluster, given the addresses of all nodes. Each process opens its tables
+//! by [`Cluster::open_table`]; the first to open a table creates it for all. Each process adds all initial rows, and keeps
+//! those of its node; [`Cluster::meet`] waits for the other processes. When a process ends, the cluster halts:
+//! [`Cluster::halted`].
 //!
 //! # Programs beside the cluster
 //!
-//! [`Gateway`] lets programs that are no nodes run transactions, also at `gannet serve --clients`. They do so by
-//! [`Client::run`], with closures like those above that read, scan and put through a [`RemoteTransaction`]; it locks
-//! nothing before it commits. `examples/client.rs` is such a program.
+//! [`Gateway`] lets programs beside the cluster run transactions; `gannet serve --clients` has one. The programs call
+//! [`Client::run`], with closures like those above that read, scan and put through a [`RemoteTransaction`], which takes no
+//! lock before it commits. `examples/client.rs` is such a program.
 //!
-//! `examples/bank.rs` is a whole program. *Not here*: durability on disk, recovery from the failure
-//! of a node. SQL is the crate `gannet_frontend` and `gannet sql`.
+//! `examples/bank.rs` is a whole program.
+//!
+//! *Not here*: durability on disk, and recovery from the failure of a node. SQL is the crate `gannet_frontend` and `gannet
+//! sql`.
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{

@@ -1,8 +1,13 @@
-//! The log of a process that runs for long, and what it says on standard output: a thread of its own writes either, so that
-//! a reader that is slow, does not read, or is gone holds up and ends nothing.
+//! The log of a server process, and its standard output. A thread of its own writes each of them, so a slow, stuck or missing
+//! reader delays nothing and ends nothing.
 //!
-//! *Invariants*: to log never blocks and never fails. Lines that find no room are counted, and the log says so once it is read
-//! again.
+//! ```text
+//! tracing ─► Lines: a bounded queue ─► thread ─► standard error
+//!              └─ full: the line is dropped and counted
+//! ```
+//!
+//! *Invariants*: logging never blocks and never fails. Dropped lines are counted, and the log reports the count when it is
+//! read again.
 //!
 //! *Not here*: crate `tracing-appender`, whose guard writes to standard error when the thread is stuck there.
 
@@ -15,15 +20,15 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 
-/// Lines that wait to be written.
+/// Lines in the queue.
 const LINES_MAX: usize = 1_024;
 /// Longest wait for the last lines when the process ends.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Lines that found no room.
+/// Dropped lines.
 static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Lines for people.
@@ -32,22 +37,22 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What the writing thread is sent.
+/// A message to the writing thread.
 enum Message {
     Line(Vec<u8>),
-    /// The lines before have been written: to be told.
+    /// A request to report that all lines before this message have been written.
     Flush(std::sync::mpsc::Sender<()>),
 }
 
-/// The log, whose last lines are waited for, for a moment, when this is dropped.
+/// The log. Dropping this waits briefly for the last lines.
 pub(crate) struct Log(Lines);
 
-/// Where lines are put.
+/// The queue of lines.
 #[derive(Clone)]
 struct Lines(SyncSender<Message>);
 
 impl Log {
-    /// Logs to standard error from now on; what panics say, too.
+    /// Starts logging to standard error, messages of panics included.
     ///
     /// # Errors
     /// If the system refuses a thread.
@@ -65,7 +70,7 @@ impl Log {
             LogFormat::Text => log.with_target(false).init(),
             LogFormat::Json => log.json().init(),
         }
-        // The usual hook waits for whoever reads standard error.
+        // The default hook would block on standard error.
         std::panic::set_hook(Box::new(|panic| {
             let trace = Backtrace::capture();
             match trace.status() {
@@ -81,7 +86,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         let (written, is_written) = channel();
         if self.0.0.try_send(Message::Flush(written)).is_ok() {
-            // Whoever does not read is not waited for.
+            // A missing reader must not delay the end.
             let _ = is_written.recv_timeout(LAST_LINES_TIMEOUT);
         }
     }
@@ -106,12 +111,12 @@ fn write_all(messages: &Receiver<Message>, mut output: impl Write) {
     while let Ok(message) = messages.recv() {
         match message {
             Message::Line(line) => {
-                // A full disk or a closed pipe may be mended later.
+                // A full disk or a closed pipe may recover.
                 if output.write_all(&line).is_err() {
                     LINES_DROPPED.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // Whoever waited may have given up.
+            // The waiting thread may have given up.
             Message::Flush(written) => drop(written.send(())),
         }
         let dropped = lines_dropped();
@@ -123,16 +128,16 @@ fn write_all(messages: &Receiver<Message>, mut output: impl Write) {
     }
 }
 
-/// Lines of the log that were lost so far.
+/// The number of lines dropped so far.
 pub(crate) fn lines_dropped() -> u64 {
     LINES_DROPPED.load(Ordering::Relaxed)
 }
 
-/// Says something on standard output, which nobody may read.
+/// Prints to standard output, which may have no reader.
 pub(crate) fn announce(text: String) {
     let say = move || {
         let mut output = io::stdout().lock();
-        // A process that serves goes on without it.
+        // A server goes on without the announcement.
         let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
     };
     if let Err(error) = std::thread::Builder::new().name("gannet-announce".to_owned()).spawn(say) {
@@ -144,12 +149,12 @@ pub(crate) fn announce(text: String) {
 mod tests {
     use super::*;
 
-    /// Takes nothing until it is told to.
+    /// A writer that blocks until the test ends.
     struct Stuck(Receiver<()>);
 
     impl Write for Stuck {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // When the test has ended it is told by that.
+            // An error means that the test has ended.
             let _ = self.0.recv();
             Ok(bytes.len())
         }
@@ -160,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_nobody_reads_are_counted_and_block_nobody() {
+    fn unread_lines_are_counted_and_do_not_block() {
         let (sender, messages) = sync_channel(LINES_MAX);
         let (read, reading) = channel();
         let writing = std::thread::spawn(move || write_all(&messages, Stuck(reading)));
@@ -169,7 +174,7 @@ mod tests {
         for _ in 0..LINES_MAX * 2 {
             lines.write_all(b"a line\n").unwrap();
         }
-        // One more may be in the hands of the thread.
+        // The thread may hold one more line.
         let dropped = lines_dropped() - before;
         assert!(dropped >= LINES_MAX as u64 - 1, "{dropped}");
         drop(Log(lines.clone()));

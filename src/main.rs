@@ -1,4 +1,4 @@
-//! The `gannet` command.
+//! The `gannet` command: its subcommands, one module each.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What clients and workers hand each other is often freed by another thread than allocated it.
+/// One thread often allocates what another one frees, which this allocator does well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -41,11 +41,11 @@ enum Command {
     Demo(demo::Arguments),
     /// Serve SQL to clients of PostgreSQL, as a whole cluster or as a node of one.
     Serve(Box<serve::Arguments>),
-    /// Run clusters in virtual time, under faults, from seeds, and check what they did.
+    /// Simulate clusters in virtual time, under faults, from seeds, and check their results.
     Simulate(simulate::Arguments),
-    /// The SQL shell, on a cluster in this process or on a server.
+    /// Open the SQL shell, on a cluster in this process or on a server.
     Sql(Box<sql::Arguments>),
-    /// Show how the nodes of a cluster are.
+    /// Show the state of a cluster's nodes.
     Status(Box<status::Arguments>),
     /// Add a user to the users file of `gannet serve`.
     User(user::Arguments),
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     match result {
         Ok(exit_code) => ExitCode::from(exit_code),
         Err(error) => {
-            // Standard error may be closed; the exit code tells as well.
+            // Standard error may be closed; the exit code tells the failure as well.
             let _ = writeln!(std::io::stderr(), "gannet: {error}");
             ExitCode::from(2)
         }

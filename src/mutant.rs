@@ -14,7 +14,7 @@ const RULES: [&[&Rule]; 5] = [
     gannet_tatp::rules::ALL,
 ];
 
-/// There is no such rule.
+/// No rule or fault has that name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no rule or fault named {0}; the crates list theirs in rules.rs and faults.rs")]
 pub(crate) struct NoSuchMutant(String);

@@ -1,9 +1,9 @@
 //! Standard output of a command that ends by itself.
 //!
-//! *Invariants*: a reader who has left is no error, and nothing of what is printed then is missed: the command ends as it would have.
-//! Anything else that keeps the output from being written is an error.
+//! *Invariants*: a reader that has gone is no error: the command ends with the same exit code. Every other failure to write
+//! is an error.
 //!
-//! *Not here*: what a server says (`log`), which waits for no reader; results of the shell.
+//! *Not here*: a server's announcements (`log`), which wait for no reader; results of the shell.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -13,14 +13,14 @@ use std::io::{self, ErrorKind, Write};
 #[error("cannot write to standard output: {0}")]
 pub(crate) struct OutputError(#[from] io::Error);
 
-/// Prints a line, or several.
+/// Prints one or several lines.
 pub(crate) fn print_line(text: impl Display) -> Result<(), OutputError> {
     let mut output = io::stdout().lock();
     unless_left(writeln!(output, "{text}").and_then(|()| output.flush()))?;
     Ok(())
 }
 
-/// What became of a write, whose reader may have left.
+/// The result of a write, where a reader that has gone counts as success.
 pub(crate) fn unless_left(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

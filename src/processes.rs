@@ -1,4 +1,6 @@
-//! What the processes of a cluster on this host need: free addresses, a key that they share, and a transport.
+//! The needs of a cluster of processes on this host: free addresses, a shared key, and a transport.
+//!
+//! *Not here*: the processes themselves (`demo`, `bench/symmetric`).
 
 use std::fs::{self, OpenOptions};
 use std::future::poll_fn;
@@ -17,10 +19,10 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Where free ports are looked for: above those of services, below those that the system gives out.
+/// The first port to try: above those of services, below those that the system assigns.
 const FIRST_PORT: u16 = 10_000;
 const LAST_PORT: u16 = 32_767;
-/// Whoever looks at the same moment begins elsewhere, up to so many ports behind the first.
+/// Range of random starting points, so that two searches at the same moment seldom collide.
 const STARTS: u32 = 20_000;
 
 /// The transport of packets between processes, as a setting.
@@ -31,7 +33,7 @@ pub(crate) enum TransportName {
     Udp,
     /// Memory that processes of one host share.
     Memory,
-    /// Datagrams of RDMA devices, on a network that is trusted; only in a build with the feature `verbs`.
+    /// Datagrams of RDMA devices, on a trusted network; only in builds with the feature `verbs`.
     Verbs,
 }
 
@@ -45,15 +47,16 @@ impl From<TransportName> for Transport {
     }
 }
 
-/// A folder for what the processes need, removed at the end, which a signal may bring.
+/// A folder for files of the processes. The folder is removed at the end, also if a signal ends this process.
 pub(crate) struct Folder {
     path: PathBuf,
-    /// The processes that were started; at a signal they are told to end.
+    /// The processes started here; a signal to this process ends them.
     started: Arc<Mutex<Vec<Pid>>>,
 }
 
 impl Folder {
-    /// A folder that one of these signals removes before it ends this process, with 128 and the number of the signal as exit code.
+    /// Creates a folder. Each of these signals removes the folder and ends this process, with exit code 128 + the signal's
+    /// number.
     pub(crate) fn new(ended_by: &[SignalKind]) -> io::Result<Self> {
         let number = getrandom::u64()?;
         let path = std::env::temp_dir().join(format!("gannet-{number:016x}"));
@@ -61,13 +64,13 @@ impl Folder {
         let folder = Self { path, started };
         let (path, started) = (folder.path.clone(), Arc::clone(&folder.started));
         on_signal(ended_by, move |number| {
-            // Held to the end: `Drop` waits for it, so that the exit code is always the signal's.
+            // The lock is held to the end: `Drop` waits for it, so the exit code is always the signal's.
             let started = started.lock().unwrap_or_else(PoisonError::into_inner);
             for process in started.iter() {
-                // It may have ended by itself.
+                // The process may have ended by itself.
                 let _ = kill(*process, Signal::SIGTERM);
             }
-            // What is left is in the folder for temporary files.
+            // Remaining files lie in the system's folder for temporary files.
             let _ = fs::remove_dir_all(&path);
             std::process::exit(128 + number)
         })?;
@@ -79,7 +82,7 @@ impl Folder {
         &self.path
     }
 
-    /// Starts a process that ends when a signal ends this one.
+    /// Starts a process that ends if a signal ends this one.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let child = command.spawn()?;
@@ -87,7 +90,7 @@ impl Folder {
         Ok(child)
     }
 
-    /// A file with a key that nobody else has.
+    /// Writes a file with a new random key.
     pub(crate) fn write_key(&self) -> io::Result<PathBuf> {
         let path = self.path.join("cluster.key");
         let mut bytes = [0; 32];
@@ -102,12 +105,12 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _signal_has_come = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is left is in the folder for temporary files.
+        // Remaining files lie in the system's folder for temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// From now on one of these signals lets `act` run, with the number of the signal.
+/// Calls `act` with the signal's number when one of these signals arrives.
 fn on_signal(signals: &[SignalKind], act: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
@@ -126,7 +129,7 @@ fn on_signal(signals: &[SignalKind], act: impl FnOnce(i32) + Send + 'static) -> 
     Ok(())
 }
 
-/// Addresses on the loopback of `nodes` nodes with a worker each for `threads` ports that are free, for UDP and for TCP.
+/// Addresses on the loopback for `nodes` nodes. Each has `threads` consecutive ports that are free for UDP and TCP.
 pub(crate) fn free_addresses(nodes: usize, threads: usize) -> Option<Vec<SocketAddr>> {
     let count = nodes.saturating_mul(threads);
     let is_free = |port: u16| {

@@ -1,5 +1,7 @@
 //! `gannet sql`: the command line of the shell.
 //!
+//! *Not here*: the shell itself (`gannet_frontend`).
+//!
 //! Exit codes: 0 everything succeeded, 1 a statement failed, 2 the shell could not start.
 
 use std::path::PathBuf;
@@ -17,20 +19,20 @@ use crate::units::parse_bytes;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Run these statements instead of asking; may be repeated.
+    /// Run these statements instead of an interactive shell; may be repeated.
     #[arg(short, long, value_name = "SQL")]
     command: Vec<String>,
-    /// Run a file's statements instead of asking, after those of -c; may be repeated.
+    /// Run a file's statements instead of an interactive shell, after those of -c; may be repeated.
     #[arg(short, long, value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// How to write results [default: table on a terminal, raw elsewhere].
+    /// Format of results [default: table on a terminal, raw elsewhere].
     #[arg(long, value_parser = PossibleValuesParser::new(Mode::ALL.map(Mode::name)))]
     format: Option<String>,
-    /// Go on after a statement of a script failed; the exit code tells.
+    /// Continue after a failed statement of a script; the exit code tells the failure.
     #[arg(long)]
     keep_going: bool,
     /// Connect to a server instead of opening a cluster in this process: 127.0.0.1:5433, or
-    /// postgres://user:password@host:port/database. A password is taken from PGPASSWORD.
+    /// postgres://user:password@host:port/database. The password may come from PGPASSWORD.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     connect: Option<ServerAddress>,
     #[command(flatten)]
@@ -46,7 +48,7 @@ pub(crate) struct Arguments {
     memory: Option<usize>,
 }
 
-/// Why the shell could not start.
+/// Why the shell cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
@@ -61,7 +63,7 @@ pub(crate) enum CommandError {
     Shell(#[from] ShellError),
 }
 
-/// Runs the shell; whether everything succeeded.
+/// Runs the shell. Returns whether everything succeeded.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let target = match arguments.connect {
         Some(mut address) => {

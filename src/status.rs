@@ -1,6 +1,8 @@
-//! `gannet status`: how the nodes of a cluster are, as one of them sees it.
+//! `gannet status`: the state of a cluster's nodes, as one of them reports it.
 //!
-//! Exit codes: 0 all nodes are up, 1 one is not or the cluster has halted, 2 its status could not be requested.
+//! *Not here*: how the node knows (`gannet_frontend`, the tables `gannet_nodes` and `gannet_copies`).
+//!
+//! Exit codes: 0 all nodes are up, 1 a node is not up or the cluster has halted, 2 the status is unavailable.
 
 use std::time::Duration;
 
@@ -14,16 +16,16 @@ use crate::connection::{Credentials, parse_address};
 use crate::output::{OutputError, print_line};
 use crate::units::parse_duration;
 
-// A cluster that has halted runs no SELECT any more.
+// SHOW works even if the cluster has halted, unlike SELECT.
 const NODES: &str = "SHOW gannet_nodes";
 const COPIES: &str = "SHOW gannet_copies";
-/// What is counted, and shown as a rate.
+/// Counters, shown as rates.
 const COUNTED: [&str; 5] = ["committed", "aborted", "packets", "retransmitted", "refused"];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The server of one node: 127.0.0.1:5433, or postgres://user:password@host:port/database. A
-    /// password is taken from PGPASSWORD.
+    /// The server of one node: 127.0.0.1:5433, or postgres://user:password@host:port/database. The password may come from
+    /// PGPASSWORD.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address, default_value = "127.0.0.1")]
     connect: ServerAddress,
     #[command(flatten)]
@@ -33,7 +35,7 @@ pub(crate) struct Arguments {
     interval: Duration,
 }
 
-/// Why the cluster's status could not be requested.
+/// Why the cluster's status is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
@@ -46,7 +48,7 @@ pub(crate) enum CommandError {
     Output(#[from] OutputError),
 }
 
-/// What a server said, or what kept it from saying anything.
+/// The server's error, or the connection's.
 fn said(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(error) => format!("the server says {}: {}", error.code().code(), error.message()),
@@ -57,7 +59,7 @@ fn said(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Prints how the nodes are; whether all are up.
+/// Prints the state of the nodes. Returns whether all are up.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let Arguments { connect: mut address, credentials, interval } = arguments;
     credentials.complete(&mut address)?;
@@ -65,7 +67,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (client, connection) = config.connect(tls).await?;
-        // Its error, if any, is that of the next statement too.
+        // The connection's error is also that of the next statement.
         tokio::spawn(async { connection.await.unwrap_or_default() });
         let before = client.query(NODES, &[]).await?;
         tokio::time::sleep(interval).await;
@@ -86,7 +88,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     })
 }
 
-/// The nodes, each as it is and as it was an interval earlier.
+/// The table of nodes, each with its present row and that of an interval earlier.
 fn table(nodes: &[(&Row, &Row)], copies: &[Row], interval: Duration) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -1,11 +1,11 @@
-//! Lengths of time and numbers of bytes, as people write them on a command line and in a file.
+//! Durations and numbers of bytes, as people write them on a command line and in a file.
 
 use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// A number and its unit: `ms`, `s`, `m`.
+/// Parses a number and its unit: `ms`, `s`, `m`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -22,7 +22,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "use at most a week".to_owned())
 }
 
-/// A number of bytes and its unit: `KiB`, `MiB`, `GiB`, or none.
+/// Parses a number of bytes with its unit: `KiB`, `MiB`, `GiB`, or none.
 pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -40,7 +40,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "use more than 0 and fewer than 16 EiB".to_owned())
 }
 
-/// A length of time in a configuration file.
+/// A duration in a configuration file.
 pub(crate) fn duration_option<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Duration>, D::Error> {

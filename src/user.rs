@@ -1,6 +1,6 @@
-//! `gannet user`: writes users into the file that `gannet serve --users` reads.
+//! `gannet user`: adds users to the file of `gannet serve --users`.
 //!
-//! Exit codes: 0 written, 2 not.
+//! Exit codes: 0 the user was written, 2 an error.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use gannet_frontend::UsersError;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The user's name; an entry of that name is replaced.
+    /// The user's name; an entry with that name is replaced.
     name: String,
-    /// The users file; created if there is none.
+    /// The users file, created if it does not exist.
     #[arg(long, value_name = "FILE")]
     users: PathBuf,
 }
@@ -28,7 +28,7 @@ pub(crate) enum CommandError {
     Users(#[from] UsersError),
 }
 
-/// Asks for the password, or takes a line of standard input if that is no terminal.
+/// Asks for the password; without a terminal, reads a line of standard input.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let password = if std::io::stdin().is_terminal() {
         let prompt = |text| rpassword::prompt_password(text).map_err(CommandError::Password);

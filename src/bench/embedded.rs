@@ -1,4 +1,6 @@
-//! Connections of benchmarks in SQL: sessions of a cluster in this process.
+//! Connections of benchmarks in SQL, embedded: sessions of a cluster in this process.
+//!
+//! *Not here*: connections to a server (`wire`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -54,10 +56,10 @@ impl SqlConnector for Embedded {
     }
 }
 
-/// A session, and what it has prepared.
+/// A session, and its prepared statements.
 pub(super) struct EmbeddedConnection {
     session: Session,
-    /// By their texts, of which there are few.
+    /// By text; there are few.
     statements: Vec<(&'static str, Arc<PreparedStatement>)>,
 }
 
@@ -67,7 +69,7 @@ impl EmbeddedConnection {
         sql: &'static str,
         parameters: &[SqlValue],
     ) -> Result<StatementResult, SqlFailure> {
-        // Texts are told apart by where they lie: the same text in two places is prepared twice.
+        // Texts are compared by address: the same text at two places is prepared twice.
         let known = self.statements.iter().find(|(text, _)| std::ptr::eq(*text, sql));
         let statement = match known {
             Some((_, statement)) => Arc::clone(statement),
@@ -131,7 +133,7 @@ impl SqlConnection for EmbeddedConnection {
     }
 }
 
-/// The number of rows at the end of a command tag; 0 where there is none.
+/// The number of rows at the end of a command tag; 0 if the tag has none.
 fn count(tag: &str) -> u64 {
     tag.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }

@@ -1,7 +1,9 @@
-//! `gannet bench rpc`: its options.
+//! The options of `gannet bench rpc`.
 //!
-//! Over UDP the nodes are on two threads with a core each, or in two processes, which meet at the first of the members'
-//! addresses to share memory.
+//! Over UDP, the nodes are two threads on a core each, or two processes. Processes that share memory meet at the first
+//! address of the members.
+//!
+//! *Not here*: the echo itself (`gannet_benchmarks::rpc_echo`).
 
 use clap::Args;
 use gannet_benchmarks::{BenchmarkError, EchoSettings, EchoTransport, Report, rpc_echo};
@@ -15,7 +17,7 @@ pub(super) struct RpcArguments {
     /// Requests per batch.
     #[arg(long, default_value_t = 11)]
     batch: usize,
-    /// Seal datagrams with a key, which is the benchmark's own.
+    /// Encrypt datagrams, with a key of the benchmark's own.
     #[arg(long)]
     key: bool,
 }

@@ -1,6 +1,11 @@
-//! A benchmark on a cluster of processes: each runs the same command for its own node, as FaSST's did.
+//! A benchmark on a cluster of processes. As in FaSST's evaluation, each process runs the same command for its own node.
 //!
-//! The first process of them prints the report.
+//! ```text
+//! gannet bench tatp --processes        starts ─► the same command with --node 0, --node 1, ...
+//! gannet bench tatp --node 0 ...       process 0 prints the report of all
+//! ```
+//!
+//! *Not here*: what the processes exchange (`gannet_benchmarks::members`).
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -15,7 +20,7 @@ use tokio::signal::unix::SignalKind;
 
 use crate::processes::{Folder, TransportName, free_addresses};
 
-/// How long the other processes are waited for.
+/// How long a process waits for the others.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of benchmarks on processes.
@@ -27,24 +32,24 @@ pub(super) struct Processes {
     /// Transport of packets: between processes [default: udp], or those of the RPC echo [default: memory].
     #[arg(long, global = true, value_enum)]
     pub(super) transport: Option<TransportName>,
-    /// RDMA devices for the transport verbs; node i takes the i-th in turn [default: the first that is fit].
+    /// RDMA devices for the transport verbs; node i takes the i-th in turn [default: the first usable one].
     #[arg(long, global = true, value_delimiter = ',', requires = "transport")]
     rdma_device: Vec<String>,
-    /// Leave packets unencrypted, as on a network that only the cluster uses.
+    /// Leave packets unencrypted, because only the cluster uses the network.
     #[arg(long, global = true)]
     trusted_network: bool,
-    /// Be this node, from 0, and run the same command for each of the others, here or on other hosts.
+    /// Number of this node, from 0. Run the same command for each other node, here or on other hosts.
     #[arg(long, global = true, requires = "members")]
     node: Option<usize>,
     /// Addresses of all nodes, in the order of their numbers, such as 10.0.0.1:7000,10.0.0.2:7000.
     #[arg(long, global = true, value_name = "ADDRESS", value_delimiter = ',', requires = "node")]
     members: Vec<SocketAddr>,
-    /// Secret that all nodes have and packets are encrypted with, as that of `gannet serve`.
+    /// File with the secret of all nodes, which encrypts their packets, as for `gannet serve`.
     #[arg(long, global = true, value_name = "FILE", requires = "node")]
     cluster_key: Option<PathBuf>,
 }
 
-/// Why the processes could not run.
+/// Why the processes cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProcessesError {
     #[error("cannot start the processes: {0}")]
@@ -55,7 +60,7 @@ pub(crate) enum ProcessesError {
     Key(#[from] ClusterKeyError),
     #[error("the number of nodes is 0; use at least 1")]
     NoNodes,
-    #[error("node {node} ended without a report; what node 0 says is above{said}")]
+    #[error("node {node} ended without a report; the output of node 0 is above{said}")]
     Failed { node: usize, said: String },
     #[error("--rdma-device is for --transport verbs: leave it out, or give that transport")]
     Rdma,
@@ -67,7 +72,7 @@ pub(crate) enum ProcessesError {
     KeyAndTrust,
     #[error(
         "packets over RDMA are neither encrypted nor authenticated: give --trusted-network if only trusted hosts are on \
-         its network; a --cluster-key beside it authenticates what nodes say by TCP"
+         its network; a --cluster-key beside it authenticates the nodes' messages over TCP"
     )]
     OpenRdma,
     #[error("the nodes are those of --members: leave --nodes out")]
@@ -75,9 +80,9 @@ pub(crate) enum ProcessesError {
 }
 
 impl Processes {
-    /// Options that would have no effect are refused; `has_nodes`: whether a number of nodes is given.
+    /// Refuses options that would have no effect; `has_nodes` tells whether a number of nodes is given.
     pub(super) fn check(&self, has_nodes: bool) -> Result<(), ProcessesError> {
-        // A process that another has started has that one's options, too.
+        // A process that another one has started has that one's options, too.
         if has_nodes && !self.members.is_empty() && !self.processes {
             return Err(ProcessesError::Nodes);
         }
@@ -87,37 +92,37 @@ impl Processes {
         Ok(())
     }
 
-    /// Whether this process is to start the others.
+    /// Whether this process starts the others.
     pub(super) fn starts(&self) -> bool {
         self.processes && self.node.is_none()
     }
 
-    /// Whether this process is one of them.
+    /// Whether this process is a node of the cluster.
     pub(super) fn is_member(&self) -> bool {
         self.node.is_some()
     }
 
-    /// The other node of an echo between two processes, if this is one of them.
+    /// The other node of an echo between two processes, if this process is one of the two.
     pub(super) fn across(&self) -> Option<Across> {
         self.node.map(|node| Across { node, addresses: self.members.clone() })
     }
 
-    /// Whether a cluster's key is given.
+    /// Whether a cluster key is given.
     pub(super) fn has_key(&self) -> bool {
         self.cluster_key.is_some()
     }
 
-    /// Nodes, if their addresses are given.
+    /// The number of nodes, if their addresses are given.
     pub(super) fn count(&self) -> Option<usize> {
         self.node.map(|_| self.members.len())
     }
 
-    /// Whether this process is the first of them, or the only one.
+    /// Whether this process is the first node, or the only process.
     pub(super) fn is_first(&self) -> bool {
         self.node.is_none_or(|node| node == 0)
     }
 
-    /// This process's place among them.
+    /// This process's membership.
     pub(super) fn membership(&self) -> Result<Option<Membership>, ProcessesError> {
         let Some(node) = self.node else { return Ok(None) };
         Ok(Some(Membership {
@@ -132,7 +137,7 @@ impl Processes {
         }))
     }
 
-    /// What the nodes' talk, and packets over UDP, are sealed with.
+    /// The key of the nodes' messages over TCP, and of packets over UDP.
     fn key(&self) -> Result<Option<ClusterKey>, ProcessesError> {
         let is_verbs = self.transport == Some(TransportName::Verbs);
         match &self.cluster_key {
@@ -150,13 +155,13 @@ impl Processes {
         self.rdma_device.clone()
     }
 
-    /// Where a node finds its RDMA network.
+    /// The RDMA device and port of a node.
     fn rdma_port(&self, node: usize) -> RdmaPort {
         let device = self.rdma_device.get(node % self.rdma_device.len().max(1)).cloned();
         RdmaPort { device, ..RdmaPort::default() }
     }
 
-    /// Runs this command in `nodes` processes with `threads` workers each; whether the data were right.
+    /// Runs this command in `nodes` processes with `threads` workers each. Returns whether the data were right.
     pub(super) fn run(&self, nodes: usize, threads: usize) -> Result<bool, ProcessesError> {
         if nodes == 0 {
             return Err(ProcessesError::NoNodes);
@@ -180,7 +185,7 @@ impl Processes {
                 command.arg("--cluster-key").arg(key);
             }
             if node > 0 {
-                // What is wrong with the command would be said as often as there are nodes.
+                // Otherwise every node would print the same error of the command.
                 command.stderr(File::create(log(&folder, node))?);
             }
             started.push(Running(folder.spawn(&mut command)?));
@@ -199,12 +204,12 @@ impl Processes {
     }
 }
 
-/// What a node above 0 writes to standard error.
+/// The file for the standard error of a node above 0.
 fn log(folder: &Folder, node: usize) -> PathBuf {
     folder.path().join(format!("node-{node}.log"))
 }
 
-/// The last that each of them has said, unless all have said the same, which node 0 then says too.
+/// The last line of each of them, unless all lines are equal: node 0 prints that one, too.
 fn said(folder: &Folder, nodes: usize) -> String {
     let last = |node| {
         let text = std::fs::read_to_string(log(folder, node)).unwrap_or_default();
@@ -218,12 +223,12 @@ fn said(folder: &Folder, nodes: usize) -> String {
     spoken.map(|(node, line)| format!("; node {node}: {line}")).collect()
 }
 
-/// A process that ends with this one's interest in it.
+/// A process that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended by itself, unless another has failed.
+        // The process has ended by itself, unless another one has failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

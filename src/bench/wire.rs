@@ -1,4 +1,6 @@
-//! Connections of benchmarks in SQL: PostgreSQL's protocol to a server, Gannet's or PostgreSQL's own.
+//! Connections of benchmarks in SQL, over the wire: PostgreSQL's protocol to Gannet's or PostgreSQL's server.
+//!
+//! *Not here*: sessions in this process (`embedded`).
 
 use bytes::{Bytes, BytesMut};
 use futures_util::SinkExt;
@@ -13,7 +15,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 pub(super) struct Server {
     config: Config,
     tls: MakeRustlsConnect,
-    /// Its address, without a password.
+    /// The server's address, without a password.
     name: String,
 }
 
@@ -45,7 +47,7 @@ fn failure(error: &tokio_postgres::Error) -> SqlFailure {
             SqlFailure { code: error.code().code().to_owned(), message: error.message().to_owned() }
         }
         None => {
-            // The error's own text leaves out what caused it.
+            // The error's own text omits its cause.
             let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
             let message = format!("{error}{}", cause.unwrap_or_default());
             SqlFailure { code: "08006".to_owned(), message }
@@ -64,7 +66,7 @@ impl SqlConnector for Server {
     async fn connect(&self) -> Result<WireConnection, SqlFailure> {
         let (client, connection) =
             self.config.connect(self.tls.clone()).await.map_err(|error| failure(&error))?;
-        // It ends when the client is dropped; its error, if any, is that of the next statement too.
+        // The task ends when the client is dropped. Its error is also that of the next statement.
         tokio::spawn(async { connection.await.unwrap_or_default() });
         let mut connection = WireConnection { client, statements: Vec::new() };
         connection.run("SET default_transaction_isolation TO 'serializable'").await?;
@@ -82,16 +84,16 @@ impl SqlConnector for Server {
     }
 }
 
-/// A connection, and what it has prepared.
+/// A connection, and its prepared statements.
 pub(super) struct WireConnection {
     client: Client,
-    /// By their texts, of which there are few.
+    /// By text; there are few.
     statements: Vec<(&'static str, Statement)>,
 }
 
 impl WireConnection {
     async fn prepared(&mut self, sql: &'static str) -> Result<Statement, SqlFailure> {
-        // Texts are told apart by where they lie: the same text in two places is prepared twice.
+        // Texts are compared by address: the same text at two places is prepared twice.
         let known = self.statements.iter().find(|(text, _)| std::ptr::eq(*text, sql));
         if let Some((_, statement)) = known {
             return Ok(statement.clone());
@@ -150,7 +152,7 @@ impl SqlConnection for WireConnection {
     }
 }
 
-/// A parameter in the type that the server has for it.
+/// A parameter in the type that the server expects.
 #[derive(Debug)]
 struct Parameter<'v>(&'v SqlValue);
 

@@ -1,8 +1,10 @@
-//! The metrics of this process's nodes, for Prometheus to fetch over HTTP.
+//! The metrics of this process's nodes, which Prometheus fetches over HTTP.
 //!
 //! *Source*: Prometheus, "Exposition formats", text format 0.0.4.
 //!
-//! *Not here*: how other nodes are; each reports its own.
+//! *Invariants*: the number of connections and the time of each are bounded.
+//!
+//! *Not here*: the state of other nodes; each node reports its own.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -22,22 +24,22 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::log::lines_dropped;
 
-/// After a failed accept, such as by too many open files.
+/// Pause after a failed accept, such as for too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections of one address, and of all; for a further one the oldest makes room.
+/// Connections of one address, and of all; a further one replaces the oldest.
 const CONNECTIONS_MAX: (usize, usize) = (16, 64);
-/// For a request and its answer.
+/// Time limit for a request and its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Listens for requests for metrics.
 ///
 /// # Errors
-/// What the system says if it refuses the address; and if other hosts could read, unless `is_public`.
+/// The system's error if it refuses the address; an error if other hosts could connect, unless `is_public`.
 pub(super) fn bind(listen: &str, is_public: bool) -> std::io::Result<TcpListener> {
     let addresses: Vec<_> = listen.to_socket_addrs()?.collect();
     if !is_public && addresses.iter().any(|address| !address.ip().is_loopback()) {
         return Err(std::io::Error::other(
-            "other hosts could read them without a password; say --metrics-public if they may",
+            "other hosts could read the metrics without a password; give --metrics-public if they may",
         ));
     }
     let listener = TcpListener::bind(&addresses[..])?;
@@ -48,7 +50,7 @@ pub(super) fn bind(listen: &str, is_public: bool) -> std::io::Result<TcpListener
 /// Serves metrics on a thread of its own, until the process ends.
 ///
 /// # Errors
-/// What the system says if it refuses the thread.
+/// The system's error if it refuses the thread.
 pub(super) fn serve(
     listener: TcpListener,
     cluster: Weak<Cluster>,
@@ -93,7 +95,7 @@ async fn accept(
             .timer(TokioTimer::new())
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), answer);
-        // A wrong request has been answered so; a client that hangs up is gone.
+        // Errors need no handling: a wrong request has its answer, and a client that hangs up is gone.
         tokio::spawn(async move {
             tokio::select! {
                 _ = tokio::time::timeout(REQUEST_TIMEOUT, connection) => {}
@@ -124,7 +126,7 @@ fn answer(
                 }
                 (StatusCode::OK, text)
             }
-            None => (StatusCode::SERVICE_UNAVAILABLE, "this node stops\n".to_owned()),
+            None => (StatusCode::SERVICE_UNAVAILABLE, "this node is stopping\n".to_owned()),
         },
         (_, true) => (StatusCode::METHOD_NOT_ALLOWED, "use GET\n".to_owned()),
         (_, false) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
@@ -136,10 +138,10 @@ fn answer(
     response
 }
 
-/// One measure of each node.
+/// A measure of each node: name, kind, description, value.
 type Measure = (&'static str, &'static str, &'static str, fn(&NodeReport) -> u64);
 
-/// What this node hears of all, and what those say of themselves that are in this process.
+/// The measures of all nodes as this node hears of them, and the reports of the nodes in this process.
 fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, values: Vec<(usize, u64)>| {
@@ -161,10 +163,12 @@ fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
         (
             "gannet_memory_reserved_bytes",
             "gauge",
-            "Of the table memory in use, main buckets, with rows or without.",
+            "Table memory of main buckets, with rows or without.",
             |r| r.memory_reserved_bytes,
         ),
-        ("gannet_memory_limit_bytes", "gauge", "Table memory at most.", |r| r.memory_limit_bytes),
+        ("gannet_memory_limit_bytes", "gauge", "Limit of the table memory.", |r| {
+            r.memory_limit_bytes
+        }),
         ("gannet_gaps_total", "counter", "Updates that a copy missed: 0, or a bug.", |r| r.gaps),
     ];
     for (name, kind, help, of) in gauges {

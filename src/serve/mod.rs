@@ -1,4 +1,11 @@
-//! `gannet serve`: the command line of the server, which is a whole cluster or one node of it.
+//! `gannet serve`: the command line of the server, which is a whole cluster or one node of a cluster.
+//!
+//! ```text
+//! settings ─► server, metrics, gateway: bound ─► cluster: opened or joined ─► database, tables ─► meet ─► serve
+//! ```
+//!
+//! *Invariants*: every fault of this host shows before the other members rely on it: all addresses and files are checked
+//! before the cluster is joined.
 //!
 //! Exit codes: 0 stopped by SIGTERM or SIGINT, 1 a worker has died of a bug, 2 the server could not start.
 
@@ -21,29 +28,29 @@ use tracing::level_filters::LevelFilter;
 use crate::log::{Log, LogFormat, announce};
 use settings::{Settings, SettingsError, TlsName};
 
-/// How long a process that ends because of a bug waits for standard error to take why.
+/// How long a process that ends because of a bug waits for standard error to take the reason.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 #[command(args_override_self = true)]
 pub(crate) struct Arguments {
-    /// A TOML file with these settings, under the same names; the command line wins.
+    /// A TOML file with these settings, under the same names. The command line takes precedence.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
-    /// Least important lines of the log, which goes to standard error.
+    /// Lowest level of messages in the log, which goes to standard error.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
-    /// How the log is written.
+    /// Format of the log.
     #[arg(long, default_value = "text")]
     log_format: LogFormat,
-    /// Stop when the process that started this one ends.
+    /// Stop when the parent process ends.
     #[arg(long, hide = true)]
     stop_with_parent: bool,
 }
 
-/// Why the server could not start.
+/// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
@@ -69,13 +76,13 @@ pub(crate) enum CommandError {
     Mutant(#[from] crate::mutant::NoSuchMutant),
 }
 
-/// Serves until the process is told to stop.
+/// Serves until a signal stops the process.
 pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     #[cfg(feature = "mutants")]
     let _mutant =
         std::env::var("GANNET_MUTANT").ok().as_deref().map(crate::mutant::named).transpose()?;
     if arguments.stop_with_parent {
-        // Where the system has no such signal, whoever started this process stops it.
+        // On a system without this signal, the parent stops this process.
         let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM);
     }
     let _log =
@@ -97,7 +104,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
         listen: settings.listen.clone().unwrap_or(defaults.listen),
     };
     let statements = settings.statements()?;
-    // Everything that can be wrong on this host is found before the other members count on it.
+    // Faults of this host must show before the other members rely on it.
     let metrics = settings.metrics.as_ref().map(|listen| {
         metrics::bind(listen, settings.metrics_public == Some(true))
             .map_err(|source| CommandError::Metrics { listen: listen.clone(), source })
@@ -123,7 +130,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     }
     let database = Database::open_within(Arc::clone(&cluster), statements)?;
     let tables = tables::open(&cluster, settings.tables.as_deref().unwrap_or_default())?;
-    // Whoever has been given other tables finds itself elsewhere.
+    // Nodes with other tables meet at another place, which is an error.
     cluster.meet("serving", String::new())?;
     let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;
     server.serve(database, threads, |address| {
@@ -136,16 +143,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Ends the process because of a bug: who is connected learns that it is gone, and its supervisor starts it again.
+/// Ends the process because of a bug. Its peers and clients see their connections end, and a supervisor restarts it.
 fn end(reason: &str) -> ! {
     let line = format!("gannet: {reason}");
     let (done, written) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // Standard error may be closed; the exit code tells as well.
+        // Standard error may be closed; the exit code tells the failure as well.
         let _ = writeln!(std::io::stderr(), "{line}");
         let _ = done.send(());
     });
-    // Nobody may read it.
+    // Standard error may have no reader.
     let _ = written.recv_timeout(LAST_WORDS);
     std::process::exit(1);
 }

@@ -1,6 +1,6 @@
-//! What `gannet serve` is told: on its command line and in a configuration file, under the same names.
+//! The settings of `gannet serve`, on the command line and in a configuration file, under the same names.
 //!
-//! The command line wins. A file is TOML without sections:
+//! The command line takes precedence. A file is TOML without sections:
 //!
 //! ```text
 //! node = 0
@@ -28,60 +28,58 @@ use crate::processes::TransportName;
 use crate::serve::tables::TableName;
 use crate::units::{bytes_option, duration_option, parse_bytes, parse_duration};
 
-/// Copies of every row without a setting.
+/// Default number of copies of every row.
 const REPLICAS: usize = 3;
-/// Nodes of a cluster in one process without a setting.
+/// Default number of nodes of a cluster in one process.
 const NODES: usize = 3;
-/// Programs with the client library that are connected at a time, without a setting.
+/// Default limit of connected programs with the client library.
 const CLIENTS_MAX: usize = 100;
-/// Bytes of packets that RDMA devices can send and that requests fit into.
+/// Packet sizes in bytes that RDMA devices support and that hold a request.
 const VERBS_MTUS: [usize; 3] = [1024, 2048, 4096];
-/// Connections that can be configured: each takes a descriptor.
+/// Maximum number of connections: each takes a file descriptor.
 const CONNECTIONS_MAX: usize = 1 << 20;
-/// How long the other members are waited for without a setting.
+/// Default wait for the other members.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Settings of a cluster of processes alone.
+/// Settings of clusters of processes only.
 const OF_PROCESSES: [&str; 6] =
     ["cluster-key", "trusted-network", "cluster-name", "transport", "mtu", "join-timeout"];
 
-/// Whether clients must encrypt what they say.
+/// Whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TlsName {
-    /// They must.
+    /// TLS is required.
     Required,
-    /// They may.
+    /// TLS is optional.
     Offered,
 }
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
-    /// Address to listen on for clients; with port 0 a free port is taken and printed [default:
-    /// 127.0.0.1:5433].
+    /// Address to listen on for SQL clients. Port 0 means any free port, which is printed [default: 127.0.0.1:5433].
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Address to offer metrics at for Prometheus, over HTTP under /metrics.
+    /// Address to offer metrics at, for Prometheus over HTTP under /metrics.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<String>,
-    /// Other hosts may read the metrics, which nothing protects.
+    /// Let other hosts read the metrics, without any protection.
     #[arg(long, num_args = 0, default_missing_value = "true")]
     pub(crate) metrics_public: Option<bool>,
     /// Address to listen on for programs that use the client library.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) clients: Option<String>,
-    /// Secret that those programs have, and that what they say is encrypted with; they cannot become members with it. Another
-    /// one than --cluster-key, of the same form.
+    /// File with the secret of those programs, which encrypts their connections. It makes no program a member: it has the
+    /// form of --cluster-key, and must be another secret.
     #[arg(long, value_name = "FILE")]
     pub(crate) clients_key: Option<PathBuf>,
-    /// Tables for those programs, the same on all nodes: NAME for one of byte strings in order, NAME:BYTES for numbers as
-    /// keys and values of so many bytes; behind another colon, about how many rows it will have [default: 100000].
+    /// Tables for those programs, the same on all nodes. NAME has ordered byte strings; NAME:BYTES has numbers as keys, and
+    /// values of so many bytes; NAME:BYTES:ROWS or NAME::ROWS also gives the expected rows [default: 100000].
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     pub(crate) tables: Option<Vec<TableName>>,
-    /// Users who may connect, with passwords; write it with `gannet user`. Without it, everybody on
-    /// this machine may.
+    /// File of users with passwords, written by `gannet user`. Without a file, everybody on this machine may connect.
     #[arg(long, value_name = "FILE")]
     pub(crate) users: Option<PathBuf>,
     /// Certificate chain for TLS, a PEM file.
@@ -90,14 +88,14 @@ pub(crate) struct Settings {
     /// Private key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Whether SQL clients must encrypt what they say [default: required where other hosts can connect and there is a
-    /// certificate, else offered].
+    /// Whether SQL clients must use TLS [default: required if other hosts can connect and there is a certificate, else
+    /// offered].
     #[arg(long, value_enum)]
     pub(crate) tls: Option<TlsName>,
-    /// Connections at a time, of SQL clients and of programs with the client library each [default: 100].
+    /// Maximum number of connections of SQL clients, and as many of programs with the client library [default: 100].
     #[arg(long)]
     pub(crate) connections_max: Option<usize>,
-    /// Close connections whose client sends nothing for so long, such as 10m.
+    /// Close connections whose client sends nothing for this long, such as 10m.
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) idle_timeout: Option<Duration>,
@@ -105,48 +103,48 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) statement_timeout: Option<Duration>,
-    /// Cancel statements without --spill that send a large result to a client that takes no rows for so long [default: 60s].
+    /// Without --spill, cancel statements whose client takes no rows of a large result for this long [default: 60s].
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) unread_timeout: Option<Duration>,
-    /// Wait so long for running statements when told to stop [default: 10s].
+    /// Time for running statements to end when the server is stopped [default: 10s].
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) shutdown_timeout: Option<Duration>,
-    /// Nodes of a cluster that is all in this process [default: 3].
+    /// Nodes of a cluster in this process alone [default: 3].
     #[arg(long)]
     pub(crate) nodes: Option<usize>,
-    /// Be this node, from 0, of a cluster of processes.
+    /// Number of this node, from 0, in a cluster of processes.
     #[arg(long)]
     pub(crate) node: Option<usize>,
-    /// Addresses of all nodes of a cluster of processes, in the order of their numbers. Worker i of a node has the
-    /// UDP port plus i; the TCP port of that number is used as well.
+    /// Addresses of all nodes of a cluster of processes, in the order of their numbers. Worker i of a node has the UDP port
+    /// plus i. The TCP port of the same number is used as well.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) members: Option<Vec<String>>,
-    /// Secret that all members have, and that what they say is encrypted with: 64 hexadecimal digits, from
-    /// `openssl rand -hex 32`.
+    /// File with the secret of all members, which encrypts their messages: 64 hexadecimal digits, from `openssl rand -hex
+    /// 32`.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_key: Option<PathBuf>,
-    /// Nobody else is on the network of members and clients: packets are neither encrypted nor authenticated.
+    /// Trust the network of members and clients: packets are neither encrypted nor authenticated.
     #[arg(long, num_args = 0, default_missing_value = "true")]
     pub(crate) trusted_network: Option<bool>,
-    /// Name of the cluster of processes; members of another are refused [default: gannet].
+    /// Name of the cluster of processes; members of other clusters are refused [default: gannet].
     #[arg(long, value_name = "NAME")]
     pub(crate) cluster_name: Option<String>,
     /// Transport of packets between the members [default: udp].
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportName>,
-    /// MTU of the members' network in bytes, as `ip link` shows [default: 1500, or more on a loopback];
-    /// over verbs the bytes of a packet, 1024 to 4096 [default: the port's MTU].
+    /// MTU of the members' network in bytes, as `ip link` shows [default: 1500, or more on a loopback]. Over verbs: bytes of
+    /// a packet, 1024 to 4096 [default: the port's MTU].
     #[arg(long)]
     pub(crate) mtu: Option<usize>,
-    /// RDMA device for the transport verbs, as `rdma link` names it [default: the first that is fit].
+    /// RDMA device for the transport verbs, as `rdma link` names it [default: the first usable one].
     #[arg(long, value_name = "NAME")]
     pub(crate) rdma_device: Option<String>,
-    /// Port of that device, from 1 [default: the first that is fit].
+    /// Port of that device, from 1 [default: the first usable one].
     #[arg(long, value_name = "NUMBER")]
     pub(crate) rdma_port: Option<u8>,
-    /// Which address of that port: ipv4, ipv6, or the index of a GID [default: ipv4 if there is one].
+    /// Address of that port: ipv4, ipv6, or the index of a GID [default: ipv4 if there is one].
     #[arg(long, value_name = "GID")]
     pub(crate) rdma_gid: Option<String>,
     /// How long to wait for the other members [default: 5m].
@@ -163,24 +161,25 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) memory: Option<usize>,
-    /// Memory that a statement may keep, what its transaction has read included, such as 1GiB [default: 256MiB].
+    /// Memory that a statement may keep, with the rows that its transaction has read, such as 1GiB [default: 256MiB].
     #[arg(long, value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) statement_memory: Option<usize>,
-    /// Memory that all statements of this process together may keep [default: 1GiB, or that of a statement if it is more].
+    /// Memory that all statements of this process may keep together [default: 1GiB, or --statement-memory if that is more].
     #[arg(long, value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) query_memory: Option<usize>,
-    /// Directory for temporary files with results, sorts, groups, sets and joins that take more than half of a statement's memory.
+    /// Directory for temporary files of results, sorts, groups, sets and joins that take more than half of a statement's
+    /// memory.
     #[arg(long, value_name = "DIR")]
     pub(crate) spill: Option<PathBuf>,
-    /// Where the settings of the file stand.
+    /// The lines of settings in the file.
     #[arg(skip)]
     #[serde(skip)]
     file: Option<SettingsFile>,
 }
 
-/// A configuration file, and in which of its lines each setting is.
+/// A configuration file, and the line of each setting.
 #[derive(Clone, Debug)]
 struct SettingsFile {
     path: PathBuf,
@@ -188,7 +187,7 @@ struct SettingsFile {
 }
 
 impl SettingsFile {
-    /// Of a text that is TOML.
+    /// The lines of settings in a valid TOML text.
     fn new(path: &Path, text: &str) -> Self {
         let line = |at: usize| text[..at].matches('\n').count() + 1;
         let table = DeTable::parse(text).map(toml::Spanned::into_inner).unwrap_or_default();
@@ -196,7 +195,7 @@ impl SettingsFile {
         Self { path: path.to_owned(), lines: lines.collect() }
     }
 
-    /// Where the settings of these names stand; empty if none is in the file.
+    /// The lines of these settings, for errors; empty if the file has none of them.
     fn places(&self, names: &[&str]) -> String {
         let named = names.iter().filter_map(|name| Some((name, self.lines.get(*name)?)));
         let places: Vec<_> = named.map(|(name, line)| format!("{name} in line {line}")).collect();
@@ -207,7 +206,7 @@ impl SettingsFile {
     }
 }
 
-/// What was told makes no sense.
+/// Why settings are refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error("cannot read {}: {source}", path.display())]
@@ -225,7 +224,7 @@ pub(crate) enum SettingsError {
 }
 
 impl Settings {
-    /// Adds what a file says.
+    /// Adds the settings of a file.
     pub(crate) fn with_file(self, path: &Path) -> Result<Self, SettingsError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| SettingsError::File { path: path.to_owned(), source })?;
@@ -234,10 +233,10 @@ impl Settings {
         Ok(self.or(Self { file: Some(SettingsFile::new(path, &text)), ..file }))
     }
 
-    /// What this does not say is as the other has it, unless it is an alternative to what this says.
+    /// Adds the other's settings, except alternatives to settings that are given here.
     fn or(self, mut other: Self) -> Self {
         if self.nodes.is_some() {
-            // All that is for a cluster of processes.
+            // All settings of clusters of processes.
             (other.node, other.members, other.join_timeout) = (None, None, None);
             (other.cluster_key, other.trusted_network) = (None, None);
             (other.cluster_name, other.transport, other.mtu) = (None, None, None);
@@ -252,7 +251,7 @@ impl Settings {
         if self.transport.is_some_and(|transport| transport != TransportName::Verbs) {
             (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
         }
-        // Over RDMA both have a meaning.
+        // Over RDMA both are meaningful.
         if self.transport.or(other.transport) != Some(TransportName::Verbs) {
             if self.cluster_key.is_some() {
                 other.trusted_network = None;
@@ -299,7 +298,7 @@ impl Settings {
         }
     }
 
-    /// Files of the certificate chain and its key.
+    /// The files of the certificate chain and its key.
     pub(crate) fn tls(&self) -> Result<Option<(PathBuf, PathBuf)>, SettingsError> {
         match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Ok(Some((certificate.clone(), key.clone()))),
@@ -311,7 +310,7 @@ impl Settings {
         }
     }
 
-    /// What statements may keep in memory.
+    /// The limits for what statements keep.
     pub(crate) fn statements(&self) -> Result<MemoryLimits, SettingsError> {
         let defaults = MemoryLimits::default();
         let (statement, all) = (self.statement_memory, self.query_memory);
@@ -326,7 +325,7 @@ impl Settings {
         Ok(MemoryLimits { statement_bytes, all_bytes, spill: self.spill.clone(), unread_timeout })
     }
 
-    /// Checks numbers that nothing else does.
+    /// Checks the ranges of numbers.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         match self.connections_max {
             Some(value) if !(1..=CONNECTIONS_MAX).contains(&value) => Err(self.contradiction(
@@ -337,7 +336,7 @@ impl Settings {
         }
     }
 
-    /// The cluster, and this process's place in it if it is one of processes.
+    /// The cluster's options, and this process's membership in a cluster of processes.
     pub(crate) fn cluster(&self) -> Result<(ClusterOptions, Option<Membership>), SettingsError> {
         let membership = self.membership()?;
         let defaults = ClusterOptions::default();
@@ -355,7 +354,7 @@ impl Settings {
         Ok((options, membership))
     }
 
-    /// Where programs with the client library connect, if they may.
+    /// The gateway for programs with the client library, if configured.
     pub(crate) fn gateway(&self) -> Result<Option<GatewayOptions>, SettingsError> {
         let has_tables = self.tables.as_ref().is_some_and(|tables| !tables.is_empty());
         let contradiction = |text| Err(self.contradiction(text, &["clients", "tables"]));
@@ -385,8 +384,7 @@ impl Settings {
         }))
     }
 
-    /// What programs must have, and what they say is sealed with. The cluster key serves members alone: whoever has it can become
-    /// one.
+    /// The key of programs' connections. It differs from the cluster key, whose holders can become members.
     fn clients_key(&self) -> Result<Option<ClusterKey>, SettingsError> {
         let contradiction = |text| Err(self.contradiction(text, &["clients-key", "cluster-key"]));
         let read = |path: &Option<PathBuf>| path.as_deref().map(ClusterKey::read).transpose();
@@ -402,7 +400,7 @@ impl Settings {
         }
     }
 
-    /// What makes no sense, and the names of the settings that do not fit.
+    /// The error for settings that contradict each other, with their lines.
     fn contradiction(&self, text: &str, names: &[&str]) -> SettingsError {
         let places = self.file.as_ref().map_or_else(String::new, |file| file.places(names));
         SettingsError::Contradiction(format!("{text}{places}"))
@@ -474,14 +472,14 @@ impl Settings {
         }))
     }
 
-    /// What the members' talk, and packets over UDP, are sealed with.
+    /// The key of the members' messages over TCP, and of packets over UDP.
     fn key(&self) -> Result<Option<ClusterKey>, SettingsError> {
         let is_trusted = self.trusted_network == Some(true);
         let is_verbs = self.transport == Some(TransportName::Verbs);
         match &self.cluster_key {
             _ if is_verbs && !is_trusted => Err(self.contradiction(
                 "packets over RDMA are neither encrypted nor authenticated: give trusted-network if only trusted \
-                 hosts are on its network; a cluster-key beside it authenticates what members say by TCP",
+                 hosts are on its network; a cluster-key beside it authenticates the members' messages over TCP",
                 &["transport"],
             )),
             Some(_) if is_trusted && !is_verbs => {
@@ -500,7 +498,7 @@ impl Settings {
         }
     }
 
-    /// The RDMA device that is named.
+    /// The RDMA device and port.
     fn rdma(&self) -> Result<RdmaPort, SettingsError> {
         let (device, port, gid) = (self.rdma_device.clone(), self.rdma_port, self.rdma_gid.clone());
         let is_set = device.is_some() || port.is_some() || gid.is_some();

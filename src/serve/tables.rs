@@ -1,19 +1,21 @@
-//! Tables that the server makes for programs with the client library.
+//! Tables of a server for programs with the client library.
+//!
+//! *Not here*: the gateway that serves them (`settings`), tables of SQL.
 
 use std::str::FromStr;
 
 use gannet_engine::{ChangeError, Cluster, ClusterError, TableId};
 use serde::Deserialize;
 
-/// Rows that a table is made for, without a number.
+/// Default number of expected rows.
 const ROWS: u64 = 100_000;
 
-/// A table as it is named: `NAME`, `NAME:BYTES` or `NAME:BYTES:ROWS`, where no bytes stand for byte strings.
+/// A table on the command line: `NAME`, `NAME:BYTES` or `NAME:BYTES:ROWS`; without bytes, the table has ordered byte strings.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct TableName {
     name: String,
-    /// Bytes of each value; none for byte strings in order.
+    /// Bytes of each value; None for ordered byte strings.
     value_bytes: Option<usize>,
     rows: u64,
 }
@@ -49,7 +51,7 @@ impl TryFrom<String> for TableName {
     }
 }
 
-/// Opens the tables; the first node that names a table creates it. A name may stand in the list once.
+/// Opens the tables; the first node to open a table creates it. No name may occur twice.
 pub(crate) fn open(cluster: &Cluster, tables: &[TableName]) -> Result<Vec<TableId>, ClusterError> {
     for (index, TableName { name, .. }) in tables.iter().enumerate() {
         if tables[..index].iter().any(|table| table.name == *name) {

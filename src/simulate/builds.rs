@@ -1,14 +1,15 @@
-//! SQL in virtual time: builds of every kind beside every kind of change, then every index against its rows.
+//! SQL in virtual time: builds of every kind during changes of every kind; then every index is compared with its rows.
 //!
 //! ```text
 //! round    a new table with rows; a session builds, others change rows; all end; the index is compared with the rows,
 //!          and in every second round the rows with those of a table that the same transactions changed in the same way
 //! Clients  the sessions' futures, polled in turn between the steps of the simulation
 //! ```
-//! The sessions are those of programs and servers. Their jobs run on the simulated workers, and their statements are planned
-//! while the simulation stands ([`Database::open_simulated`]): nothing depends on the speed of a thread.
 //!
-//! *Not here*: builds whose pages a test places by hand, in `frontend/src/execute/online/tests.rs`.
+//! The sessions are ordinary ones. Their jobs run on simulated workers, and planning takes no virtual time
+//! ([`Database::open_simulated`]), so nothing depends on the speed of a thread.
+//!
+//! *Not here*: builds whose pages a test places by hand (`frontend/src/execute/online/tests.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -30,18 +31,18 @@ use rand::RngExt;
 
 use crate::simulate::scenario::Scenario;
 
-/// A statement of a client must end within this much virtual time after the last fault. Statements that run each other over
-/// again and again take many steps in it, so that it is not longer.
+/// After the last fault, a client's statement must end within this virtual time. The bound is short, because statements that
+/// conflict again and again take many steps.
 const HEAL_NS: u64 = 1_000_000_000;
-/// Times that a statement which nobody disturbs is run, each time with the attempts that a session makes.
+/// Runs of a statement without competitors, each with the attempts that a session makes.
 const ATTEMPTS_MAX: u32 = 3;
-/// Virtual time between two looks at whether there is progress.
+/// Virtual time between two checks of progress.
 const LOOK_NS: u64 = 10_000_000;
 /// Sessions that change rows.
 const WRITERS: u64 = 4;
 /// Transactions of each of them in a round.
 const CHANGES_PER_WRITER: u64 = 12;
-/// Rows that a table begins with, at most.
+/// Maximum number of initial rows.
 const ROWS_MAX: u32 = 24;
 
 /// The first column of a table, a build, and whether `u` is then unique.
@@ -69,18 +70,18 @@ const CHANGES: [&str; 13] = [
     "DELETE FROM t WHERE u = {u}",
 ];
 
-/// What a change or a build may be refused with: duplicates, a row twice in ON CONFLICT, the rest of a transaction that has
-/// failed, a table that is being built anew, ON CONFLICT without a key, conflicts.
+/// Allowed errors of changes and builds: duplicates, a row twice in ON CONFLICT, the rest of a failed transaction, a frozen
+/// table, ON CONFLICT without a key, conflicts.
 const REFUSALS: [&str; 6] = ["23505", "21000", "25P02", "55006", "42P10", "40001"];
 
-/// What the clients count.
+/// The counts of the clients.
 #[derive(Default)]
 struct Counts {
     begun: Cell<u64>,
     done: Cell<u64>,
     refused: Cell<u64>,
     built: Cell<u64>,
-    /// What went wrong, the first of it.
+    /// The first violation.
     wrong: RefCell<Option<String>>,
 }
 
@@ -89,7 +90,7 @@ impl Counts {
         self.wrong.borrow_mut().get_or_insert_with(wrong);
     }
 
-    /// Runs a statement that may be refused; whether it was done.
+    /// Runs a statement that may be refused. Returns whether it succeeded.
     async fn run(&self, session: &mut Session, sql: &str) -> bool {
         self.begun.set(self.begun.get() + 1);
         match session.execute(sql).await {
@@ -107,7 +108,7 @@ impl Counts {
         }
     }
 
-    /// Runs a statement that is not to be refused but for a conflict.
+    /// Runs a statement that only a conflict may refuse.
     async fn must(&self, session: &mut Session, sql: &str) -> Vec<Vec<Value>> {
         for _ in 0..ATTEMPTS_MAX {
             self.begun.set(self.begun.get() + 1);
@@ -126,7 +127,7 @@ impl Counts {
     }
 }
 
-/// A future, and whether it is to be polled.
+/// A future, and whether it was woken.
 struct Client {
     future: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Woken>,
@@ -151,7 +152,7 @@ impl Clients {
         self.0.push(Client { future: Box::pin(future), woken });
     }
 
-    /// Polls those that were woken, in their order; whether all have ended.
+    /// Polls the woken futures in order. Returns whether all have ended.
     fn poll(&mut self) -> bool {
         self.0.retain_mut(|client| {
             if !client.woken.0.swap(false, Ordering::Relaxed) {
@@ -164,10 +165,10 @@ impl Clients {
     }
 }
 
-/// A simulated run under way.
+/// A simulated run in progress.
 struct Run {
     simulation: Simulation,
-    /// Of several nodes: each learns of a new catalog by itself.
+    /// One for each of several nodes, which learn of a new catalog independently.
     databases: Vec<Arc<Database>>,
     counts: Rc<Counts>,
     random: Random,
@@ -179,7 +180,7 @@ impl Run {
         self.databases[number].session("tester")
     }
 
-    /// Runs clients to their end; no if one of them waits for ever.
+    /// Runs clients to their end. Returns false if one of them waits forever.
     fn run_to_the_end(&mut self, mut clients: Clients) -> bool {
         let Self { simulation, counts, .. } = self;
         let begun = || counts.begun.get();
@@ -198,11 +199,12 @@ impl Run {
         }
     }
 
-    /// A table, a build beside changes of its rows, and the index against the rows; no if a client waits for ever.
+    /// A round: a table, a build during changes of rows, and the comparison of index and rows. Returns false if a client
+    /// waits forever.
     fn round(&mut self) -> bool {
         let (id, build, is_unique) = KINDS[self.random.random_range(0..KINDS.len())];
         let rows = self.random.random_range(4..=ROWS_MAX);
-        // Many values of few rows, so that most builds come to their end.
+        // Few rows have equal values, so most builds succeed.
         let values_max = rows * self.random.random_range(1..=40);
         let is_mirrored = self.random.random_bool(0.5);
         let mut sql = vec!["DROP TABLE IF EXISTS t, mirror".to_owned()];
@@ -248,7 +250,7 @@ impl Run {
     }
 }
 
-/// What a session does beside a build.
+/// The actions of a session during a build.
 async fn change(
     mut session: Session,
     counts: Rc<Counts>,
@@ -267,7 +269,7 @@ async fn change(
             let mut row = || random.random_range(0..ROWS_MAX + 8).to_string();
             let sql = change.replace("{a}", &row()).replace("{b}", &row());
             let sql = sql.replace("{u}", &random.random_range(0..values_max).to_string());
-            // The other table has no index that could keep rows out.
+            // The other table has no index that would keep rows out.
             if is_mirrored && sql.ends_with("DO NOTHING") {
                 continue;
             }
@@ -282,7 +284,7 @@ async fn change(
     }
 }
 
-/// Compares what an index gives with the rows, and these with the other table's.
+/// Compares the rows in an index with the table's, and these with the other table's.
 async fn compare(
     mut session: Session,
     counts: Rc<Counts>,
@@ -291,7 +293,7 @@ async fn compare(
     is_unique: bool,
     is_mirrored: bool,
 ) {
-    // By the storage of the rows, and by the index.
+    // First through the table's storage, then through the index.
     let rows = counts.must(&mut session, "SELECT id, u, v FROM t WHERE v + 0 > -1").await;
     if is_mirrored {
         let mirror = counts.must(&mut session, "SELECT id, u, v FROM mirror").await;
@@ -306,7 +308,7 @@ async fn compare(
         }
     }
     if !built {
-        // What was declared is taken back: the same name can be given again, to an index that refuses nothing.
+        // A failed build withdraws its declaration: an index that refuses nothing can take the name.
         if build.starts_with("CREATE") || build.contains("UNIQUE") {
             counts.must(&mut session, "CREATE INDEX i ON t (u)").await;
         }
@@ -335,10 +337,10 @@ async fn compare(
     }
 }
 
-/// Simulates builds; `scenario` has the cluster, the faults, and about how many statements to run.
+/// Simulates builds. `scenario` has the cluster, the faults, and the approximate number of statements.
 ///
 /// # Errors
-/// [`BenchmarkError`] if the settings are not possible or the memory does not suffice.
+/// [`BenchmarkError`] if the settings are impossible or the memory does not suffice.
 pub(super) fn run(
     scenario: &Scenario,
     trace: Option<Box<dyn Write>>,

@@ -1,4 +1,6 @@
-//! Many seeds, on all cores, and what they add up to.
+//! Campaigns: many seeds, on all cores, and their sums.
+//!
+//! *Not here*: a single seed (`scenario`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +15,7 @@ use crate::simulate::scenario::{Scenario, Verdict, WorkloadKind};
 /// One seed in this many runs twice.
 const TWICE_EVERY: u64 = 100;
 
-/// What a campaign is to do.
+/// The task of a campaign.
 pub(crate) struct Campaign {
     pub(crate) first_seed: u64,
     pub(crate) seeds: u64,
@@ -22,7 +24,7 @@ pub(crate) struct Campaign {
     pub(crate) workload: Option<WorkloadKind>,
 }
 
-/// What a campaign has found.
+/// The findings of a campaign.
 #[derive(Default)]
 pub(crate) struct Summary {
     pub(crate) seeds: u64,
@@ -30,18 +32,18 @@ pub(crate) struct Summary {
     pub(crate) transactions: u64,
     pub(crate) committed: u64,
     pub(crate) firings: Firings,
-    /// Seeds in which a member was to die, and members that died, by [`KILL_STAGES`].
+    /// Seeds that planned the death of a member, and members that died, by [`KILL_STAGES`].
     pub(crate) kills_planned: u64,
     pub(crate) kills: [u64; KILL_STAGES.len()],
     /// Jobs that killed members had not begun, and that others got.
     pub(crate) handed_over: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
-    /// By name of the workload.
+    /// Seeds by workload.
     pub(crate) by_workload: BTreeMap<String, u64>,
     /// The failure with the lowest seed.
     pub(crate) failure: Option<(Scenario, Verdict)>,
-    /// A seed whose second run left another trace.
+    /// A seed whose second run had another trace.
     pub(crate) unrepeatable: Option<u64>,
 }
 
@@ -72,19 +74,19 @@ impl Summary {
         self.retransmitted += found.counters.retransmitted;
     }
 
-    /// Virtual time, in hours.
+    /// The virtual time, in hours.
     pub(crate) fn virtual_hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
     }
 
-    /// Stages of a commit in which no member died, although members were to die.
+    /// Stages of a commit in which no member died, if deaths were planned.
     pub(crate) fn idle_stages(&self) -> Vec<Stage> {
         let by_stage = KILL_STAGES.into_iter().zip(self.kills);
         let idle = by_stage.filter(|(_, kills)| self.kills_planned > 0 && *kills == 0);
         idle.map(|(stage, _)| stage).collect()
     }
 
-    /// How many members died in which stage.
+    /// The number of deaths in each stage.
     pub(crate) fn kills_text(&self) -> String {
         let by_stage = KILL_STAGES.into_iter().zip(self.kills);
         let texts: Vec<_> = by_stage.map(|(stage, kills)| format!("{stage:?} {kills}")).collect();
@@ -128,7 +130,7 @@ impl std::fmt::Display for Summary {
 }
 
 impl Campaign {
-    /// Runs the seeds; stops early at a failure.
+    /// Runs the seeds. A failure stops the campaign early.
     pub(crate) fn run(&self) -> Result<Summary, BenchmarkError> {
         let summary = Mutex::new(Summary::default());
         let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -1,8 +1,12 @@
 //! `gannet simulate`: clusters in virtual time, under faults, from seeds.
 //!
-//! Exit codes: 0 every check held, 1 a check failed, 2 the campaign could not run, 3 a client waited
-//! for ever, 4 the engine panicked, 5 a run could not be repeated, 6 some fault struck too seldom, or no member died in some stage of a
-//! commit.
+//! ```text
+//! campaign  many seeds on all cores ─► scenario  a cluster, a workload, faults; a verdict
+//!                                      builds    the workload of sessions in SQL
+//! ```
+//!
+//! Exit codes: 0 every check held, 1 a check failed, 2 the campaign could not run, 3 a client waited forever, 4 the engine
+//! panicked, 5 a run could not be repeated, 6 some fault struck too seldom, or no member died in some stage of a commit.
 
 mod builds;
 mod campaign;
@@ -20,10 +24,10 @@ use crate::output::{OutputError, print_line};
 use campaign::{Campaign, Summary};
 use scenario::{Scenario, Verdict, WorkloadKind};
 
-/// Campaigns of so many seeds meet every kind of fault, or have failed.
+/// Campaigns of this many seeds must meet every kind of fault.
 const SEEDS_FOR_ALL_FAULTS: u64 = 100;
 
-/// Campaigns of so many seeds have a death in each stage of a commit, or have failed.
+/// Campaigns of this many seeds must have a death in each stage of a commit.
 const SEEDS_FOR_ALL_STAGES: u64 = 250;
 
 #[derive(Args)]
@@ -31,13 +35,13 @@ pub(crate) struct Arguments {
     /// Run this many seeds.
     #[arg(long, default_value_t = 100, conflicts_with = "seed")]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 1, conflicts_with = "seed")]
     first_seed: u64,
-    /// Run this seed alone, twice, and say what it is and what became of it.
+    /// Run this seed alone, twice, and print its scenario and its outcome.
     #[arg(long)]
     seed: Option<u64>,
-    /// Begin no further seed after so many minutes.
+    /// Start no further seed after this many minutes.
     #[arg(long)]
     minutes: Option<u64>,
     /// Transactions of each seed.
@@ -49,7 +53,7 @@ pub(crate) struct Arguments {
     /// Write a line for every event of the seed to this file.
     #[arg(long, requires = "seed")]
     trace: Option<PathBuf>,
-    /// Fail unless every kind of fault struck so often [default: once, from 100 seeds on].
+    /// Fail unless every kind of fault struck this often [default: once, from 100 seeds on].
     #[arg(long)]
     firings_min: Option<u64>,
     /// Add a line about this campaign to this file.
@@ -61,7 +65,7 @@ pub(crate) struct Arguments {
     mutant: Option<String>,
 }
 
-/// Why a campaign could not run.
+/// Why a campaign cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SimulateError {
     #[error(transparent)]
@@ -75,7 +79,7 @@ pub(crate) enum SimulateError {
     Mutant(#[from] crate::mutant::NoSuchMutant),
 }
 
-/// Runs the command; what it exits with.
+/// Runs the command, and returns its exit code.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
     #[cfg(feature = "mutants")]
     let _mutant = arguments.mutant.as_deref().map(crate::mutant::named).transpose()?;
@@ -98,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
     Ok(exit_code)
 }
 
-/// Says what was wrong with a campaign; what to exit with.
+/// Prints the faults of a campaign, and returns the exit code.
 fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> {
     if let Some((scenario, verdict)) = &summary.failure {
         print_line(format_args!("seed {} {}", scenario.seed, verdict.describe()))?;
@@ -141,7 +145,7 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
     Ok(0)
 }
 
-/// Runs one seed twice and tells all about it.
+/// Runs one seed twice, and prints its scenario and its outcome.
 fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     let scenario = Scenario::draw(seed, arguments.transactions, arguments.workload);
     let Scenario { cluster, workload, faults, transactions, .. } = &scenario;

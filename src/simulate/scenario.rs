@@ -1,4 +1,6 @@
-//! What one seed stands for: a cluster, a workload, faults; and what became of it.
+//! The scenario of a seed: a cluster, a workload and faults; and the verdict on its run.
+//!
+//! *Not here*: the simulator (`gannet_engine::simulation`), and workloads (`gannet_benchmarks`, `builds`).
 
 use std::any::Any;
 use std::io::Write;
@@ -21,7 +23,7 @@ use crate::simulate::builds;
 
 /// Table memory of a simulated node, in bytes.
 const MEMORY_BYTES: usize = 16 << 20;
-/// In one seed in this many a member dies.
+/// A member dies in one of this many seeds.
 const KILL_EVERY: u64 = 10;
 /// The stream of a seed's generator that draws the cluster and the workload.
 const STREAM: u64 = u64::MAX;
@@ -40,31 +42,31 @@ pub(crate) enum WorkloadKind {
     Builds,
 }
 
-/// What one seed stands for.
+/// The scenario of a seed.
 #[derive(Clone)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) cluster: ClusterOptions,
     pub(crate) workload: WorkloadKind,
     pub(crate) faults: Vec<Fault>,
-    /// The member that dies, if one does.
+    /// The planned death of a member, if any.
     pub(crate) kill: Option<Kill>,
     pub(crate) transactions: u64,
 }
 
-/// What became of a scenario.
+/// The verdict on a run.
 pub(crate) enum Verdict {
     Passed(Simulated),
     /// A check failed.
     Unsafe(Simulated),
-    /// Some client waits for ever.
+    /// A client waits forever.
     Stuck(Simulated),
     /// The engine panicked.
     Crashed(String),
 }
 
 impl Scenario {
-    /// The scenario of `seed`, with `workload` instead of the one that it would draw.
+    /// The scenario of `seed`; `workload` replaces the drawn one.
     pub(crate) fn draw(seed: u64, transactions: u64, workload: Option<WorkloadKind>) -> Self {
         let mut random: Random = seeded(seed, STREAM);
         let nodes = random.random_range(3..=7);
@@ -96,9 +98,9 @@ impl Scenario {
             (None, WorkloadKind::Builds) if kills => WorkloadKind::ListAppend,
             (None, drawn) => drawn,
         };
-        // The sessions of builds expect a cluster that goes on.
+        // Sessions of builds expect a cluster that does not halt.
         let kill = (kills && workload != WorkloadKind::Builds).then(|| {
-            // In turn: so a campaign has a death in each stage.
+            // Stages take turns, so a campaign has a death in each.
             let turn = seed / KILL_EVERY % KILL_STAGES.len() as u64;
             let mut stages = (0..).zip(KILL_STAGES);
             let (_, stage) = stages.find(|(number, _)| *number == turn).expect("below the length");
@@ -107,7 +109,7 @@ impl Scenario {
         Self { seed, cluster, workload, faults, kill, transactions }
     }
 
-    /// Runs it; `trace` gets a line for each event.
+    /// Runs the scenario; `trace` gets a line for each event.
     pub(crate) fn run(&self, trace: Option<Box<dyn Write>>) -> Result<Verdict, BenchmarkError> {
         let result = catch_unwind(AssertUnwindSafe(|| match self.workload {
             WorkloadKind::ListAppend => self.run_with(ListAppend::new(self.transactions), trace),
@@ -148,7 +150,7 @@ impl Scenario {
         simulate(workload, run)
     }
 
-    /// The same scenario with as few faults as it still fails with, in the same way.
+    /// The same scenario, with the fewest faults that still cause the same kind of failure.
     pub(crate) fn minimise(&self, failure: &Verdict) -> Result<Self, BenchmarkError> {
         let mut smallest = self.clone();
         let mut index = 0;
@@ -166,7 +168,7 @@ impl Scenario {
 }
 
 impl Verdict {
-    /// What the command exits with.
+    /// The exit code of the command.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Passed(_) => 0,
@@ -176,7 +178,7 @@ impl Verdict {
         }
     }
 
-    /// What the simulation found, if it came to its end.
+    /// The findings of the simulation, unless the engine panicked.
     pub(crate) fn found(&self) -> Option<&Simulated> {
         match self {
             Self::Passed(found) | Self::Unsafe(found) | Self::Stuck(found) => Some(found),
@@ -184,7 +186,7 @@ impl Verdict {
         }
     }
 
-    /// What is wrong, in words.
+    /// The verdict in words.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Passed(_) => "passed".to_owned(),

@@ -1,4 +1,4 @@
-//! Settings of the command line and of files, and what makes no sense.
+//! Settings of the command line and of files, and refused ones.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn parsed(text: &str) -> Result<Settings, String> {
 }
 
 #[test]
-fn a_file_says_what_the_command_line_does() {
+fn a_file_has_the_settings_of_the_command_line() {
     let file = parsed(
         "node = 1\nmembers = [\"127.0.0.1:7400\", \"[::1]:7400\"]\ntrusted-network = true\n\
          join-timeout = \"2m\"\nmemory = \"64MiB\"\nthreads = 1\n",
@@ -24,7 +24,7 @@ fn a_file_says_what_the_command_line_does() {
 }
 
 #[test]
-fn what_the_command_line_says_replaces_its_alternative_in_a_file() {
+fn a_setting_of_the_command_line_replaces_its_alternative_in_a_file() {
     let file = || parsed("nodes = 3\ncluster-key = \"/nowhere\"\n").unwrap();
     let members = Some(vec!["127.0.0.1:1".to_owned()]);
     let flags =
@@ -101,7 +101,7 @@ fn programs_have_a_key_of_their_own() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
+fn settings_that_make_no_sense_are_refused() {
     for (text, expected) in [
         ("node = 0\nport = 1", "line 2"),
         ("node = -1", "line 1"),
