@@ -1,13 +1,13 @@
-//! One statement about the data after a run, and whether it holds.
+//! A check of the data after a run: a statement, and whether it holds.
 
-/// A statement that was checked.
+/// A checked statement.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
-    /// What must hold.
+    /// The statement.
     pub name: String,
-    /// Whether it does.
+    /// Whether it holds.
     pub passed: bool,
-    /// What was expected and found.
+    /// The expected and the found values.
     pub detail: String,
 }
 

@@ -1,7 +1,9 @@
-//! The floor: the same transactions on plain hash maps, without anything that makes them a system.
+//! The floor: the same transactions on plain hash maps, without a system around them.
 //!
-//! As many threads as the engine uses, each on a map of its own share of the rows: no concurrency
-//! control, no replication, no messages. What a machine does at most, beside what the engine does.
+//! As many threads run as for the engine, each on maps of its own share of the rows: no concurrency control, no replication,
+//! no messages. The floor is an upper bound for this machine, to compare the engine with.
+//!
+//! *Not here*: the transactions on maps, which each workload has.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +17,14 @@ pub trait FloorWorkload: Sync {
     /// The maps of one thread.
     type Maps;
 
-    /// Share `share` of `shares` of the rows.
+    /// The maps of share `share` of `shares` of the rows.
     fn populate(&self, share: u64, shares: u64) -> Self::Maps;
 
-    /// Draws one transaction and runs it; tells whether it found its rows.
+    /// Draws one transaction and runs it. Returns whether the transaction found its rows.
     fn run_one(&self, maps: &mut Self::Maps, random: &mut Random) -> bool;
 }
 
-/// What the floor did.
+/// The result of the floor.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct FloorReport {
     /// Transactions that found their rows, per second and core.
@@ -31,10 +33,10 @@ pub struct FloorReport {
     pub ratio: f64,
 }
 
-/// Transactions between two looks at the clock.
+/// Transactions between two checks of the clock.
 const TRANSACTIONS_PER_LOOK: u32 = 1_000;
 
-/// Runs the floor of a workload for `duration` on as many threads as `report` used.
+/// Runs the floor of a workload for `duration`, on as many threads as `report` has.
 ///
 /// # Panics
 /// If a thread cannot be started.

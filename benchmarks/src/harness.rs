@@ -1,9 +1,15 @@
-//! Running a workload: every coroutine of every worker runs transactions until told to stop.
+//! The harness: every coroutine of every worker runs transactions of a workload until the run ends.
 //!
-//! A transaction that aborts is not retried: the coroutine draws a new one, as FaSST does, and
-//! latencies are of committed transactions.
+//! ```text
+//! clients begin:   warm-up ─► measured ─► stopped      phases of a Control, which every client reads
+//! ```
+//!
+//! An aborted transaction is not retried: the coroutine draws a new one, as FaSST does. Latencies are those of committed
+//! transactions.
 //!
 //! *Source*: FaSST section 6.
+//!
+//! *Not here*: what a workload does (`workload`), counting (`statistics`), checks of copies (`replicas`), SQL (`sql`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,16 +26,16 @@ use crate::report::{Load, Report, Run, Verification, cores_used};
 use crate::statistics::{self, Statistics};
 use crate::workload::{BenchmarkError, Profile, Result as Outcome, Workload, seeded};
 
-/// How long transactions are measured.
+/// How long a run measures transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// For this long, after the warm-up.
+    /// For this time, after the warm-up.
     Duration(Duration),
-    /// Until about this many have been begun, without a warm-up.
+    /// Until about so many transactions have begun, without a warm-up.
     Transactions(u64),
 }
 
-/// How a workload is run.
+/// The settings of a run.
 #[derive(Clone)]
 pub struct Settings {
     /// The cluster.
@@ -38,9 +44,9 @@ pub struct Settings {
     pub limit: Limit,
     /// How long to run before measuring.
     pub warmup: Duration,
-    /// Seed of everything drawn.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// This process's membership among others, each of which runs the same benchmark on its node.
+    /// This process's membership, if each of several processes runs the same benchmark on its node.
     pub member: Option<Membership>,
 }
 
@@ -48,28 +54,28 @@ const WARMING_UP: u8 = 0;
 pub(crate) const MEASURING: u8 = 1;
 pub(crate) const STOPPING: u8 = 2;
 
-/// What the clients of a run share.
+/// The state that the clients of a run share.
 pub(crate) struct Control {
     phase: AtomicU8,
-    /// Transactions that may still be begun; unlimited for a duration.
+    /// Transactions that may still begin; unlimited for a run of given time.
     left: AtomicU64,
     counted: bool,
     /// Whether a client waits after a conflict.
     backs_off: bool,
-    /// By worker: transactions begun, for the progress line.
+    /// Transactions begun by each worker, for the progress line.
     begun: Vec<PaddedCount>,
 }
 
-/// A counter that only one thread writes, on a cache line of its own.
+/// A counter that a single thread writes, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct PaddedCount(AtomicU64);
 
-/// Runs `workload` on a cluster of its own and verifies it.
+/// Runs `workload` on a cluster of its own, and verifies the data.
 ///
 /// # Errors
-/// [`BenchmarkError`] if the settings are not possible or the memory does not suffice. A failed
-/// verification is no error: the report says so.
+/// [`BenchmarkError`] if the settings are impossible or the memory does not suffice. A failed verification is no error: the
+/// report has it.
 pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, BenchmarkError> {
     let progress = Progress::new(workload.name());
     let cluster = match &settings.member {
@@ -93,7 +99,7 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     } else {
         checks.extend(check_replicas(&cluster));
     }
-    // Who leaves first is gone for others that have not heard of all; they have what they need.
+    // Other processes may still wait for this one. An error means that they have left, which is no failure.
     let _ = cluster.meet("leaving", String::new());
     if let Some(error) = &statistics.whole.first_error {
         checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
@@ -113,7 +119,7 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     Ok(Report::new(run, &statistics, Verification::new(checks)))
 }
 
-/// Joins the other processes, each of which verifies by its own copies.
+/// Joins the other processes, each of which verifies its own copies.
 fn join(settings: &Settings, member: &Membership) -> Result<Cluster, BenchmarkError> {
     let ClusterOptions { nodes, replicas, .. } = settings.cluster;
     if replicas < nodes {
@@ -146,7 +152,7 @@ pub fn cluster_settings(options: &ClusterOptions) -> Vec<(&'static str, String)>
     ]
 }
 
-/// Why a run that committed nothing is none.
+/// Why a run without commits fails.
 pub(crate) fn stuck(statistics: &Statistics) -> Option<String> {
     let whole = &statistics.whole;
     (whole.attempted() > 0 && whole.qualified() == 0)
@@ -266,7 +272,7 @@ impl Control {
         }
     }
 
-    /// The phase, if a client of `worker` may begin a transaction in it.
+    /// The phase, if a client of `worker` may begin a transaction.
     #[inline]
     pub(crate) fn begin(&self, worker: usize) -> Option<u8> {
         let phase = self.phase();
@@ -280,18 +286,18 @@ impl Control {
 
     #[inline]
     pub(crate) fn phase(&self) -> u8 {
-        // Relaxed: a transaction more or less in a phase does not matter.
+        // Relaxed: a few transactions more or less in a phase do not matter.
         self.phase.load(Ordering::Relaxed)
     }
 
-    /// What begins from now on is measured, unless the run was stopped.
+    /// Begins the measured phase, unless the run was stopped.
     pub(crate) fn measure(&self) {
         let (from, to) = (WARMING_UP, MEASURING);
-        // A failure has nothing to do: the run was stopped.
+        // A failure means that the run was stopped.
         let _ = self.phase.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// No client begins another transaction.
+    /// Stops the run: clients begin no further transaction.
     pub(crate) fn stop(&self) {
         self.phase.store(STOPPING, Ordering::Relaxed);
     }

@@ -3,10 +3,11 @@
 //! ```text
 //! run(): open ─ create tables ─ load on all threads ─ warm up ─ measure ─ stop ─ verify ─ Report
 //! ```
-//! A workload is a user of the harness: adding one changes nothing here.
 //!
-//! *Here too*: the workloads without rows of their own kind: object store, pairs, skew, ranges, RPC
-//! echo.
+//! A workload is a user of the harness: a new workload changes nothing here. The small workloads are here as well: object
+//! store, pairs, skew, ranges, RPC echo.
+//!
+//! *Not here*: TATP and SmallBank, which are crates of their own; the command line.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,7 +1,9 @@
-//! What the processes of one benchmark tell each other: their statistics, and what their copies hold.
+//! Exchange between the processes of one benchmark: settings, statistics, and digests of copies.
 //!
-//! Every process runs the same benchmark on its own node and ends with the same report. Each verifies the data by its
-//! own copies, of which it has one of everything.
+//! Every process runs the same benchmark on its own node, and ends with the same report. Each verifies the data by its own
+//! copies, of which it has one of every partition.
+//!
+//! *Not here*: a cluster in one process, whose copies are compared directly (`replicas`).
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,12 +17,12 @@ use crate::check::Check;
 use crate::statistics::{Statistics, Totals};
 use crate::workload::BenchmarkError;
 
-/// [`Statistics`] in a form that can be said.
+/// [`Statistics`] in a serializable form.
 #[derive(Serialize, Deserialize)]
 struct Told {
     whole: Totals,
     measured: Totals,
-    /// By transaction type: values and how often each was recorded.
+    /// By transaction type: values, and how often each was recorded.
     latencies: Vec<Vec<(u64, u64)>>,
     seconds: f64,
 }
@@ -30,7 +32,7 @@ fn pairs(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     recorded.map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
 }
 
-/// What every process said, by node.
+/// The values of all processes, by node.
 fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     cluster: &Cluster,
     what: &str,
@@ -41,7 +43,7 @@ fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     said.iter().map(|text| serde_json::from_str(text).map_err(BenchmarkError::Exchange)).collect()
 }
 
-/// Sees that all processes run the same.
+/// Checks that all processes have the same settings.
 pub(crate) fn agree(
     cluster: &Cluster,
     own: &BTreeMap<&'static str, String>,
@@ -95,20 +97,20 @@ pub(crate) fn memory_bytes(cluster: &Cluster) -> Result<u64, BenchmarkError> {
     Ok(exchanged(cluster, "loading", &own)?.into_iter().sum())
 }
 
-/// What a process's copies hold.
+/// A digest of a process's copies.
 #[derive(Default, Serialize, Deserialize)]
 struct Copies {
-    /// By partition: versions and rows of all tables, as one number.
+    /// For each partition, the versions and rows of all tables as one number.
     digests: BTreeMap<u16, u64>,
     locked: u64,
     unindexed: u64,
     gaps: u64,
 }
 
-/// Compares the copies of all processes by what each says of its own.
+/// Compares the copies of all processes by their digests.
 ///
 /// # Errors
-/// [`BenchmarkError::Cluster`] if one of them is gone.
+/// [`BenchmarkError::Cluster`] if a process has ended.
 pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkError> {
     let mut own = Copies::default();
     let mut snapshot = BucketSnapshot::default();

@@ -1,12 +1,13 @@
 //! The object store O(r, w) of FaSST section 6.1.
 //!
-//! 8-byte keys, 40-byte values, a million keys per worker thread of the cluster. A transaction reads
-//! r keys and writes each of them with probability w/r. Keys are drawn again until their primaries
-//! lie on different nodes, where there are as many nodes as keys; otherwise messages to one node
-//! coalesce, and the report says so.
+//! 8-byte keys, 40-byte values, a million keys per worker thread of the cluster. A transaction reads r keys, and writes each
+//! of them with probability w/r. If there are at least as many nodes as keys, keys are drawn again until their primaries lie
+//! on different nodes. Otherwise messages to one node coalesce, and the report says so.
 //!
-//! Each write stores the version counter of its key plus one, so that the sum of all counters is
-//! the number of keys written by committed transactions: a lost update shows.
+//! Each write increments the counter in its row. The sum of all counters must equal the number of keys that committed
+//! transactions have written, so a lost update shows.
+//!
+//! *Source*: FaSST section 6.1.
 
 use gannet_engine::{Abort, Cluster, Coordinator, LockMode, RowId, TableId};
 use rand::RngExt;
@@ -19,12 +20,12 @@ use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 
 /// Bytes of a value.
 const VALUE_BYTES: usize = 40;
-/// Most keys of a transaction.
+/// Maximum number of keys of a transaction.
 pub const KEYS_MAX: usize = 16;
-/// Draws for a key on another node before any key will do.
+/// Attempts to draw a key on another node, before any key will do.
 const DRAWS_MAX: u32 = 100;
 
-/// Commits are counted by the keys that they wrote.
+/// Commits are tallied by the number of keys that they wrote.
 static TALLIES: [&str; KEYS_MAX] = [
     "wrote 1 key",
     "wrote 2 keys",
@@ -101,7 +102,7 @@ impl ObjectStore {
         }
     }
 
-    /// Distinct keys, with primaries on different nodes where there are enough.
+    /// Distinct keys, with primaries on different nodes if there are enough nodes.
     fn draw_keys<'k>(
         &self,
         coordinator: &Coordinator<'_>,
@@ -127,7 +128,7 @@ impl ObjectStore {
         &keys[..self.reads]
     }
 
-    /// One transaction; the number of keys written.
+    /// Runs one transaction. Returns the number of keys written.
     fn transact(
         &self,
         coordinator: &mut Coordinator<'_>,

@@ -1,8 +1,10 @@
-//! Pairs: inserts, deletes and reads of absent keys.
+//! Pairs: inserts, deletes, and reads of absent keys.
 //!
-//! 100 rows per node. A transaction takes two adjacent keys, 2i and 2i + 1, which are always there
-//! both or absent both, with equal values: get 30 %, delete 35 %, insert 35 %. A committed get that
-//! sees one of them, or two values, shows a broken validation of absence or a torn commit.
+//! 100 rows per node. A transaction takes two adjacent keys, 2i and 2i + 1, which are always both present or both absent,
+//! with equal values: get 30 %, delete 35 %, insert 35 %. A committed get that sees a single key, or two values, shows a
+//! broken validation of absence or a torn commit.
+//!
+//! *Not here*: absence in ranges of keys (`ranges`).
 
 use gannet_engine::{Abort, Cluster, Coordinator, LockMode, TableId, Transaction};
 use rand::RngExt;
@@ -17,7 +19,7 @@ const VALUE_BYTES: usize = 40;
 const GET: usize = 0;
 const DELETE: usize = 1;
 const INSERT: usize = 2;
-/// Tally: a committed get saw a pair that cannot be.
+/// Tally: a committed get saw an impossible pair.
 const BROKEN: usize = 0;
 
 /// The workload.
@@ -32,7 +34,7 @@ impl Pairs {
         self.table.expect("the harness creates the tables first")
     }
 
-    /// Reads both keys: whether the pair is there, and whether it is broken.
+    /// Reads both keys. Returns whether the pair is present, and whether it is broken.
     fn get(&self, tx: &mut Transaction<'_>, pair: u64) -> std::result::Result<(bool, bool), Abort> {
         let rows = [2 * pair, 2 * pair + 1].map(|key| tx.add_to_read_set(self.table(), key));
         tx.execute()?;
@@ -45,7 +47,7 @@ impl Pairs {
         Ok((found, broken))
     }
 
-    /// Deletes or inserts both keys: whether it could.
+    /// Deletes or inserts both keys. Returns whether that was possible.
     fn change(
         &self,
         tx: &mut Transaction<'_>,
@@ -104,7 +106,7 @@ impl Workload for Pairs {
         shares: u64,
     ) -> std::result::Result<(), BenchmarkError> {
         let mut loader = cluster.loader();
-        // Every second pair is there at the start.
+        // Every second pair exists at the start.
         for pair in (0..self.pairs).filter(|pair| pair % 2 == 0 && pair / 2 % shares == share) {
             for key in [2 * pair, 2 * pair + 1] {
                 loader.add(self.table(), key, &[7; VALUE_BYTES])?;

@@ -1,16 +1,16 @@
-//! The progress line: what has been done so far, on a terminal and nowhere else.
+//! The progress line, on a terminal only.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A line on standard error that is rewritten in place; silent where that is no terminal.
+/// A line on standard error that is rewritten in place; silent if standard error is no terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// A line that names what is being run.
+    /// A line for a workload.
     ///
     /// # Panics
     /// Never: the style is a constant.
@@ -25,7 +25,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Replaces what the line says.
+    /// Replaces the line's text.
     pub fn say(&self, message: String) {
         self.bar.set_message(message);
     }

@@ -1,17 +1,18 @@
-//! Ranges: what scans have not found is validated, too.
+//! Ranges: validation covers rows that scans have not found.
 //!
-//! Rows are in groups, by a prefix of their keys. *add* counts the rows of a group and adds one only
-//! while there are fewer than [`GROUP_ROWS_MAX`]; *remove* takes one away. Serializable executions keep
-//! every group below the limit. *compare* scans a group twice in one transaction, forward and
-//! backward, with another group in between: a row that came and went would be in one of them; a few keep others
-//! from writing meanwhile.
-//! *append* looks for the highest number of a ledger and adds the next: two that see the same highest
-//! number cannot both commit, so that the ledger has each number once and no gaps.
+//! Rows are in groups, by a prefix of their keys.
+//!
+//! - *add* counts the rows of a group, and adds one only if there are fewer than [`GROUP_ROWS_MAX`]; *remove* takes one away.
+//!   Serializable executions keep every group at or below the limit.
+//! - *compare* scans a group twice in one transaction, forward and backward, with a scan of another group in between. A row
+//!   that came and went would be in one scan only. A few of these transactions keep others from writing meanwhile.
+//! - *append* finds the highest number of a ledger, and adds the next. Two transactions that find the same highest number
+//!   cannot both commit, so the ledger has each number once, without gaps.
 //!
 //! Values are 8 bytes to several packets long, and follow from their keys.
 //!
-//! *Source*: range write skew, and the phantoms of Berenson et al., A Critique of ANSI SQL Isolation
-//! Levels, P3 and A5B; `docs/protocol.md`, "Ordered index".
+//! *Source*: range write skew, and the phantoms of Berenson et al., A Critique of ANSI SQL Isolation Levels, P3 and A5B;
+//! `docs/protocol.md`, "Ordered index".
 
 use std::ops::Bound;
 
@@ -36,11 +37,11 @@ const DIFFERENT: usize = 1;
 /// Tally: a committed scan found a value that does not belong to its key.
 const FOREIGN_VALUE: usize = 2;
 
-/// A row is added to a group only while it has fewer.
+/// A row is added to a group only if the group has fewer rows.
 pub const GROUP_ROWS_MAX: usize = 5;
-/// Numbers that a new key of a group is drawn from.
+/// Range of numbers from which a group's new key is drawn.
 const KEYS_PER_GROUP: u64 = 40;
-/// Rows of a page of a scan: fewer than a group may have, so that scans go on where a page ends.
+/// Rows in a page of a scan: fewer than a group may have, so scans continue across pages.
 const PAGE_ROWS: usize = 3;
 const LEDGER: &str = "ledger/";
 
@@ -51,10 +52,10 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// `groups` groups of rows; few make conflicts frequent.
+    /// A workload with `groups` groups of rows; few groups make conflicts frequent.
     ///
     /// # Errors
-    /// [`BenchmarkError::Setting`] if there are none.
+    /// [`BenchmarkError::Setting`] if `groups` is 0.
     pub fn new(groups: u64) -> std::result::Result<Self, BenchmarkError> {
         if groups == 0 || groups > 1 << 32 {
             let (value, allowed) = (groups.to_string(), "1 to 2^32".to_owned());
@@ -67,7 +68,7 @@ impl Ranges {
         self.table.expect("the harness creates the tables first")
     }
 
-    /// Runs one transaction of a type up to its commit; what there is to count about it.
+    /// Runs one transaction of a type, up to its commit. Returns the tally, if there is one.
     fn transact(
         &self,
         coordinator: &mut Coordinator<'_>,
@@ -91,7 +92,7 @@ impl Ranges {
     }
 }
 
-/// A transaction under way.
+/// A transaction in progress.
 struct Run<'a, 's> {
     deferred: &'a mut Deferred,
     coordinator: &'a mut Coordinator<'s>,
@@ -115,7 +116,7 @@ impl Run<'_, '_> {
         Ok(rows)
     }
 
-    /// Reads a key, as whoever writes it must; whether it is there.
+    /// Reads a key, which is necessary before a write. Returns whether the key exists.
     fn is_there(&mut self, key: &[u8]) -> std::result::Result<bool, Abort> {
         let found = self.deferred.get_many(self.coordinator, self.table, &[key.to_vec()])?;
         Ok(found[0].is_some())
@@ -187,9 +188,9 @@ fn prefix(group: u64) -> String {
     format!("group {group:08}/")
 }
 
-/// The keys that begin with a prefix, which ends with a slash.
+/// The keys with a prefix, which ends with a slash.
 fn prefixed(prefix: &str) -> KeyRange {
-    // '0' follows '/'.
+    // '0' follows '/' in the order of bytes.
     let end = prefix.trim_end_matches('/').to_owned() + "0";
     KeyRange {
         from: Bound::Included(prefix.as_bytes().to_vec()),
@@ -202,7 +203,7 @@ fn ledger_number(key: &[u8]) -> u64 {
     u64::from_be_bytes(number.expect("a key of the ledger ends with 8 bytes"))
 }
 
-/// The value that a key has: one in sixteen is longer than a packet.
+/// The value of a key: one value in sixteen is longer than a packet.
 fn value_of(key: &[u8]) -> Vec<u8> {
     let seed = key
         .iter()
@@ -246,7 +247,7 @@ impl Workload for Ranges {
         Ok(())
     }
 
-    /// There is nothing to load: all groups are empty at first.
+    /// All groups are empty at first.
     fn load(&self, _: &Cluster, _: u64, _: u64) -> std::result::Result<(), BenchmarkError> {
         Ok(())
     }

@@ -1,4 +1,6 @@
-//! After a run: every copy of every bucket equal, every index exact, no lock held, and no scan barrier left.
+//! The state after a run: every copy of every bucket equal, every index exact, no lock held, and no scan barrier left.
+//!
+//! *Not here*: copies in several processes (`members`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +9,7 @@ use gannet_storage::{BucketSnapshot, Owner};
 
 use crate::check::Check;
 
-/// Differences that are described one by one.
+/// Differences that a message describes.
 const DESCRIBED_MAX: usize = 3;
 
 #[derive(Default)]
@@ -27,7 +29,7 @@ impl Differences {
     }
 }
 
-/// Compares all copies of all tables, on as many threads as the cluster has; no transaction may run.
+/// Compares all copies of all tables, on as many threads as the cluster has. No transaction may run meanwhile.
 ///
 /// # Panics
 /// If a thread cannot be started.

@@ -1,4 +1,6 @@
 //! The report of a run, as JSON and as text.
+//!
+//! *Not here*: counting (`statistics`), and checks (`check`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,21 +17,21 @@ use crate::rows::for_each_partition;
 use crate::statistics::{Reason, Statistics};
 use crate::workload::Profile;
 
-/// How the initial rows were loaded, and what they take.
+/// How the initial rows were loaded, and how much memory they take.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Load {
-    /// Time it took.
+    /// The time that loading took.
     pub seconds: f64,
-    /// Rows, each counted once whatever its number of copies.
+    /// Number of rows; copies do not count.
     pub rows: u64,
-    /// Table memory of all nodes together, where it is known.
+    /// Table memory of all nodes together, if known.
     pub memory_bytes: Option<u64>,
-    /// Table memory per byte of key and value, copies counted; unknown for SQL.
+    /// Table memory per byte of key and value, with all copies; unknown for SQL.
     pub memory_per_payload_byte: Option<f64>,
 }
 
 impl Load {
-    /// `memory_bytes` is that of all nodes.
+    /// `memory_bytes` is the memory of all nodes.
     pub(crate) fn new(cluster: &Cluster, memory_bytes: u64, took: Duration) -> Self {
         let mut rows = 0;
         let mut payload_bytes = 0;
@@ -89,13 +91,13 @@ pub struct TransactionReport {
     pub attempted: u64,
     /// Committed and found their rows.
     pub succeeded: u64,
-    /// Succeeded per second.
+    /// Successes per second.
     pub rate: f64,
-    /// Of committed transactions.
+    /// Latencies of committed transactions.
     pub latency_us: Latency,
 }
 
-/// What was checked after the run.
+/// The checks after a run.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Verification {
     /// Whether all checks passed.
@@ -105,7 +107,7 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Passed if every check did, and there is at least one.
+    /// Passed if there is a check, and every check has passed.
     #[must_use]
     pub fn new(checks: Vec<Check>) -> Self {
         Self { passed: !checks.is_empty() && checks.iter().all(|check| check.passed), checks }
@@ -117,15 +119,15 @@ impl Verification {
 pub struct Report {
     /// Name of the workload.
     pub workload: &'static str,
-    /// What reproduces the run.
+    /// The settings that reproduce the run.
     pub settings: BTreeMap<&'static str, String>,
     /// Length of the measured interval.
     pub seconds: f64,
     /// Cores used: OS threads that drive workers, and those of clients outside, at most one per core of the machine.
     pub cores: usize,
-    /// Which thread drives what.
+    /// Which threads drive which workers.
     pub topology: String,
-    /// What survives what: `memory` has no disk.
+    /// How durable commits are: `memory` means without a disk.
     pub durability: &'static str,
     /// The initial load.
     pub load: Option<Load>,
@@ -133,34 +135,34 @@ pub struct Report {
     pub attempted_per_second: f64,
     /// Transactions that committed and found their rows, per second.
     pub committed_per_second: f64,
-    /// The same for each core; a core does client, server, log and backup work alike.
+    /// The same rate per core. Every core does the work of clients, servers, logs and backups.
     pub committed_per_second_per_core: f64,
-    /// Rows copied or scanned per second, where that is what is measured.
+    /// Rows copied or scanned per second, if that rate is measured.
     pub rows_per_second: Option<f64>,
     /// Transactions that did not commit, by reason.
     pub aborts: BTreeMap<&'static str, u64>,
     /// By transaction type.
     pub transactions: Vec<TransactionReport>,
-    /// What else committed transactions were counted by, where there were any.
+    /// Other counts of committed transactions, if there are any.
     pub counted: BTreeMap<&'static str, u64>,
     /// All types together.
     pub latency_us: Latency,
     /// The same transactions on plain maps, if requested.
     pub floor: Option<FloorReport>,
-    /// What the transport does by itself, for the RPC echo; by the way it is run.
+    /// The bare transport beside the RPC echo, for each way of running the echo.
     pub transport: Vec<TransportReport>,
     /// The checks after the run.
     pub verify: Verification,
 }
 
-/// An RPC echo's packets beside what the transport does without anything above it.
+/// Packets of an RPC echo, beside those of the bare transport.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct TransportReport {
     /// The echo.
     pub name: &'static str,
-    /// Packets of the same size, as many under way, bounced between the same nodes.
+    /// The transport's packets of the same size, as many in flight, between the same nodes.
     pub packets_per_second_per_core: f64,
-    /// Packets of the echo: a request and a response each.
+    /// The echo's packets: a request and a response each.
     pub rpc_packets_per_second_per_core: f64,
     /// The latter as a share of the former.
     pub ratio: f64,
@@ -229,9 +231,10 @@ impl Report {
     }
 
     /// The report as JSON.
+    /// The report as JSON.
     ///
     /// # Panics
-    /// Never: every field can be written.
+    /// Never: every field is serializable.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("every field can be written as JSON")
@@ -241,7 +244,7 @@ impl Report {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = self.write_text(&mut text);
         text
     }
@@ -310,7 +313,7 @@ impl Report {
         Ok(())
     }
 
-    /// What rates of transactions are given in: millions per second, or thousands where they are few.
+    /// The unit of rates: millions per second, or thousands for low rates.
     fn unit(&self) -> (f64, &'static str) {
         if self.attempted_per_second < 1e5 { (1e3, "k/s") } else { (1e6, "M/s") }
     }
@@ -356,7 +359,7 @@ impl Report {
     }
 }
 
-/// Threads that can run at the same time.
+/// The number of these threads that can run at the same time.
 pub(crate) fn cores_used(threads: usize) -> usize {
     threads.min(std::thread::available_parallelism().map_or(1, usize::from))
 }

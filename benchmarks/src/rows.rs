@@ -1,14 +1,16 @@
-//! The rows of a table, for the checks after a run.
+//! Visits to all rows of a table, for the checks after a run.
+//!
+//! *Invariants*: no transaction runs meanwhile.
 
 use std::ops::{Bound, ControlFlow};
 
 use gannet_engine::{Cluster, Direction, TableId};
 use gannet_storage::{BucketSnapshot, Owner, Table};
 
-/// Visits every row of a table at its primary; no transaction may run.
+/// Visits every row of a table at its primary. No transaction may run meanwhile.
 ///
 /// # Panics
-/// If the table is of another cluster.
+/// If the table belongs to another cluster.
 pub fn for_each_row(cluster: &Cluster, table: TableId, mut visit: impl FnMut(u64, &[u8])) {
     let mut snapshot = BucketSnapshot::default();
     for_each_partition(cluster, table.number(), |table, partition| {
@@ -19,11 +21,11 @@ pub fn for_each_row(cluster: &Cluster, table: TableId, mut visit: impl FnMut(u64
     });
 }
 
-/// Visits every row of an ordered table at its primary, partition by partition and in order within
-/// each; no transaction may run.
+/// Visits every row of an ordered table at its primary, partition by partition and in order within each. No transaction may
+/// run meanwhile.
 ///
 /// # Panics
-/// If the table is of another cluster.
+/// If the table belongs to another cluster.
 pub fn for_each_row_in_order(
     cluster: &Cluster,
     table: TableId,
@@ -39,7 +41,7 @@ pub fn for_each_row_in_order(
     });
 }
 
-/// Visits every partition of a table at its primary, or at the copy that this process has.
+/// Visits every partition of a table at its primary, or at this process's copy.
 pub(crate) fn for_each_partition(
     cluster: &Cluster,
     table: u16,

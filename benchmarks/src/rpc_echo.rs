@@ -1,11 +1,18 @@
 //! RPC echo: how many requests a core answers, without transactions.
 //!
-//! 32-byte requests and responses, 20 coroutines per worker, each core both client and server. A
-//! coroutine sends a batch of b requests and waits for all responses. *Uncoalesced*: b + 1 nodes, a
-//! request to each other node, the figure of FaSST section 4.5. *Coalesced*: two nodes, all b in one
-//! packet. Beside each the bare transport: as many packets of the same size under way between the same
-//! nodes, without sessions or coroutines. Compared are packets per second, of which an echo takes two
-//! for each request that travels alone, or for each batch.
+//! 32-byte requests and responses, 20 coroutines per worker, each core both client and server. A coroutine sends a batch of b
+//! requests, and waits for all responses.
+//!
+//! ```text
+//! uncoalesced   b + 1 nodes, one request to each other node: the figure of FaSST section 4.5
+//! coalesced     2 nodes, all b requests in one packet
+//! ```
+//!
+//! The bare transport runs beside each: as many packets of the same size in flight between the same nodes, without sessions
+//! or coroutines. The rates of packets are compared. An echo takes two packets for each uncoalesced request, or for each
+//! coalesced batch.
+//!
+//! *Source*: FaSST section 4.5.
 
 mod bare;
 mod echo;
@@ -31,7 +38,7 @@ use echo::{Measured, echo};
 use port::{THREADS_APART, ThreadEndpoints};
 
 const PAYLOAD_BYTES: usize = 32;
-/// Nodes that are two processes.
+/// The number of nodes of an echo between two processes.
 const NODES_ACROSS: usize = 2;
 
 /// The transport of the packets.
@@ -41,16 +48,16 @@ pub enum EchoTransport {
     Memory,
     /// Sockets on the loopback.
     Udp,
-    /// Queue pairs of these RDMA devices, which nodes take in turn; of any if there is none.
+    /// Queue pairs of these RDMA devices, which nodes take in turn; without names, of any device.
     #[cfg(feature = "verbs")]
     Verbs(Vec<String>),
     /// Rings in memory that two processes share.
     MemoryAcross(Across),
-    /// Sockets of two processes.
+    /// Sockets between two processes.
     UdpAcross(Across),
 }
 
-/// One node in this process and the other in another: only the coalesced echo is run.
+/// This process's side of an echo between two processes. Only the coalesced echo runs then.
 #[derive(Clone, Debug)]
 pub struct Across {
     /// The node of this process.
@@ -59,18 +66,18 @@ pub struct Across {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// What to run.
+/// The settings of an echo.
 #[derive(Clone, Debug)]
 pub struct EchoSettings {
     /// Requests per batch.
     pub batch: usize,
-    /// OS threads, where all nodes of a worker are on one.
+    /// OS threads, if all nodes of a worker are on one thread.
     pub threads: usize,
-    /// Two threads on two cores instead, between which all packets cross; always so over a network.
+    /// Whether two threads on two cores have a node each, so that all packets cross cores. Over a network this is always so.
     pub is_apart: bool,
     /// The transport of the packets.
     pub transport: EchoTransport,
-    /// Whether datagrams are sealed with a key.
+    /// Whether datagrams are encrypted.
     pub with_key: bool,
     /// Coroutines per worker.
     pub coroutines: usize,
@@ -118,7 +125,7 @@ impl EchoSettings {
     }
 }
 
-/// Runs the echo both ways, and the bare transport.
+/// Runs the echo in both ways, and the bare transport.
 ///
 /// # Errors
 /// [`BenchmarkError::Setting`] for sizes out of range; [`BenchmarkError::Udp`] if there are no sockets.
@@ -144,19 +151,19 @@ pub fn run(settings: &EchoSettings) -> Result<Report, BenchmarkError> {
     }
 }
 
-/// Runs the echo with the other process.
+/// Runs the coalesced echo with the other process.
 fn one_side<P: Port>(settings: &EchoSettings, threads: Vec<ThreadEndpoints<P>>) -> Report {
     let across = Shape { name: "echo, coalesced", nodes: NODES_ACROSS, messages: settings.batch };
     let measured = across.echo(settings, threads);
     report(settings, &[(across, measured)], Vec::new())
 }
 
-/// One way to run an echo.
+/// A way to run an echo.
 #[derive(Clone, Copy)]
 struct Shape {
     name: &'static str,
     nodes: usize,
-    /// In each packet.
+    /// Messages in each packet.
     messages: usize,
 }
 
@@ -278,7 +285,7 @@ fn check(settings: &EchoSettings) -> Result<(), BenchmarkError> {
         let (value, allowed) = (value.to_string(), format!("1 to {max}"));
         Err(BenchmarkError::Setting { setting, value, allowed })
     };
-    // What fits a packet of the coalesced run.
+    // The batch must fit a packet of the coalesced echo.
     range("--batch", settings.batch, 64)?;
     range("--threads", settings.threads, 256)?;
     range("--coroutines", settings.coroutines, 256)?;
@@ -297,7 +304,7 @@ fn check(settings: &EchoSettings) -> Result<(), BenchmarkError> {
     Ok(())
 }
 
-/// Runs each thread's nodes on a thread; on a core of its own where the topology says so.
+/// Runs each thread's nodes on an OS thread, pinned to a core if the topology requires that.
 fn on_threads<P: Port>(
     settings: &EchoSettings,
     threads: Vec<ThreadEndpoints<P>>,
@@ -309,7 +316,7 @@ fn on_threads<P: Port>(
         let spawn = |(thread, endpoints)| {
             let core = settings.is_apart().then(|| settings.core(thread + own_node));
             scope.spawn(move || {
-                // Where the host does not allow it, the scheduler decides.
+                // If the host does not allow pinning, the scheduler decides.
                 core.map(|id| core_affinity::set_for_current(CoreId { id }));
                 run(endpoints)
             })

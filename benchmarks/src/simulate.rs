@@ -1,4 +1,8 @@
-//! Running a workload on a simulated cluster, in virtual time, under faults, and verifying it.
+//! A workload on a simulated cluster, in virtual time, under faults, verified afterwards.
+//!
+//! *Source*: `docs/simulation.md`.
+//!
+//! *Not here*: the simulator (`gannet_engine::simulation`), and what seeds stand for (the command).
 
 mod deaths;
 
@@ -15,24 +19,24 @@ use crate::replicas::check_replicas;
 use crate::statistics::{self, Statistics, Totals};
 use crate::workload::{BenchmarkError, Workload};
 
-/// After the last fault, some transaction must end within this much virtual time.
+/// After the last fault, some transaction must end within this virtual time.
 const HEAL_NS: u64 = 10_000_000_000;
 /// Clients of each coroutine, one after the other, where a member dies.
 const CLIENTS_PER_COROUTINE: usize = 4;
 /// Virtual time between two looks at whether there is progress.
 const LOOK_NS: u64 = 10_000_000;
 
-/// What to simulate.
+/// The settings of a simulated run.
 pub struct SimulatedRun {
     /// The cluster.
     pub cluster: ClusterOptions,
     /// Seed of network and clients.
     pub seed: u64,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
-    /// The member that dies, if one does.
+    /// The death of a member, if one is planned.
     pub kill: Option<Kill>,
-    /// How many transactions, or how much virtual time.
+    /// The number of transactions, or the virtual time.
     pub limit: Limit,
     /// Gets a line for every event.
     pub trace: Option<Box<dyn Write>>,
@@ -43,43 +47,43 @@ pub struct SimulatedRun {
 pub enum Ended {
     /// Every client has finished.
     Finished,
-    /// Some client waits for ever, although nothing is wrong any more.
+    /// A client waits forever, although all faults have ended.
     Stuck,
 }
 
-/// What a simulated run has found.
+/// The findings of a simulated run.
 #[derive(Clone, Debug)]
 pub struct Simulated {
-    /// How it ended.
+    /// How the run ended.
     pub ended: Ended,
-    /// What was checked; nothing if it did not finish.
+    /// The checks; none if the run did not finish.
     pub checks: Vec<Check>,
-    /// What the clients counted.
+    /// The counts of the clients.
     pub totals: Totals,
     /// How often each fault struck.
     pub firings: Firings,
-    /// The death of a member that has come.
+    /// The death of a member, if it has happened.
     pub killed: Option<Kill>,
     /// Jobs that it had not begun, and that another member got.
     pub handed_over: u64,
     /// What the endpoints counted.
     pub counters: Counters,
-    /// Virtual time that it took, in nanoseconds.
+    /// The virtual time of the run, in nanoseconds.
     pub virtual_ns: u64,
-    /// A hash of everything that happened.
+    /// A hash of all events.
     pub trace_hash: u64,
 }
 
 impl Simulated {
-    /// Whether it finished and every check holds.
+    /// Whether the run has finished and every check has passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.ended == Ended::Finished && self.checks.iter().all(|check| check.passed)
     }
 }
 
-/// Runs until every client has finished, or too much time has passed since the last fault ended and
-/// the last transaction began.
+/// Runs until every client has finished. Returns false if too much time has passed since the last fault ended and the last
+/// transaction began.
 fn run_to_the_end(simulation: &mut Simulation, control: &Control) -> bool {
     let (mut begun, mut progressed_ns) = (control.begun(), simulation.now_ns());
     loop {
@@ -99,11 +103,10 @@ fn run_to_the_end(simulation: &mut Simulation, control: &Control) -> bool {
 /// Simulates `workload`.
 ///
 /// # Errors
-/// [`BenchmarkError`] if the settings are not possible or the memory does not suffice. What the
-/// checks find is no error.
+/// [`BenchmarkError`] if the settings are impossible or the memory does not suffice. A failed check is no error.
 ///
 /// # Panics
-/// If the simulated cluster does: a bug.
+/// If the simulated cluster panics, which is a bug.
 pub fn simulate<W: Workload>(
     mut workload: W,
     run: SimulatedRun,
@@ -116,7 +119,7 @@ pub fn simulate<W: Workload>(
     let workload = Arc::new(workload);
     let options = simulation.cluster().options();
     let control = Arc::new(Control::new(limit, true, options.nodes * options.threads));
-    // What an earlier run on this thread left, if it was stuck.
+    // An earlier run on this thread may have left statistics, if it was stuck.
     drop(statistics::take());
     let mut completions = Vec::new();
     // Where a member dies, clients wait in its queue that have not begun.

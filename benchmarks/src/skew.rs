@@ -1,8 +1,8 @@
-//! Skew: validation of what was read and not written.
+//! Skew: validation of rows that are read and not written.
 //!
-//! Pairs of accounts x and y. A transaction reads both, and withdraws from one of them only if x + y
-//! covers it. Serializable executions keep x + y >= 0; without read validation two transactions that
-//! withdraw from different accounts of a pair each see enough, and together take too much.
+//! Pairs of accounts x and y. A transaction reads both, and withdraws from one of them only if x + y covers the amount.
+//! Serializable executions keep x + y >= 0. Without read validation, two transactions that withdraw from different accounts
+//! of a pair each see a sufficient sum, and together take too much.
 //!
 //! *Source*: the write skew of Berenson et al., A Critique of ANSI SQL Isolation Levels, A5B.
 
@@ -17,9 +17,9 @@ use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 const WITHDRAW: usize = 0;
 const DEPOSIT: usize = 1;
 const CHECK: usize = 2;
-/// What a withdrawal takes, and a deposit brings.
+/// The amount of a withdrawal or a deposit.
 const AMOUNT: i64 = 100;
-/// Tally: a committed read saw a pair below zero.
+/// Tally: a committed read saw a pair with a sum below zero.
 const BELOW_ZERO: usize = 0;
 
 /// The workload.
@@ -29,10 +29,10 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// `pairs` pairs of accounts; few make conflicts frequent.
+    /// A workload with `pairs` pairs of accounts; few pairs make conflicts frequent.
     ///
     /// # Errors
-    /// [`BenchmarkError::Setting`] if there are none.
+    /// [`BenchmarkError::Setting`] if `pairs` is 0.
     pub fn new(pairs: u64) -> std::result::Result<Self, BenchmarkError> {
         if pairs == 0 || pairs > 1 << 40 {
             let (value, allowed) = (pairs.to_string(), "1 to 2^40".to_owned());
@@ -45,7 +45,7 @@ impl Skew {
         self.table.expect("the harness creates the tables first")
     }
 
-    /// Reads both accounts of a pair; commits if `change` is none, else adds it to account `which`.
+    /// Reads both accounts of a pair; adds `change`, if there is one, to account `which`, and commits.
     fn transact(
         &self,
         tx: &mut Transaction<'_>,

@@ -1,7 +1,9 @@
-//! Counting and timing transactions: one set per OS thread, merged at the end.
+//! Counts and latencies of transactions: one set per OS thread, merged at the end.
 //!
-//! The coroutines of a thread share its set, so that the counters and the touched part of the
-//! histograms stay in its cache and nothing on the path of a transaction is shared or locked.
+//! *Invariants*: the coroutines of a thread share its set. So the counters and the used part of the histograms stay in the
+//! thread's cache, and recording takes no lock and shares no cache line.
+//!
+//! *Not here*: the text of reports (`report`).
 
 use std::cell::RefCell;
 
@@ -11,21 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Ran, Result};
 
-/// Longest latency told apart: 100 seconds.
+/// Longest latency that is measured exactly: 100 seconds.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 /// Significant decimal digits of a latency.
 const LATENCY_DIGITS: u8 = 2;
 
-/// Why transactions did not commit, as reports name it.
+/// Why transactions did not commit, as named in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Met a locked bucket.
+    /// The transaction met a locked bucket.
     Locked,
-    /// Failed validation.
+    /// Validation failed.
     Changed,
     /// A table is full.
     TableFull,
-    /// Aborted by the workload.
+    /// The workload aborted the transaction.
     Application,
     /// Anything else: an error in the workload.
     Error,
@@ -83,7 +85,7 @@ pub struct TypeTotals {
     pub rows_missing: u64,
 }
 
-/// Counts over some interval.
+/// Counts over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// By transaction type.
@@ -157,13 +159,13 @@ impl Totals {
     }
 }
 
-/// What one thread, or the whole run, has seen.
+/// The statistics of one thread, or of the whole run.
 pub(crate) struct Statistics {
     /// From the first transaction to the last.
     pub(crate) whole: Totals,
     /// In the measured interval.
     pub(crate) measured: Totals,
-    /// In the measured interval, committed transactions by type, in nanoseconds.
+    /// In the measured interval: latencies of committed transactions by type, in nanoseconds.
     pub(crate) latencies: Vec<Histogram<u64>>,
 }
 
@@ -219,7 +221,7 @@ pub(crate) fn record(
     });
 }
 
-/// Takes the calling thread's set; the first coroutine of a thread to end gets it.
+/// Takes the calling thread's set. The first coroutine of a thread to end gets it.
 pub(crate) fn take() -> Option<Box<Statistics>> {
     OF_THREAD.take()
 }

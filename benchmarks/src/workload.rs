@@ -1,4 +1,6 @@
-//! What a workload tells the harness.
+//! The trait that a workload implements, with its results and errors.
+//!
+//! *Not here*: SQL, whose workloads implement `SqlWorkload` (`sql`).
 
 use gannet_engine::{Abort, Cluster, ClusterError, Coordinator};
 use gannet_storage::StorageError;
@@ -28,34 +30,34 @@ pub enum Result {
     Aborted(Abort),
 }
 
-/// One transaction that was run.
+/// A transaction that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Index of its type in [`Workload::transactions`].
+    /// The transaction's type: an index in [`Workload::transactions`].
     pub transaction: usize,
     /// How it ended.
     pub result: Result,
-    /// Index in [`Workload::tallies`] of something that this commit did.
+    /// A further count of this commit: an index in [`Workload::tallies`].
     pub tally: Option<usize>,
 }
 
-/// What a benchmark is called, and what it counts.
+/// The name and the counts of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// The name on the command line and in reports.
     pub name: &'static str,
     /// The transaction types.
     pub transactions: &'static [&'static str],
-    /// What commits are counted by beyond their type.
+    /// Names of further counts of commits.
     pub tallies: &'static [&'static str],
     /// The workload's own settings.
     pub settings: Vec<(&'static str, String)>,
-    /// Rows that each transaction copies or scans, where the rate of rows is what is measured.
+    /// Rows that each transaction copies or scans, if the rate of rows is measured.
     pub rows_each: Option<u64>,
 }
 
 impl Profile {
-    /// That of a workload.
+    /// The profile of a workload.
     #[must_use]
     pub fn of<W: Workload>(workload: &W) -> Self {
         Self {
@@ -76,7 +78,7 @@ pub trait Workload: Send + Sync + 'static {
     /// The transaction types.
     fn transactions(&self) -> &'static [&'static str];
 
-    /// What commits are counted by beyond their type, for [`Self::verify`].
+    /// Names of further counts of commits, for [`Self::verify`].
     fn tallies(&self) -> &'static [&'static str] {
         &[]
     }
@@ -87,10 +89,10 @@ pub trait Workload: Send + Sync + 'static {
     /// Creates the tables.
     ///
     /// # Errors
-    /// If a size is not possible or the memory does not suffice.
+    /// If a size is impossible or the memory does not suffice.
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError>;
 
-    /// Loads share `share` of `shares` of the rows; called on that many threads at once.
+    /// Loads share `share` of `shares` of the rows. The harness calls this on `shares` threads at once.
     ///
     /// # Errors
     /// If the rows do not fit.
@@ -104,17 +106,17 @@ pub trait Workload: Send + Sync + 'static {
     /// Draws one transaction and runs it to its end, without retrying it.
     fn run_one(&self, coordinator: &mut Coordinator<'_>, random: &mut Random) -> Ran;
 
-    /// Whether [`Self::verify`] holds also if members have died: then the outcome of some transactions is unknown.
+    /// Whether [`Self::verify`] also holds if members have died, so that the outcome of some transactions is unknown.
     fn stands_unknowns(&self) -> bool {
         false
     }
 
-    /// Checks the data after the run, when no transaction is running; `totals` covers the whole run,
-    /// warm-up included. The harness itself checks that replicas are equal and no lock is held.
+    /// Checks the data after the run. No transaction is running; `totals` covers the whole run, with the warm-up. The harness
+    /// itself checks that replicas are equal and no lock is held.
     fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check>;
 }
 
-/// Why a benchmark could not run. Each message says what to do.
+/// Why a benchmark cannot run. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchmarkError {
     /// The cluster refused its options, a table, or a job.
@@ -139,25 +141,25 @@ pub enum BenchmarkError {
     /// The two processes of an RPC echo did not meet.
     #[error("cannot meet the other process at {place}: {source}; start it with the same --members")]
     Meeting {
-        /// Where they meet.
+        /// The address where they meet.
         place: std::net::SocketAddr,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The system refused what connections need.
+    /// The system refused a resource for connections.
     #[error("cannot wait for connections: {0}; close programs or raise the limit of open files")]
     Runtime(std::io::Error),
-    /// Processes of one benchmark could not understand each other.
-    #[error("another process said what is no statistics: {0}; run the same program on all nodes")]
+    /// A process sent malformed statistics.
+    #[error("another process sent malformed statistics: {0}; run the same program on all nodes")]
     Exchange(serde_json::Error),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// What was requested.
+        /// The requested value.
         value: String,
-        /// What is possible.
+        /// The allowed values.
         allowed: String,
     },
 }

@@ -1,4 +1,4 @@
-//! SmallBank on plain hash maps: the same rows and draws, nothing else.
+//! SmallBank on plain hash maps: the same rows and draws, and nothing else.
 
 use gannet_benchmarks::{FloorWorkload, Random};
 use hashbrown::HashMap;
@@ -50,7 +50,7 @@ impl FloorWorkload for Floor {
 }
 
 impl Maps {
-    /// None where an account is missing.
+    /// None if an account is missing.
     #[inline]
     fn run(&mut self, transaction: usize, a: u64, b: u64) -> Option<()> {
         match transaction {

@@ -1,14 +1,14 @@
 //! SmallBank: savings and checking accounts, six transactions, 85 % of them writing.
 //!
-//! Balances are in cents, so that the sum of all accounts follows exactly from what was committed.
-//! An account's rows have the same key in both tables, and so the same primary. 4 % of the accounts
-//! are hot, and 90 % of the transactions take all their accounts from those.
+//! Balances are in cents, so the sum of all accounts follows exactly from the committed transactions. An account's rows have
+//! the same key in both tables, and so the same primary. 4 % of the accounts are hot, and 90 % of the transactions take all
+//! their accounts from those.
 //!
-//! *Source*: FaSST section 6.3, for the number of accounts per thread and the share of hot ones; section 6, for accounts that are
-//! chosen at random without regard to their nodes. Amounts and mix are those of FaSST's released code, whose balances are
-//! floating-point numbers: with those the sum of all accounts would prove nothing.
+//! *Source*: FaSST section 6.3, for the number of accounts per thread and the share of hot ones; section 6, for accounts that
+//! are chosen at random without regard to their nodes. Amounts and mix are those of FaSST's released code. Its balances are
+//! floating-point numbers, with which the sum of all accounts would prove nothing.
 //!
-//! *Not here*: reads that were stale and not written, which this sum cannot see; the workload skew of `benchmarks` does.
+//! *Not here*: detection of stale reads without a write, which the sum cannot show; the workload skew of `benchmarks` does.
 #![forbid(unsafe_code)]
 
 mod amalgamate;
@@ -43,10 +43,10 @@ pub(crate) const SEND_PAYMENT: usize = 3;
 pub(crate) const TRANSACT_SAVINGS: usize = 4;
 pub(crate) const WRITE_CHECK: usize = 5;
 
-/// What a check that was covered or not is counted as.
+/// Tally: a check, covered or not.
 pub(crate) const CHECKS: usize = 0;
 pub(crate) const OVERDRAFT_CHECKS: usize = 1;
-/// Payments that the account did not cover.
+/// Tally: a payment that the account did not cover.
 pub(crate) const REFUSED: usize = 2;
 
 /// Amounts in cents.
@@ -66,7 +66,7 @@ pub(crate) struct Tables {
     pub(crate) checking: TableId,
 }
 
-/// Which accounts transactions take.
+/// The choice of accounts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accounts {
     pub(crate) count: u64,
@@ -77,7 +77,7 @@ impl Accounts {
         (self.count / 25).max(2)
     }
 
-    /// Two distinct accounts: both hot with 90 %, both from all otherwise.
+    /// Two distinct accounts: both hot with 90 %, otherwise both from all accounts.
     #[inline]
     pub(crate) fn draw(self, random: &mut Random) -> (u64, u64) {
         let bound = if random.random_range(0..100) < 90 { self.hot() } else { self.count };
@@ -106,7 +106,7 @@ pub(crate) fn draw_transaction(random: &mut Random) -> usize {
     }
 }
 
-/// The balance in a row; accounts are never created or removed while transactions run.
+/// The balance in a row. Accounts are never created or removed while transactions run.
 #[inline]
 pub(crate) fn cents(tx: &Transaction<'_>, row: RowId) -> i64 {
     let value = tx.value(row).and_then(|value| value.try_into().ok());
@@ -211,7 +211,7 @@ impl Workload for SmallBank {
             _ => write_check::run(tx, tables, a).map(|counted_as| tally = Some(counted_as)),
         };
         let result = match outcome {
-            // A refused payment has found its rows and commits, too: that there is too little.
+            // A refused payment has found its rows, and commits the observation that the balance is too small.
             Ok(()) => Result::Qualified,
             Err(abort) => {
                 tx.abort();

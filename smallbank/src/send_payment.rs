@@ -24,7 +24,7 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64, b: u64) -> R
 const TAKE_IF_COVERED: &str =
     "UPDATE smallbank_checking SET balance = balance - $2 WHERE id = $1 AND balance >= $2";
 
-/// Whether it was covered.
+/// Whether the payment was covered.
 pub(crate) async fn run_sql<C: SqlConnection>(
     connection: &mut C,
     a: u64,

@@ -1,7 +1,7 @@
 //! SmallBank in SQL: the same accounts, draws, transactions and books, through statements.
 //!
-//! Each transaction's statements are in its file. Tables are named `smallbank_savings` and `smallbank_checking`, so that
-//! they meet no others in a database that is not ours.
+//! Each transaction's statements are in its file. Tables are named `smallbank_savings` and `smallbank_checking`, so that they
+//! do not collide with others in a database that is not ours.
 
 use gannet_benchmarks::sql::{
     SqlConnection, SqlFailure, SqlRows, SqlValue, SqlWorkload, copy_data,
@@ -40,7 +40,7 @@ pub(crate) async fn sum(connection: &mut impl SqlConnection, a: u64) -> Result<i
     Ok(rows.integer(0, 0))
 }
 
-/// Accounts are never created or removed while transactions run: a statement that finds none fails the run.
+/// Accounts are never created or removed while transactions run, so a statement without a row fails the run.
 pub(crate) fn one_row(count: u64) -> Result<(), SqlFailure> {
     if count == 1 {
         return Ok(());
@@ -96,7 +96,7 @@ impl SqlWorkload for SmallBank {
             TRANSACT_SAVINGS => transact_savings::run_sql(connection, a).await,
             _ => write_check::run_sql(connection, a).await.map(|counts_as| tally = Some(counts_as)),
         };
-        // A refused payment has found its rows, too: that there is too little.
+        // A refused payment has found its rows, and commits the observation that the balance is too small.
         let ran = Ran::of(transaction, outcome.map(|()| true))?;
         Ok(Ran { tally, ..ran })
     }

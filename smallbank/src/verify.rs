@@ -1,4 +1,4 @@
-//! The bank's books after a run: money appears and disappears only as committed transactions say.
+//! The bank's books after a run: the sum of all balances has changed only by committed transactions.
 
 use gannet_benchmarks::{Check, Totals, for_each_row};
 use gannet_engine::Cluster;
@@ -8,14 +8,14 @@ use crate::{
     TRANSACT_SAVINGS, Tables,
 };
 
-/// The balances that are there.
+/// The balances in the tables.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Found {
     pub(crate) rows: i128,
     pub(crate) cents: i128,
 }
 
-/// The balances in the tables of a cluster.
+/// Reads the balances in the tables of a cluster.
 pub(crate) fn found(cluster: &Cluster, tables: Tables) -> Found {
     let mut found = Found::default();
     for table in [tables.savings, tables.checking] {

@@ -8,12 +8,12 @@ use gannet_engine::{Abort, LockMode, Transaction};
 use crate::sql::{ADD_TO_CHECKING, id, one_row, sum, value};
 use crate::{CHECK, CHECKS, OVERDRAFT_CHECK, OVERDRAFT_CHECKS, Tables, cents, set_cents};
 
-/// What a check takes from an account with this sum, and what it is counted as.
+/// The amount of a check on an account with this sum, and its tally.
 fn amount(sum: i64) -> (i64, usize) {
     if sum >= CHECK { (CHECK, CHECKS) } else { (OVERDRAFT_CHECK, OVERDRAFT_CHECKS) }
 }
 
-/// Returns what the check is counted as.
+/// Returns the check's tally.
 pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<usize, Abort> {
     let savings = tx.add_to_read_set(tables.savings, a);
     let checking = tx.add_to_write_set(tables.checking, a, LockMode::Update);
@@ -25,7 +25,7 @@ pub(crate) fn run(tx: &mut Transaction<'_>, tables: Tables, a: u64) -> Result<us
     Ok(counted_as)
 }
 
-/// Returns what the check is counted as.
+/// Returns the check's tally.
 pub(crate) async fn run_sql<C: SqlConnection>(
     connection: &mut C,
     a: u64,

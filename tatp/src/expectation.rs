@@ -1,12 +1,12 @@
-//! What share of each transaction type must succeed, from the population and the exact selection
-//! probabilities; never copied from anywhere.
+//! The expected success rate of each transaction type, derived from the population and the exact selection probabilities.
 //!
-//! Inserts and deletes of call forwardings change what later transactions find. Each such row of a
-//! present facility is inserted and deleted with equal probability, so it drifts from its loaded
-//! state towards being there half of the time: the rate of a run lies between the rate on the
-//! loaded rows and the rate of that final state, give or take chance. Chance has two parts: the
-//! draws of the run, and which rows of the favoured subscribers happen to be there. The skew leaves
-//! few of those, so the second part is not small.
+//! Inserts and deletes of call forwardings change what later transactions find. Each such row of an existing facility is
+//! inserted and deleted with equal probability, so it drifts from its loaded state towards existing half of the time. The
+//! rate of a run therefore lies between the rate on the loaded rows and the rate in that final state, give or take chance.
+//! Chance has two parts: the draws of the run, and which rows of the favoured subscribers exist. The skew leaves few of those
+//! rows, so the second part is not small.
+//!
+//! *Not here*: published rates, one of which does not follow from the population (see the crate).
 
 use gannet_benchmarks::{Check, Totals};
 
@@ -17,17 +17,17 @@ use crate::{
     INSERT_CALL_FORWARDING, TRANSACTIONS, UPDATE_LOCATION, UPDATE_SUBSCRIBER_DATA,
 };
 
-/// Standard deviations that a correct run may be off: beyond 5 lies one in 1.7 million.
+/// Allowed standard deviations of a correct run: one run in 1.7 million is beyond 5.
 const DEVIATIONS: f64 = 5.0;
 
 /// Expected success of one transaction type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rate {
-    /// On the loaded rows.
+    /// The rate on the loaded rows.
     loaded: f64,
-    /// When call forwardings come and go.
+    /// The rate when call forwardings have come and gone.
     settled: f64,
-    /// Variance of the settled rate over which rows happen to be there.
+    /// Variance of the settled rate, by the rows that exist.
     variance: f64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Expectation {
     rates: [Rate; TRANSACTIONS.len()],
 }
 
-/// The probability that a probe of a facility with these rows succeeds.
+/// The probability that a probe succeeds on a facility with these rows.
 fn probe_rate(end_times: [u8; 3]) -> f64 {
     let mut hits = 0_u32;
     for start_index in 0..3 {
@@ -47,8 +47,8 @@ fn probe_rate(end_times: [u8; 3]) -> f64 {
     f64::from(hits) / 72.0
 }
 
-/// The same when each row is there half of the time, its end time 1 to 8 after its start: the mean,
-/// and the variance over the rows.
+/// The probability if each row exists half of the time, and ends 1 to 8 after its start: the mean, and the variance over the
+/// rows.
 fn settled_probe_rate() -> (f64, f64) {
     let states =
         |index: u8| (0..16_u8).map(move |state| if state < 8 { 0 } else { 8 * index + state - 7 });
@@ -100,12 +100,12 @@ impl Expectation {
         Self { rates }
     }
 
-    /// Compares what a run did with what it must.
+    /// Compares the rates of a run with the expected ones.
     pub(crate) fn check(&self, totals: &Totals) -> Vec<Check> {
         let types = TRANSACTIONS.iter().zip(&self.rates).zip(&totals.types);
         types
             .map(|((name, rate), totals)| {
-                // Aborted transactions found nothing out.
+                // Aborted transactions have no answer.
                 let answered = (totals.qualified + totals.rows_missing).max(1) as f64;
                 let found = totals.qualified as f64 / answered;
                 let (low, high) = (rate.loaded.min(rate.settled), rate.loaded.max(rate.settled));

@@ -1,4 +1,4 @@
-//! TATP on plain hash maps: the same rows and draws, nothing else.
+//! TATP on plain hash maps: the same rows and draws, and nothing else.
 
 use gannet_benchmarks::{FloorWorkload, Random};
 use hashbrown::HashMap;
@@ -77,7 +77,7 @@ impl FloorWorkload for Floor {
         let s_id = maps.selection.draw(random);
         match transaction {
             GET_SUBSCRIBER_DATA => {
-                // The row is copied out, as a client would get it.
+                // A client would get a copy of the row.
                 std::hint::black_box(maps.subscriber.get(&s_id).copied()).is_some()
             }
             GET_ACCESS_DATA => {

@@ -1,5 +1,4 @@
-//! GET_ACCESS_DATA, 35 %: one read, one round, 1 message; finds its row for 62.5 % of types. In SQL:
-//! 1 SELECT.
+//! GET_ACCESS_DATA, 35 %: one read, one round, 1 message. The row exists for 62.5 % of types. In SQL: 1 SELECT.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows};

@@ -13,7 +13,7 @@ use crate::Tables;
 use crate::rows::{call_forwarding_key, special_facility_key};
 use crate::sql::integer;
 
-/// What is asked: a facility type, a start time index 0..3, and an end time 1..=24.
+/// The parameters: a facility type, a start time index 0..3, and an end time 1..=24.
 #[derive(Clone, Copy)]
 pub(crate) struct Probe {
     pub(crate) sf_type: u8,

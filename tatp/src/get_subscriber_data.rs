@@ -1,4 +1,4 @@
-//! GET_SUBSCRIBER_DATA, 35 %: one read, one round, 1 message; always finds its row. In SQL: 1 SELECT.
+//! GET_SUBSCRIBER_DATA, 35 %: one read, one round, 1 message. The row always exists. In SQL: 1 SELECT.
 
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows};
 use gannet_engine::{Abort, Transaction};

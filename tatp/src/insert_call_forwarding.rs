@@ -1,6 +1,5 @@
-//! INSERT_CALL_FORWARDING, 2 %: reads 1 row, then reads 1 and locks 1 in one round, then validation,
-//! log, backup, primary. Fails if the row is there, or the facility is not: 31.25 % succeed at first.
-//! In SQL: BEGIN, 2 SELECT, 1 INSERT, COMMIT.
+//! INSERT_CALL_FORWARDING, 2 %: reads 1 row, then reads 1 and locks 1 in one round, then validation, log, backup, primary.
+//! Fails if the row exists, or the facility does not: 31.25 % succeed at first. In SQL: BEGIN, 2 SELECT, 1 INSERT, COMMIT.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, SqlRows, SqlValue, in_transaction};

@@ -1,14 +1,14 @@
 //! TATP: the Telecom Application Transaction Processing benchmark.
 //!
-//! Five tables, seven transactions, 80 % of them read-only; one file per transaction, which opens
-//! with its profile. A transaction that finds no row commits what it read and does not qualify.
+//! Five tables, seven transactions, 80 % of them read-only; one file per transaction, which opens with its profile. A
+//! transaction that finds no row commits its reads and does not qualify.
 //!
 //! *Source*: the TATP specification, as public ports of the benchmark quote it: the mix of transactions below, the rows in
-//! `population.rs`, the choice of a subscriber in `selection.rs`. FaSST section 6: keys and values up to 48 bytes, and tables that
-//! are not partitioned for locality, so that a subscriber's rows lie on different nodes.
+//! `population.rs`, the choice of a subscriber in `selection.rs`. FaSST section 6: keys and values up to 48 bytes, and tables
+//! that are not partitioned for locality, so that a subscriber's rows lie on different nodes.
 //!
-//! The success rate of GET_NEW_DESTINATION that is often printed, 23.9 %, does not follow from this population. `expectation.rs`
-//! therefore derives every rate from the rows and the choice of subscribers.
+//! The success rate of GET_NEW_DESTINATION that is often printed, 23.9 %, does not follow from this population.
+//! `expectation.rs` therefore derives every rate from the rows and the choice of subscribers.
 #![forbid(unsafe_code)]
 
 mod delete_call_forwarding;
@@ -38,7 +38,7 @@ use crate::population::Subscriber;
 use crate::rows::{access_info_key, call_forwarding_key, special_facility_key, sub_nbr};
 use crate::selection::Selection;
 
-/// Most subscribers: their numbers have 15 digits, their weights fit memory.
+/// Maximum number of subscribers: their numbers have 15 digits, and their weights fit into memory.
 pub const SUBSCRIBERS_MAX: u64 = 100_000_000;
 
 /// The transaction types, in the order of the specification's mix.
@@ -92,7 +92,7 @@ pub struct Tatp {
 }
 
 impl Tatp {
-    /// TATP with `subscribers` subscribers, chosen as the specification says or uniformly.
+    /// TATP with `subscribers` subscribers, chosen by the specification's rule or uniformly.
     ///
     /// # Errors
     /// [`BenchmarkError::Setting`] if the number is out of range.

@@ -1,8 +1,14 @@
 //! The population: every row of a subscriber is a function of the seed and the subscriber.
 //!
-//! 1 to 4 access info and 1 to 4 special facility rows, 25 % each count, distinct types; 0 to 3 call
-//! forwarding rows per special facility, 25 % each count, distinct start times; 85 % of facilities
-//! active; end time = start time + 1 to 8.
+//! Each subscriber has
+//!
+//! - 1 to 4 access info rows and 1 to 4 special facility rows: each count has 25 %, and types are distinct;
+//! - 0 to 3 call forwarding rows per special facility: each count has 25 %, and start times are distinct; the end time is the
+//!   start time + 1 to 8.
+//!
+//! 85 % of the facilities are active.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it.
 
 use gannet_benchmarks::{Random, seeded};
 use rand::RngExt;
@@ -17,14 +23,14 @@ use crate::rows::{
 pub(crate) struct Facility {
     pub(crate) present: bool,
     pub(crate) active: bool,
-    /// End time by start time / 8; 0 = no such row.
+    /// The end time for each start time / 8; 0 means no such row.
     pub(crate) end_times: [u8; 3],
 }
 
 /// One subscriber's rows.
 pub(crate) struct Subscriber {
     s_id: u64,
-    /// Present access info types, from 1.
+    /// Existing access info types, from 1.
     pub(crate) access_types: [bool; 4],
     pub(crate) facilities: [Facility; 4],
     random: Random,
@@ -35,7 +41,7 @@ fn choose<const N: usize>(random: &mut Random, count: usize) -> [bool; N] {
     let mut chosen = [false; N];
     let mut left = count;
     for (place, chosen) in chosen.iter_mut().enumerate() {
-        // Each remaining place is chosen with the probability that makes all sets equally likely.
+        // The probability that makes all sets equally likely.
         if random.random_range(0..N - place) < left {
             *chosen = true;
             left -= 1;
@@ -74,7 +80,7 @@ impl Subscriber {
     }
 
     fn values(&self, table: u64) -> Random {
-        // A stream for each table, derived from where the structure's stream ended.
+        // Each table has a stream of its own, derived from the end of the structure's stream.
         let mut random = self.random.clone();
         seeded(random.random(), table)
     }

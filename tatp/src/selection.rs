@@ -1,11 +1,13 @@
-//! Choosing a subscriber: the specification's non-uniform draw, and its exact probabilities.
+//! The choice of a subscriber: the specification's non-uniform draw, and its exact probabilities.
 //!
 //! `((rnd(0..=A) | rnd(1..=N)) % N) + 1`: the OR favours numbers with many ones.
+//!
+//! *Source*: the TATP specification, as public ports of the benchmark quote it.
 
 use gannet_benchmarks::Random;
 use rand::RngExt;
 
-/// How subscribers are chosen among 1..=N.
+/// A choice among the subscribers 1..=N.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
     subscribers: u64,
@@ -31,13 +33,13 @@ impl Selection {
         if self.or_with.is_some() { "non-uniform" } else { "uniform" }
     }
 
-    /// A subscriber.
+    /// Draws a subscriber.
     #[inline]
     pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         let uniform = random.random_range(1..=self.subscribers);
         match self.or_with {
             None => uniform,
-            // With x = 1 and y = N of the specification's formula.
+            // x = 1 and y = N in the specification's formula.
             Some(or_with) => {
                 let drawn = random.random_range(0..=or_with) | uniform;
                 ((drawn - 1) % self.subscribers) + 1
@@ -45,10 +47,10 @@ impl Selection {
         }
     }
 
-    /// The probability of each subscriber, from 1, exactly.
+    /// The exact probability of each subscriber, from 1.
     ///
-    /// The number of pairs whose OR is a subset of v is the product of both counts of subsets of v;
-    /// a Moebius inversion over the subset lattice turns that into the number whose OR is v.
+    /// The number of pairs whose OR is a subset of v is the product of the two counts of subsets of v. A Moebius inversion
+    /// over the subset lattice gives the number of pairs whose OR equals v.
     pub(crate) fn probabilities(&self) -> Vec<f64> {
         let count = usize::try_from(self.subscribers).expect("checked to fit memory");
         let Some(or_with) = self.or_with else {
@@ -58,7 +60,7 @@ impl Selection {
         let mut pairs = vec![0_i64; 1 << bits];
         pairs[1..=count].fill(1);
         over_subsets(&mut pairs, |with, without| *with += without);
-        // A is one less than a power of two: every subset of v within its bits is drawn.
+        // A is one less than a power of two, so every subset of v within A's bits is drawn.
         for (v, pairs) in (0_u64..).zip(pairs.iter_mut()) {
             *pairs *= 1_i64 << (v & or_with).count_ones();
         }
@@ -72,7 +74,7 @@ impl Selection {
     }
 }
 
-/// For each bit, combines every entry that has it with the one that lacks it.
+/// For each bit, combines every entry that has the bit with the one that lacks it.
 fn over_subsets(entries: &mut [i64], combine: impl Fn(&mut i64, i64)) {
     let mut bit = 1;
     while bit < entries.len() {

@@ -1,7 +1,7 @@
 //! TATP in SQL: the same subscribers, draws, transactions and checks, through statements.
 //!
-//! Each transaction's statements are in its file, as the specification writes them. A subscriber's number has a UNIQUE
-//! index in place of the secondary table. Tables are named `tatp_...`, so that they meet no others in a database that is
+//! Each transaction's statements are in its file, as the specification writes them. A UNIQUE index on a subscriber's number
+//! replaces the secondary table. Tables are named `tatp_...`, so that they do not collide with others in a database that is
 //! not ours.
 
 use gannet_benchmarks::sql::{
@@ -19,10 +19,10 @@ use crate::{
     update_location, update_subscriber_data,
 };
 
-/// Subscribers whose rows are read at a time when the data are verified.
+/// Subscribers whose rows are verified at a time.
 const PAGE_SUBSCRIBERS: u64 = 10_000;
 
-/// Each table, and its columns.
+/// Each table with its columns.
 const TABLES: [(&str, &str); 4] = [
     (
         "tatp_subscriber",
@@ -91,7 +91,7 @@ fn lines(table: &str, subscriber: &Subscriber, s_id: u64) -> Vec<String> {
     }
 }
 
-/// The line of a subscriber row: the columns as `rows.rs` lays them out.
+/// The line of a subscriber row, with the columns in the order of `rows.rs`.
 fn subscriber_line(row: &[u8], s_id: u64) -> String {
     let number = |at: usize| {
         let bytes = row[at..at + 4].try_into().expect("four bytes");
@@ -113,7 +113,7 @@ fn unsigned(rows: &impl SqlRows, row: usize, column: usize) -> u64 {
     u64::try_from(rows.integer(row, column)).unwrap_or(u64::MAX)
 }
 
-/// The key of a row's facility; one that no facility has if its type is none.
+/// The key of a row's facility; a NULL type gives a key that no facility has.
 fn facility_key(rows: &impl SqlRows, row: usize) -> u64 {
     match rows.integer(row, 1) {
         sf_type @ 1..=4 => unsigned(rows, row, 0) << 2 | (sf_type - 1).unsigned_abs(),
@@ -121,7 +121,7 @@ fn facility_key(rows: &impl SqlRows, row: usize) -> u64 {
     }
 }
 
-/// Adds the rows of the subscribers from one up to another, by key; and by number, through the index on it.
+/// Adds the rows of a range of subscribers, by key, and by number through its index.
 async fn add_page(
     found: &mut Found,
     connection: &mut impl SqlConnection,
@@ -209,7 +209,7 @@ impl SqlWorkload for Tatp {
         totals: &Totals,
     ) -> Result<Vec<Check>, SqlFailure> {
         let mut found = Found::new(&self.selection);
-        // Beyond the last subscriber too: what must not be there.
+        // The range exceeds the last subscriber, to find rows that must not exist.
         for page in 0..=self.selection.subscribers() / PAGE_SUBSCRIBERS + 1 {
             let from = page * PAGE_SUBSCRIBERS;
             add_page(&mut found, connection, from, from + PAGE_SUBSCRIBERS).await?;

@@ -10,7 +10,7 @@ use crate::Tables;
 use crate::rows::{VLR_LOCATION_AT, sub_nbr};
 use crate::sql::{digits, integer};
 
-/// Looks a subscriber up by number, as the last three transactions of the mix do.
+/// Finds a subscriber by number, as the last three transactions of the mix do.
 #[inline]
 pub(crate) fn look_up(
     tx: &mut Transaction<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn run(
 const SELECT: &str = "SELECT s_id FROM tatp_subscriber WHERE sub_nbr = $1";
 const UPDATE: &str = "UPDATE tatp_subscriber SET vlr_location = $1 WHERE sub_nbr = $2";
 
-/// Looks a subscriber up by number, as the last two transactions of the mix do.
+/// Finds a subscriber by number, as the last two transactions of the mix do.
 pub(crate) async fn look_up_sql(
     connection: &mut impl SqlConnection,
     s_id: u64,

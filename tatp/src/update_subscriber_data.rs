@@ -1,6 +1,5 @@
-//! UPDATE_SUBSCRIBER_DATA, 2 %: locks and reads 2 rows in one round, then log, backup, primary;
-//! an absent facility (37.5 % of types) makes it give both back. In SQL: BEGIN, 2 UPDATE, the second
-//! if the first changed a row, COMMIT.
+//! UPDATE_SUBSCRIBER_DATA, 2 %: locks and reads 2 rows in one round, then log, backup, primary. If the facility is absent
+//! (37.5 % of types), both locks are released. In SQL: BEGIN, 2 UPDATE, the second if the first changed a row, COMMIT.
 
 use gannet_benchmarks::Random;
 use gannet_benchmarks::sql::{SqlConnection, SqlFailure, in_transaction};
@@ -11,7 +10,7 @@ use crate::Tables;
 use crate::rows::{BITS_AT, DATA_A_AT, special_facility_key};
 use crate::sql::integer;
 
-/// What is written, and to which facility.
+/// The new values, and the facility.
 struct Change {
     sf_type: u8,
     bit_1: bool,

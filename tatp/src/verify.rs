@@ -1,4 +1,6 @@
-//! What the rows must look like after any run.
+//! Conditions on the rows after any run.
+//!
+//! *Not here*: success rates (`expectation`).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +12,7 @@ use crate::rows::sub_nbr;
 use crate::selection::Selection;
 use crate::{DELETE_CALL_FORWARDING, INSERT_CALL_FORWARDING, Tables};
 
-/// A set of keys below some bound, one bit each.
+/// A set of keys below a bound, with one bit each.
 struct KeySet(Vec<u64>);
 
 impl KeySet {
@@ -38,7 +40,7 @@ impl KeySet {
     }
 }
 
-/// What the rows look like: those of subscribers and facilities are added before those of call forwardings.
+/// The rows found: those of subscribers and facilities must be added before those of call forwardings.
 pub(crate) struct Found {
     rows: BTreeMap<&'static str, i128>,
     subscribers: KeySet,
@@ -65,14 +67,14 @@ impl Found {
         *self.rows.entry(table).or_insert(0) += 1;
     }
 
-    /// A subscriber, and the number that its row holds.
+    /// Adds a subscriber, with the number in its row.
     pub(crate) fn subscriber(&mut self, s_id: u64, number: u64) {
         self.count("subscriber");
         self.subscribers.insert(s_id);
         self.wrong_numbers += i128::from(number != sub_nbr(s_id));
     }
 
-    /// A number, and the subscriber that it leads to.
+    /// Adds a number, with the subscriber that it leads to.
     pub(crate) fn secondary(&mut self, number: u64, s_id: u64) {
         self.count("secondary");
         self.wrong_secondaries += i128::from(sub_nbr(s_id) != number);
@@ -87,7 +89,7 @@ impl Found {
         self.facilities.insert(key);
     }
 
-    /// A call forwarding of the facility with this key.
+    /// Adds a call forwarding of the facility with this key.
     pub(crate) fn call_forwarding(&mut self, facility: u64) {
         self.count("call_forwarding");
         let parents =
@@ -95,7 +97,7 @@ impl Found {
         self.orphans += i128::from(!parents);
     }
 
-    /// Compares it with what was loaded and what was committed.
+    /// Compares the rows with those that were loaded and committed.
     pub(crate) fn checks(&self, selection: &Selection, seed: u64, totals: &Totals) -> Vec<Check> {
         let mut expected = loaded(selection, seed);
         let committed = |transaction: usize| i128::from(totals.types[transaction].qualified);
@@ -117,7 +119,7 @@ impl Found {
     }
 }
 
-/// The rows in the tables of a cluster.
+/// Reads the rows in the tables of a cluster.
 pub(crate) fn found(cluster: &Cluster, tables: Tables, selection: &Selection) -> Found {
     let mut found = Found::new(selection);
     let number = |row: &[u8]| row[..8].try_into().map_or(0, u64::from_le_bytes);
@@ -129,7 +131,7 @@ pub(crate) fn found(cluster: &Cluster, tables: Tables, selection: &Selection) ->
     found
 }
 
-/// Rows that were loaded, by table.
+/// The number of loaded rows, by table.
 fn loaded(selection: &Selection, seed: u64) -> BTreeMap<&'static str, i128> {
     let subscribers = i128::from(selection.subscribers());
     let (mut access_info, mut facilities, mut forwardings) = (0, 0, 0);

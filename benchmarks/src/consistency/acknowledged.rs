@@ -1,10 +1,12 @@
-//! Each acknowledged append is in its list once, and no aborted one is.
+//! The invariant of acknowledged appends: each is in its list once, and no aborted append is in any list.
+//!
+//! *Not here*: the order of the appends (`serializable`).
 
 use std::collections::BTreeMap;
 
 use crate::consistency::history::{Fate, Operation, Recorded};
 
-/// What is wrong with the lists at the end of a run.
+/// The violations in the lists at the end of a run.
 pub(super) fn check(history: &[Recorded], lists: &BTreeMap<u64, Vec<u64>>) -> Vec<String> {
     let mut found: BTreeMap<(u64, u64), u32> = BTreeMap::new();
     for (&key, elements) in lists {

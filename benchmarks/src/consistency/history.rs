@@ -1,4 +1,9 @@
-//! What clients requested and what they were answered, in the order in which it happened.
+//! Histories: the requests of clients and the answers to them, in the order in which they happened.
+//!
+//! *Invariants*: a position is taken once, and positions rise with real time. A transaction without an answer is recorded as
+//! unknown.
+//!
+//! *Not here*: the checkers of histories.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,52 +11,52 @@ use gannet_engine::Abort;
 
 use crate::workload::Result;
 
-/// One operation of a transaction, with what it saw.
+/// One operation of a transaction, with the value that it read or wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Appended `value` to the list `key`.
+    /// An append of `value` to the list `key`.
     Append {
         /// The list.
         key: u64,
-        /// A value that is appended once in a history.
+        /// The value, which occurs once in a history.
         value: u64,
     },
-    /// Read the list `key`.
+    /// A read of the list `key`.
     ReadList {
         /// The list.
         key: u64,
-        /// Its elements; none if there is no such list yet.
+        /// The list's elements; none if the list does not exist yet.
         elements: Vec<u64>,
     },
-    /// Wrote `value` to the register `key`.
+    /// A write of `value` to the register `key`.
     Write {
         /// The register.
         key: u64,
-        /// A value that is written once in a history, not 0.
+        /// The value, which is not 0 and occurs once in a history.
         value: u64,
     },
-    /// Read the register `key`.
+    /// A read of the register `key`.
     ReadRegister {
         /// The register.
         key: u64,
-        /// Its value; 0 at the start.
+        /// The register's value; 0 at the start.
         value: u64,
     },
 }
 
-/// What a client was told about its transaction.
+/// What a client learned about its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It has happened.
+    /// The transaction has committed.
     Committed,
-    /// It has not.
+    /// The transaction has not committed.
     Aborted,
-    /// It may have.
+    /// The transaction may have committed.
     Unknown,
 }
 
 impl Fate {
-    /// What the result of a transaction says.
+    /// The fate that a transaction's result tells.
     pub(crate) fn of(result: Result) -> Self {
         match result {
             Result::Qualified | Result::RowsMissing => Self::Committed,
@@ -61,16 +66,16 @@ impl Fate {
     }
 }
 
-/// A transaction of a history. Positions rise with real time and are taken once.
+/// A transaction of a history.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// Position of its start.
     pub invoked: u64,
     /// Position of its end.
     pub completed: u64,
-    /// What the client was told.
+    /// What the client learned.
     pub fate: Fate,
-    /// What it did, in this order; of one that did not commit, what it would have written.
+    /// The transaction's operations, in order; without a commit, those that it would have done.
     pub operations: Vec<Operation>,
 }
 
@@ -80,15 +85,15 @@ struct Log {
     transactions: Vec<Recorded>,
 }
 
-/// A history being recorded, by any number of clients.
+/// A history under construction, by any number of clients.
 #[derive(Default)]
 pub struct History(Mutex<Log>);
 
-/// A transaction under way. If its client is dropped before it is told how the transaction has ended, that is unknown.
+/// A transaction in progress. Dropping this before the transaction has ended records its fate as unknown.
 pub(crate) struct Recording<'h> {
     history: &'h History,
     invoked: u64,
-    /// What it does.
+    /// The operations so far.
     pub(crate) operations: Vec<Operation>,
     fate: Fate,
 }
@@ -114,7 +119,7 @@ impl History {
         Recording { history: self, invoked, operations, fate: Fate::Unknown }
     }
 
-    /// Records the start of a transaction; its position.
+    /// Records the start of a transaction, and returns its position.
     pub fn invoke(&self) -> u64 {
         self.with(|log| {
             log.position += 1;
@@ -131,14 +136,14 @@ impl History {
         });
     }
 
-    /// The transactions that have ended, in the order of their ends.
+    /// The ended transactions, in the order of their ends.
     #[must_use]
     pub fn transactions(&self) -> Vec<Recorded> {
         self.with(|log| log.transactions.clone())
     }
 
     fn with<T>(&self, use_log: impl FnOnce(&mut Log) -> T) -> T {
-        // Nothing panics while it is held.
+        // No code panics while it holds this lock.
         use_log(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

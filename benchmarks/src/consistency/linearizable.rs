@@ -1,13 +1,11 @@
-//! One order of the operations on each register, compatible with real time, explains every read.
+//! The invariant of registers: one order of the operations on each register, compatible with real time, explains every read.
 //!
-//! Every value is written once, so the write and the reads of a value form a block. If the block's
-//! first end lies before its last start, the register must hold the value in between: a forward
-//! zone. Otherwise its operations all overlap, and some moment in between suffices: a backward zone.
-//! A register is linearizable exactly if no two forward zones overlap, no backward zone lies within a
-//! forward one, and no read ends before its write starts.
+//! Every value is written once, so the write and the reads of a value form a block. If the block's first end lies before its
+//! last start, the register must hold the value in between: a forward zone. Otherwise all operations overlap, and some moment
+//! in between suffices: a backward zone. A register is linearizable exactly if no two forward zones overlap, no backward zone
+//! lies within a forward one, and no read ends before its write starts.
 //!
-//! *Source*: Gibbons and Korach, Testing Shared Memories (SIAM Journal on Computing, 1997),
-//! section 4.
+//! *Source*: Gibbons and Korach, Testing Shared Memories (SIAM Journal on Computing, 1997), section 4.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +19,7 @@ struct Block {
     last_start: u64,
 }
 
-/// What is wrong with a history of registers.
+/// The violations in a history of registers.
 pub(super) fn check(history: &[Recorded]) -> Vec<String> {
     let mut registers: BTreeMap<u64, BTreeMap<u64, Block>> = BTreeMap::new();
     for transaction in history.iter().filter(|one| one.fate == Fate::Committed) {
@@ -34,7 +32,7 @@ pub(super) fn check(history: &[Recorded]) -> Vec<String> {
             let Recorded { invoked, completed, .. } = *transaction;
             let blocks = registers.entry(key).or_default();
             let block = blocks.entry(value).or_insert(Block {
-                // The value 0 is there from the start.
+                // The value 0 exists from the start.
                 written_from: (value == 0).then_some(0),
                 first_end: if value == 0 { 0 } else { completed },
                 last_start: if value == 0 { 0 } else { invoked },
@@ -49,7 +47,7 @@ pub(super) fn check(history: &[Recorded]) -> Vec<String> {
     for transaction in history.iter().filter(|one| one.fate == Fate::Unknown) {
         for operation in &transaction.operations {
             let Operation::Write { key, value } = operation else { continue };
-            // If the value was read it was written, at some time after this.
+            // A value that was read must have been written at some time.
             let block = registers.get_mut(key).and_then(|blocks| blocks.get_mut(value));
             if let Some(block) = block {
                 block.written_from = Some(transaction.invoked);
@@ -85,7 +83,7 @@ fn check_register(key: u64, blocks: &BTreeMap<u64, Block>) -> Vec<String> {
         }
     }
     for &(start, end, value) in &backward {
-        // Of zones that do not overlap only the last that begins before it can contain it.
+        // Forward zones do not overlap here, so only the last one that begins before can contain this zone.
         let before = forward.partition_point(|&(from, ..)| from < start);
         if before > 0 && end < forward[before - 1].1 {
             let other = forward[before - 1].2;
@@ -118,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn orders_that_exist_pass() {
+    fn linearizable_histories_pass() {
         assert_eq!(violations(&[(1, 2, false, 0), (3, 4, true, 1), (5, 6, false, 1)]), 0);
         assert_eq!(violations(&[(1, 9, true, 1), (2, 3, false, 0), (4, 5, false, 1)]), 0);
         assert_eq!(violations(&[(1, 8, true, 1), (2, 9, true, 2), (10, 11, false, 1)]), 0);
     }
 
     #[test]
-    fn orders_that_do_not_exist_are_found() {
+    fn violations_are_found() {
         assert_eq!(violations(&[(1, 2, true, 1), (3, 4, false, 0)]), 1, "stale");
         assert_eq!(violations(&[(1, 9, true, 1), (2, 3, false, 1), (4, 5, false, 0)]), 1, "back");
         assert_eq!(violations(&[(3, 4, true, 1), (1, 2, false, 1)]), 1, "future");

@@ -1,9 +1,10 @@
-//! Transactions that read lists and append to them, recorded: every read shows the order of all
-//! appends before it.
+//! The workload of lists: transactions read lists and append to them. Every read shows the order of all appends before it.
 //!
-//! A transaction touches one to four lists out of a window that moves on as lists fill up, so lists
-//! are created all the time. An append reads its list in an earlier round of execute, or locks it at
-//! once in the mode that it guesses: a guess that was wrong is a read.
+//! A transaction touches one to four lists of a window. The window moves on as lists fill up, so lists are created all the
+//! time. Before an append, a transaction either reads the list in an earlier round of execute, or locks the list at once in
+//! the mode that it guesses; a wrong guess serves as a read.
+//!
+//! *Source*: Kingsbury and Alvaro, Elle (VLDB 2020).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,19 +20,19 @@ use crate::rows::for_each_row;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 
-/// Most elements of a list.
+/// Maximum number of elements of a list.
 const ELEMENTS_MAX: usize = 62;
 const VALUE_BYTES: usize = 4 * (1 + ELEMENTS_MAX);
 /// Lists that transactions choose from.
 const WINDOW: usize = 8;
 /// Appends before the window moves on by one list.
 const APPENDS_PER_LIST: usize = 36;
-/// Most lists that a transaction touches.
+/// Maximum number of lists of a transaction.
 const LISTS_MAX: usize = 4;
 /// Buckets of each partition that all lists share.
 const BUCKETS: u32 = 6;
 
-/// The workload, with the history that it records.
+/// The workload, with its recorded history.
 pub struct ListAppend {
     history: History,
     next_value: AtomicU64,
@@ -39,18 +40,18 @@ pub struct ListAppend {
     table: Option<TableId>,
 }
 
-/// How a transaction goes about one list.
+/// A transaction's treatment of one list.
 #[derive(Clone, Copy)]
 enum Plan {
     Read,
-    /// Read it, then lock it in the next round.
+    /// A read, and a lock in the next round.
     ReadThenAppend,
-    /// Lock it at once, in the mode that is guessed.
+    /// A lock at once, in the guessed mode.
     Append(LockMode),
 }
 
 impl ListAppend {
-    /// Room for the lists of about `transactions` transactions.
+    /// A workload with room for the lists of about `transactions` transactions.
     #[must_use]
     pub fn new(transactions: u64) -> Self {
         let transactions = usize::try_from(transactions).unwrap_or(usize::MAX);
@@ -67,7 +68,7 @@ impl ListAppend {
         self.table.expect("the harness creates the tables first")
     }
 
-    /// Runs a transaction; `operations` gets what it does.
+    /// Runs a transaction, and records its operations in `operations`.
     fn transact(
         &self,
         tx: &mut Transaction<'_>,
@@ -97,7 +98,7 @@ impl ListAppend {
                 (key, plan, row)
             })
             .collect();
-        // A transaction that aborts has appended its values all the same, as far as it knows.
+        // An aborted transaction records its appends as well.
         let value = || self.next_value.fetch_add(1, Ordering::Relaxed);
         tx.execute()?;
         let mut second = Vec::new();
@@ -125,7 +126,7 @@ impl ListAppend {
         }
         tx.execute()?;
         for (key, row, was_there) in second {
-            // What was read in the first round may be gone by now, which commit would notice.
+            // A list that was read in the first round may be gone by now, which commit would detect.
             if was_there != tx.value(row).is_some() {
                 return Err(Abort::Changed);
             }
@@ -156,7 +157,7 @@ fn append(
     tx.put(row, &list)
 }
 
-/// The elements of a list; none if it is not there.
+/// The elements of a list; none if the list does not exist.
 fn elements(value: Option<&[u8]>) -> Vec<u64> {
     let words = value.unwrap_or(&[]).as_chunks::<4>().0;
     let mut numbers = words.iter().map(|word| u64::from(u32::from_le_bytes(*word)));
@@ -211,7 +212,7 @@ impl Workload for ListAppend {
         for_each_row(cluster, self.table(), |key, value| {
             lists.insert(key, elements(Some(value)));
         });
-        // Whoever reads every list at the end sees these.
+        // A transaction that reads every list at the end.
         let invoked = self.history.invoke();
         let reads = lists
             .iter()
@@ -221,8 +222,7 @@ impl Workload for ListAppend {
     }
 }
 
-/// Whether a history of lists is strictly serializable, given the lists at its end: by our checkers, and by the crate
-/// `adya`.
+/// Whether a history of lists is strictly serializable, given the lists at its end. Our checkers and the crate `adya` judge.
 #[must_use]
 pub fn judge_lists(history: &[Recorded], lists: &BTreeMap<u64, Vec<u64>>) -> Vec<Check> {
     let ours = serializable::check(history, lists);

@@ -1,5 +1,4 @@
-//! Is a history of transactions strictly serializable? Recorded workloads, and the checkers of what
-//! they recorded.
+//! Recorded workloads, and the checkers that judge whether a recorded history is strictly serializable.
 //!
 //! | file | invariant |
 //! |---|---|
@@ -26,8 +25,8 @@ pub use register::Registers;
 
 use gannet_engine::{Cluster, TableId};
 
-/// Keys of `table` that fall into the first `buckets` buckets of their partitions, so that
-/// transactions on different keys meet.
+/// Keys of `table` that fall into the first `buckets` buckets of their partitions, so that transactions on different keys
+/// conflict.
 fn colliding_keys(cluster: &Cluster, table: TableId, count: usize, buckets: u32) -> Vec<u64> {
     let view = cluster.view();
     let table = view.table(table.number()).expect("the table was just created");

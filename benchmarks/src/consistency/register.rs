@@ -1,5 +1,5 @@
-//! Transactions on registers, most of one key, recorded: what a single read that skips validation
-//! sees must fit into one order of everything that happened to its register.
+//! The workload of registers: most transactions use a single one. A read that skips validation must still fit into one order
+//! of all operations on its register.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +13,8 @@ use crate::rows::for_each_row;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Ran, Random, Result, Workload};
 
-/// Bytes of a register; its number fills them, so that a torn read shows. A few make a message of
-/// several packets on most networks.
+/// Bytes of a register. Its value fills them all, so a torn read shows. A few registers fill several packets on most
+/// networks.
 const VALUE_BYTES: usize = 1_000;
 /// Number of registers.
 const REGISTERS: usize = 12;
@@ -23,10 +23,10 @@ const BUCKETS: u32 = 4;
 const READ: usize = 0;
 const WRITE: usize = 1;
 const MIXED: usize = 2;
-/// Tally: a value whose words differ was read.
+/// Tally: a committed read saw a value with differing words.
 const TORN: usize = 0;
 
-/// The workload, with the history that it records.
+/// The workload, with its recorded history.
 pub struct Registers {
     history: History,
     next_value: AtomicU64,
@@ -50,7 +50,7 @@ impl Registers {
         self.table.expect("the harness creates the tables first")
     }
 
-    /// Reads the registers `reads` and writes new values to `writes`; whether a value was torn.
+    /// Reads the registers `reads`, and writes new values to `writes`. Returns whether a value was torn.
     fn transact(
         &self,
         tx: &mut Transaction<'_>,
@@ -78,7 +78,7 @@ impl Registers {
             let words = tx.value(row).unwrap_or(&[]).as_chunks::<8>().0;
             torn |= words.windows(2).any(|pair| pair[0] != pair[1]);
             let value = words.first().map_or(0, |word| u64::from_le_bytes(*word));
-            // Reads come first: a transaction does not see its own writes.
+            // Reads come first, because a transaction does not see its own writes.
             operations.insert(0, Operation::ReadRegister { key, value });
         }
         tx.commit()?;
@@ -155,7 +155,7 @@ impl Workload for Registers {
     }
 
     fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check> {
-        // Whoever reads every register at the end sees these.
+        // A transaction that reads every register at the end.
         let mut recording = self.history.record();
         for_each_row(cluster, self.table(), |key, value| {
             let value = value.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));

@@ -1,15 +1,15 @@
-//! The same histories, judged by the crate `adya`, which shares no code with our checkers.
+//! A second opinion on the same histories: the crate `adya`, which shares no code with our checkers.
 
 use adya::history::{Id, Interner, Mop, Op, OpType, ReadValue, Scalar};
 use adya::{Opts, Report, Valid, Workload, check};
 
 use crate::consistency::history::{Fate, Operation, Recorded};
 
-/// Whether `adya` finds a history strictly serializable, and what it says if not.
+/// Whether `adya` finds a history strictly serializable, and its objections.
 pub(super) fn judge(history: &[Recorded], workload: Workload) -> (bool, String) {
     let options = Opts { linearizable_keys: true, ..Opts::default() };
     let Report { valid, anomalies, .. } = check(&translate(history), workload, &options);
-    // A history without any dependency has nothing that could be wrong.
+    // A history without dependencies has no violation.
     let only = |kind: &str| anomalies.len() == 1 && anomalies.contains_key(kind);
     if valid == Valid::True || only("empty-transaction-graph") {
         return (true, "strict-serializable".to_owned());
@@ -22,7 +22,7 @@ fn translate(history: &[Recorded]) -> adya::History {
     let mut interner = Interner::default();
     let mut ops = Vec::with_capacity(2 * history.len());
     for (process, transaction) in (0..).zip(history) {
-        // Nobody was told what a transaction has read whose fate is unknown, and it need not have happened.
+        // The reads of an unknown transaction are unknown, and it may not have happened.
         let is_known = |operation: &&Operation| {
             let is_write = matches!(operation, Operation::Append { .. } | Operation::Write { .. });
             transaction.fate != Fate::Unknown || is_write
@@ -34,7 +34,7 @@ fn translate(history: &[Recorded]) -> adya::History {
             Fate::Aborted => OpType::Fail,
             Fate::Unknown => OpType::Info,
         };
-        // Every transaction is its own process: the order of one client's is in real time already.
+        // Every transaction is its own process, because real time already orders those of one client.
         let op =
             |index: u64, kind, value| Op { index, kind, process: Some(process), value, time: None };
         ops.push(op(transaction.invoked, OpType::Invoke, value.clone()));

@@ -1,7 +1,7 @@
-//! One order of all transactions, compatible with real time, explains every list that was read.
+//! The invariant of lists: one order of all transactions, compatible with real time, explains every list that was read.
 //!
-//! The lists at the end of the run give the order of all appends to each key. Each read must be the
-//! start of its list. Then every dependency is known:
+//! The lists at the end of the run give the order of all appends to each key. Each read must be a prefix of its list. Then
+//! every dependency is known:
 //!
 //! ```text
 //! append of element i  -> append of element i + 1           (ww)
@@ -9,16 +9,19 @@
 //! read of i elements   -> append of element i + 1           (rw)
 //! end of a transaction -> start of any that started later   (real time, through a chain of moments)
 //! ```
-//! The history is strictly serializable exactly if no dependency leads back to where it started.
+//!
+//! The history is strictly serializable exactly if the dependencies have no cycle.
+//!
+//! *Source*: Adya, Weak Consistency (1999), for the dependencies.
 
 use std::collections::BTreeMap;
 
 use crate::consistency::history::{Fate, Operation, Recorded};
 
-/// Transactions of a cycle that are named.
+/// Transactions of a cycle that a message names.
 const NAMED_MAX: usize = 8;
 
-/// What is wrong with a history, given the lists at its end.
+/// The violations in a history, given the lists at its end.
 pub(super) fn check(history: &[Recorded], lists: &BTreeMap<u64, Vec<u64>>) -> Vec<String> {
     let committed: Vec<_> = history.iter().filter(|one| one.fate != Fate::Aborted).collect();
     let mut writer_of = BTreeMap::new();
@@ -73,14 +76,14 @@ pub(super) fn check(history: &[Recorded], lists: &BTreeMap<u64, Vec<u64>>) -> Ve
     wrong
 }
 
-/// Transactions, then moments: moment i is the i-th end of a transaction.
+/// The nodes are transactions, then moments: moment i is the i-th end of a transaction.
 struct Graph {
     transactions: usize,
     after: Vec<Vec<u32>>,
 }
 
 impl Graph {
-    /// The real-time dependencies of `committed`, which is in the order of the ends. A transaction whose fate is unknown may happen
+    /// The real-time dependencies of `committed`, which is in the order of the ends. An unknown transaction may take effect
     /// after its client has given up.
     fn new(committed: &[&Recorded]) -> Self {
         let transactions = committed.len();
@@ -94,7 +97,7 @@ impl Graph {
             if index > 0 {
                 graph.add(moment - 1, moment);
             }
-            // It starts after all ends before its start, the last of which implies the others.
+            // The transaction starts after all earlier ends; the last of these implies the others.
             let before = ends.partition_point(|&end| end < transaction.invoked);
             if before > 0 {
                 graph.add(transactions + before - 1, index);
@@ -107,7 +110,7 @@ impl Graph {
         self.after[from].push(u32::try_from(to).expect("fewer than 2^31 transactions"));
     }
 
-    /// Adds a dependency between two transactions, if both are there.
+    /// Adds a dependency between two transactions, if both exist.
     fn connect(&mut self, from: Option<usize>, to: Option<usize>) {
         if let (Some(from), Some(to)) = (from, to)
             && from != to
@@ -116,7 +119,7 @@ impl Graph {
         }
     }
 
-    /// The transactions of some cycle.
+    /// The transactions of a cycle, if there is one.
     fn cycle(&self) -> Option<Vec<usize>> {
         const NEW: u8 = 0;
         const OPEN: u8 = 1;
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_is_no_start_of_its_list_is_found() {
+    fn a_read_that_is_no_prefix_of_its_list_is_found() {
         let history: &[(u64, u64, &[Operation])] = &[(1, 2, &[read(1, &[2])])];
         assert_eq!(violations(history, &[(1, &[1, 2])]), 1);
     }

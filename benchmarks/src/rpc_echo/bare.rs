@@ -1,7 +1,7 @@
 //! The bare transport: packets bounced between nodes, without sessions, coroutines or checks.
 //!
-//! Every node answers its peers in turn, so that as many packets go out as came in, and as many are
-//! under way as an echo has.
+//! *Invariants*: every node answers its peers in turn, so as many packets go out as came in, and as many are in flight as in
+//! an echo.
 
 use gannet_rpc::{Clock, HEADER_BYTES, MonotonicClock, PacketReceiver, PacketSender, Port};
 
@@ -9,15 +9,15 @@ use super::echo::{Measured, histogram};
 use super::port::ThreadEndpoints;
 use super::{EchoSettings, PAYLOAD_BYTES};
 
-/// Polls between two looks at the clock.
+/// Polls between two checks of the clock.
 const POLLS_PER_LOOK: u32 = 64;
-/// A packet that was lost comes back as another when all has been quiet for so long.
+/// Silence after which a packet counts as lost, and is replaced.
 const QUIET_NS: u64 = 20_000_000;
 
 struct BareNode<S, R> {
     halves: (S, R),
     peers: Vec<u16>,
-    /// Whom to answer next.
+    /// The peer to answer next.
     next: usize,
 }
 
@@ -29,7 +29,7 @@ impl<S: PacketSender, R: PacketReceiver> BareNode<S, R> {
         self.halves.0.ring_doorbell();
     }
 
-    /// Answers what has arrived; how many packets.
+    /// Answers the packets that have arrived. Returns their number.
     fn answer(&mut self) -> u64 {
         let (sender, receiver) = &mut self.halves;
         let count = receiver.poll();
@@ -43,7 +43,7 @@ impl<S: PacketSender, R: PacketReceiver> BareNode<S, R> {
     }
 }
 
-/// Bounces packets of `messages` messages each; how many a thread received.
+/// Bounces packets of `messages` messages each. Returns the number of packets that a thread received.
 pub(super) fn bare<P: Port>(
     settings: &EchoSettings,
     endpoints: ThreadEndpoints<P>,

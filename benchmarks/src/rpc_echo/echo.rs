@@ -1,4 +1,6 @@
 //! The echo of one thread: its nodes, a client in each of their coroutines, and the loop around them.
+//!
+//! *Not here*: transports and threads (`port`), and the bare transport (`bare`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,14 +15,14 @@ use hdrhistogram::Histogram;
 use super::port::{EndpointPort, ThreadEndpoints};
 use super::{EchoSettings, PAYLOAD_BYTES};
 
-/// Polls between two looks at what is to be measured.
+/// Polls between two checks of the clock.
 const POLLS_PER_LOOK: u32 = 64;
-/// After the end, every batch in flight must still be answered; this bounds the wait.
+/// Longest wait for the answers to batches in flight at the end.
 const LATE_NS: u64 = 10_000_000_000;
-/// A node in another process has ended when nothing came from it for so long.
+/// A node in another process counts as ended after so much silence.
 const QUIET_NS: u64 = 300_000_000;
 
-/// What one thread measured.
+/// The measurements of one thread.
 pub(super) struct Measured {
     pub(super) requests: u64,
     pub(super) mismatches: u64,
@@ -56,11 +58,11 @@ impl Handler for Echo {
     }
 }
 
-/// What the coroutines of one thread count.
+/// The counts of one thread's coroutines.
 struct Counts {
     requests: Cell<u64>,
     mismatches: Cell<u64>,
-    /// The time of the present poll; a coroutine measures its batch with it.
+    /// The time of the present poll, with which coroutines measure batches.
     now_ns: Cell<u64>,
     measuring: Cell<bool>,
     stopping: Cell<bool>,
@@ -106,7 +108,7 @@ impl<P: Port> EchoNode<P> {
         self.endpoint.ring_doorbell();
     }
 
-    /// One step; whether anything came, and how many clients ended.
+    /// Takes one step. Returns whether packets have come, and how many clients have ended.
     fn step(&mut self, incoming: &mut Vec<Incoming<u16>>, now_ns: u64) -> (bool, usize) {
         let Self { endpoint, clients } = self;
         let mut ended = 0;
@@ -170,11 +172,11 @@ where
     })
 }
 
-/// When a thread measures.
+/// The measured interval of a thread.
 struct Interval {
     warmup_ns: u64,
     duration_ns: u64,
-    /// When time begins to count: where nodes are in other processes, when the first is there.
+    /// The start of the warm-up. With nodes in other processes, the time of the first packet from one.
     begin_ns: Option<u64>,
     measured_from: u64,
     measured_to: u64,
@@ -206,7 +208,7 @@ impl Interval {
         }
     }
 
-    /// Whether it has taken so long that no more answers come.
+    /// Whether the remaining answers are so late that they will not come.
     fn is_hopeless(&self, now_ns: u64) -> bool {
         let end_ns = self.begin_ns.unwrap_or(0) + self.warmup_ns + self.duration_ns;
         now_ns > end_ns + LATE_NS
@@ -217,8 +219,8 @@ impl Interval {
     }
 }
 
-/// Runs the nodes of one thread. `running` counts the clients of all threads: a thread serves the
-/// others until theirs have ended too, and nodes of other processes until they are quiet.
+/// Runs the nodes of one thread. `running` counts the clients of all threads: a thread serves the others until their clients
+/// have ended, and nodes of other processes until they are silent.
 pub(super) fn echo<P: Port>(
     settings: &EchoSettings,
     endpoints: ThreadEndpoints<P>,
@@ -240,7 +242,7 @@ pub(super) fn echo<P: Port>(
         counts.now_ns.set(now_ns);
         if polls.is_multiple_of(POLLS_PER_LOOK) {
             interval.look(&counts, now_ns);
-            // Relaxed: it only ends the loop.
+            // Relaxed: the value only ends the loop.
             let have_all_ended = running.load(Ordering::Relaxed) == 0;
             let is_quiet = settings.across().is_none() || now_ns - heard_ns > QUIET_NS;
             if (have_all_ended && is_quiet) || interval.is_hopeless(now_ns) {

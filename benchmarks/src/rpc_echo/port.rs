@@ -1,7 +1,9 @@
 //! The nodes of an echo, their transports, and the threads that drive them.
 //!
-//! *Together*: thread i drives worker i of every node, so that packets cross no core. *Apart*: two
-//! threads, each on a core of its own, share the nodes, so that between two nodes all packets cross.
+//! ```text
+//! together   thread i drives worker i of every node: packets cross no core
+//! apart      two threads, each on a core of its own, have a node each: all packets cross cores
+//! ```
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,14 +20,14 @@ use crate::workload::BenchmarkError;
 
 const MTU_BYTES: usize = 4 << 10;
 const RING_BYTES: usize = 16 << 10;
-/// Between threads more packets wait: the other is at other work.
+/// Bytes of a ring between two threads: more packets wait, because the other thread may be busy.
 const RING_BYTES_APART: usize = 64 << 10;
 /// Threads of the topology *apart*.
 pub(super) const THREADS_APART: usize = 2;
-/// How long another process is waited for: so many calls, and the time between two.
+/// How often a process calls the other one before it gives up.
 const CALLS_MAX: usize = 600;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// It keeps nothing secret and costs as much as any.
+/// A key that protects nothing, and costs as much as any.
 const KEY: [u8; 32] = [7; 32];
 
 /// One node's worker.
@@ -36,7 +38,7 @@ pub(super) struct EndpointPort<P> {
     pub(super) port: P,
 }
 
-/// What one thread drives.
+/// The workers of one thread.
 pub(super) type ThreadEndpoints<P> = Vec<EndpointPort<P>>;
 
 impl<P> EndpointPort<P> {
@@ -51,7 +53,7 @@ impl<P> EndpointPort<P> {
         }
     }
 
-    /// Another node, counted from this one.
+    /// The number of another node, counted from this one.
     pub(super) fn peer(&self, other: usize) -> u16 {
         number((usize::from(self.node) + 1 + other % (self.nodes - 1)) % self.nodes)
     }
@@ -61,7 +63,7 @@ fn number(index: usize) -> u16 {
     u16::try_from(index).expect("few nodes and workers")
 }
 
-/// Rings, all nodes of a worker on one thread.
+/// Rings with all nodes of a worker on one thread.
 pub(super) fn memory_together(threads: usize, nodes: usize) -> Vec<ThreadEndpoints<MemoryPort>> {
     let on_thread = |thread| {
         let waker = Parking::new().waker();
@@ -87,13 +89,13 @@ pub(super) fn memory_apart(nodes: usize) -> Vec<ThreadEndpoints<MemoryPort>> {
     apart(nodes, |node| Ok(fabric.take(node, 0, waker(node), &wakers))).expect("rings are ready")
 }
 
-/// Sockets of this host.
+/// Sockets on this host.
 pub(super) fn udp(
     nodes: usize,
     with_key: bool,
 ) -> Result<Vec<ThreadEndpoints<UdpPort>>, BenchmarkError> {
     let any: SocketAddr = (IpAddr::V4(Ipv4Addr::LOCALHOST), 0).into();
-    // All are held until the last is drawn, so that they differ.
+    // All sockets stay open until the last port is drawn, so that ports differ.
     let held: Vec<_> = (0..nodes)
         .map(|_| UdpSocket::bind(any))
         .collect::<Result<_, _>>()
@@ -104,7 +106,7 @@ pub(super) fn udp(
     apart(nodes, |node| open(node, &addresses, with_key))
 }
 
-/// Queue pairs of this host's RDMA devices, which the nodes take in turn.
+/// Queue pairs of this host's RDMA devices, which nodes take in turn.
 #[cfg(feature = "verbs")]
 pub(super) fn verbs(
     nodes: usize,
@@ -127,7 +129,7 @@ pub(super) fn verbs(
     apart(nodes, |_| Ok(ports.next().expect("each node has one")))
 }
 
-/// The socket of one node; the other is in another process.
+/// The socket of this process's node; the other node is in another process.
 pub(super) fn udp_local(
     across: &Across,
     with_key: bool,
@@ -135,7 +137,7 @@ pub(super) fn udp_local(
     Ok(local(across, open(across.node, &across.addresses, with_key)?))
 }
 
-/// Rings that one node shares with another process, which is met at the first address.
+/// Rings shared with another process, which is met at the first address.
 pub(super) fn memory_local(
     across: &Across,
 ) -> Result<Vec<ThreadEndpoints<MemoryPort>>, BenchmarkError> {
@@ -146,14 +148,14 @@ pub(super) fn memory_local(
     let mut meeting = BufReader::new(meet(across).map_err(failed)?);
     let other = exchange(&mut meeting, &handle).map_err(failed)?;
     let handles = if across.node == 0 { [handle, other] } else { [other, handle] };
-    // Both have mapped the other's memory before either goes on, and may end.
+    // Both processes have mapped the other's memory before either continues, and may end.
     let mut connected = rings.connect(&handles)?;
     exchange(&mut meeting, "connected").map_err(failed)?;
     let (_, port) = connected.remove(0);
     Ok(local(across, port))
 }
 
-/// The connection to the other process, once it has come.
+/// The connection to the other process, once that process is there.
 fn meet(across: &Across) -> std::io::Result<TcpStream> {
     let place = across.addresses[0];
     let listener = if across.node == 0 { Some(TcpListener::bind(place)?) } else { None };
@@ -162,7 +164,7 @@ fn meet(across: &Across) -> std::io::Result<TcpStream> {
         Some(listener) => listener.accept().map(|(stream, _)| stream),
         None => TcpStream::connect(place),
     };
-    // The other may not have come yet.
+    // The other process may not be there yet.
     let stream = std::iter::repeat_with(call)
         .inspect(|met| {
             if met.is_err() {
@@ -176,7 +178,7 @@ fn meet(across: &Across) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Says a line to the other process, and hears one.
+/// Sends a line to the other process, and receives one.
 fn exchange(meeting: &mut BufReader<TcpStream>, line: &str) -> std::io::Result<String> {
     writeln!(meeting.get_mut(), "{line}")?;
     let mut heard = String::new();

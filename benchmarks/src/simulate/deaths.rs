@@ -1,8 +1,8 @@
-//! What must hold after a member has died and the others have halted.
+//! Checks after a member has died and the others have halted.
 //!
-//! There is no recovery yet. So the records in the log slots of the survivors decide what is committed, as the flush of
-//! `docs/protocol.md` will: each is applied, unit by unit, at every copy. What the survivors have told the code of their jobs is compared
-//! with that.
+//! There is no recovery yet. So the records in the survivors' log slots decide which transactions have committed, as the
+//! flush of `docs/protocol.md` will: each record is applied, unit by unit, at every copy. The survivors' answers to the code
+//! of their jobs are compared with the records.
 //!
 //! *Source*: `docs/simulation.md`, "Members that die".
 
@@ -19,11 +19,11 @@ use crate::check::Check;
 use crate::replicas::check_replicas;
 use crate::statistics::Statistics;
 
-/// What the job of a client has counted.
+/// The result of a client's job: its counts.
 pub(super) type Job = Completion<Option<Box<Statistics>>>;
 
-/// Finishes what the survivors have logged, and checks what they were told; `sum` gets what the clients have counted.
-/// `jobs` are as many at each node.
+/// Applies the survivors' records, and checks their answers; adds the clients' counts to `sum`. `jobs` has the same number of
+/// jobs for each node.
 pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistics) -> Vec<Check> {
     let nodes = simulation.cluster().nodes().len();
     let jobs_of_node = jobs.len() / nodes;
@@ -59,7 +59,7 @@ pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistic
         Check::new("what was settled agrees with the survivors' records", wrong.is_empty(), detail),
         Check::equal("units of the survivors' records that miss an earlier one", 0, gaps),
     ];
-    // Locks and pending entries of transactions under way stay: nobody recovers.
+    // Locks and pending entries of unfinished transactions remain, because there is no recovery.
     checks.extend(check_replicas(simulation.cluster()).into_iter().take(1));
     checks
 }
@@ -75,7 +75,7 @@ fn id_of(record: &[u8]) -> TransactionId {
     CommitRecord::parse(record).expect("a log has records").id
 }
 
-/// Applies the records at every copy; how many units found that an earlier one is missing.
+/// Applies the records at every copy. Returns the number of units whose predecessor is missing.
 fn flush(simulation: &Simulation, records: &[(usize, Vec<Vec<u8>>)]) -> i128 {
     let records: BTreeSet<&Vec<u8>> = records.iter().flat_map(|(_, of_node)| of_node).collect();
     let parse = |record| CommitRecord::parse(record).expect("a log has records");
@@ -100,7 +100,7 @@ fn flush(simulation: &Simulation, records: &[(usize, Vec<Vec<u8>>)]) -> i128 {
     gaps
 }
 
-/// What is wrong with how a commit was settled, given the survivors' records.
+/// The contradiction between the outcome of a commit and the survivors' records, if there is one.
 fn contradiction(
     simulation: &Simulation,
     verdict: &Verdict,

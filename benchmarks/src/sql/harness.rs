@@ -1,10 +1,12 @@
-//! Running a workload in SQL: clients on OS threads of their own, each with a connection and one statement at a time.
+//! Runs a workload in SQL: clients on OS threads of their own, each with a connection and one statement at a time.
 //!
-//! A transaction that meets a conflict is counted as aborted and run again with the same draws; a latency is that of a
-//! committed transaction from its first attempt on.
+//! A transaction that meets a conflict counts as aborted, and runs again with the same draws. The latency of a committed
+//! transaction begins with its first attempt.
 //!
-//! *Invariants*: connections are opened, used and closed on one thread. Clients have no connection open when the data are
+//! *Invariants*: a connection is opened, used and closed on one thread. No client has an open connection when the data are
 //! verified.
+//!
+//! *Not here*: workloads without SQL (`harness` of the crate).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,10 +24,10 @@ use crate::report::{Load, Report, Run, Verification, cores_used};
 use crate::statistics::{self, Statistics};
 use crate::workload::{BenchmarkError, Profile, Ran, Result as Outcome, seeded};
 
-/// Attempts at one transaction; then it is given up, and another one drawn.
+/// Attempts at one transaction, before another one is drawn.
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// How a workload in SQL is run.
+/// The settings of a run in SQL.
 #[derive(Clone, Debug)]
 pub struct SqlSettings {
     /// Connections, each with one transaction at a time.
@@ -36,15 +38,15 @@ pub struct SqlSettings {
     pub limit: Limit,
     /// How long to run before measuring.
     pub warmup: Duration,
-    /// Seed of everything drawn.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// Runs `workload` through connections of `connector` and verifies it.
+/// Runs `workload` through connections of `connector`, and verifies the data.
 ///
 /// # Errors
-/// [`BenchmarkError`] if a setting is not possible, or no connection; or the tables cannot be made or loaded. A failed
-/// verification is no error: the report says so.
+/// [`BenchmarkError`] if a setting is impossible, no connection can be opened, or the tables cannot be created or loaded. A
+/// failed verification is no error: the report has it.
 ///
 /// # Panics
 /// If a thread cannot be started.
@@ -112,7 +114,7 @@ fn all_settings(
     all
 }
 
-/// Calls `client` for every client, on as many threads as there are for them, and gives what `end` gives on each thread.
+/// Calls `client` for every client, on as many threads as the clients have. Returns the result of `end` on each thread.
 fn on_threads<T: Send, F: Future<Output = Result<(), SqlFailure>>>(
     connector: &impl SqlConnector,
     settings: &SqlSettings,
@@ -143,7 +145,7 @@ fn on_threads<T: Send, F: Future<Output = Result<(), SqlFailure>>>(
     })
 }
 
-/// Makes the tables and loads them, through one connection: the batches of COPYs at a time would meet in the same buckets.
+/// Creates the tables and loads them, through one connection: concurrent COPYs would conflict in the same buckets.
 fn load<W: SqlWorkload, C: SqlConnector>(
     workload: &W,
     connector: &C,
@@ -166,7 +168,7 @@ fn load<W: SqlWorkload, C: SqlConnector>(
     })
 }
 
-/// Runs the clients; gives what they counted, the measured seconds, and the first failure that was no conflict.
+/// Runs the clients. Returns their counts, the measured seconds, and the first failure that is no conflict.
 fn measure<W: SqlWorkload, C: SqlConnector>(
     workload: &W,
     connector: &C,
@@ -209,7 +211,7 @@ fn measure<W: SqlWorkload, C: SqlConnector>(
     Ok((sum, seconds, failure.into_inner().unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// What every client does.
+/// The loop of every client.
 async fn client<W: SqlWorkload, C: SqlConnector>(
     workload: &W,
     connector: &C,

@@ -4,11 +4,13 @@
 //! SqlWorkload (tatp, smallbank, single)        SqlConnector (a cluster in this process, a server)
 //!        └──────────── run_sql: tables ─ load ─ warm up ─ measure ─ verify ─ Report ──────┘
 //! ```
-//! A workload asks a [`SqlConnection`] to run its statements, and does not see what is behind it.
 //!
-//! *Invariants*: a statement that fails with a conflict ends its transaction, which is counted as aborted.
-//! Anything else that fails ends the run, and its verification.
-//! *Not here*: any connection, as those need SQL or a network; they are the command's.
+//! A workload runs its statements through a [`SqlConnection`], and does not know the database behind it.
+//!
+//! *Invariants*: a statement that fails with a conflict ends its transaction, which counts as aborted. Any other failure ends
+//! the run, and fails its verification.
+//!
+//! *Not here*: connections, which need SQL or a network: the command has them.
 
 mod harness;
 mod single;
@@ -27,7 +29,7 @@ use crate::workload::{BenchmarkError, Profile, Ran, Random, Result as Outcome};
 /// A parameter of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SqlValue {
-    /// SMALLINT, INTEGER or BIGINT, as the statement needs it.
+    /// SMALLINT, INTEGER or BIGINT, as the statement requires.
     Integer(i64),
     /// TEXT, VARCHAR or CHAR.
     Text(String),
@@ -44,27 +46,27 @@ pub struct SqlFailure {
 }
 
 impl SqlFailure {
-    /// The abort that it means, if the same transaction may succeed when it is run again.
+    /// The abort behind this failure, if the same transaction may succeed when it is run again.
     #[must_use]
     pub fn conflict(&self) -> Option<Abort> {
         match self.code.as_str() {
             "40001" => Some(Abort::Changed),
-            // PostgreSQL's deadlocks.
+            // A deadlock in PostgreSQL.
             "40P01" => Some(Abort::Locked),
             _ => None,
         }
     }
 }
 
-/// The rows that a query gave.
+/// The rows of a query.
 pub trait SqlRows {
-    /// How many.
+    /// The number of rows.
     fn count(&self) -> usize;
 
     /// An integer column of a row, both counted from 0.
     ///
     /// # Panics
-    /// If there is no such row or column, or it is NULL or no integer: the query is the workload's own.
+    /// If there is no such row or column, or its value is NULL or no integer: the query is the workload's own.
     fn integer(&self, row: usize, column: usize) -> i64;
 
     /// A text column of a row, both counted from 0.
@@ -74,31 +76,31 @@ pub trait SqlRows {
     fn text(&self, row: usize, column: usize) -> &str;
 }
 
-/// A session of a database. The texts of queries and changes are prepared when they are first run.
+/// A session of a database. Queries and changes are prepared when they are first run.
 ///
-/// The futures need not be `Send`: a connection stays on the thread that made it.
+/// The futures need not be `Send`: a connection stays on its thread.
 pub trait SqlConnection {
-    /// What queries give.
+    /// The rows of queries.
     type Rows: SqlRows;
 
     /// Runs a statement once, without parameters and without preparing it.
     fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), SqlFailure>>;
 
-    /// Runs a statement that gives rows.
+    /// Runs a statement that returns rows.
     fn query(
         &mut self,
         sql: &'static str,
         parameters: &[SqlValue],
     ) -> impl Future<Output = Result<Self::Rows, SqlFailure>>;
 
-    /// Runs a statement that changes rows or the session; gives the number of rows changed.
+    /// Runs a statement that changes rows or the session. Returns the number of changed rows.
     fn change(
         &mut self,
         sql: &'static str,
         parameters: &[SqlValue],
     ) -> impl Future<Output = Result<u64, SqlFailure>>;
 
-    /// Runs a COPY FROM STDIN with this data, cut anywhere; gives the number of rows.
+    /// Runs a COPY FROM STDIN with this data, cut anywhere. Returns the number of rows.
     fn copy(
         &mut self,
         sql: &str,
@@ -106,66 +108,66 @@ pub trait SqlConnection {
     ) -> impl Future<Output = Result<u64, SqlFailure>>;
 }
 
-/// Where connections come from.
+/// A source of connections.
 pub trait SqlConnector: Sync {
-    /// Its connections.
+    /// The connections.
     type Connection: SqlConnection;
 
-    /// Runs on this thread what its connections do.
+    /// Runs a future of the connections on this thread.
     ///
     /// # Errors
-    /// [`BenchmarkError::Runtime`] if the thread cannot wait for them.
+    /// [`BenchmarkError::Runtime`] if the thread cannot wait for futures.
     fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, BenchmarkError>;
 
     /// Opens a connection at the isolation level SERIALIZABLE.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, SqlFailure>>;
 
-    /// What the connections lead to, for the report.
+    /// The database behind the connections, for the report.
     fn target(&self) -> Target;
 
-    /// Checks what no statement sees, when no connection is open any more.
+    /// Checks that no statement can make. All connections are closed by then.
     fn verify(&self) -> Vec<Check> {
         Vec::new()
     }
 }
 
-/// What connections lead to.
+/// The database behind connections.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// What reproduces it.
+    /// Settings that reproduce the database.
     pub settings: Vec<(&'static str, String)>,
-    /// Where and what it is, in words.
+    /// The database's place and kind, in words.
     pub topology: String,
-    /// What survives what.
+    /// How durable commits are.
     pub durability: &'static str,
-    /// OS threads that run it in this process; None if it runs elsewhere, perhaps on all cores of this machine.
+    /// OS threads of the database in this process; None if it runs elsewhere, perhaps on all cores of this machine.
     pub threads: Option<usize>,
-    /// Table memory, where it is known.
+    /// Table memory, if known.
     pub memory_bytes: Option<u64>,
 }
 
 /// A benchmark in SQL.
 pub trait SqlWorkload: Send + Sync {
-    /// Its names and settings.
+    /// The benchmark's name, counts and settings.
     fn profile(&self) -> Profile;
 
-    /// Statements that make the tables, empty; tables of an earlier run are dropped.
+    /// Statements that create the tables, empty; tables of an earlier run are dropped.
     fn schema(&self) -> Vec<String>;
 
-    /// Loads the rows; gives their number.
+    /// Loads the rows. Returns their number.
     fn load(
         &self,
         connection: &mut impl SqlConnection,
     ) -> impl Future<Output = Result<u64, SqlFailure>>;
 
-    /// Draws one transaction and runs it to its end, without retrying it. `Err` is no conflict.
+    /// Draws one transaction and runs it to its end, without retrying it. An `Err` is a failure other than a conflict.
     fn run_one(
         &self,
         connection: &mut impl SqlConnection,
         random: &mut Random,
     ) -> impl Future<Output = Result<Ran, SqlFailure>>;
 
-    /// Checks the data after the run, when no transaction is running; `totals` covers the whole run.
+    /// Checks the data after the run. No transaction is running; `totals` covers the whole run.
     fn verify(
         &self,
         connection: &mut impl SqlConnection,
@@ -176,7 +178,7 @@ pub trait SqlWorkload: Send + Sync {
 /// Runs `body` between BEGIN and COMMIT, or ROLLBACK if it fails.
 ///
 /// # Errors
-/// What failed; a conflict too.
+/// The failure, which may be a conflict.
 pub async fn in_transaction<C: SqlConnection, T>(
     connection: &mut C,
     body: impl AsyncFnOnce(&mut C) -> Result<T, SqlFailure>,
@@ -189,7 +191,7 @@ pub async fn in_transaction<C: SqlConnection, T>(
 }
 
 impl Ran {
-    /// What became of a transaction in SQL: whether it found its rows, or why it failed.
+    /// The result of a transaction in SQL: whether it found its rows, or why it failed.
     ///
     /// # Errors
     /// The failure, unless it is a conflict.

@@ -1,11 +1,12 @@
-//! Single statements on a narrow table: what SQL costs by itself.
+//! Single statements on a narrow table, to measure SQL by itself.
 //!
 //! ```text
 //! select   one row by its key               copy   1,000 rows of COPY, into a table of its own
-//! update   one row by its key, + 1          scan   all rows, given to the client
+//! update   one row by its key, + 1          scan   all rows, sent to the client
 //!                                           sum    all rows, summed by the database
 //! ```
-//! Each operation is a benchmark: its transactions are that one statement.
+//!
+//! Each operation is a benchmark: each of its transactions is that one statement.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -16,25 +17,25 @@ use crate::check::Check;
 use crate::statistics::Totals;
 use crate::workload::{BenchmarkError, Profile, Ran, Random};
 
-/// Most rows: they are kept in memory when they are scanned.
+/// Maximum number of rows: scans keep them in memory.
 const ROWS_MAX: u64 = 100_000_000;
-/// Rows of a COPY that is measured.
+/// Rows of a measured COPY.
 const COPY_ROWS: i64 = 1_000;
-/// Bytes of a piece of COPY's data.
+/// Bytes of a chunk of COPY's data.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What is measured.
+/// The statement to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A row by its key.
+    /// A read of a row by its key.
     Select,
     /// A change of a row by its key.
     Update,
-    /// Rows that come in.
+    /// A COPY of rows into the database.
     Copy,
-    /// Rows that go out.
+    /// A read of all rows by the client.
     Scan,
-    /// Rows that are read and stay.
+    /// A sum of all rows.
     Sum,
 }
 
@@ -42,15 +43,15 @@ pub enum Operation {
 pub struct SingleStatements {
     operation: Operation,
     rows: u64,
-    /// The first key that no COPY has taken.
+    /// The first key that no COPY has used.
     next: AtomicI64,
 }
 
 impl SingleStatements {
-    /// One operation on a table of `rows` rows.
+    /// A workload with one operation on a table of `rows` rows.
     ///
     /// # Errors
-    /// [`BenchmarkError::Setting`] if there are none, or too many.
+    /// [`BenchmarkError::Setting`] if `rows` is 0 or too large.
     pub fn new(operation: Operation, rows: u64) -> Result<Self, BenchmarkError> {
         if !(1..=ROWS_MAX).contains(&rows) {
             let (value, allowed) = (rows.to_string(), format!("1 to {ROWS_MAX}"));
@@ -76,7 +77,7 @@ impl SingleStatements {
     }
 }
 
-/// Lines of COPY's text format, in pieces of some size.
+/// Lines of COPY's text format, in chunks of a fixed size.
 pub fn copy_data(lines: impl Iterator<Item = String>) -> impl Iterator<Item = Vec<u8>> {
     let mut lines = lines.peekable();
     std::iter::from_fn(move || {
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copy_data_is_every_line_once_in_pieces() {
+    fn copy_data_has_every_line_once_in_chunks() {
         let lines = || (0..100_000).map(|id| format!("{id}\n"));
         let pieces: Vec<_> = copy_data(lines()).collect();
         assert!(pieces.len() > 5 && pieces.iter().all(|piece| piece.len() < CHUNK_BYTES + 10));
