@@ -1,5 +1,4 @@
-//! The data path allocates nothing: after its buffers have grown, whole TATP and SmallBank runs leave
-//! the number of allocations where it was.
+//! The data path allocates nothing: once its buffers have grown, TATP and SmallBank transactions allocate no memory.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "a counting allocator is one: it forwards to the system's")]
 
@@ -56,8 +55,8 @@ fn allocations_of(mut workload: impl Workload) -> u64 {
     workload.create_tables(&cluster).unwrap();
     workload.load(&cluster, 0, 1).unwrap();
     let workload = std::sync::Arc::new(workload);
-    // All coroutines of the thread run at once, so that conflicts and aborts are counted too; the
-    // first to finish its warm-up starts counting, and what it sees is the whole thread's.
+    // All coroutines of the thread run at once, so conflicts and aborts are counted, too. The first to finish its warm-up
+    // starts counting, for the whole thread.
     let completions: Vec<_> = (0..3 * 8)
         .map(|client| {
             let workload = std::sync::Arc::clone(&workload);
@@ -82,12 +81,12 @@ fn allocations_of(mut workload: impl Workload) -> u64 {
 
 #[test]
 fn no_transaction_allocates() {
-    // The oracle can fail.
+    // This check can fail.
     let before = ALLOCATIONS.get();
     drop(std::hint::black_box(vec![1_u8; 100]));
     assert!(ALLOCATIONS.get() > before, "the counter counts");
 
-    // A completion that is delivered on the thread may allocate; a transaction may not.
+    // Delivering a completion on the thread may allocate; a transaction may not.
     let tatp = allocations_of(Tatp::new(2_000, false, 1).unwrap());
     let smallbank = allocations_of(SmallBank::new(2_000, 1).unwrap());
     assert_eq!((tatp, smallbank), (0, 0), "allocations in TATP and SmallBank");

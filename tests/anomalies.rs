@@ -1,7 +1,7 @@
-//! What concurrent transactions must never see or do, one script for each anomaly in `tests/anomalies/`.
+//! Anomalies that concurrent transactions must not show, one script for each in `tests/anomalies/`.
 //!
-//! Every script names the rules whose removal it notices; `tests/anomalies_mutant.rs` removes them. The same scripts
-//! run over the wire in `tests/server/anomalies.rs`.
+//! Every script names the rules whose removal changes its transcript; `tests/anomalies_mutant.rs` removes them. The same
+//! scripts run over the wire in `tests/server/anomalies.rs`.
 //!
 //! *Source*: the names G0, G1a, G1b, G1c, G-single, G2 and PMP are Adya's (Weak Consistency, 1999); P4 is Berenson's
 //! (A Critique of ANSI SQL Isolation Levels, 1995); the read-only anomaly is Fekete's (SIGMOD Record, 2004).
@@ -18,7 +18,7 @@ use anomalies::embedded::run;
 use anomalies::transcript::Script;
 
 #[test]
-fn every_script_gives_what_it_says() {
+fn every_script_gives_its_transcript() {
     let scripts = Script::all();
     assert!(scripts.len() >= 15, "only {} scripts were found", scripts.len());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("anomalies");
@@ -34,7 +34,7 @@ fn every_script_gives_what_it_says() {
     }
     assert!(
         differ.is_empty(),
-        "what scripts give is in {}\n{}",
+        "the transcripts are in {}\n{}",
         folder.display(),
         differ.join("\n")
     );

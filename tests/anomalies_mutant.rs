@@ -1,4 +1,4 @@
-//! That the scripts of anomalies notice when a rule is removed: each names the rules that it depends on.
+//! Every script of an anomaly changes its transcript when one of the rules that it names is removed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 
@@ -22,9 +22,9 @@ fn rules(script: &Script) -> Vec<&'static Rule> {
     names.map(find).collect()
 }
 
-// One test: a rule is removed in the whole process.
+// A single test, because a rule is removed in the whole process.
 #[test]
-fn every_script_notices_that_its_rules_are_gone() {
+fn every_script_notices_the_removal_of_its_rules() {
     for script in Script::all() {
         let rules = rules(&script);
         assert!(!rules.is_empty(), "{} names no rule", script.name);

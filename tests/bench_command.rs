@@ -1,4 +1,4 @@
-//! The `gannet bench` command, run as a user runs it.
+//! The `gannet bench` command, as users run it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::hash_map::RandomState;
@@ -125,7 +125,7 @@ fn workloads_run_inside_of_processes_and_verify() {
 
 #[test]
 fn two_processes_echo_to_each_other() {
-    // Below the ports that the system gives out; two that follow one another.
+    // Two consecutive ports below those that the system assigns.
     let random = RandomState::new().build_hasher().finish() % 10_000;
     let ports = (10_000 + random..).step_by(2);
     let is_free = |port: &u64| {
@@ -155,7 +155,7 @@ fn two_processes_echo_to_each_other() {
     }
 }
 
-/// Processes without a rule of the protocol: their checks see the data of all.
+/// Processes without a rule of the protocol: the checks cover the data of all processes.
 #[cfg(feature = "mutants")]
 #[test]
 fn verification_fails_in_processes_without_a_rule() {

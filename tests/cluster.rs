@@ -1,5 +1,4 @@
-//! The embedding interface: every outcome, every misuse, and that none leaves a lock or a poisoned
-//! cluster behind.
+//! The embedding interface: every outcome and every misuse, none of which leaves a lock behind or damages the cluster.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -73,7 +72,7 @@ fn rows_are_inserted_updated_and_deleted() {
 }
 
 #[test]
-fn a_row_that_is_not_as_the_lock_mode_wants_it_is_an_error_that_leaves_no_lock() {
+fn a_row_that_the_lock_mode_forbids_is_an_error_that_leaves_no_lock() {
     let (cluster, table) = open_with_table(10);
     let exists = cluster.run(move |tx| tx.insert(table, 3, &[0; 8]));
     assert!(matches!(exists.unwrap(), Outcome::Failed(Abort::Exists { key: 3, .. })));
@@ -91,7 +90,7 @@ fn a_row_that_is_not_as_the_lock_mode_wants_it_is_an_error_that_leaves_no_lock()
 }
 
 #[test]
-fn misuse_of_rows_is_an_error_that_says_so() {
+fn misuse_of_rows_is_an_error() {
     let (cluster, table) = open_with_table(10);
     let in_read_set = cluster.run(move |tx| {
         let row = tx.add_to_read_set(table, 1);
@@ -154,14 +153,14 @@ fn a_closure_may_abort_its_transaction_and_not_commit_it() {
         tx.commit()
     });
     assert!(matches!(committed.unwrap(), Outcome::Failed(abort) if is_refused(&abort)));
-    // Nor is it committed for who does not listen.
+    // Ignoring the error does not commit the transaction, either.
     let committed = cluster.run(move |tx| {
         tx.insert(table, 10, &[1; 8])?;
         let _: Result<(), Abort> = tx.commit();
         Ok::<_, Abort>(())
     });
     assert!(matches!(committed.unwrap(), Outcome::Aborted(abort) if is_refused(&abort)));
-    // One that fails afterwards with what may be retried would otherwise run, and commit, again and again.
+    // Otherwise a closure that then fails with a conflict would run, and commit, again and again.
     let runs = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&runs);
     let failed = cluster.run(move |tx| {
@@ -198,14 +197,14 @@ fn a_transaction_left_open_holds_no_lock_after_its_job() {
     assert_sound(&cluster);
 }
 
-/// A closure that reads a row, waits until another transaction has changed it from 0 to 5, reads it again, and makes
-/// something of both values; what came of it after two runs, at each node.
+/// Runs a closure that reads a row, waits until another transaction has changed the row from 0 to 5, reads again, and passes
+/// both values to `end`. Returns the outcome at each node, after two runs.
 fn overtaken(end: fn(u64, u64) -> Result<u64, Abort>) -> Vec<Outcome<u64, Abort>> {
     let outcome = |node| {
         let (cluster, table) = open_with_table(2);
         let (has_read, reads) = mpsc::channel();
         let (has_changed, changes) = mpsc::channel();
-        // The closure keeps worker 0 waiting; the other transaction runs on worker 1.
+        // The closure blocks worker 0; the other transaction runs on worker 1.
         let completion = cluster.spawn(WorkerId { node, worker: 0 }, move |coordinator| {
             coordinator.run(|tx| {
                 let number = |value: &[u8]| u64::from_le_bytes(value.try_into().unwrap());
@@ -237,7 +236,7 @@ fn overtaken(end: fn(u64, u64) -> Result<u64, Abort>) -> Vec<Outcome<u64, Abort>
 
 #[test]
 fn an_error_of_a_doomed_closure_is_retried_and_not_reported() {
-    // Its failure rests on a value that is gone.
+    // The failure depends on an outdated value.
     let outcomes = overtaken(|first, _| if first == 0 { Err(Abort::Requested) } else { Ok(first) });
     assert_eq!(outcomes, [5; 3].map(Outcome::Committed));
 }
@@ -288,12 +287,12 @@ fn large_values_and_large_transactions() {
         Ok::<_, Abort>(rows.iter().filter(|&&row| tx.value(row) == Some(&[3; 4096])).count())
     });
     assert_eq!(many.unwrap(), Outcome::Committed(4));
-    // A commit record of many packets.
+    // A commit record of several packets.
     let large =
         cluster.run(move |tx| (10..20).try_for_each(|key| tx.insert(table, key, &[4; 4096])));
     assert_eq!(large.unwrap(), Outcome::Committed(()));
     assert_sound(&cluster);
-    // One in many parts, and one that is too large.
+    // A transaction in many parts, and one that is too large.
     let insert = |keys: Range<u64>| {
         cluster.run(move |tx| {
             let mode = LockMode::Insert;
@@ -353,12 +352,12 @@ fn tables_have_distinct_names_and_must_fit() {
     assert_eq!(cluster.table("two"), None);
     let error = cluster.create_table("huge", 4096, 1_000_000).unwrap_err().to_string();
     assert!(error.contains("raise the memory limit"), "{error}");
-    // The refused table left nothing behind.
+    // The refused table has left nothing behind.
     assert!(cluster.create_table("two", 8, 10).is_ok());
 }
 
 #[test]
-fn full_queues_are_busy_and_not_endless() {
+fn full_queues_are_busy() {
     let options = ClusterOptions {
         threads: 1,
         coroutines: 1,
@@ -407,7 +406,7 @@ fn two_clusters_in_one_process_do_not_meet() {
 }
 
 #[test]
-fn a_job_runs_at_the_node_that_it_asks_for_while_there_is_room() {
+fn a_job_runs_at_its_preferred_node_while_that_has_room() {
     let options = ClusterOptions { coroutines: 1, queued_jobs_max: 1, ..ClusterOptions::default() };
     let cluster = Cluster::open(options).unwrap();
     let nodes: BTreeSet<u16> = (0..100_u32)
@@ -420,7 +419,7 @@ fn a_job_runs_at_the_node_that_it_asks_for_while_there_is_room() {
         .collect();
     assert_eq!(nodes, BTreeSet::from([0, 1, 2]));
     assert!(cluster.spawn_near(7, |coordinator| coordinator.node()).unwrap().wait().unwrap() < 3);
-    // Each worker has room for one that runs and one that waits.
+    // Each worker has room for a running job and a waiting one.
     let go_on = Arc::new(AtomicBool::new(false));
     let jobs: Vec<_> = (0..=2 * cluster.options().threads)
         .map(|_| {
@@ -498,7 +497,7 @@ fn insert_all(cluster: &Cluster, table: TableId, keys: Vec<u64>) -> Outcome<(), 
 fn a_transaction_inserts_more_rows_into_a_bucket_than_a_byte_counts() {
     let (cluster, table) = open_with_table(0);
     let keys: Vec<_> = keys_of_one_bucket(&cluster, table, 0).take(700).collect();
-    // What is reserved ends with an abort, and is counted anew.
+    // An abort releases the reserved space.
     let kept = keys.clone();
     let aborted = cluster.run(move |tx| {
         for &key in &kept[..600] {
@@ -516,8 +515,8 @@ fn a_transaction_inserts_more_rows_into_a_bucket_than_a_byte_counts() {
     assert_sound(&cluster);
 }
 
-/// Two keys of 16 bytes with the same hash, by what XXH3 makes of so many bytes: it changes both halves by words of its secret,
-/// and adds the first, its bytes reversed, to the second and to their product.
+/// Two keys of 16 bytes with equal hashes. For this length XXH3 changes both halves by words of its secret, and adds the
+/// first half, with its bytes reversed, to the second and to their product.
 fn keys_with_one_hash(word: u64) -> [[u8; 16]; 2] {
     let key = |halves: [u64; 2]| {
         let mut key = [0; 16];
@@ -556,7 +555,7 @@ fn two_keys_with_one_hash_are_two_rows_of_a_transaction() {
     let swapped = write([Change::Update(long), Change::Update(short)]);
     assert_eq!(swapped, [Some(long.to_vec()), Some(short.to_vec())]);
     assert_eq!(write([Change::Delete, Change::Update(long)]), [None, Some(long.to_vec())]);
-    // A key that is there twice is refused as before.
+    // Adding a key twice is refused as before.
     let twice = cluster.run(move |tx| {
         tx.add_row_to_write_set(table, &b, Change::Update(&[]));
         tx.add_row_to_write_set(table, &b, Change::Delete);
@@ -566,7 +565,7 @@ fn two_keys_with_one_hash_are_two_rows_of_a_transaction() {
     assert_sound(&cluster);
 }
 
-/// Panics when it is told to, as only a bug would.
+/// Panics on request, as only a bug would.
 #[derive(Default)]
 struct Faulty(AtomicBool);
 
@@ -595,7 +594,7 @@ fn a_cluster_whose_worker_dies_halts_and_says_why() {
         assert_eq!(insert(1).unwrap(), Outcome::Committed(()));
         assert_eq!(cluster.halted(), None);
         faulty.0.store(true, Ordering::Relaxed);
-        // What is under way, and everything later, ends with the reason; and so does what waits for another worker.
+        // Jobs in progress, later jobs, and jobs that wait for another worker all end with the reason.
         for key in 2..20 {
             let error = insert(key).unwrap_err();
             assert!(error.to_string().contains("a planted bug"), "{error}");

@@ -1,7 +1,7 @@
-//! Definitions against statements of others: no statement runs on a definition that is not the newest.
+//! Definitions and statements of other parties: no statement runs on an outdated definition.
 //!
-//! Whoever plans a statement knows the catalog as it last saw it. Parties here are databases of one cluster, which share
-//! nothing but what is in its tables, as processes do.
+//! A party plans with the catalog as it has last seen it. Here the parties are databases of one cluster. Like processes, they
+//! share only the cluster's tables.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod definitions {
@@ -26,7 +26,7 @@ fn an_error_of_an_old_definition_is_not_reported() {
     let (mut definer, mut writer) = (parties[0].session("definer"), parties[1].session("writer"));
     run(&mut definer, "CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL)").unwrap();
     let insert = block_on(writer.prepare("INSERT INTO t VALUES ($1, NULL)", &[])).unwrap();
-    // Afterwards it has been at every node.
+    // Afterwards every node has run it.
     for _ in 0..6 {
         let result = block_on(writer.execute_prepared(&insert, vec![Value::Integer(1)]));
         assert_eq!(result.unwrap_err().code, "23502");

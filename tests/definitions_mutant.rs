@@ -1,4 +1,4 @@
-//! That `tests/definitions.rs` notices when a definition does not reach the version of every node.
+//! Without the rule that a definition writes all copies of the version, queries run on outdated definitions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 
@@ -9,7 +9,7 @@ mod definitions {
 use definitions::outdated::{DEFINITIONS, outdated};
 use gannet_frontend::rules;
 
-// One test: a rule is removed in the whole process.
+// A single test, because a rule is removed in the whole process.
 #[test]
 fn definitions_at_one_node_are_missed_at_others() {
     let mutant = rules::ALL_CATALOG_VERSIONS.remove();

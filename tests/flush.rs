@@ -1,11 +1,10 @@
 //! Rules C3 to C5 without a crash: whenever a cluster stops, the log slots and the tables hold enough
 //! to finish every transaction or none of it.
 //!
-//! A simulated cluster is stopped after every microsecond or so of its transactions. Then the flush
-//! rule of `docs/protocol.md` is applied by hand: every record in any log slot commits, each unit by the
-//! version rule at every copy. Afterwards all copies must be equal, every transaction that was ever
-//! logged all there or all absent, what clients were told was committed there, what they were told
-//! was aborted absent.
+//! A simulated cluster is stopped after every microsecond or so of its transactions. Then the flush rule of
+//! `docs/protocol.md` is applied by hand: every record in any log slot commits, each unit by the version rule at every copy.
+//! Afterwards all copies must be equal. Every transaction that was ever logged must be all present or all absent. Every
+//! transaction that a client saw committed must be present, and every transaction that a client saw aborted must be absent.
 //!
 //! | removed | noticed by |
 //! |---|---|
@@ -33,14 +32,14 @@ const TRANSACTIONS_PER_CLIENT: u64 = 12;
 const STOP_EVERY_NS: u64 = 2_700;
 const STOPS: u64 = 400;
 
-/// What the clients were told, by the stamp that their transactions write.
+/// The clients' outcomes, by the stamp that their transactions write.
 #[derive(Default)]
 struct Told {
     committed: BTreeSet<u64>,
     aborted: BTreeSet<u64>,
 }
 
-/// Every record that was ever stored.
+/// All records that were ever stored.
 #[derive(Default)]
 struct Records(Mutex<BTreeSet<Vec<u8>>>);
 
@@ -79,7 +78,7 @@ fn client(coordinator: &mut Coordinator<'_>, table: TableId, number: u64, told: 
     }
 }
 
-/// A cluster that is stopped at `stop_ns`, its records ever stored, and what its clients were told.
+/// A cluster stopped at `stop_ns`, all records that it has stored, and its clients' outcomes.
 fn stopped(stop_ns: u64, lossy: bool) -> (Simulation, TableId, Vec<Vec<u8>>, Told) {
     let records = Arc::new(Records::default());
     let options = ClusterOptions {
@@ -121,7 +120,7 @@ fn stopped(stop_ns: u64, lossy: bool) -> (Simulation, TableId, Vec<Vec<u8>>, Tol
     (simulation, table, records, told)
 }
 
-/// Commits every record that is in some log slot.
+/// Applies every record in any log slot.
 fn flush(simulation: &Simulation) {
     let records = simulation.log_records();
     let mut units: Vec<_> = records
@@ -145,7 +144,7 @@ fn flush(simulation: &Simulation) {
     }
 }
 
-/// What is wrong with a flushed cluster.
+/// The violations in a flushed cluster.
 fn violations(
     simulation: &Simulation,
     table: TableId,
@@ -204,7 +203,7 @@ fn violations(
     wrong
 }
 
-/// What is wrong after any of the stops, and how much was under way at them.
+/// The violations after all of the stops, and the number of unfinished logged transactions.
 fn stop_everywhere(lossy: bool) -> (Vec<String>, usize) {
     let mut wrong = Vec::new();
     let mut unfinished = 0;
@@ -220,7 +219,7 @@ fn stop_everywhere(lossy: bool) -> (Vec<String>, usize) {
     (wrong, unfinished)
 }
 
-// One test: a rule is removed in the whole process.
+// A single test, because a rule is removed in the whole process.
 #[test]
 fn a_cluster_that_stops_can_be_finished() {
     for lossy in [false, true] {
@@ -229,11 +228,11 @@ fn a_cluster_that_stops_can_be_finished() {
         assert!(unfinished > 100, "{unfinished} logged transactions were unfinished at the stops");
     }
     #[cfg(feature = "mutants")]
-    what_is_removed_is_noticed();
+    removed_rules_are_noticed();
 }
 
 #[cfg(feature = "mutants")]
-fn what_is_removed_is_noticed() {
+fn removed_rules_are_noticed() {
     use gannet_engine::{faults, rules};
     use gannet_storage::rules as storage_rules;
     notices(rules::C3.remove(), "was aborted and is there");

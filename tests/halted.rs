@@ -1,4 +1,4 @@
-//! A member that halts settles the commits under way, whatever stage they have come to, and answers every job; in virtual time.
+//! A member that halts settles its open commits, whatever their stage, and answers every job; in virtual time.
 //!
 //! | removed | noticed by |
 //! |---|---|
@@ -35,7 +35,7 @@ fn open() -> (Simulation, TableId) {
     (simulation, table)
 }
 
-/// Runs until the commits of the only coroutine of node 0 have come to these stages.
+/// Runs until the commits of node 0's only coroutine have reached certain stages.
 fn run_to(simulation: &mut Simulation, is_there: impl Fn([Stage; 2]) -> bool) {
     while !is_there(simulation.stages(0)[0]) {
         let next_ns = simulation.now_ns() + 1;
@@ -44,7 +44,7 @@ fn run_to(simulation: &mut Simulation, is_there: impl Fn([Stage; 2]) -> bool) {
     }
 }
 
-/// The result of a job that has ended.
+/// The result of an ended job.
 fn told<T>(completion: Completion<T>) -> Result<T, Lost> {
     match pin!(completion).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(told) => told,
@@ -56,7 +56,7 @@ fn key_of(coordinator: &Coordinator<'_>, node: u16, after: u64) -> u64 {
     (after..KEYS).find(|&key| coordinator.primary(key) == node).unwrap()
 }
 
-/// Deletes two rows of other nodes, after it has read a third: every phase waits for an answer.
+/// Reads a row, then deletes two rows of other nodes: every phase waits for an answer.
 fn delete(coordinator: &mut Coordinator<'_>, table: TableId, from: u64) -> Result<(), Abort> {
     let keys = [key_of(coordinator, 1, from), key_of(coordinator, 2, from)];
     let read = key_of(coordinator, 1, from + 30);
@@ -68,14 +68,14 @@ fn delete(coordinator: &mut Coordinator<'_>, table: TableId, from: u64) -> Resul
     tx.commit()
 }
 
-/// Counters of the transactions of node 0 whose records some log slot holds.
+/// Counters of node 0's transactions whose records are in a log slot.
 fn logged(simulation: &Simulation) -> Vec<u64> {
     let records = simulation.log_records();
     let ids = records.iter().map(|record| CommitRecord::parse(record).unwrap().id);
     ids.filter(|id| id.node == 0).map(|id| id.counter).collect()
 }
 
-fn what_a_job_is_told_follows_from_the_stage_of_its_commit() {
+fn a_jobs_answer_follows_from_the_stage_of_its_commit() {
     for (stage, expected) in [
         (Stage::Executing, Err(Abort::Halted)),
         (Stage::Validating, Err(Abort::Halted)),
@@ -86,13 +86,13 @@ fn what_a_job_is_told_follows_from_the_stage_of_its_commit() {
         let (mut simulation, table) = open();
         let job = move |coordinator: &mut Coordinator<'_>| {
             let first = delete(coordinator, table, 0);
-            // What follows is refused at once, and without a packet.
+            // Later transactions are refused at once, without a packet.
             let again = delete(coordinator, table, 20);
             let mut read = || coordinator.begin().get(table, 1).map(|value| value.is_some());
             (first, again, read(), read())
         };
         let completion = simulation.cluster().spawn(NODE, job).unwrap();
-        // The last transaction's PRIMARYs travel with the next one's requests.
+        // The last transaction's PRIMARY messages are piggybacked on the next one's requests.
         run_to(&mut simulation, |[decided, open]| open == stage || decided == stage);
         let packets = simulation.counters().packets;
         simulation.halt(0);
@@ -108,14 +108,15 @@ fn what_a_job_is_told_follows_from_the_stage_of_its_commit() {
         }
         let settled = simulation.stages(0)[0];
         assert!(settled.iter().all(|stage| matches!(stage, Stage::Settled(_))), "{settled:?}");
-        // What was under way arrives; nothing follows from node 0.
+        // Packets in flight arrive; node 0 sends nothing more.
         simulation.run_until(1_000_000_000, &|| 0);
         let more = simulation.counters().packets - packets;
         assert!(more <= 16, "{more} packets after the halt in {stage:?}");
     }
 }
 
-/// Two transactions, of which the first one's PRIMARYs travel with the second one's requests when the node halts; what they are told.
+/// Two transactions. The first one's PRIMARY messages are piggybacked on the second one's requests when the node halts.
+/// Returns their answers.
 fn halted_between() -> (Result<(), Abort>, Result<(), Abort>) {
     let (mut simulation, table) = open();
     let results = Arc::new(Mutex::new(Vec::new()));
@@ -162,7 +163,7 @@ fn every_job_is_answered() {
     assert_eq!(told(waiting), Err(Lost::NotBegun));
 }
 
-fn a_closure_is_told_that_its_outcome_is_unknown() {
+fn a_closures_outcome_may_be_unknown() {
     for (stage, expected) in [
         (Stage::Executing, Outcome::Aborted(Abort::Halted)),
         (Stage::Validating, Outcome::Aborted(Abort::Halted)),
@@ -185,13 +186,13 @@ fn a_closure_is_told_that_its_outcome_is_unknown() {
     }
 }
 
-// One test: a rule is removed in the whole process.
+// A single test, because a rule is removed in the whole process.
 #[test]
 fn a_member_that_halts_answers_every_job() {
-    what_a_job_is_told_follows_from_the_stage_of_its_commit();
+    a_jobs_answer_follows_from_the_stage_of_its_commit();
     an_unknown_commit_is_settled_so();
     every_job_is_answered();
-    a_closure_is_told_that_its_outcome_is_unknown();
+    a_closures_outcome_may_be_unknown();
     let by_id = (Ok(()), Err(Abort::Halted));
     assert_eq!(halted_between(), by_id);
     #[cfg(feature = "mutants")]

@@ -1,4 +1,5 @@
-//! A transaction whose thread has lost its core holds its locks meanwhile: who meets them waits, and does not fail; in virtual time.
+//! A transaction whose thread is delayed keeps its locks. Transactions that meet these locks wait and do not fail; in virtual
+//! time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::Future;
@@ -13,11 +14,11 @@ use gannet_engine::simulation::Simulation;
 /// How long the locks are held.
 const HELD_UP: Duration = Duration::from_millis(150);
 const WRITERS: usize = 20;
-/// No run takes so long.
+/// Upper bound for the duration of a run.
 const END_NS: u64 = 10_000_000_000;
 
 #[test]
-fn who_meets_a_transaction_that_is_held_up_outwaits_it() {
+fn transactions_outwait_the_locks_of_a_delayed_one() {
     let options = ClusterOptions {
         threads: 1,
         memory_limit_bytes: Some(16 << 20),

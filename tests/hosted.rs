@@ -1,4 +1,4 @@
-//! Clusters on threads that somebody else runs tasks on.
+//! Clusters on threads of another runtime.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use gannet_benchmarks::check_replicas;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// A runtime of one thread as small as can be: its tasks run to their end.
+/// A minimal runtime of one thread: its tasks run to their end.
 struct Host {
     tasks: Mutex<Receiver<Task>>,
     thread: Sender<Thread>,
@@ -51,7 +51,7 @@ impl ThreadHost for Host {
     }
 }
 
-/// A cluster on one hosted thread, and what runs tasks there.
+/// A cluster on one hosted thread, and the runtime of that thread.
 struct Hosted {
     cluster: Arc<Cluster>,
     table: TableId,
@@ -75,13 +75,13 @@ impl Hosted {
         Self { cluster, table, tasks, thread: thread.recv().unwrap() }
     }
 
-    /// What a task on the cluster's thread gives.
+    /// Runs a task on the cluster's thread, and returns its result.
     fn task<T: Send + 'static>(&self, work: impl FnOnce(&Cluster) -> T + Send + 'static) -> T {
         let (sender, result) = channel();
         let cluster = Arc::clone(&self.cluster);
         let task = move || {
             let result = work(&cluster);
-            // The test has the last handle when it closes the cluster: a thread cannot wait for its own end.
+            // The test must hold the last handle when it closes the cluster, because a thread cannot wait for its own end.
             drop(cluster);
             sender.send(result).unwrap();
         };
@@ -98,7 +98,7 @@ impl Hosted {
     }
 }
 
-/// The result of a job, if it is there already.
+/// The result of a job that has ended.
 fn now<T>(completion: &mut Completion<T>) -> Option<T> {
     match Pin::new(completion).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result.unwrap()),
@@ -114,9 +114,9 @@ fn put(
     cluster.submit(move |tx| tx.insert(table, key, &key.to_le_bytes()))
 }
 
-/// Where the system takes the core away meanwhile, a job is left to the driver.
+/// If the system preempts the thread meanwhile, the driver runs the job.
 #[test]
-fn a_task_has_its_jobs_done_on_its_own_thread_mostly_at_once() {
+fn jobs_of_a_task_run_on_its_thread_mostly_at_once() {
     let hosted = Hosted::open();
     let table = hosted.table;
     let at_once = hosted.task(move |cluster| {
@@ -139,7 +139,7 @@ fn a_task_has_its_jobs_done_on_its_own_thread_mostly_at_once() {
 }
 
 #[test]
-fn a_task_has_its_jobs_done_at_the_node_that_it_asks_for() {
+fn jobs_of_a_task_run_at_the_node_that_it_names() {
     let hosted = Hosted::open();
     for node in [2, 0, 1] {
         let job = hosted.task(move |cluster| {
@@ -151,7 +151,7 @@ fn a_task_has_its_jobs_done_at_the_node_that_it_asks_for() {
 }
 
 #[test]
-fn other_threads_have_their_jobs_done_while_it_sleeps_and_while_it_works() {
+fn jobs_of_other_threads_run_while_the_thread_sleeps_and_works() {
     let hosted = Hosted::open();
     let table = hosted.table;
     thread::scope(|scope| {
@@ -184,7 +184,7 @@ fn a_job_that_waits_is_finished_by_the_driver() {
             }
         });
         let mut job = job.unwrap();
-        assert_eq!(now(&mut job), None, "a job that waits keeps nobody waiting");
+        assert_eq!(now(&mut job), None, "a waiting job does not block the task");
         is_told.store(true, Ordering::SeqCst);
         job
     });
@@ -193,7 +193,7 @@ fn a_job_that_waits_is_finished_by_the_driver() {
 }
 
 #[test]
-fn a_job_that_computes_for_long_gives_way() {
+fn a_long_job_yields() {
     let hosted = Hosted::open();
     let (sender, stop) = channel::<()>();
     let stop = Mutex::new(stop);
@@ -209,7 +209,7 @@ fn a_job_that_computes_for_long_gives_way() {
             })
             .unwrap()
     });
-    // Tasks and jobs go on beside it, or this would wait for ever.
+    // Tasks and other jobs run meanwhile, or this would wait forever.
     let table = hosted.table;
     let outcome = hosted.task(move |cluster| put(cluster, table, 1).unwrap()).wait().unwrap();
     assert!(matches!(outcome, Outcome::Committed(())));

@@ -1,4 +1,4 @@
-//! Nodes that a program embeds one by one with `Cluster::join`, as several processes do: here each is a thread's.
+//! Nodes joined by `Cluster::join`, as in several processes. Here each node belongs to a thread.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::hash_map::RandomState;
@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const NODES: usize = 2;
 
-/// An address whose UDP and TCP ports are free, and which neither the system nor this gives to anybody else.
+/// An address with free UDP and TCP ports, which neither the system nor this function assigns again.
 fn free_address() -> SocketAddr {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
@@ -58,7 +58,7 @@ fn join(membership: &Membership) -> Result<Cluster, ClusterError> {
     Cluster::join(options, membership)
 }
 
-/// What each node does, on a thread of its own, once all have joined.
+/// Runs `act` for each node on a thread of its own, after all nodes have joined.
 fn on_each(memberships: &[Membership], act: impl Fn(usize, &Cluster) + Sync) {
     std::thread::scope(|scope| {
         for (node, membership) in memberships.iter().enumerate() {
@@ -97,7 +97,7 @@ fn nodes_that_were_closed_join_again_at_the_same_addresses() {
 fn a_table_is_created_and_dropped_by_any_process_for_all() {
     for transport in [Transport::Udp, Transport::Memory] {
         on_each(&memberships(transport), |node, cluster| {
-            // Each creates one, all at once; and of a name that all want one of them gets the table.
+            // Each node creates a table of its own, all at the same time. Of a name that all want, one node gets the table.
             let own = cluster.create_table(&format!("of {node}"), 8, 100).unwrap();
             let is_first = match cluster.create_ordered_table("of one", 100) {
                 Ok(_) => 1,
@@ -118,7 +118,7 @@ fn a_table_is_created_and_dropped_by_any_process_for_all() {
             assert_eq!(numbers.len(), NODES);
             let differs = cluster.open_table("of one", 8, 100);
             assert!(matches!(differs, Err(ClusterError::TableDiffers(_))), "{differs:?}");
-            // A row in the table of the next process; then each drops its own table.
+            // Each node writes a row in the next node's table; then each drops its own table.
             let next = of_others[(node + 1) % NODES].unwrap();
             let written = cluster.run(move |tx| tx.insert(next, 7, &[1; 8]));
             assert_eq!(written.unwrap(), Outcome::Committed(()));
@@ -138,7 +138,7 @@ fn a_table_is_created_and_dropped_by_any_process_for_all() {
 }
 
 #[test]
-fn who_waited_in_vain_can_join_later() {
+fn a_process_can_join_after_a_timeout() {
     let memberships = memberships(Transport::Udp);
     let hasty = Membership { join_timeout: Duration::from_millis(300), ..memberships[1].clone() };
     for _ in 0..2 {
@@ -147,26 +147,26 @@ fn who_waited_in_vain_can_join_later() {
     }
     on_each(&memberships, |_, cluster| {
         assert!(cluster.halted().is_none());
-        // Who is first to look does not end before the other has.
+        // The first to check must not end before the others have checked.
         cluster.meet("the end", String::new()).unwrap();
     });
 }
 
-/// Nodes of the cluster that is filled, with two copies of each row, and the memory limit of each.
+/// The memory limits of the nodes in the test that fills tables, with two copies of each row.
 const LIMITS: [usize; 5] = [6 << 20, 3 << 20, 1 << 20, 4 << 20, 2 << 20];
 /// Changes of each node.
 const CHANGES: usize = 6_000;
 
-/// The rows of a partition of a table: by bucket its version, and hashes with keys and values.
+/// A copy of a partition: for each bucket the version, and hashes with keys and values.
 type Copied = Vec<(u64, Vec<(u64, Vec<u8>)>)>;
 
-/// What a node does to rows of its own until many changes were refused: how many were, and how many not.
+/// Changes rows until many changes were refused. Returns the numbers of refused and successful changes.
 fn fill(node: usize, cluster: &Cluster, (rows, numbers): (TableId, TableId)) -> (usize, usize) {
     let mut random = SmallRng::seed_from_u64(node as u64);
     let mut here: BTreeSet<(bool, u64)> = BTreeSet::new();
     let (mut refused, mut done) = (0, 0);
     for change in 0..CHANGES {
-        // Mostly filling, then mostly emptying, and again.
+        // Mostly inserts, then mostly deletes, and again.
         let is_filling = change / 1_500 % 2 == 0;
         let key = (random.random_bool(0.5), random.random_range(0..3_000) * 5 + node as u64);
         let is_there = here.contains(&key);
@@ -174,7 +174,7 @@ fn fill(node: usize, cluster: &Cluster, (rows, numbers): (TableId, TableId)) -> 
             continue;
         }
         let deletes = is_there && random.random_bool(if is_filling { 0.2 } else { 0.8 });
-        // A size of which there were few before, now and then.
+        // Sometimes a size that was rare before.
         let sizes = [8, 40, 200, 1_000, 3_000];
         let value = vec![1; sizes[(change / 700 + random.random_range(0..2)) % sizes.len()]];
         let outcome = cluster.run(move |tx| {
@@ -209,7 +209,7 @@ fn fill(node: usize, cluster: &Cluster, (rows, numbers): (TableId, TableId)) -> 
     (refused, done)
 }
 
-/// The copies that a node has of both tables.
+/// A node's copies of both tables.
 fn copies(cluster: &Cluster, tables: [TableId; 2]) -> BTreeMap<(u16, u16), Copied> {
     let (mut copies, mut snapshot) = (BTreeMap::new(), BucketSnapshot::default());
     let node = &cluster.nodes()[0];
@@ -231,7 +231,7 @@ fn copies(cluster: &Cluster, tables: [TableId; 2]) -> BTreeMap<(u16, u16), Copie
 }
 
 #[test]
-fn nodes_of_unequal_limits_are_filled_to_the_brim_and_no_copy_runs_out() {
+fn nodes_with_unequal_limits_are_filled_and_no_copy_overflows() {
     let addresses: Vec<_> = LIMITS.iter().map(|_| free_address()).collect();
     let first = Membership { addresses, ..memberships(Transport::Memory).remove(0) };
     let all: Mutex<Vec<BTreeMap<(u16, u16), Copied>>> = Mutex::default();
@@ -252,7 +252,7 @@ fn nodes_of_unequal_limits_are_filled_to_the_brim_and_no_copy_runs_out() {
                 let cluster = Cluster::join(options, &membership).unwrap();
                 let rows = cluster.open_ordered_table("rows", 1).unwrap();
                 let numbers = cluster.open_table("numbers", 300, 1);
-                // The largest of all nodes would hold it, and the smallest does not.
+                // The largest node could hold the table, but the smallest cannot.
                 assert!(cluster.create_table("huge", 300, 10_000).is_err());
                 let numbers = numbers.unwrap();
                 let (refused, done) = fill(node, &cluster, (rows, numbers));

@@ -1,5 +1,5 @@
-//! Partitions that leave, and tables that are dropped: a transaction that has locked a row may still commit, and a later one is refused, at the
-//! row's node and at others.
+//! Leaving partitions and dropped tables: a transaction that has locked a row may still commit, and later ones are refused,
+//! at the row's node and at others.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use gannet_benchmarks::check_replicas;
 
 const KEY: u64 = 7;
 
-/// A cluster of three nodes with one row, and what makes the row's partition leave them all.
+/// A cluster of three nodes with one row, and a function that makes the row's partition leave all nodes.
 fn open() -> (Cluster, TableId, impl Fn() + Clone + Send + 'static) {
     let options =
         ClusterOptions { memory_limit_bytes: Some(16 << 20), ..ClusterOptions::default() };
@@ -70,7 +70,7 @@ fn a_transaction_that_has_locked_a_row_commits_and_later_ones_are_refused() {
 }
 
 #[test]
-fn what_was_read_before_is_not_validated_any_more() {
+fn earlier_reads_fail_validation() {
     for node in 0..3 {
         let (cluster, table, leave) = open();
         let other = cluster.create_table("other", 8, 1000).unwrap();
@@ -88,7 +88,7 @@ fn what_was_read_before_is_not_validated_any_more() {
 }
 
 #[test]
-fn a_dropped_table_is_gone_for_all_that_begin_later_and_its_name_is_free() {
+fn later_transactions_do_not_see_a_dropped_table_whose_name_is_free() {
     let options =
         ClusterOptions { memory_limit_bytes: Some(16 << 20), ..ClusterOptions::default() };
     let cluster = &Cluster::open(options).unwrap();
@@ -111,7 +111,7 @@ fn a_dropped_table_is_gone_for_all_that_begin_later_and_its_name_is_free() {
                             tx.insert(table, key, &[1; 8])?;
                             let row = tx.add_to_write_set(kept, writer, LockMode::Insert);
                             tx.execute()?;
-                            // It is there from the second time on.
+                            // From the second round on, the row exists.
                             tx.value_mut(row).map(drop).or_else(|abort| match abort {
                                 Abort::Exists { .. } => Ok(()),
                                 abort => Err(abort),

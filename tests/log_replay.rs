@@ -1,4 +1,4 @@
-//! The commit log holds everything: replaying all records on the initial rows rebuilds the database.
+//! The commit log is complete: replaying all records on the initial rows rebuilds the database.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use gannet::{
 use gannet_benchmarks::for_each_row;
 use gannet_storage::{BucketUpdate, CommitRecord, Item};
 
-/// Copies every record as it is stored on any replica, before its slot is overwritten.
+/// Keeps a copy of every record that a replica stores.
 #[derive(Default)]
 struct Records(Mutex<Vec<Vec<u8>>>);
 
@@ -32,7 +32,7 @@ fn rows(cluster: &Cluster, tables: &[TableId]) -> Rows {
     rows
 }
 
-/// Applies every unit in the order of its bucket's versions.
+/// Applies all units in the order of their buckets' versions.
 fn replay(initial: Rows, records: &[Vec<u8>]) -> Rows {
     let mut buckets: BTreeMap<_, BTreeMap<u64, BucketUpdate<'_>>> = BTreeMap::new();
     for record in records {
@@ -60,7 +60,7 @@ fn replay(initial: Rows, records: &[Vec<u8>]) -> Rows {
     rows
 }
 
-/// What one client does: 100 transactions that update, insert or delete one row and update another.
+/// The transactions of a client: 100, each of which updates, inserts or deletes one row and updates another.
 fn client(coordinator: &mut Coordinator<'_>, tables: [TableId; 2], client: u64) -> u32 {
     let mut committed = 0;
     for step in 0..100_u64 {
@@ -122,7 +122,7 @@ fn replaying_the_records_rebuilds_the_database() {
     let found = rows(&cluster, &tables);
     assert_ne!(found, initial);
     assert_eq!(replay(initial.clone(), &records), found);
-    // The oracle can fail: without its last record the log rebuilds something else.
+    // This check can fail: without its last record, the log rebuilds another state.
     let changes = |record: &[u8]| {
         let record = CommitRecord::parse(record).unwrap();
         record.units().any(|unit| unit.unwrap().items().count() > 0)

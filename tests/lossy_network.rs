@@ -1,5 +1,5 @@
-//! What bad networks cost: with 5 % of the packets lost, 5 % doubled and 10 % overtaken on every link,
-//! TATP and SmallBank verify, and commit at least half of what they commit without, in virtual time.
+//! The cost of bad networks. On every link 5 % of the packets are lost, 5 % are duplicated, and 10 % are overtaken. TATP and
+//! SmallBank verify, and commit at least half as much as without faults, in virtual time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn compare<W: Workload>(workload: impl Fn() -> W) {
     let [without, with] = [&good, &bad].map(|found| found.totals.qualified());
     let ratio = with as f64 / without as f64;
     println!("{}: {without} commits without faults, {with} with: {ratio:.2}", workload().name());
-    // Nothing was lost; a packet that took longest seems so now and then.
+    // Nothing was lost, but a slow packet seems lost now and then.
     assert!(good.counters.retransmitted < without / 500, "{}", good.counters.retransmitted);
     for kind in [FaultKind::Loss, FaultKind::Duplicate, FaultKind::Reorder] {
         assert!(bad.firings.of(kind) > 1_000, "{}: {}", kind.name(), bad.firings.of(kind));

@@ -1,4 +1,4 @@
-//! Ordered tables: byte-string keys, scans of ranges, and what makes them strictly serializable.
+//! Ordered tables: byte-string keys, scans of ranges, and their strict serializability.
 //!
 //! | anomaly | test |
 //! |---|---|
@@ -6,7 +6,8 @@
 //! | two transactions insert one key | `one_of_two_inserts_of_a_key_wins` |
 //! | a key comes and goes between two scans | `what_came_and_went_between_two_scans_is_noticed` |
 //!
-//! A scan that writers would overtake for ever gets through with a barrier: `rows_behind_a_scan_barrier_are_locked_after_its_commit`.
+//! A scan that writers would overtake forever succeeds behind a barrier:
+//! `rows_behind_a_scan_barrier_are_locked_after_its_commit`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ordered {
@@ -26,9 +27,9 @@ use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 use ordered::rows::{ALL, assert_sound, open, range, run, scan, set};
 use rand::{RngExt, SeedableRng};
 
-/// What another transaction has seen holds for one that assumes it only as long as nobody changes it.
+/// A transaction may assume an earlier transaction's observation, which holds until another one changes the row.
 #[test]
-fn what_is_assumed_is_validated_whatever_else_a_transaction_does() {
+fn assumptions_are_validated_whatever_else_a_transaction_does() {
     let (cluster, table) = open(1);
     run(&cluster, move |coordinator| {
         let assumed = b"assumed".to_vec();
@@ -164,14 +165,14 @@ fn what_came_and_went_between_two_scans_is_noticed() {
         }
         assert_eq!(seen(&mut reader, coordinator), 1);
         assert_eq!(reader.commit(coordinator), Err(Abort::Changed));
-        // Without it in between, the same reads commit.
+        // Without the other transaction, the same reads commit.
         assert_eq!((seen(&mut reader, coordinator), seen(&mut reader, coordinator)), (1, 1));
         assert_eq!(reader.commit(coordinator), Ok(()));
     });
 }
 
 #[test]
-fn what_was_read_before_the_last_row_is_checked() {
+fn rows_read_before_the_last_one_are_validated() {
     let (cluster, table) = open(1);
     run(&cluster, move |coordinator| {
         let keys: Vec<Vec<u8>> = (0..12_u32).map(|number| number.to_be_bytes().to_vec()).collect();
@@ -192,7 +193,7 @@ fn what_was_read_before_the_last_row_is_checked() {
             write(coordinator, &[first, second]);
             reader.get_many(coordinator, table, std::slice::from_ref(second)).unwrap();
             assert_eq!(reader.commit(coordinator), Err(Abort::Changed));
-            // What changes after the last row was read does not matter; what changes before does.
+            // A change after the read of the last row does not matter; an earlier one does.
             reader.get_many(coordinator, table, std::slice::from_ref(first)).unwrap();
             reader.get_many(coordinator, table, std::slice::from_ref(second)).unwrap();
             write(coordinator, &[second]);
@@ -246,16 +247,16 @@ fn rows_behind_a_scan_barrier_are_locked_after_its_commit() {
     let writer = cluster.spawn(WorkerId { node: 1, worker: 1 }, move |coordinator| {
         let [is_scanned, is_refused] = &*writers_flags;
         wait_for(is_scanned, coordinator);
-        // In another table nothing is kept from anybody.
+        // The barrier does not concern another table.
         assert_eq!(set_each(coordinator, other, &["a", "e"], Some(b"new")), [Ok(()), Ok(())]);
-        // A change, an insert, and a deletion.
+        // An update, an insert, and a deletion.
         let refused = Err(Abort::Barrier);
         assert_eq!(set_each(coordinator, table, &["c", "d"], Some(b"new")), [refused, refused]);
         assert_eq!(set_each(coordinator, table, &["c"], None), [refused]);
-        // What is not in the range shares its buckets.
+        // A key outside of the range shares a bucket.
         assert_eq!(set_each(coordinator, table, &["x"], Some(b"new")), [refused]);
         is_refused.store(true, Ordering::SeqCst);
-        // The one that is under way waits for the scan.
+        // The writer in progress waits for the scan.
         let mut result = refused;
         while result == refused {
             result = set_each(coordinator, table, &["d"], Some(b"new"))[0];
@@ -278,7 +279,7 @@ fn a_lock_that_is_requested_again_and_refused_is_released() {
     };
     let cluster = Cluster::open(options).unwrap();
     let table = cluster.create_ordered_table("rows", 100).unwrap();
-    // Three such values do not fit one answer, so that the rows after the third are requested again.
+    // Three such values do not fit one answer, so the rows after the third are requested again.
     let large = [b"a", b"b", b"c"];
     run(&cluster, move |coordinator| {
         for key in large.iter().chain([&b"k"]) {
@@ -294,7 +295,7 @@ fn a_lock_that_is_requested_again_and_refused_is_released() {
     let scans = cluster.spawn(WorkerId { node: 0, worker: 1 }, move |coordinator| {
         while !scans_end.load(Ordering::SeqCst) {
             let mut reader = Deferred::new().with_scan_barriers();
-            // Whether the row is locked just now does not matter.
+            // The row may be locked just now, which does not matter.
             let _ = reader.scan(coordinator, table, &range("k", "l"), Direction::Ascending, 1);
             let done = u32::from(reader.commit(coordinator).is_ok());
             scanned_count.fetch_add(done, Ordering::SeqCst);
@@ -311,7 +312,7 @@ fn a_lock_that_is_requested_again_and_refused_is_released() {
                 transaction.execute()
             })
         };
-        // The scans get their turn, however late.
+        // The scans succeed, however late.
         let writes = (0..).take_while(|n| *n < 300 || scanned.load(Ordering::SeqCst) < 10);
         writes.map(|_| write()).find(|outcome| *outcome != Outcome::Committed(()))
     });
@@ -337,7 +338,7 @@ fn a_job_that_ends_leaves_no_barrier() {
         assert_eq!(ended.is_err(), panics);
         assert_eq!(run(&cluster, set), [Ok(()), Ok(())]);
     }
-    // A transaction that has set barriers and writes after all does not wait for itself.
+    // A transaction with barriers that writes nevertheless does not wait for itself.
     let written = run(&cluster, move |coordinator| {
         let mut transaction = Deferred::new().with_scan_barriers();
         scan(&mut transaction, coordinator, table, &ALL, Direction::Ascending).unwrap();
@@ -348,7 +349,7 @@ fn a_job_that_ends_leaves_no_barrier() {
     assert_sound(&cluster);
 }
 
-/// A value of eight bytes is not taken for what a slot of an ordered table has beside the hash.
+/// A value of eight bytes is not mistaken for the cell address in a slot.
 #[test]
 fn rows_are_loaded_into_an_ordered_table_or_refused() {
     let (cluster, table) = open(1);
@@ -409,7 +410,7 @@ fn a_transaction_may_insert_into_what_it_has_scanned() {
             assert_eq!(rows.unwrap().len(), number as usize);
             let key = format!("{:05}", number * 7 % 500);
             set(&mut transaction, coordinator, table, key.as_bytes(), Some(b"")).unwrap();
-            // Its own keys, and the leaves that they split, are no reason to fail.
+            // The transaction's own keys, and the leaves that they split, cause no conflict.
             transaction.commit(coordinator).unwrap();
         }
     });
@@ -441,7 +442,7 @@ fn bad_requests_say_what_is_wrong() {
         assert!(matches!(transaction.commit(coordinator), Err(Abort::ValueBytes { .. })));
         let found = transaction.get_many(coordinator, table, &[b"large".to_vec()]).unwrap();
         assert_eq!(found[0].as_ref().map(Vec::len), Some(1 << 20));
-        // Eight of them do not fit one message.
+        // Eight of these do not fit one message.
         for number in 0..8_u8 {
             set(&mut transaction, coordinator, table, &[number], Some(&vec![number; 1 << 20]))
                 .unwrap();

@@ -1,4 +1,4 @@
-//! That `tests/ordered.rs` notices when the leaves that a scan has touched are not validated.
+//! Without validation of the leaves that a scan has touched, groups overflow.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 
@@ -10,7 +10,7 @@ mod ordered {
 use gannet_engine::rules;
 use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 
-// One test: a rule is removed in the whole process.
+// A single test, because a rule is removed in the whole process.
 #[test]
 fn unvalidated_leaves_let_ranges_overflow() {
     let mutant = rules::LEAF_VALIDATION.remove();

@@ -1,5 +1,5 @@
-//! What a coroutine has committed is applied at its primaries with the requests of its next transaction; in virtual time, so that no
-//! moment is missed.
+//! The PRIMARY messages of a coroutine's transaction are piggybacked on the requests of the next one. Virtual time lets the
+//! test see every moment.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::Future;
@@ -29,7 +29,7 @@ fn open() -> (Simulation, TableId) {
     (simulation, table)
 }
 
-/// Runs a job up to the moment at which its end is told.
+/// Runs a job up to the moment at which its end is reported.
 fn run(
     simulation: &mut Simulation,
     node: usize,
@@ -46,7 +46,7 @@ fn run(
     }
 }
 
-/// Nothing is locked and all copies are equal.
+/// Asserts that nothing is locked and all copies are equal.
 fn assert_applied(simulation: &Simulation) {
     for check in check_replicas(simulation.cluster()) {
         assert!(check.passed, "{}: {}", check.name, check.detail);
@@ -64,7 +64,7 @@ fn increment(tx: &mut Transaction<'_>, table: TableId, key: u64) -> Result<(), A
     tx.put(row, &(value + 1).to_le_bytes())
 }
 
-/// Increments a row of each node, each in a transaction.
+/// Increments a row of each node, each in its own transaction.
 fn change(coordinator: &mut Coordinator<'_>, table: TableId) {
     for node in 0..3 {
         let key = key_of(coordinator, node);
@@ -74,26 +74,27 @@ fn change(coordinator: &mut Coordinator<'_>, table: TableId) {
 }
 
 #[test]
-fn a_coroutine_that_goes_on_sends_nothing_by_itself_to_primaries() {
+fn a_busy_coroutine_sends_no_separate_packets_to_primaries() {
     const UPDATES: u64 = 100;
     let (mut simulation, table) = open();
     run(&mut simulation, 0, move |coordinator| {
         let key = key_of(coordinator, 1);
         for _ in 0..UPDATES {
-            // It reads its own writes, and meets no lock of its own.
+            // The transaction reads its own writes, and meets no lock of its own.
             let tx = coordinator.begin();
             increment(tx, table, key).unwrap();
             tx.commit().unwrap();
         }
     })
     .unwrap();
-    // To and from the primary with the lock, two log replicas, and the other backup; and the last one's primary.
+    // Packets to and from the primary with the lock, two log replicas, and the other backup; and those to the last
+    // transaction's primary.
     assert_eq!(simulation.counters().packets, 8 * UPDATES + 2);
     assert_applied(&simulation);
 }
 
 #[test]
-fn who_is_told_meets_no_lock_whatever_a_job_did_last() {
+fn no_lock_is_left_when_a_jobs_end_is_reported_whatever_the_job_did_last() {
     let nexts: [fn(&mut Coordinator<'_>, TableId); 7] = [
         |_, _| {},
         |coordinator, _| {

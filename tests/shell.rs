@@ -1,4 +1,4 @@
-//! The `gannet sql` command, run as scripts and people run it.
+//! The `gannet sql` command, as scripts and people use it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write;
@@ -11,7 +11,7 @@ fn gannet(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs the shell on a script on standard input.
+/// Runs the shell with a script on standard input.
 fn script(arguments: &[&str], input: &str) -> Output {
     let mut shell = gannet(arguments)
         .stdin(Stdio::piped())
@@ -19,7 +19,7 @@ fn script(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A shell that stops early does not read it all.
+    // A shell that stops early does not read the whole script.
     let _ = shell.stdin.take().unwrap().write_all(input.as_bytes());
     shell.wait_with_output().unwrap()
 }
@@ -100,7 +100,7 @@ fn errors_show_their_place_with_a_caret() {
 }
 
 #[test]
-fn output_that_nobody_reads_is_no_panic() {
+fn output_without_a_reader_is_no_panic() {
     for closes_errors in [false, true] {
         let mut shell = gannet(&["--keep-going"])
             .stdin(Stdio::piped())
@@ -113,7 +113,7 @@ fn output_that_nobody_reads_is_no_panic() {
         } else {
             drop(shell.stdout.take());
         }
-        // It may stop before it has read all.
+        // The shell may stop before it has read everything.
         let _ = shell.stdin.take().unwrap().write_all(b"SELECT 1/0;\nSELECT 1;\nSELECT 2;\n");
         assert_eq!(shell.wait().unwrap().code(), Some(1), "{closes_errors}");
     }
@@ -131,7 +131,7 @@ fn a_script_stops_at_its_first_failure() {
 }
 
 #[test]
-fn what_cannot_start_exits_with_2() {
+fn a_failed_start_exits_with_2() {
     for arguments in [
         &["--format", "xml"][..],
         &["-f", "/nonexistent/script.sql"],
@@ -150,7 +150,7 @@ fn unknown_commands_are_errors() {
 }
 
 #[test]
-fn commands_tell_what_there_is() {
+fn commands_list_tables_and_indexes() {
     let text = output(
         &["--format", "csv"],
         &format!(
@@ -186,7 +186,7 @@ fn imports_and_exports_are_inverse() {
     );
     assert_eq!(counted, "3\t2\n");
     assert_eq!(std::fs::read_to_string(&exported).unwrap(), data);
-    // What the shell has written for that has no place that a person knows.
+    // The shell's own statement has no place that the user knows.
     let unknown = script(&[], &format!(".import {given} pets"));
     assert_eq!(errors(&unknown), "ERROR 42P01: relation \"pets\" does not exist\n");
     // Without a header, and with columns in another order.
@@ -286,9 +286,9 @@ fn the_shell_works_on_a_server_too() {
     server.wait().unwrap();
 }
 
-/// What is typed at a terminal: prompts, and commands within a statement.
+/// Input at a terminal: prompts, and commands within a statement.
 #[test]
-fn people_are_understood_within_a_statement() {
+fn commands_typed_within_a_statement_are_understood() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shell_terminal.py");
     let home = folder("shell-terminal");
     let run = Command::new("python3")

@@ -1,4 +1,4 @@
-//! Clusters in virtual time, under faults, through the command that a user runs.
+//! Clusters in virtual time, under faults, through the command.
 //!
 //! Rules of the protocol that are removed, and what notices:
 //!
@@ -33,7 +33,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The number in front of `what` in a report.
+/// The number before `what` in a report.
 fn count(report: &str, what: &str) -> u64 {
     let before = report.split(what).next().unwrap();
     before.split_whitespace().next_back().unwrap().trim_matches(',').parse().unwrap()
@@ -65,7 +65,7 @@ fn every_workload_passes_and_replays() {
     for workload in
         ["list-append", "registers", "pairs", "skew", "ranges", "smallbank", "tatp", "builds"]
     {
-        // Each runs twice and must leave the same trace.
+        // Each seed runs twice, and must leave the same trace.
         for seed in ["11", "12", "13"] {
             let arguments = ["--workload", workload, "--transactions", "1000", "--seed", seed];
             let output = simulate(&arguments);
@@ -76,7 +76,7 @@ fn every_workload_passes_and_replays() {
 
 #[cfg(feature = "mutants")]
 #[test]
-fn what_is_removed_is_noticed() {
+fn removed_rules_are_noticed() {
     let seeds_max = "200";
     for mutant in [
         "READ_VALIDATION",
@@ -96,7 +96,7 @@ fn what_is_removed_is_noticed() {
     ] {
         let mut arguments = vec!["--seeds", seeds_max, "--mutant", mutant];
         if mutant == "OWN_ENTRIES" {
-            // It concerns SQL alone, of which one seed in thirteen has some.
+            // This rule concerns SQL alone, which one seed in thirteen runs.
             arguments.extend(["--workload", "builds"]);
         }
         let output = simulate(&arguments);

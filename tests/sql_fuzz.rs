@@ -1,11 +1,11 @@
-//! Statements that nobody would write: those of the SQL scripts, with words changed, moved and put together.
+//! Random statements: those of the SQL scripts, with words changed, moved and combined.
 //!
-//! Whatever a statement is, the session answers with a result or an error that has an SQLSTATE, goes on afterwards,
-//! and leaves no lock behind and all copies equal. An internal error (XX000) is what a panic looks like from outside.
+//! For every statement, the session returns a result or an error with a SQLSTATE. It continues afterwards, leaves no lock
+//! behind, and all copies are equal. An internal error (XX000) would be a panic.
 //!
 //! `GANNET_FUZZ_SECONDS=600 cargo test --profile checked --test sql_fuzz` runs longer.
 //!
-//! *Not here*: raw bytes, which rarely get past the parser; broken messages, which `tests/server/malformed.rs` sends.
+//! *Not here*: raw bytes, which rarely pass the parser; malformed messages (`tests/server/malformed.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -18,14 +18,14 @@ use gannet_engine::{Cluster, ClusterOptions};
 use gannet_frontend::{CancelHandle, Database, Session, SqlError, StatementResult, Value};
 use pollster::block_on;
 
-/// Inputs that one cluster takes before it is checked and replaced.
+/// Inputs of one cluster, before it is checked and replaced.
 const INPUTS_PER_CLUSTER: u64 = 200;
 /// Statements that run longer than this are cancelled.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Words of a statement; more are left out.
+/// Maximum number of words of a statement; further words are dropped.
 const WORDS_MAX: usize = 200;
 
-/// What the statements find.
+/// The initial tables and rows.
 const SETUP: [&str; 4] = [
     "CREATE TABLE IF NOT EXISTS t (a INT PRIMARY KEY, b TEXT, c NUMERIC(10,2), d DATE, e BOOLEAN)",
     "CREATE TABLE IF NOT EXISTS u (id SERIAL PRIMARY KEY, t INT, v DOUBLE PRECISION, w TIMESTAMP, x BYTEA, y UUID, z TIMESTAMPTZ)",
@@ -34,7 +34,7 @@ const SETUP: [&str; 4] = [
     "INSERT INTO u (t, v) SELECT n, n * 1.5 FROM generate_series(1, 5) s (n)",
 ];
 
-/// Words that scripts do not have, from the edges of types and syntax.
+/// Words that scripts lack, from the edges of types and syntax.
 const EDGES: &str = "NULL -9223372036854775808 9223372036854775807 2147483648 1e308 1e-307 1e999 0 -1 '' '\\' '%_\\' \
     'infinity' 'NaN' '2024-02-30' '0001-01-01' $1 $65535 * :: ( ) [ ] , . ; = <> || -> ~ % ^ \"\" \"a\" E'\\x' U&'\\' \
     DISTINCT ALL ANY EXISTS IN BETWEEN LIKE CASE WHEN THEN ELSE END CAST AS LATERAL NATURAL USING ORDER BY GROUP HAVING \
@@ -43,7 +43,7 @@ const EDGES: &str = "NULL -9223372036854775808 9223372036854775807 2147483648 1e
     information_schema.columns generate_series(1,9) count(*) sum(a) avg(v) min(b) now() random() repeat(b,3) length(b) \
     substring(b,2,3) date_trunc('day',w) '2024-01-01 00:00+02' TIMESTAMPTZ (z AT TIME ZONE 'UTC') extract(year) round(v,2) coalesce(a,0) nullif(a,0)";
 
-/// A change of a statement's words; places are taken modulo how many there are.
+/// A change of a statement's words. Places are taken modulo the number of words.
 #[derive(Clone, Debug, bolero::TypeGenerator)]
 enum Mutation {
     Replace {
@@ -69,37 +69,37 @@ enum Mutation {
         at: u16,
         with: u16,
     },
-    /// Some words of another statement.
+    /// Inserts words of another statement.
     Splice {
         at: u16,
         statement: u16,
         from: u16,
         count: u8,
     },
-    /// Parentheses around some words.
+    /// Puts words into parentheses.
     Enclose {
         at: u16,
         count: u8,
     },
-    /// A character anywhere.
+    /// Inserts a character anywhere.
     Character {
         at: u16,
         character: char,
     },
 }
 
-/// A statement to be made of one of the scripts'.
+/// A statement of the scripts, with mutations.
 #[derive(Clone, Debug, bolero::TypeGenerator)]
 struct Fuzzed {
     statement: u16,
     mutations: Vec<Mutation>,
-    /// How many of them are made: a statement with many is wrong for reasons that are found early.
+    /// The number of mutations to apply: with many of them, a statement fails early.
     made: u8,
-    /// Prepared first, with these as its parameters.
+    /// If given, the statement is prepared first, with these parameters.
     parameters: Option<[u16; 3]>,
 }
 
-/// The statements of the scripts, as words.
+/// The statements of the scripts, split into words.
 struct Corpus {
     statements: Vec<Vec<String>>,
     words: Vec<String>,
@@ -131,7 +131,7 @@ impl Corpus {
         Self { statements, words, edges }
     }
 
-    /// The text of a statement with its mutations.
+    /// The text of a statement after its mutations.
     fn text(&self, fuzzed: &Fuzzed) -> String {
         let mut words = pick(&self.statements, fuzzed.statement).clone();
         let mut characters = Vec::new();
@@ -185,7 +185,7 @@ fn pick<T>(all: &[T], number: u16) -> &T {
     &all[usize::from(number) % all.len()]
 }
 
-/// The words, texts in quotes and signs of a statement.
+/// The words, quoted texts and signs of a statement.
 fn split(statement: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = statement.trim();
@@ -206,7 +206,7 @@ fn split(statement: &str) -> Vec<String> {
     words
 }
 
-/// A cluster with a session on it, and a thread that cancels what takes long.
+/// A cluster with a session on it, and a thread that cancels long statements.
 struct Target {
     cluster: Arc<Cluster>,
     session: Session,
@@ -252,7 +252,7 @@ impl Target {
         Ok(())
     }
 
-    /// What must hold once the transactions have ended.
+    /// Checks the cluster after the transactions have ended.
     fn check(&mut self) {
         let wrong = check_replicas(&self.cluster).into_iter().filter(|check| !check.passed);
         let wrong: Vec<_> = wrong.collect();
@@ -292,7 +292,7 @@ fn fuzz_statements() {
             }
             *inputs += 1;
             for statement in SETUP {
-                // Statements before may have taken the tables for something else.
+                // Earlier statements may have replaced the tables.
                 let _ = target.run(statement, None);
             }
             for fuzzed in input {

@@ -1,4 +1,4 @@
-//! Sessions of a cluster in this process.
+//! Scripts of anomalies, run by sessions of a cluster in this process.
 //!
 //! *Not here*: sessions over the wire, `tests/server/anomalies.rs`.
 
@@ -33,7 +33,7 @@ impl Client for Session {
     }
 }
 
-/// A script's transcript on a cluster of its own, and what was wrong with that cluster afterwards.
+/// A script's transcript on a cluster of its own, and the failed checks of that cluster.
 pub(crate) fn run(script: &Script) -> (String, Vec<Check>) {
     let options = ClusterOptions {
         threads: 1,

@@ -1,5 +1,4 @@
-//! Scripts of what several sessions do in turn, one anomaly each, and what every statement gives.
-//!
+//! Scripts of anomalies: statements of several sessions in turn, with their results.
 //! ```text
 //! # What the anomaly is.
 //! # rule: READ_VALIDATION               a rule whose removal changes the transcript
@@ -9,20 +8,20 @@
 //! a: COMMIT
 //!   error 40001                         the SQLSTATE
 //! ```
-//! Running a script writes it anew; it passes if that gives the same text.
+//! Running a script writes its transcript; the test passes if the transcript equals the script.
 //!
-//! *Invariants*: statements run one after the other, so that the transcript depends on nothing but the script.
+//! *Invariants*: statements run one after the other, so the transcript depends on the script alone.
 //!
 //! *Not here*: sessions, which are `embedded.rs` here and `tests/server/anomalies.rs` over the wire.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a statement gave.
+/// The result of a statement.
 pub(crate) enum Given {
     /// The rows of a query, cells separated by `|`.
     Rows(Vec<String>),
-    /// The rows that it changed.
+    /// The number of changed rows.
     Count(u64),
     /// The SQLSTATE of its error.
     Error(String),
@@ -55,7 +54,7 @@ impl Script {
         files.into_iter().map(read).collect()
     }
 
-    /// The script with what its statements give now.
+    /// The transcript: the script with the statements' present results.
     pub(crate) fn transcript<C: Client>(&self, connect: impl Fn() -> C) -> String {
         let mut clients: BTreeMap<&str, C> = BTreeMap::new();
         let mut transcript = String::new();
@@ -89,7 +88,7 @@ fn lines(sql: &str, given: Given) -> Vec<String> {
     }
 }
 
-/// Whether a statement that changed nothing says so.
+/// Whether the transcript shows a statement's number of changed rows.
 fn changes_rows(sql: &str) -> bool {
     ["INSERT", "UPDATE", "DELETE"].iter().any(|word| sql.starts_with(word))
 }

@@ -1,4 +1,4 @@
-//! What is built in batches: indexes and primary keys of tables that others use meanwhile, and COPY into a table that its
+//! Builds in batches: indexes and primary keys of tables whose rows others change meanwhile, and COPY into a table that its
 //! transaction has just created.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pollster::block_on;
 
 use super::outdated::{row, run};
 
-/// Rows of a table; several batches.
+/// Rows of a table, in several batches.
 const ROWS: i64 = 20_000;
 
 fn database() -> Arc<Database> {
@@ -35,8 +35,8 @@ fn fill(session: &mut Session, rows: i64) {
     }
 }
 
-/// Calls `change` with numbers from 1 on, on other threads, from before `work` until it has ended. It is given what tells how
-/// many there were.
+/// Calls `change` with numbers from 1 on, on other threads, during `work`. `work` gets a function that tells the number of
+/// calls.
 fn meanwhile(
     database: &Arc<Database>,
     change: impl Fn(&mut Session, i64) + Sync,
@@ -77,7 +77,7 @@ fn an_index_is_built_while_rows_change() {
         run(session, &sql).unwrap();
     };
     meanwhile(&database, change, |changes| {
-        // Until there were changes in either.
+        // Each build repeats until it has overlapped with changes.
         for (build, name) in [
             ("CREATE INDEX by_v ON t (v)", "DROP INDEX by_v"),
             (
@@ -95,7 +95,7 @@ fn an_index_is_built_while_rows_change() {
             }
         }
     });
-    // The same rows by the whole table and by ranges of either index.
+    // The same rows through the whole table, and through ranges of either index.
     let whole = numbers(&mut session, "SELECT count(*), sum(v)::bigint, sum(id)::bigint FROM t");
     for index in ["by_v", "one_v"] {
         let sql = "SELECT count(*), sum(v)::bigint, sum(id)::bigint FROM t WHERE v >= -10000000";
@@ -109,7 +109,7 @@ fn an_index_is_built_while_rows_change() {
 }
 
 #[test]
-fn a_unique_index_that_cannot_be_is_taken_back() {
+fn a_unique_index_over_duplicates_is_withdrawn() {
     let database = database();
     let mut session = database.session("definer");
     fill(&mut session, ROWS);
@@ -124,7 +124,7 @@ fn a_unique_index_that_cannot_be_is_taken_back() {
             (error.code, error.detail.as_deref()),
             ("23505", Some("Key (v)=(3) is duplicated."))
         );
-        // The name is free again, and a second such row may come.
+        // The name is free again, and duplicates are allowed.
         run(&mut session, "INSERT INTO t VALUES (30000, 3, NULL)").unwrap();
         run(&mut session, "DELETE FROM t WHERE id = 30000").unwrap();
         assert_eq!(numbers(&mut session, "SELECT count(*) FROM t"), [ROWS]);
@@ -141,7 +141,7 @@ fn a_build_ends_when_its_table_goes_or_its_client_cancels() {
     for sql in ["CREATE INDEX by_v ON t (v)", "ALTER TABLE t ADD PRIMARY KEY (id)"] {
         fill(&mut session, ROWS);
         let cancel = session.cancel_handle();
-        // Again and again, as the statement clears the flag when it begins.
+        // Repeated, because a statement clears the flag when it begins.
         meanwhile(
             &database,
             |_, _| cancel.cancel(),
@@ -154,7 +154,7 @@ fn a_build_ends_when_its_table_goes_or_its_client_cancels() {
         std::thread::scope(|scope| {
             let build = scope.spawn(|| run(&mut session, sql));
             run(&mut dropper, "DROP TABLE t").unwrap();
-            // Whoever comes first.
+            // Either the drop or the build comes first.
             if let Err(error) = build.join().unwrap() {
                 assert!(["55006", "42P01"].contains(&error.code), "{error:?}");
             }
@@ -175,7 +175,7 @@ fn rows_of_a_table_that_gets_a_primary_key_are_read_and_not_changed() {
             refused.fetch_add(1, Ordering::Relaxed);
         }
     };
-    // Until somebody has met the frozen table.
+    // Repeated until a writer has met the frozen table.
     for round in 0.. {
         if round > 0 {
             run(&mut session, "DROP TABLE t").unwrap();
@@ -234,7 +234,7 @@ fn copy(session: &mut Session, rows: i64, bytes: usize) {
 }
 
 #[test]
-fn copy_into_what_its_transaction_has_created_may_be_larger_than_a_transaction() {
+fn copy_into_a_new_table_may_be_larger_than_a_transaction() {
     let database = database();
     let (mut session, mut other) = (database.session("definer"), database.session("other"));
     fill(&mut session, 1_000);

@@ -1,4 +1,4 @@
-//! Statements that know an old catalog, while definitions are made elsewhere.
+//! Statements with an old catalog, while definitions are made elsewhere.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use pollster::block_on;
 /// Definitions of a run.
 pub(crate) const DEFINITIONS: usize = 12;
 
-/// A cluster with `count` parties that know of each other only what is in its tables.
+/// A cluster with `count` parties that share only its tables.
 pub(crate) fn parties(count: usize) -> Vec<Arc<Database>> {
     let options = ClusterOptions {
         threads: 1,
@@ -32,15 +32,16 @@ pub(crate) fn row(session: &mut Session, sql: &str) -> Result<Vec<Value>, SqlErr
     }
 }
 
-/// Definitions by one party, each followed by queries of another one: how many of the queries ran on an outdated definition, or
-/// not at all.
+/// Runs definitions by one party, each followed by queries of another one. Returns the number of queries that ran on an
+/// outdated definition, or failed.
 pub(crate) fn outdated() -> usize {
     let parties = parties(2);
     let (mut definer, mut reader) = (parties[0].session("definer"), parties[1].session("reader"));
     for sql in ["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"] {
         run(&mut definer, sql).unwrap();
     }
-    // The first goes to the nodes in turn, the others to where their row is: there the reader has seen the catalog's version.
+    // The first query visits the nodes in turn. The others run at their row's node, where the reader has seen the catalog's
+    // version.
     let queries = [
         "SELECT * FROM t",
         "SELECT * FROM t WHERE id = 1",
@@ -51,7 +52,7 @@ pub(crate) fn outdated() -> usize {
     for number in 0..DEFINITIONS {
         let definition = format!("ALTER TABLE t ADD COLUMN c{number} INT DEFAULT {number}");
         width += usize::from(run(&mut definer, &definition).is_ok());
-        // This moves the query to another node each time.
+        // Moves the query to another node each time.
         for _ in 0..number % 3 {
             let _ = run(&mut definer, "SELECT 1");
         }

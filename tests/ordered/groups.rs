@@ -1,4 +1,5 @@
-//! Groups of keys that are counted by a scan before one is added: range write skew, if it goes wrong.
+//! Groups of keys. Each transaction counts a group by a scan before it adds a key; without validation, groups overflow (range
+//! write skew).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use rand::{RngExt, SeedableRng};
 
 use crate::ordered::rows::{assert_sound, open, range, scan, set};
 
-/// Keys of a group are counted, and one is added only while there are fewer than this.
+/// A key is added only to a group with fewer keys.
 pub(crate) const GROUP_ROWS_MAX: usize = 3;
 
-/// Counts a group of keys; adds one if it is not full, else removes one.
+/// Counts a group of keys. Adds a key if the group is not full, else removes one.
 fn count_and_change(
     transaction: &mut Deferred,
     coordinator: &mut Coordinator<'_>,
@@ -32,12 +33,12 @@ fn count_and_change(
     Ok(rows.len())
 }
 
-/// What the clients commit together; how long that takes differs much with what else the machine does.
+/// Commits of all clients together; their duration depends on the machine's load.
 const COMMITS: usize = 500;
-/// A client gives up after so many transactions, so that a test ends whatever is wrong.
+/// Transactions after which a client gives up, so that the test always ends.
 const ATTEMPTS_MAX: usize = 200_000;
 
-/// The largest group that any of many clients has counted in a transaction that committed.
+/// The largest group that any client has counted in a committed transaction.
 pub(crate) fn largest_group(threads: usize) -> usize {
     let (cluster, table) = open(threads);
     let committed = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! A cluster with an ordered table, and what tests do to its rows.
+//! A cluster with an ordered table, and operations on its rows.
 #![allow(clippy::unwrap_used, dead_code, reason = "a test fails by panicking; each uses a part")]
 
 use std::ops::Bound;
@@ -68,7 +68,7 @@ pub(crate) fn set(
     Ok(())
 }
 
-/// Replicas have the same rows, and each index the keys of its rows.
+/// Asserts that replicas have the same rows, and each index has the keys of its rows.
 pub(crate) fn assert_sound(cluster: &Cluster) {
     let checks = gannet_benchmarks::check_replicas(cluster);
     assert!(checks.iter().all(|check| check.passed), "{checks:?}");

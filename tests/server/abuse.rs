@@ -1,4 +1,4 @@
-//! What one client may do to all: patterns, constants and lists that would end the process or hold one of its threads.
+//! Abuse by one client: patterns, constants and lists that would end the process or hold one of its threads.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use crate::nodes::{Plan, free_address, get};
 use crate::process::Server;
 
-/// Patterns that are compiled by recursion as deep as they are, or are large when they are compiled.
+/// Patterns whose compilation recurses deeply, or whose compiled form is large.
 const PATTERNS: [&str; 6] = [
     "repeat('(', 120) || 'a' || repeat('|b)', 120)",
     "repeat('(', 120) || 'a' || repeat(')+', 120)",
@@ -21,7 +21,7 @@ fn no_pattern_ends_the_process() {
     let mut server = Server::start(&["--threads", "1"]);
     let select = |expression: String| format!("SELECT {expression}");
     for pattern in PATTERNS {
-        // Written out, computed for each row, and wherever else a pattern is compiled.
+        // As constants, computed for each row, and wherever else a pattern is compiled.
         let written = server.query(&select(pattern.to_owned()));
         for statement in [
             select(format!("'a' ~ '{written}'")),
@@ -35,7 +35,7 @@ fn no_pattern_ends_the_process() {
             ),
         ] {
             let mut psql = server.psql();
-            // Some are too large, and refused; the next statement tells whether the server is there.
+            // Some are too large and refused; the next statement tells whether the server lives.
             psql.args(["-v", "VERBOSITY=verbose", "-c", &statement]).output().unwrap();
             assert!(server.is_running(), "{statement}");
         }
@@ -74,7 +74,7 @@ async fn deep_statements_do_not_end_the_process() {
                 nested("", "1", " UNION ALL SELECT 1", count),
             ]
         {
-            // What is too deep is refused.
+            // Statements that are too deep are refused.
             let result = client.batch_execute(&statement).await;
             let refused = result.is_err_and(|error| error.as_db_error().is_none());
             let first = &statement[..statement.len().min(200)];
@@ -83,7 +83,7 @@ async fn deep_statements_do_not_end_the_process() {
     }
 }
 
-/// A constant that takes long is computed where it can be cancelled, and where nobody waits for it.
+/// A long constant is computed where it can be cancelled, and where no other statement waits for it.
 #[tokio::test]
 async fn a_constant_that_takes_long_can_be_cancelled() {
     let server = Server::start(&["--threads", "1", "--statement-timeout", "300ms"]);
@@ -96,12 +96,13 @@ async fn a_constant_that_takes_long_can_be_cancelled() {
         "SELECT length(trim(repeat('a', 60000000), repeat('b', 60000000) || 'a'))".to_owned(),
     ] {
         let error = client.batch_execute(&statement).await;
-        // Fast machines may be done in time with some.
+        // A fast machine may finish some of them in time.
         if let Err(error) = error {
             let code = error.code().map_or("", |code| code.code());
             assert!(["57014", "54000"].contains(&code), "{error:?}");
         }
-        // A thread that it had would be taken for longer than all these, each of which is cancelled, too.
+        // All of these are cancelled, too. If one of them kept its thread, the thread would be held longer than the whole
+        // test.
         let mut answers = 0;
         for _ in 0..10 {
             answers += usize::from(client.query_one("SELECT 1", &[]).await.is_ok());
@@ -110,7 +111,7 @@ async fn a_constant_that_takes_long_can_be_cancelled() {
     }
 }
 
-/// The lists are made into sets; one by one the comparisons of this test would take minutes.
+/// The lists become sets; comparisons one by one would take minutes.
 #[tokio::test]
 async fn long_lists_are_sets() {
     let server = Server::start(&["--threads", "1"]);
@@ -118,7 +119,7 @@ async fn long_lists_are_sets() {
     client.batch_execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)").await.unwrap();
     let rows = "INSERT INTO t SELECT i, i FROM generate_series(1, 100000) AS s (i)";
     client.execute(rows, &[]).await.unwrap();
-    // Many times what they take.
+    // Many times the actual duration.
     client.batch_execute("SET statement_timeout = '20s'").await.unwrap();
     let count = async |condition: &str,
                        parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)]| {
@@ -141,7 +142,7 @@ async fn long_lists_are_sets() {
     assert_eq!(count("v <> ANY (SELECT id FROM t)", &[]).await, 100_000);
 }
 
-/// Every operator lets others have the thread: no statement of another client waits for it to end.
+/// Every operator yields its thread: no statement of another client waits for the operator's end.
 #[tokio::test]
 async fn no_operator_keeps_the_thread() {
     let server = Server::start(&["--threads", "1"]);
@@ -171,13 +172,13 @@ async fn no_operator_keeps_the_thread() {
             result = &mut long => panic!("{statement} ended: {result:?}"),
             () = others => {}
         }
-        // It is running, so the request meets it and no other.
+        // The statement is running, so the request meets this one.
         cancel.cancel_query(tokio_postgres::NoTls).await.unwrap();
         assert!(long.await.is_err(), "{statement}");
     }
 }
 
-/// Who connects and says nothing keeps nobody out, at no port.
+/// Silent connections keep no other client out, at any port.
 #[test]
 fn silent_connections_keep_nobody_out() {
     let (metrics, programs) = (free_address(), free_address());
@@ -201,7 +202,7 @@ fn silent_connections_keep_nobody_out() {
     }
 }
 
-/// Those who have not shown that they may log in take no place of a session.
+/// Clients that have not logged in take no session's place.
 #[test]
 fn half_a_login_takes_no_place_of_a_session() {
     let users = crate::security::users("half");
@@ -222,7 +223,7 @@ fn half_a_login_takes_no_place_of_a_session() {
     drop(begun);
 }
 
-/// Neither at the port of members nor at the one of programs.
+/// Neither at the members' port nor at that of programs.
 #[test]
 fn junk_does_not_fill_the_log() {
     let plan = Plan::new("nodes-junk");
@@ -246,7 +247,7 @@ fn junk_does_not_fill_the_log() {
     let log = first.log();
     for of_kind in ["a call from 127.0.0.1", "the connection of client 127.0.0.1"] {
         let lines = log.lines().filter(|line| line.contains(of_kind)).count();
-        // More of them may follow after a while.
+        // More lines may follow after a while.
         assert!((1..30).contains(&lines), "{of_kind}: {log}");
     }
     drop(others);

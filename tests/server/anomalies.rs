@@ -1,6 +1,6 @@
 //! The scripts of anomalies over the wire, each on a server of its own.
 //!
-//! *Not here*: what they are about and what they notice, which is `tests/anomalies.rs`.
+//! *Not here*: what the scripts are about and which rules they name (`tests/anomalies.rs`).
 
 #[path = "../anomalies/transcript.rs"]
 mod transcript;
@@ -42,7 +42,7 @@ fn shown(row: &SimpleQueryRow) -> String {
 }
 
 #[test]
-fn every_script_of_an_anomaly_gives_what_it_says() {
+fn every_script_of_an_anomaly_gives_its_transcript() {
     let runtime = Runtime::new().unwrap();
     for script in Script::all() {
         let server = Server::start(&[]);

@@ -1,11 +1,11 @@
-//! The same statements on Gannet and on a PostgreSQL 15 that the test starts: answers, types, SQLSTATEs and the
-//! tables, columns and constraints that errors name are compared.
+//! The same statements on Gannet and on a PostgreSQL 15 that the test starts. The test compares results, types, SQLSTATEs,
+//! and the tables, columns and constraints in errors.
 //!
-//! A script of `answers/` has one statement a line; `--` begins a comment. A line `--$ int2[] {2}` before a statement gives it
-//! parameters: for each its type and its text, `|` between them. Rows are compared in their order where the statement has an
+//! A script of `answers/` has one statement a line; `--` begins a comment. A line `--$ int2[] {2}` before a statement gives
+//! its parameters: the type and the text of each, with `|` between them. Rows are compared in order if the statement has an
 //! ORDER BY, else as sets. Every script has tables of its own.
 //!
-//! *Not here*: what Gannet refuses on purpose (`docs/sql.md`), which no script has.
+//! *Not here*: statements that Gannet refuses on purpose (`docs/sql.md`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,10 +16,10 @@ use tokio_postgres::{Client, Column, Config, NoTls, SimpleQueryMessage};
 
 use crate::process::{Server, install};
 
-/// Where Debian keeps the programs of PostgreSQL's server.
+/// The folder of PostgreSQL's server programs on Debian.
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 
-/// A PostgreSQL with an empty cluster; stopped when dropped.
+/// A PostgreSQL server with an empty cluster; stopped when dropped.
 struct PostgreSql {
     data: PathBuf,
     port: u16,
@@ -66,7 +66,7 @@ impl PostgreSql {
         server
     }
 
-    /// Runs one of PostgreSQL's programs, as its user: they refuse to run as root.
+    /// Runs one of PostgreSQL's programs as its user, because the programs refuse root.
     fn run(&self, program: &str, arguments: &[&str]) {
         let program = Path::new(PROGRAMS).join(program);
         let mut command = if is_root() {
@@ -76,7 +76,7 @@ impl PostgreSql {
         } else {
             Command::new(&program)
         };
-        // pg_ctl's server keeps what it inherits open, so that a pipe would never end.
+        // The server that pg_ctl starts keeps inherited files open, so reading from a pipe would never end.
         let output = self.data.join("output");
         let file = std::fs::File::create(&output).unwrap();
         let errors = file.try_clone().unwrap();
@@ -105,12 +105,12 @@ impl Drop for PostgreSql {
     }
 }
 
-/// Whether the test runs as root, as which PostgreSQL does not.
+/// Whether the test runs as root.
 fn is_root() -> bool {
     Command::new("id").arg("-u").output().unwrap().stdout.starts_with(b"0\n")
 }
 
-/// A parameter as the text that its type reads.
+/// A parameter as the text that its type parses.
 #[derive(Debug)]
 struct Written(String);
 
@@ -132,7 +132,7 @@ impl ToSql for Written {
     to_sql_checked!();
 }
 
-/// A statement, and the parameters that it is run with.
+/// A statement with its parameters.
 struct Statement {
     sql: String,
     parameters: Vec<(Type, String)>,
@@ -150,7 +150,7 @@ fn statements(script: &str) -> Vec<Statement> {
             };
             parameters = given.split('|').map(one).collect();
         } else if !line.is_empty() && !line.starts_with("--") {
-            // A line break inside of a statement is written out.
+            // `\n` stands for a line break inside of a statement.
             let sql = line.replace("\\n", "\n");
             statements.push(Statement { sql, parameters: std::mem::take(&mut parameters) });
         }
@@ -182,7 +182,7 @@ fn type_named(name: &str) -> Type {
     }
 }
 
-/// What a server answers: the types of the columns and the rows, or the SQLSTATE and what it names.
+/// A server's answer: the types of the columns and the rows, or the SQLSTATE and the objects in the error.
 async fn answer(client: &Client, statement: &Statement) -> String {
     let failed = |error: &tokio_postgres::Error| {
         let Some(error) = error.as_db_error() else { panic!("{}: {error}", statement.sql) };
@@ -217,7 +217,7 @@ async fn answer(client: &Client, statement: &Statement) -> String {
             }
         }
     } else {
-        // Rows of the extended protocol are binary; such statements give texts.
+        // The extended protocol returns binary rows; such statements select texts.
         let given: Vec<Written> =
             statement.parameters.iter().map(|(_, text)| Written(text.clone())).collect();
         let given: Vec<&(dyn ToSql + Sync)> = given.iter().map(|one| one as _).collect();

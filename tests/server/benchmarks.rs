@@ -1,4 +1,4 @@
-//! Benchmarks in SQL over connections, and what they notice.
+//! Benchmarks in SQL over connections, and the violations that they notice.
 
 use std::process::{Command, Output};
 
@@ -20,7 +20,7 @@ fn benchmarks_run_over_connections_and_verify() {
     for workload in [
         "tatp --subscribers 500 --duration 500ms",
         "smallbank --accounts 500 --duration 500ms",
-        // The tables of the run before are replaced.
+        // This replaces the tables of the previous run.
         "smallbank --accounts 300 --transactions 500",
         "sql select --rows 2000 --duration 200ms",
         "sql update --rows 2000 --duration 200ms",
@@ -38,12 +38,12 @@ fn benchmarks_run_over_connections_and_verify() {
 }
 
 #[tokio::test]
-async fn money_that_somebody_else_brings_is_noticed() {
+async fn money_from_outside_is_noticed() {
     let server = Server::start(&[]);
     let client = server.client().await;
     let arguments = "smallbank --accounts 500 --duration 1s";
     let benchmark = tokio::task::spawn_blocking(move || bench(&server, arguments));
-    // As soon as the account is loaded.
+    // As soon as the account exists.
     let bring = "UPDATE smallbank_savings SET balance = balance + 1 WHERE id = 0";
     while !benchmark.is_finished()
         && !client.execute(bring, &[]).await.is_ok_and(|count| count == 1)
@@ -57,7 +57,7 @@ async fn money_that_somebody_else_brings_is_noticed() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_an_error() {
+fn a_missing_server_is_an_error() {
     let mut server = Server::start(&[]);
     server.signal("TERM");
     server.wait();

@@ -1,4 +1,4 @@
-//! More clients, for campaigns: `cargo test --profile checked --test server -- --ignored`.
+//! Further clients, for campaigns: `cargo test --profile checked --test server -- --ignored`.
 
 use std::process::{Command, Output};
 
@@ -41,7 +41,7 @@ fn sysbench_reads_and_writes() {
     let made = sysbench(&server, &["prepare"]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
     assert_eq!(server.query("SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'k_%'"), "2");
-    // It runs an event again that meets a conflict.
+    // sysbench retries an event that meets a conflict.
     let run = sysbench(&server, &["--threads=4", "--time=0", "--events=300", "run"]);
     let text = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{text}");

@@ -1,4 +1,4 @@
-//! Programs beside the cluster: the client library against nodes that are processes.
+//! Programs beside the cluster: the client library, with nodes that are processes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::nodes::{Plan, free_address};
 use crate::process::{Server, read_all};
 
 const ACCOUNTS: u64 = 8;
-/// What all accounts hold together.
+/// The sum of all accounts.
 const SUM: u64 = 100 * ACCOUNTS;
 
 fn client(addresses: &[&str], key: Option<char>) -> Result<Client, ClientError> {
@@ -33,7 +33,7 @@ fn patient_client(
     Client::connect(ClientOptions { addresses, key, timeout })
 }
 
-/// A cluster in one process with tables for clients, and where these connect.
+/// A cluster in one process with tables for clients, and the address for clients.
 fn server(rule: Option<&str>, arguments: &[&str]) -> (Server, String) {
     let address = free_address();
     let tables = ["--clients", &address, "--tables", "accounts:8,words,totals:8"];
@@ -48,7 +48,8 @@ fn everything() -> KeyRange {
     KeyRange { from: Bound::Unbounded, to: Bound::Unbounded }
 }
 
-/// Fills the accounts, moves money between them at all nodes at once, and counts the audits that found another sum.
+/// Fills the accounts, and moves money between them at all nodes at once. Returns the number of audits that found another
+/// sum.
 fn wrong_audits(addresses: &[&str], key: Option<char>) -> u64 {
     let filler = client(addresses, key).unwrap();
     let accounts = filler.table("accounts").unwrap();
@@ -88,7 +89,7 @@ fn wrong_audits(addresses: &[&str], key: Option<char>) -> u64 {
 #[test]
 fn programs_share_the_tables_of_a_cluster_of_processes() {
     let plan = Plan::new("clients");
-    // Another key than that of the members.
+    // This key differs from the members' key.
     let key = crate::nodes::write_key(&plan.key.with_file_name("clients.key"), '5');
     let addresses = [free_address(), free_address(), free_address()];
     let start = |node: usize| {
@@ -101,11 +102,11 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
     let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
 
     assert_eq!(wrong_audits(&addresses, Some('5')), 0);
-    // The members' key is none for programs.
+    // The members' key is not valid for programs.
     let error = client(&addresses, Some('7')).map(drop).unwrap_err().to_string();
     assert!(error.contains("another key"), "{error}");
 
-    // Two programs that count the same words, each at a node of its own.
+    // Two programs count the same words, each at a node of its own.
     let text = "to be or not to be\n".repeat(150) + "that is the question\n";
     let programs = [0, 1].map(|node| counting_words(&key, addresses[node], &text));
     let printed = programs.map(|mut program| {
@@ -116,7 +117,7 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
         |text: &String| text.contains("600 to\n") && text.contains("1808 words, 8 different");
     assert!(printed.iter().any(is_whole), "{printed:?}");
 
-    // When a process has gone, the others cannot go on, and say so.
+    // When a process has ended, the others halt, and report that.
     let left = client(&addresses[1..], Some('5')).unwrap();
     let accounts = left.table("accounts").unwrap();
     nodes[0].signal("KILL");
@@ -131,7 +132,7 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
     assert!(error.to_string().contains("node 0"), "{error}");
 }
 
-/// `examples/client.rs` at work.
+/// Starts `examples/client.rs`.
 fn counting_words(key: &Path, address: &str, text: &str) -> Child {
     let program: PathBuf =
         Path::new(env!("CARGO_BIN_EXE_gannet")).with_file_name("examples").join("client");
@@ -146,13 +147,13 @@ fn counting_words(key: &Path, address: &str, text: &str) -> Child {
 }
 
 #[test]
-fn an_audit_notices_a_rule_that_is_removed() {
+fn an_audit_notices_a_removed_rule() {
     let (_server, address) = server(Some("READ_VALIDATION"), &[]);
     assert!((0..20).any(|_| wrong_audits(&[&address], None) > 0));
 }
 
 #[test]
-fn what_is_large_travels_in_parts() {
+fn large_messages_travel_in_parts() {
     let (_server, address) = server(None, &[]);
     let client = client(&[&address], None).unwrap();
     let (words, totals) = (client.table("words").unwrap(), client.table("totals").unwrap());
@@ -162,7 +163,7 @@ fn what_is_large_travels_in_parts() {
         (0..20_000).try_for_each(|row| tx.put(words, &*key(row), &[b'x'; 100]))?;
         (0..5).try_for_each(|row| tx.put(words, &*key(row), &large))?;
         tx.delete(words, &*key(19_999))?;
-        // Its own writes are there for it, and for nobody else yet.
+        // The transaction sees its own writes, and no other does yet.
         let seen = tx.get_many(words, ["00000", "00007", "19999"])?;
         assert_eq!(seen, [Some(large.clone()), Some(vec![b'x'; 100]), None]);
         tx.put(totals, 1, &3_u64.to_le_bytes())
@@ -195,7 +196,7 @@ fn what_is_large_travels_in_parts() {
         (0..70).try_for_each(|row| tx.put(words, format!("large {row}").as_str(), &large))
     });
     assert!(matches!(too_large, Ok(Outcome::Failed(Abort::TooLarge { .. }))), "{too_large:?}");
-    // Who does not look at an error does not commit a part.
+    // A closure that ignores an error does not commit a part.
     let careless = client.run(|tx| {
         let _ = (0..70).try_for_each(|row| tx.put(words, format!("large {row}").as_str(), &large));
         Ok::<_, Abort>(())
@@ -240,7 +241,7 @@ fn closures_decide_and_conflicts_are_run_again() {
     assert_eq!(refused.unwrap(), Outcome::Failed(Refusal::Own));
     assert_eq!(client.run(|tx| tx.get(totals, 1)).unwrap(), Outcome::Committed::<_, Abort>(None));
 
-    // What the first run has read changes before it ends: neither its value nor its error nor its panic counts.
+    // A row that the first run has read changes before the run ends: the run's value, error or panic does not count.
     for ending in ["commit", "refusal", "panic"] {
         let mut runs = 0;
         let outcome = client.run(|tx| {
@@ -251,7 +252,7 @@ fn closures_decide_and_conflicts_are_run_again() {
                 assert_eq!(between.unwrap(), Outcome::Committed::<_, Abort>(()));
             }
             tx.put(totals, 2, &(before + 1).to_le_bytes())?;
-            // With this one it has read what was never true together.
+            // With this read, the transaction has seen values that were never true together.
             tx.get(totals, 3)?;
             match ending {
                 "commit" => Ok(before),
@@ -287,7 +288,7 @@ fn impossible_requests_are_refused() {
     assert!(error(client_.run(|tx| tx.put(words, "", b"x"))).contains("4096"));
     let scan = client_.run(|tx| tx.scan(totals, &everything(), Direction::Ascending, 5).map(drop));
     assert!(error(scan).contains("no table"));
-    // The tables of SQL are not for clients.
+    // Clients cannot use the tables of SQL.
     let unknown = client_.table("rows").map(drop).unwrap_err().to_string();
     assert!(unknown.contains("no table named rows"), "{unknown}");
 
@@ -295,13 +296,13 @@ fn impossible_requests_are_refused() {
     for garbage in [&b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..], &[255; 100], b"gannet\x01\x00"] {
         let mut stream = TcpStream::connect(&address).unwrap();
         let mut answer = Vec::new();
-        // It may be cut off at any of these.
+        // The server may end the connection during any of these.
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() <= 24);
     }
-    // Until the connections that garbage has ended are counted out.
+    // Waits until the server has noticed the end of the connections with garbage.
     let second = (0..1_000_000).find_map(|_| client(&[&address], None).ok()).unwrap();
     let third = client(&[&address], None).map(drop).unwrap_err().to_string();
     assert!(third.contains("as many clients as it takes"), "{third}");
@@ -346,19 +347,19 @@ fn keys_and_addresses_are_checked() {
     );
 }
 
-/// What becomes of a connection when the client's message with a number comes: the opening's is 0, and then come those of
-/// transactions.
+/// The fate of a connection at a certain message of the client. Message 0 is the opening; those of transactions follow.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
-    /// It ends, and the message is lost.
+    /// The connection ends, and the message is lost.
     Before,
-    /// It ends, and the answer is lost.
+    /// The connection ends, and the answer is lost.
     After,
-    /// Nothing goes on.
+    /// The connection stalls.
     Stall,
 }
 
-/// Passes on the connections to a node; the first of them until a message, and `later` ones whole, or none. Its address.
+/// Relays connections to a node: the first one up to message `last`; further ones unharmed if `later`, else none. Returns the
+/// relay's address.
 fn unreliable(node: &str, last: usize, cut: Cut, later: bool) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, node) = (listener.local_addr().unwrap().to_string(), node.to_owned());
@@ -382,7 +383,7 @@ fn unreliable(node: &str, last: usize, cut: Cut, later: bool) -> String {
 fn pass_on_all(from: &TcpStream, to: &TcpStream) {
     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
     std::thread::spawn(move || {
-        // Either may end.
+        // Either side may end the connection.
         let _ = std::io::copy(&mut from, &mut to);
         let _ = to.shutdown(std::net::Shutdown::Write);
     });
@@ -394,7 +395,7 @@ fn pass_on(
     last: usize,
     cut: Cut,
 ) -> std::io::Result<()> {
-    /// A short message, in a frame with its length; in the handshake, behind a preface.
+    /// Reads a short message, in a frame with its length; in the handshake, behind a preface.
     fn heard(from: &mut TcpStream, preface_bytes: usize) -> std::io::Result<Vec<u8>> {
         let start = preface_bytes + 2;
         let mut bytes = vec![0; start];
@@ -424,7 +425,8 @@ fn pass_on(
     Ok(())
 }
 
-/// Adds 1 to a row, which takes a read, message 1 of the first connection, and a commit, message 2; counts its runs.
+/// Adds 1 to a row, and counts the closure's runs. This takes a read, message 1 of the first connection, and a commit,
+/// message 2.
 fn add(client: &Client, runs: &mut usize) -> Result<Outcome<u64, Abort>, ClientError> {
     let totals = client.table("totals").unwrap();
     client.run(|tx| {
@@ -454,12 +456,12 @@ fn a_transaction_outlives_a_connection_and_runs_once() {
 }
 
 #[test]
-fn a_connection_that_breaks_is_told_apart_from_one_that_breaks_in_a_commit() {
+fn a_broken_connection_is_unknown_only_during_a_commit() {
     let (_server, address) = server(None, &[]);
     let seconds = Duration::from_secs(20);
     let mut expected = 0;
     for (last, cut) in [(1, Cut::Before), (1, Cut::After), (2, Cut::Before), (2, Cut::After)] {
-        // To the first address no further connection is made.
+        // The relay accepts no further connection.
         let relay = unreliable(&address, last, cut, false);
         let client = patient_client(&[&relay, &address], None, seconds).unwrap();
         let mut runs = 0;
@@ -468,7 +470,7 @@ fn a_connection_that_breaks_is_told_apart_from_one_that_breaks_in_a_commit() {
             expected += 1;
             assert_eq!((outcome.unwrap(), runs), (Outcome::Committed(expected), 2));
         } else {
-            // The client cannot know which of the two it was.
+            // The client cannot distinguish the two cases.
             expected += u64::from(cut == Cut::After);
             assert!(matches!(outcome, Err(ClientError::Unknown(_))), "{outcome:?}");
             assert_eq!(runs, 1);
@@ -479,7 +481,7 @@ fn a_connection_that_breaks_is_told_apart_from_one_that_breaks_in_a_commit() {
     }
     for (last, is_late) in [(1, true), (2, false)] {
         let address = unreliable(&address, last, Cut::Stall, true);
-        // Enough for what is not held up.
+        // Enough for all other messages.
         let client = patient_client(&[&address], None, Duration::from_secs(3)).unwrap();
         let outcome = add(&client, &mut 0);
         assert_eq!(matches!(outcome, Err(ClientError::TimedOut(_))), is_late, "{outcome:?}");
@@ -488,7 +490,7 @@ fn a_connection_that_breaks_is_told_apart_from_one_that_breaks_in_a_commit() {
 }
 
 #[test]
-fn nodes_that_were_started_again_are_noticed() {
+fn restarted_nodes_are_noticed() {
     let (server, address) = server(None, &[]);
     let client = client(&[&address], None).unwrap();
     let totals = client.table("totals").unwrap();
@@ -496,7 +498,7 @@ fn nodes_that_were_started_again_are_noticed() {
     assert_eq!(put(1).unwrap(), Outcome::Committed::<_, Abort>(()));
     drop(server);
     assert!(matches!(put(2), Err(ClientError::Unreachable(_) | ClientError::Interrupted(_))));
-    // With the same tables it goes on, and with others under the same numbers it does not.
+    // With the same tables the client continues; with others under the same numbers it does not.
     let start = |tables| Server::start(&["--clients", &address, "--tables", tables]);
     let same = start("accounts:8,words,totals:8");
     assert_eq!(put(3).unwrap(), Outcome::Committed::<_, Abort>(()));
@@ -533,7 +535,7 @@ fn writes_of_one_transaction_come_in_their_order() {
     });
     assert_eq!(written.unwrap(), Outcome::Committed::<_, Abort>(Some(vec![2; 8])));
     assert_eq!(state(), [false, false, true, true, true, false]);
-    // A row that two want to insert is inserted by one after the other.
+    // Two transactions insert the same row, one after the other.
     let mut runs = 0;
     let outcome = client.run(|tx| {
         runs += 1;

@@ -1,7 +1,7 @@
-//! Lists that many connections read and append to: is what they were told strictly serializable?
+//! Lists that many connections read and append to: their history must be strictly serializable.
 //!
-//! A transaction touches one to four lists out of a few, by key or as a range, prepared and over the wire. Every read
-//! shows the order of the appends before it, so the history is judged without knowing how the server orders anything.
+//! A transaction touches one to four lists out of a few, by key or as a range, with prepared statements over the wire. Every
+//! read shows the order of the appends before it, so the checkers need not know how the server orders transactions.
 //!
 //! *Not here*: the checkers, which are `gannet_benchmarks::consistency` and the crate `adya`.
 
@@ -19,12 +19,12 @@ use tokio_postgres::{Client, Error, Statement};
 
 use crate::process::Server;
 
-/// Lists at any time.
+/// Lists at a time.
 const LISTS: i32 = 6;
 const CONNECTIONS: u64 = 8;
-/// Transactions of each connection, at least.
+/// Minimum number of transactions of each connection.
 const TRANSACTIONS: u64 = 150;
-/// Transactions of a connection before it turns to the next lists, as lists grow.
+/// Transactions of a connection before it turns to new lists, because lists grow.
 const TRANSACTIONS_PER_LISTS: u64 = 30;
 
 struct Statements {
@@ -60,7 +60,7 @@ fn key_of(list: i32) -> u64 {
     u64::try_from(list).unwrap()
 }
 
-/// What a connection does: transactions of its own choice on lists that all share.
+/// A connection that runs random transactions on shared lists.
 struct Worker {
     client: Client,
     statements: Statements,
@@ -69,10 +69,10 @@ struct Worker {
 }
 
 impl Worker {
-    /// Runs a transaction on the lists from `first` on; `operations` gets what it does.
+    /// Runs a transaction on the lists from `first` on, and records its operations.
     async fn transact(&mut self, first: i32, operations: &mut Vec<Operation>) -> Result<(), Error> {
         let count = self.random.random_range(1..=4);
-        // One operation is a transaction by itself.
+        // A single operation is a transaction by itself.
         if count > 1 {
             self.client.batch_execute("BEGIN").await?;
         }
@@ -115,7 +115,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs all transactions of a connection, and more while `goes_on`.
+    /// Runs all transactions of a connection, and further ones while `goes_on`.
     async fn run(mut self, history: Arc<History>, goes_on: impl Fn() -> bool) {
         for number in (0..).take_while(|number| *number < TRANSACTIONS || goes_on()) {
             let first = i32::try_from(number / TRANSACTIONS_PER_LISTS).unwrap() * LISTS;
@@ -134,9 +134,8 @@ impl Worker {
     }
 }
 
-/// Runs all connections, each to the next of the servers, which are one database: from a thread that `enter` has moved to
-/// where that server is, and beyond their transactions while `goes_on`. What the checkers say, and how many transactions
-/// committed.
+/// Runs connections to the servers in turn, which are one database. `enter` moves a thread to its server's network.
+/// Connections continue while `goes_on`. Returns the checks, and the number of committed transactions.
 pub(crate) fn run_on(
     servers: &[Server],
     enter: impl Fn(usize) + Sync,
@@ -174,7 +173,7 @@ pub(crate) fn run_on(
     });
     let lists = Mutex::new(BTreeMap::new());
     in_thread(&|| {
-        // Whoever reads every list at the end sees these.
+        // A transaction that reads every list at the end.
         let invoked = history.invoke();
         let rows = at(0).block_on(async {
             let reader = servers[0].client().await;
@@ -199,7 +198,7 @@ fn lists_over_the_wire_are_strictly_serializable() {
     let server = Server::start(&[]);
     let (checks, committed) = run_on(&[server], |_| {}, || false);
     assert!(checks.iter().all(|check| check.passed), "{checks:?}");
-    // Transactions on one list that run alone always commit, so a tenth is little to ask.
+    // Transactions on one list that run alone always commit, so a tenth is a weak requirement.
     let all = CONNECTIONS * TRANSACTIONS;
     println!("{committed} of {all} transactions committed");
     assert!(committed as u64 > all / 10, "only {committed} of {all} transactions committed");
@@ -208,7 +207,7 @@ fn lists_over_the_wire_are_strictly_serializable() {
 #[cfg(feature = "mutants")]
 #[test]
 fn the_checkers_notice_a_server_that_does_not_validate() {
-    // How many transactions there are at a time is the machine's affair.
+    // The number of concurrent transactions depends on the machine.
     let noticed = (0..10).find_map(|_| {
         let server = Server::start_without(Some("READ_VALIDATION"), &[]);
         let (checks, _) = run_on(&[server], |_| {}, || false);

@@ -40,7 +40,7 @@ async fn a_driver_copies_many_rows_in_and_out() {
     let sink = client.copy_in::<_, Bytes>("COPY t FROM STDIN (FORMAT csv)").await.unwrap();
     let mut sink = std::pin::pin!(sink);
     let text: String = (0..ROWS).map(|id| format!("{id},name {id}\n")).collect();
-    // Cut anywhere, as a network does.
+    // Cut anywhere, as on a network.
     for chunk in text.as_bytes().chunks(7_777) {
         sink.send(Bytes::copy_from_slice(chunk)).await.unwrap();
     }

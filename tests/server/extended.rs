@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::process::Server;
 
 #[tokio::test]
-async fn every_type_travels_in_binary() {
+async fn every_type_is_sent_in_binary() {
     let server = Server::start(&[]);
     let client = server.client().await;
     client
@@ -112,7 +112,7 @@ async fn a_timestamptz_is_a_time_of_the_driver() {
 }
 
 #[tokio::test]
-async fn nulls_travel_both_ways() {
+async fn nulls_are_sent_and_received() {
     let server = Server::start(&[]);
     let client = server.client().await;
     client.batch_execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT)").await.unwrap();
@@ -122,7 +122,7 @@ async fn nulls_travel_both_ways() {
 }
 
 #[tokio::test]
-async fn a_portal_gives_its_rows_in_parts() {
+async fn a_portal_returns_its_rows_in_parts() {
     let server = Server::start(&[]);
     let mut client = server.client().await;
     client.batch_execute("CREATE TABLE t (a INTEGER PRIMARY KEY)").await.unwrap();
@@ -189,7 +189,7 @@ async fn a_malformed_parameter_fails_its_transaction() {
     let server = Server::start(&[]);
     let client = server.client().await;
     client.batch_execute("BEGIN").await.unwrap();
-    // A Unicode text with a zero character cannot be a parameter.
+    // A text with a zero character is not a valid parameter.
     let error = client.query("SELECT $1::TEXT", &[&"a\0b"]).await.unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE));
     let error = client.query("SELECT 1", &[]).await.unwrap_err();

@@ -1,12 +1,13 @@
-//! Bugs of the engine, injected as faults: a worker that dies of one ends its process, with a message; a transaction that meets one
+//! Bugs of the engine, injected as faults. A worker that dies of a bug ends its process, with a message. A transaction that
+//! meets a bug before it is decided ends with an error, and is not retried.
 //! before it is decided ends with an error, and is not run again.
 
 use std::process::{Command, Stdio};
 
 use crate::process::{Server, read_all};
 
-/// The transaction is decided when a copy refuses its update or cannot apply it: nobody may be told that it has committed, or
-/// goes on waiting.
+/// The transaction is decided when a copy refuses its update or cannot apply it: no client may learn that it has committed,
+/// and none may wait forever.
 #[tokio::test]
 async fn a_copy_without_what_is_decided_ends_the_process() {
     for (fault, expected) in [
@@ -48,7 +49,7 @@ async fn a_validation_that_is_refused_is_an_error_and_no_conflict() {
     client.batch_execute("INSERT INTO t VALUES (1, 0), (2, 0)").await.unwrap();
     let mut updates = 0;
     let error = loop {
-        // What is only updated is locked, and not validated; but the catalog's version is, which is a low one.
+        // A row that is only updated is locked, and not validated. The catalog's version, which is a low one, is validated.
         client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.unwrap();
         updates += 1;
         let block = client.transaction().await.unwrap();
@@ -65,7 +66,7 @@ async fn a_validation_that_is_refused_is_an_error_and_no_conflict() {
     let error = error.as_db_error().unwrap();
     assert_eq!(error.code().code(), "XX000", "{error:?}");
     assert!(error.message().contains("a node refused"), "{error:?}");
-    // Its changes are not there, and nothing is held.
+    // The changes do not exist, and no lock is held.
     let rows = client.query("SELECT v FROM t ORDER BY id", &[]).await;
     assert!(rows.is_err_and(|error| error.code().is_some_and(|code| code.code() == "XX000")));
     client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.unwrap();

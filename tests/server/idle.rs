@@ -1,4 +1,4 @@
-//! A server that has nothing to do.
+//! An idle server sleeps.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::process::Server;
 /// How often the threads of a process have gone to sleep.
 fn sleeps(process: u32) -> u64 {
     let of_thread = |thread: std::fs::DirEntry| -> u64 {
-        // It may end meanwhile.
+        // The thread may end meanwhile.
         let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
         let mut lines = status.lines();
         let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
@@ -17,13 +17,13 @@ fn sleeps(process: u32) -> u64 {
     threads.map(|thread| of_thread(thread.unwrap())).sum()
 }
 
-/// To be woken is what costs an idle thread: some tens of microseconds each time.
+/// Waking up is the cost of an idle thread: some tens of microseconds each time.
 #[tokio::test]
 async fn an_idle_server_sleeps() {
     let server = Server::start(&["--threads", "2"]);
     assert_eq!(server.query("SELECT 1"), "1");
     let mut counts = Vec::new();
-    // It has something to do at first, for as long as the machine takes.
+    // At first the server has something to do, for a time that depends on the machine.
     for _ in 0..10 {
         let before = sleeps(server.id());
         tokio::time::sleep(Duration::from_secs(2)).await;

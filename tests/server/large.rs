@@ -1,4 +1,4 @@
-//! Results that are larger than the memory of a statement: in the spill directory, or sent while the query runs.
+//! Results larger than the memory of a statement: in the spill directory, or sent while the query runs.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -12,14 +12,15 @@ use tokio_postgres::{Client, Error, NoTls, RowStream};
 
 use crate::process::{Server, folder};
 
-/// Rows of the table, of about half a kilobyte each: five times what a statement may keep, and more than [`narrow`] sockets take.
+/// Rows of the table, of about half a kilobyte each: five times a statement's memory, and more than the buffers of [`narrow`]
+/// sockets.
 const ROWS: i32 = 40_000;
 const SMALL: [&str; 4] = ["--statement-memory", "4MiB", "--query-memory", "32MiB"];
 const ALL: &str = "SELECT id, name FROM big";
-/// Results that are sent at a time while their queries run: a quarter of a worker's coroutines.
+/// Results sent at a time while their queries run: a quarter of a worker's coroutines.
 const STREAMS: usize = 5;
 
-/// A server that keeps little in memory, and its spill directory if it has one.
+/// A server with small limits, and its spill directory if there is one.
 pub(crate) fn started(has_directory: bool, name: &str) -> (Server, Option<PathBuf>) {
     let directory = has_directory.then(|| folder(name));
     let spill = directory.as_ref().map(|path| ["--spill", path.to_str().unwrap()]);
@@ -27,7 +28,7 @@ pub(crate) fn started(has_directory: bool, name: &str) -> (Server, Option<PathBu
     (Server::start(&[&SMALL, spill].concat()), directory)
 }
 
-/// A connection of a client that takes little in before it reads, whatever sockets may hold elsewhere.
+/// A connection of a client with small receive buffers.
 async fn narrow(server: &Server) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 << 10).unwrap();
@@ -59,7 +60,7 @@ async fn stream(client: &Client) -> Pin<Box<RowStream>> {
     Box::pin(client.query_raw(ALL, none).await.unwrap())
 }
 
-/// Reads rows to their end: how many there are, and the sum of their numbers.
+/// Reads all rows. Returns their number, and the sum of their numbers.
 async fn drained(rows: &mut Pin<Box<RowStream>>) -> Result<(i32, i64), Error> {
     let (mut count, mut sum) = (0, 0);
     while let Some(row) = rows.try_next().await? {
@@ -86,7 +87,7 @@ async fn a_table_beyond_the_budget_is_read_and_dumped() {
         fill(&client).await;
         let expected = (ROWS, sum_below(ROWS));
         assert_eq!(drained(&mut stream(&client).await).await.unwrap(), expected);
-        // The simple protocol, and psql's own checks of it.
+        // The simple protocol, with psql's own checks.
         let text = server.query("SELECT * FROM big");
         assert_eq!(text.lines().count(), ROWS.unsigned_abs() as usize);
         let output = server.psql().args(["-c", "COPY big TO STDOUT"]).output().unwrap();
@@ -94,7 +95,7 @@ async fn a_table_beyond_the_budget_is_read_and_dumped() {
         let lines = client.copy_out("COPY big TO STDOUT (FORMAT csv, HEADER)").await.unwrap();
         let lines: Vec<Bytes> = lines.try_collect().await.unwrap();
         assert_eq!((lines.len(), &lines[0][..]), (40_001, &b"id,name\n"[..]));
-        // A transaction goes on behind such a result.
+        // A transaction continues after such a result.
         let transaction = client.transaction().await.unwrap();
         transaction.execute("INSERT INTO big VALUES ($1, $2)", &[&ROWS, &"40000"]).await.unwrap();
         let none: [&(dyn ToSql + Sync); 0] = [];
@@ -105,16 +106,16 @@ async fn a_table_beyond_the_budget_is_read_and_dumped() {
     }
 }
 
-/// Temporary files that a server has in its spill directory.
+/// The number of temporary files that a server has in its spill directory.
 fn open_files(server: &Server, directory: &Path) -> usize {
-    // They have no names.
+    // Temporary files have no names.
     assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
     let files = std::fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap();
     let paths = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
     paths.filter(|path| path.starts_with(directory)).count()
 }
 
-/// Waits until no temporary file is left, of which the last may be in use for a moment still.
+/// Waits until no temporary file is left; the last one may be in use for a moment.
 async fn no_file_is_left(server: &Server, directory: &Path) {
     while open_files(server, directory) > 0 {
         tokio::task::yield_now().await;
@@ -172,7 +173,7 @@ async fn a_cursor_reads_a_file_in_any_order() {
     let transaction = client.transaction().await.unwrap();
     transaction.batch_execute(&declare("c")).await.unwrap();
     assert_eq!(open_files(&server, &directory), 1);
-    // Where the cursor is: 0 is before the first row.
+    // The cursor's place: 0 is before the first row.
     let (mut place, end) = (0, ROWS + 1);
     for (fetch, to, count) in [
         ("FORWARD 7777", 7_777, 7_777),
@@ -209,7 +210,7 @@ async fn a_cursor_reads_a_file_in_any_order() {
         );
         place = to;
     }
-    // What was written since is not among the rows; a second cursor has a file of its own.
+    // Later changes are not among the rows. A second cursor has a file of its own.
     transaction.execute("DELETE FROM big WHERE id < 2000", &[]).await.unwrap();
     transaction.batch_execute(&declare("d")).await.unwrap();
     assert_eq!(open_files(&server, &directory), 2);
@@ -257,9 +258,9 @@ async fn a_session_leaves_files_and_memory_to_others() {
     assert!(code(&error) == "53200" && portals.len() < 4, "{}", portals.len());
 }
 
-/// In this build what is large is checked to be read and written on no worker's thread.
+/// This build asserts that no worker's thread reads or writes large values.
 #[tokio::test]
-async fn large_arrays_travel_in_both_formats() {
+async fn large_arrays_are_sent_in_both_formats() {
     let server = Server::start(&["--threads", "1"]);
     let client = server.client().await;
     let numbers: Vec<i32> = (0..200_000).collect();
@@ -301,16 +302,16 @@ async fn writers_overtake_a_slow_reader() {
         fill(&writer).await;
         let mut rows = stream(&reader).await;
         rows.try_next().await.unwrap().unwrap();
-        // Nothing has a name there, so that nothing is left behind.
+        // Files have no names there, so none is left behind.
         if let Some(directory) = directory {
             assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
         }
-        // A row that was read.
+        // This row was read.
         let update = "UPDATE big SET name = name || ' 0' WHERE id = 0";
         assert_eq!(writer.execute(update, &[]).await.unwrap(), 1);
         let read = drained(&mut rows).await;
         if has_directory {
-            // They were validated before the first was sent.
+            // The rows were validated before the first was sent.
             assert_eq!(read.unwrap().0, ROWS - 1);
         } else {
             let error = read.unwrap_err();
@@ -364,7 +365,7 @@ async fn readers_that_take_nothing_make_room() {
     for _ in 0..STREAMS {
         readers.push(begun().await.unwrap());
     }
-    // None of them reads, and none leaves. Who has the places of all of them has them when the last was dismissed.
+    // No reader reads, and none leaves. When another set of readers has all places, the last of these was dismissed.
     loop {
         let mut others = Vec::new();
         while others.len() < STREAMS
@@ -377,7 +378,7 @@ async fn readers_that_take_nothing_make_room() {
         }
     }
     while let Err(error) = drained(&mut stream(&other).await).await {
-        // Others may have their places still, and it may itself be slow for a moment.
+        // Others may still have their places, and this reader may itself be slow for a moment.
         assert!(matches!(code(&error), "53200" | "57014"), "{error:?}");
     }
     for (client, mut rows) in readers {
@@ -423,7 +424,7 @@ async fn a_portal_gives_a_file_in_parts() {
                 Ok(rows) => {
                     count += rows.len();
                     sum += rows.iter().map(|row| i64::from(row.get::<_, i32>(0))).sum::<i64>();
-                    // Others run in between.
+                    // Other statements run in between.
                     transaction.execute("SELECT 1", &[]).await.unwrap();
                 }
                 Err(error) => break Err(error),
@@ -433,7 +434,7 @@ async fn a_portal_gives_a_file_in_parts() {
             ended.unwrap();
             assert_eq!((count, sum), (40_000, sum_below(ROWS)));
         } else {
-            // What is read in parts would hold a coroutine as long as the client likes.
+            // A result that is read in parts could hold a coroutine as long as the client likes.
             assert_eq!(code(&ended.unwrap_err()), "53200");
         }
     }
@@ -443,7 +444,7 @@ async fn a_portal_gives_a_file_in_parts() {
 async fn a_sort_beyond_the_budget_goes_through_files() {
     let (server, directory) = started(true, "sort");
     let client = server.client().await;
-    // Many short rows, so that runs are merged to longer ones; equal rows stay in their order.
+    // Many short rows, so runs are merged to longer ones; equal rows stay in order.
     let series = "FROM generate_series(1, 400000) i ORDER BY i % 7 DESC";
     let rows = client.query(&format!("SELECT i {series}"), &[]).await.unwrap();
     let numbers: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
@@ -464,11 +465,11 @@ async fn a_sort_beyond_the_budget_goes_through_files() {
         (Some(id % 10).filter(|digit| *digit != 3), std::cmp::Reverse(id.to_string()))
     });
     assert!(found == expected);
-    // Two at a time, and one that is given up in between.
+    // Two sorts at a time, and one that is cancelled in between.
     let other = server.client().await;
     let (one, two) = tokio::join!(client.query(&query, &[]), other.query(&query, &[]));
     assert_eq!((one.unwrap().len(), two.unwrap().len()), (found.len(), found.len()));
-    // As many as no machine sorts in that time.
+    // More rows than any machine sorts in that time.
     let many = series.replace("400000", "2000000000");
     let error = server.failure(&format!("SET statement_timeout = '100ms'; SELECT i {many}, -i"));
     assert!(error.contains("57014"), "{error}");
@@ -485,7 +486,7 @@ async fn groups_beyond_the_budget_go_through_files() {
     let (server, directory) = started(true, "groups");
     let client = server.client().await;
     let series = format!("generate_series(0, {}) i", 2 * GROUPS - 1);
-    // Each group has rows that come while memory takes groups, and others that come when it does not.
+    // Each group has rows that come while memory takes groups, and rows that come later.
     let key = format!("i % {GROUPS}");
     let groups =
         format!("SELECT {key}, count(*), sum(i)::BIGINT, min(i) FROM {series} GROUP BY {key}");
@@ -507,7 +508,7 @@ async fn groups_beyond_the_budget_go_through_files() {
     assert!(found.into_iter().eq(0..GROUPS));
     let sorted = client.query(&format!("{distinct} ORDER BY k DESC LIMIT 2"), &[]).await.unwrap();
     assert_eq!(sorted.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [GROUPS - 1, GROUPS - 2]);
-    // A text of each row is more than one group takes.
+    // A group with a text of each row exceeds the memory.
     let error = server.failure(&format!("SELECT string_agg(repeat('x', 100), '') FROM {series}"));
     assert!(error.contains("53200"), "{error}");
     assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
@@ -533,7 +534,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // A server that still runs keeps it busy: it is gone when that ends.
+        // A server that still runs keeps the file system busy; it is unmounted when the server ends.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }

@@ -1,4 +1,4 @@
-//! Limits of connections and statements, cancelling, and how a server stops.
+//! Limits of connections and statements, cancelling, and the stop of a server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -8,11 +8,11 @@ use tokio_postgres::error::SqlState;
 
 use crate::process::{Server, errors, read_all};
 
-/// A statement that nobody waits for to its end.
+/// A statement that takes too long to wait for.
 const LONG: &str =
     "SELECT count(*) FROM n a CROSS JOIN n b CROSS JOIN n c WHERE a.i + b.i + c.i < 0";
 
-/// Makes the table that [`LONG`] needs.
+/// Creates the table of [`LONG`].
 fn prepare_long(server: &Server) {
     let values: Vec<String> = (0..2_000).map(|i| format!("({i})")).collect();
     let insert = format!("INSERT INTO n VALUES {}", values.join(","));
@@ -20,7 +20,7 @@ fn prepare_long(server: &Server) {
     server.query(&format!("SET statement_timeout = 0; {create}; {insert}"));
 }
 
-/// Also where the request comes to the thread that is busy with the statement.
+/// Also if the request arrives at the thread that is busy with the statement.
 #[tokio::test]
 async fn a_cancel_request_ends_the_statement_alone() {
     for threads in ["1", "2"] {
@@ -33,7 +33,7 @@ async fn cancel_a_statement(server: &Server) {
     let client = server.client().await;
     let cancel = client.cancel_token();
     let mut statement = std::pin::pin!(client.batch_execute(LONG));
-    // A request that comes before the statement is rightly without effect, so it is repeated.
+    // A request that arrives before the statement correctly has no effect, so it is repeated.
     let error = loop {
         tokio::select! {
             result = &mut statement => break result.unwrap_err(),
@@ -47,7 +47,7 @@ async fn cancel_a_statement(server: &Server) {
 }
 
 #[tokio::test]
-async fn clients_are_served_while_another_ones_statement_keeps_their_thread_busy() {
+async fn clients_are_served_while_a_statement_of_another_runs_on_their_thread() {
     let server = Server::start(&["--threads", "1"]);
     prepare_long(&server);
     let (busy, other) = (server.client().await, server.client().await);
@@ -76,7 +76,7 @@ fn a_statement_that_takes_too_long_is_cancelled() {
 }
 
 #[test]
-fn a_client_sets_how_long_its_statements_may_take() {
+fn a_client_sets_its_statement_timeout() {
     let server = Server::start(&["--statement-timeout", "60m"]);
     prepare_long(&server);
     let error = server.failure(&format!("SET statement_timeout = '300ms'; {LONG}"));
@@ -90,7 +90,7 @@ fn a_client_sets_how_long_its_statements_may_take() {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_is_told_so() {
+async fn one_connection_too_many_is_refused() {
     let server = Server::start(&["--connections-max", "2"]);
     let first = server.client().await;
     let _second = server.client().await;
@@ -98,7 +98,7 @@ async fn one_connection_too_many_is_told_so() {
     assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
     assert!(error.as_db_error().unwrap().hint().unwrap().contains("--connections-max"));
     drop(first);
-    // The place is free once the server has seen the end of the first.
+    // The place is free once the server has noticed the end of the first connection.
     while server.config().connect(NoTls).await.is_err() {
         tokio::task::yield_now().await;
     }
@@ -108,7 +108,7 @@ async fn one_connection_too_many_is_told_so() {
 async fn a_statement_ends_with_its_client() {
     let server = Server::start(&["--connections-max", "1"]);
     let connected = async || loop {
-        // The place is free once the server has seen the end of the one before.
+        // The place is free once the server has noticed the end of the previous connection.
         match server.config().connect(NoTls).await {
             Ok((client, connection)) => break (client, tokio::spawn(connection)),
             Err(_) => tokio::task::yield_now().await,
@@ -124,7 +124,7 @@ async fn a_statement_ends_with_its_client() {
                 false => client.execute(LONG, &[]).await.map(|_| ()),
             }
         };
-        // Without a cancel request, and without the message that ends a connection: the socket is closed.
+        // Without a cancel request and without Terminate: the socket is closed.
         let cut = async {
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             connection.abort();
@@ -148,7 +148,7 @@ fn an_idle_connection_is_closed() {
 }
 
 #[test]
-fn a_server_that_is_told_to_stop_lets_statements_end_and_tells_clients() {
+fn a_stopping_server_lets_statements_end_and_informs_clients() {
     let mut server = Server::start(&[]);
     server.query("CREATE TABLE t (a INTEGER)");
     let mut idle = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();

@@ -1,4 +1,4 @@
-//! The `gannet serve` command, as PostgreSQL's own clients meet it.
+//! The `gannet serve` command, as PostgreSQL's own clients use it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod abuse;

@@ -1,4 +1,4 @@
-//! Bytes that are no messages end their own connection, and nothing else.
+//! Malformed messages end their own connection, and nothing else.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,8 +7,7 @@ use crate::process::Server;
 
 const STARTUP: &[u8] = b"\0\0\0\x15\0\x03\0\0user\0tester\0\0";
 
-/// What the server answers to some bytes until it closes the connection, which the client's side half
-/// closes if `end`.
+/// The server's answer to some bytes, until it closes the connection. If `end`, the client half-closes its side.
 fn answer(server: &Server, bytes: &[u8], end: bool) -> String {
     let mut socket = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     socket.write_all(bytes).unwrap();

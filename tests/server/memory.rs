@@ -1,4 +1,4 @@
-//! Table memory comes back: what rows give up serves rows of other sizes and other tables.
+//! Table memory is reused: freed memory serves rows of other sizes and other tables.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -11,7 +11,7 @@ const SIZES: [usize; 5] = [200, 8, 3_000, 60, 700];
 /// Bytes of rows in a statement that adds some.
 const STATEMENT_BYTES: usize = 10_000;
 
-/// Adds rows with texts of `bytes` and keys from `first` on until there is no room; how many it added.
+/// Adds rows with texts of `bytes` and keys from `first` on, until the memory is full. Returns their number.
 async fn fill(client: &Client, table: &str, bytes: usize, first: &mut i64) -> i64 {
     let rows = i64::try_from(STATEMENT_BYTES / bytes).unwrap().max(1);
     let insert = format!(
@@ -37,9 +37,9 @@ fn memory_bytes(metrics: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Each time with new keys. A table is emptied by DELETE, by TRUNCATE or by DROP.
+/// Each round has new keys. A table is emptied by DELETE, TRUNCATE or DROP.
 #[tokio::test]
-async fn rows_of_every_size_find_the_room_that_others_had() {
+async fn rows_of_every_size_reuse_freed_memory() {
     let metrics = free_address();
     let server = Server::start(&["--memory", "8MiB", "--metrics", &metrics]);
     let client = server.client().await;
@@ -74,9 +74,9 @@ async fn rows_of_every_size_find_the_room_that_others_had() {
     }
 }
 
-/// Main buckets are there from the start, and what rows take besides comes and goes.
+/// Main buckets exist from the start; the memory of rows comes and goes.
 #[test]
-fn main_buckets_are_counted_apart() {
+fn main_buckets_are_counted_separately() {
     let metrics = free_address();
     let server = Server::start(&["--memory", "128MiB", "--metrics", &metrics]);
     let both = || {

@@ -1,4 +1,4 @@
-//! Clusters of processes: `gannet serve --node`, as operators start them, in any order, rightly and wrongly.
+//! Clusters of processes: `gannet serve --node`, started in any order, correctly and incorrectly.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -35,7 +35,7 @@ impl Plan {
         Self { members: members.join(","), key, transport }
     }
 
-    /// The same with other addresses.
+    /// The same plan with other addresses.
     fn with_members(&self, members: String) -> Self {
         Self { members, key: self.key.clone(), transport: self.transport }
     }
@@ -44,7 +44,7 @@ impl Plan {
         self.start_with(node, arguments, Stdio::piped())
     }
 
-    /// A node whose log goes elsewhere.
+    /// Starts a node with another destination for its log.
     pub(crate) fn start_logging_to(&self, node: usize, errors: Stdio) -> Child {
         self.start_with(node, &[], errors)
     }
@@ -61,12 +61,12 @@ impl Plan {
             .unwrap()
     }
 
-    /// Where other members find a node.
+    /// The address of a node for other members.
     pub(crate) fn address(&self, node: usize) -> &str {
         self.members.split(',').nth(node).unwrap()
     }
 
-    /// What a node says that cannot start.
+    /// The error of a node that cannot start.
     pub(crate) fn failure(&self, node: usize, arguments: &[&str]) -> String {
         failure(self.start(node, arguments))
     }
@@ -89,7 +89,7 @@ pub(crate) fn write_key(path: &Path, digit: char) -> PathBuf {
     path.to_owned()
 }
 
-/// An address whose UDP and TCP port are free, and which neither the system nor this gives to anybody else.
+/// An address with free UDP and TCP ports, which neither the system nor this function assigns again.
 pub(crate) fn free_address() -> String {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
@@ -110,9 +110,9 @@ fn processes_are_one_database() {
     }
 }
 
-/// Sessions of one node that meet a new table at once, of which only one is the first to read of it.
+/// Sessions of one node use a new table at once; only one of them is the first to read the new catalog.
 #[tokio::test]
-async fn a_table_of_another_node_is_there_for_all_sessions() {
+async fn a_new_table_is_visible_to_all_sessions_of_another_node() {
     const SESSIONS: usize = 8;
     let nodes = Plan::new("nodes-new-table").cluster();
     let creator = nodes[0].client().await;
@@ -154,7 +154,7 @@ fn be_one_database(plan: &Plan) {
     assert!(output.status.success() && text.contains("verify: passed"), "{text}");
 }
 
-/// What `gannet status` prints, and whether it finds all nodes up.
+/// The output of `gannet status`, and whether all nodes are up.
 fn status(node: &Server) -> (String, bool) {
     let output = Command::new(env!("CARGO_BIN_EXE_gannet"))
         .args(["status", "--connect", &format!("127.0.0.1:{}", node.port), "--interval", "100ms"])
@@ -168,7 +168,7 @@ fn status(node: &Server) -> (String, bool) {
 }
 
 #[test]
-fn a_process_that_pauses_is_missed_and_comes_back() {
+fn a_paused_process_is_down_and_comes_back() {
     for transport in TRANSPORTS {
         pause(&Plan::over(transport, "nodes-pause"));
     }
@@ -184,12 +184,12 @@ fn pause(plan: &Plan) {
     }
     nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, name TEXT)");
     nodes[2].signal("STOP");
-    // It is missed after some seconds.
+    // The node counts as silent after some seconds.
     let missed = (0..100).map(|_| status(&nodes[0])).find(|(_, all_up)| !all_up);
     let (text, _) = missed.expect("a node that says nothing is not up");
     assert!(text.contains("silent for"), "{text}");
     let insert = std::thread::scope(|scope| {
-        // It waits for the node's copies.
+        // The statement waits for the node's copies.
         let insert = scope.spawn(|| {
             nodes[0].query("INSERT INTO town SELECT n, 'x' FROM generate_series(1, 100) n")
         });
@@ -205,7 +205,7 @@ fn pause(plan: &Plan) {
     assert!(back.is_some(), "a node that speaks again is up");
 }
 
-/// Resets every connection between members: how many there were.
+/// Resets every connection between members. Returns their number.
 fn reset_members(plan: &Plan) -> usize {
     let mut count = 0;
     for address in plan.members.split(',') {
@@ -224,7 +224,7 @@ fn reset_members(plan: &Plan) -> usize {
 }
 
 #[test]
-fn connections_between_members_are_made_anew_when_they_are_reset() {
+fn reset_connections_between_members_are_replaced() {
     for transport in TRANSPORTS {
         reset(&Plan::over(transport, "nodes-reset"));
     }
@@ -234,7 +234,7 @@ fn reset(plan: &Plan) {
     let mut nodes = plan.cluster();
     nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, name TEXT)");
     for round in 0..4 {
-        // They may be broken still from the last time.
+        // They may still be broken from the last round.
         assert!((0..5_000).any(|_| reset_members(plan) > 0));
         for (number, node) in nodes.iter().enumerate() {
             node.query(&format!(
@@ -247,7 +247,7 @@ fn reset(plan: &Plan) {
         assert_eq!(node.query("SELECT count(*) FROM town"), "7");
         assert!((0..100).any(|_| status(node).1), "the nodes hear each other again");
     }
-    // A member that ends is noticed over a new connection as over the first.
+    // The end of a member is noticed over a new connection as over the first.
     nodes[1].signal("KILL");
     nodes[1].wait();
     while !nodes[0].failure("SELECT * FROM town").contains("57P03") {}
@@ -274,7 +274,7 @@ pub(crate) fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
-fn metrics_are_there_for_prometheus() {
+fn metrics_are_served_for_prometheus() {
     let address = free_address();
     let server = Server::start(&["--metrics", &address]);
     server.query("CREATE TABLE town (id INTEGER PRIMARY KEY); INSERT INTO town VALUES (1), (2)");
@@ -287,7 +287,7 @@ fn metrics_are_there_for_prometheus() {
         || (0..3).map(|node| value(&format!("gannet_committed_total{{node=\"{node}\"}}"))).sum();
     let before: u64 = committed();
     server.query("INSERT INTO town SELECT n FROM generate_series(10, 500) n");
-    // Workers write their numbers when they rest, if not before.
+    // Workers publish their numbers when they are idle, if not before.
     while committed() <= before {}
     assert_eq!(value("gannet_node_up{node=\"2\"}"), 1);
     assert!(value("gannet_memory_bytes{node=\"0\"}") > 1 << 20);
@@ -319,7 +319,7 @@ fn a_demonstration_starts_its_processes_and_ends_them() {
         assert_eq!(errors.matches(" serves SQL at ").count(), 3, "{errors}");
         assert_eq!(errors.lines().count(), 3, "{errors}");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-        // Each node had been told the file of the cluster's key.
+        // Each node has the file of the cluster's key on its command line.
         let is_left = |process: fs::DirEntry| {
             let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&command).contains(folder.to_str().unwrap())
@@ -360,7 +360,7 @@ fn a_signal_leaves_neither_files_nor_processes_behind() {
         assert!(child.wait().unwrap().code().is_some_and(|code| code > 128), "{name}");
         assert_eq!(files(&folder), 0, "{name} {arguments:?}");
         for node in nodes {
-            // One that has ended may be listed until somebody asks for its exit code.
+            // A process that has ended may be listed until its parent takes the exit code.
             let is_there = || {
                 let stat = fs::read_to_string(format!("/proc/{node}/stat")).unwrap_or_default();
                 stat.contains("(gannet)") && !stat.contains("(gannet) Z")
@@ -370,7 +370,7 @@ fn a_signal_leaves_neither_files_nor_processes_behind() {
     }
 }
 
-/// The processes that a process has started.
+/// The child processes of a process.
 fn children(process: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     // A thread may end meanwhile.
@@ -393,7 +393,7 @@ fn die(plan: &Plan) {
     dead.signal("KILL");
     dead.wait();
     for node in &nodes {
-        // What is being logged when the death is noticed ends with 08007, everything else with 57P03.
+        // A commit that is being logged when the death is noticed ends with 08007, all other statements with 57P03.
         let error = node.failure("INSERT INTO town VALUES (1, 'Ayr'), (2, 'Fife'), (3, 'Troon')");
         assert!(error.contains("57P03") || error.contains("08007"), "{error}");
         let error = node.failure("SELECT * FROM town");
@@ -402,7 +402,7 @@ fn die(plan: &Plan) {
     let error = plan.failure(1, &[]);
     assert!(error.contains("node 1 has been here before"), "{error}");
     let error = plan.failure(1, &["--threads", "2"]);
-    // Whoever is called first says so.
+    // The member that is called first reports the error.
     assert!(error.contains(" has 1 and node 1 has 2"), "{error}");
     assert!(nodes.iter_mut().all(Server::is_running));
     let (text, all_up) = status(&nodes[1]);
@@ -411,7 +411,7 @@ fn die(plan: &Plan) {
         let line = text.lines().find(|line| line.contains(address)).expect("a line for each node");
         assert!(line.split_whitespace().any(|word| word == state), "{line}");
     }
-    // The first node calls nobody to become a member, and is told nevertheless.
+    // The first node calls no other to become a member, and yet learns the error.
     let mut first = nodes.remove(0);
     first.signal("KILL");
     first.wait();
@@ -420,9 +420,9 @@ fn die(plan: &Plan) {
 }
 
 #[test]
-fn who_does_not_fit_is_refused_with_the_reason() {
+fn unsuitable_members_are_refused_with_the_reason() {
     let plan = Plan::new("nodes-refused");
-    // It is there for as long as the test takes.
+    // The node waits for as long as the test takes.
     let mut waiting = plan.start(0, &["--join-timeout", "60m"]);
     for (arguments, expected) in [
         (&["--threads", "2"][..], "threads: node 0 has 1 and node 1 has 2"),
@@ -449,7 +449,7 @@ fn who_does_not_fit_is_refused_with_the_reason() {
     assert!(error.contains("cannot listen on"), "{error}");
     let error = plan.failure(1, &["--metrics", &taken]);
     assert!(error.contains("choose another --metrics"), "{error}");
-    // Strangers are no members, whatever they say.
+    // Strangers are not members, whatever they send.
     let address = plan.members.split(',').next().unwrap();
     for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 5], &[255; 64], b"\x02\0\0\0\x01{}"] {
         TcpStream::connect(address).unwrap().write_all(said).unwrap();
@@ -457,7 +457,7 @@ fn who_does_not_fit_is_refused_with_the_reason() {
     let error = plan.failure(0, &[]);
     assert!(error.contains("is in use"), "{error}");
     let next = |port: u16| format!("127.0.0.1:7000,127.0.0.1:{port}");
-    // Each worker has a UDP port of its own; that of the last is next to the other member's.
+    // Each worker has a UDP port of its own; the last one's is next to the other member's.
     for (members, threads, refused) in
         [(next(7000), "1", true), (next(7003), "4", true), (next(7004), "4", false)]
     {
@@ -479,9 +479,9 @@ fn who_does_not_fit_is_refused_with_the_reason() {
 }
 
 #[test]
-fn who_waits_in_vain_says_for_whom() {
+fn a_node_that_times_out_names_the_missing_members() {
     let plan = Plan::new("nodes-missing");
-    // The second is there all the time; the first is alone as long as the second starts.
+    // The second node is there all the time. The first is alone until the second has started.
     let mut second = plan.start(1, &["--join-timeout", "60m"]);
     let waited = (1..60).map(|seconds| {
         let error = plan.failure(0, &["--join-timeout", &format!("{seconds}s")]);

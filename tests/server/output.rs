@@ -1,4 +1,4 @@
-//! Output that cannot be written, or that nobody reads: a server goes on, and a cluster notices what it would.
+//! Output that cannot be written, or has no reader: a server goes on, and a cluster notices failures as usual.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::nodes::{Plan, free_address};
 use crate::process::{Server, errors};
 
-/// Something to write to that takes nothing.
+/// An output that takes no bytes.
 #[derive(Clone, Copy, Debug)]
 enum Output {
     Closed,
@@ -15,14 +15,14 @@ enum Output {
     Unread,
 }
 
-/// It, and what keeps it as it is.
+/// The output, and the pipe's other end, which keeps it blocked.
 fn output(kind: Output) -> (Stdio, Option<std::io::PipeReader>) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     match kind {
         Output::Closed => (writer.into(), None),
         Output::Full => (OpenOptions::new().write(true).open("/dev/full").unwrap().into(), None),
         Output::Unread => {
-            // As much as a pipe holds.
+            // The capacity of a pipe.
             writer.write_all(&[b' '; 64 << 10]).unwrap();
             (writer.into(), Some(reader))
         }
@@ -50,7 +50,7 @@ fn a_log_that_cannot_be_written_neither_ends_nor_blocks_a_cluster() {
 }
 
 #[test]
-fn a_server_goes_on_though_nobody_reads_what_it_says() {
+fn a_server_goes_on_without_a_reader_of_its_output() {
     for kind in [Output::Closed, Output::Full, Output::Unread] {
         let address = free_address();
         let (said, kept) = output(kind);
@@ -97,7 +97,7 @@ fn every_command_ends_quietly_when_its_reader_has_left() {
         (format!("bench|pairs|{short}|--format|json"), 0),
         ("simulate|--seeds|1|--transactions|50".to_owned(), 0),
         ("simulate|--seed|1|--transactions|50".to_owned(), 0),
-        // What was to be run has not been run.
+        // The remaining statements have not run.
         ("sql|--memory|64MiB|-c|SELECT 1; SELECT 2".to_owned(), 1),
         (format!("sql|{at_server}|-c|SELECT 1; COPY (SELECT 2) TO STDOUT"), 1),
         (format!("sql|{at_server}|-c|.help"), 1),

@@ -1,4 +1,4 @@
-//! Queries of a whole table while others write all the time: each is overtaken, and gets through in the end.
+//! Queries of a whole table under continuous writes: each is overtaken, and succeeds in the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -9,7 +9,7 @@ const ROWS: i64 = 20_000;
 const WRITERS: u64 = 4;
 const QUERIES: usize = 8;
 
-/// Updates that were begun, and that were acknowledged.
+/// Numbers of updates that have begun, and that were acknowledged.
 #[derive(Default)]
 struct Updates {
     begun: AtomicI64,
@@ -34,7 +34,7 @@ async fn a_query_that_is_overtaken_gets_through() {
             while !updates.is_over.load(Ordering::SeqCst) {
                 row = (row * 48_271 + 11) % ROWS;
                 updates.begun.fetch_add(1, Ordering::SeqCst);
-                // It waits for the query, if it has to, and fails for nobody.
+                // The update waits for the query if necessary, and never fails.
                 assert_eq!(client.execute(&update, &[&(row + 1)]).await.unwrap(), 1);
                 updates.done.fetch_add(1, Ordering::SeqCst);
             }
@@ -42,7 +42,7 @@ async fn a_query_that_is_overtaken_gets_through() {
     }
     let mut last = 0;
     for _ in 0..QUERIES {
-        // Nobody is kept out for good: there are updates between any two queries.
+        // Writers are not kept out for good: there are updates between any two queries.
         while updates.done.load(Ordering::SeqCst) == last {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! A `gannet serve` process, and the clients that are run against it.
+//! A `gannet serve` process, and the clients of tests.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it with more arguments, and waits until it listens.
+    /// Starts the server with further arguments, and waits until it listens.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::start_without(None, arguments)
     }
 
-    /// The same; its log can be read.
+    /// Starts the server with a readable log.
     pub(crate) fn start_logging(arguments: &[&str]) -> Self {
         Self::listening(Self::command(arguments).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// The same, with a rule of the engine removed.
+    /// Starts the server with a rule removed.
     pub(crate) fn start_without(rule: Option<&str>, arguments: &[&str]) -> Self {
         let mut command = Self::command(arguments);
         Self::listening(command.envs(rule.map(|rule| ("GANNET_MUTANT", rule))).spawn().unwrap())
@@ -33,7 +33,7 @@ impl Server {
     fn command(arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
         command.args(["serve", "--listen", "127.0.0.1:0"]);
-        // The same on every machine, however many cores it has.
+        // The same defaults on every machine, however many cores it has.
         for default in [["--memory", "128MiB"], ["--threads", "2"]] {
             command.args(default.iter().filter(|_| !arguments.contains(&default[0])));
         }
@@ -42,7 +42,7 @@ impl Server {
         command
     }
 
-    /// A process that was started, as soon as it listens.
+    /// The server of a process, as soon as the process listens.
     pub(crate) fn listening(mut child: Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -67,7 +67,7 @@ impl Server {
         psql
     }
 
-    /// What psql prints for a script, unaligned and without headers.
+    /// The output of psql for a script, unaligned and without headers.
     pub(crate) fn query(&self, script: &str) -> String {
         let output =
             self.psql().args(["-v", "ON_ERROR_STOP=1", "-AtqX", "-c", script]).output().unwrap();
@@ -75,7 +75,7 @@ impl Server {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
-    /// What psql writes to standard error for a script that fails.
+    /// The standard error of psql for a script that fails.
     pub(crate) fn failure(&self, script: &str) -> String {
         let output = self.psql().args(["-v", "VERBOSITY=verbose", "-c", script]).output().unwrap();
         assert!(!output.status.success(), "{script} succeeded");
@@ -94,7 +94,7 @@ impl Server {
         client
     }
 
-    /// The number of the server's process.
+    /// The process id of the server.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -105,7 +105,7 @@ impl Server {
         assert!(Command::new("kill").args([format!("-{name}"), id]).status().unwrap().success());
     }
 
-    /// What it has written to standard error by its end, if that is a pipe.
+    /// The server's standard error up to its end, if that is a pipe.
     pub(crate) fn log(&mut self) -> String {
         read_all(self.child.stderr.take().unwrap())
     }
@@ -121,7 +121,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -131,7 +131,7 @@ pub(crate) fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The path of a program of PostgreSQL's, which is installed if it is missing.
+/// The path of a PostgreSQL program, which is installed if it is missing.
 pub(crate) fn installed(program: &'static str) -> &'static str {
     let works = || Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
     if !works() {
@@ -141,7 +141,7 @@ pub(crate) fn installed(program: &'static str) -> &'static str {
     program
 }
 
-/// Installs packages of Debian's.
+/// Installs packages of Debian.
 pub(crate) fn install(packages: &[&str]) {
     // One installation at a time: the package manager refuses a second one.
     static INSTALLING: Mutex<()> = Mutex::new(());
@@ -155,7 +155,7 @@ pub(crate) fn install(packages: &[&str]) {
     );
 }
 
-/// A folder for a test's files, empty.
+/// An empty folder for a test's files.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -163,7 +163,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// Everything that a process writes to a pipe until it closes it.
+/// All output of a process to a pipe, until the process closes it.
 pub(crate) fn read_all(mut pipe: impl Read) -> String {
     let mut text = String::new();
     pipe.read_to_string(&mut text).unwrap();

@@ -1,4 +1,4 @@
-//! Who may connect: users with passwords, TLS, and addresses.
+//! Access: users with passwords, TLS, and addresses.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ fn tls_protects_the_connection() {
         "--tls-key",
         key.to_str().unwrap(),
     ]);
-    // With the certificate checked, and the password bound to it.
+    // With a verified certificate, to which the password's exchange is bound.
     let connection = format!(
         "host=localhost hostaddr=127.0.0.1 port={} user=tester sslmode=verify-full \
          channel_binding=require sslrootcert={}",
@@ -80,7 +80,7 @@ fn tls_protects_the_connection() {
         .output()
         .unwrap();
     assert_eq!(output.stdout, b"7\n", "{}", errors(&output));
-    // Without TLS still possible: it is offered, not demanded.
+    // Connections without TLS remain possible, because TLS is only offered.
     let output = server
         .psql()
         .args(["-AtqX", "-c", "SELECT 7"])
@@ -90,7 +90,7 @@ fn tls_protects_the_connection() {
     assert_eq!(output.stdout, b"7\n", "{}", errors(&output));
 }
 
-/// A statement through the shell, in an environment that says nothing about servers.
+/// Runs a statement through the shell, in an environment without PostgreSQL's variables.
 fn shell(arguments: &[&str]) -> Output {
     let mut shell = Command::new(env!("CARGO_BIN_EXE_gannet"));
     for variable in ["PGUSER", "PGSSLMODE", "PGSSLROOTCERT"] {
@@ -101,11 +101,11 @@ fn shell(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_shell_and_benchmarks_verify_the_server_as_they_are_told() {
+fn the_shell_and_benchmarks_verify_the_server_as_requested() {
     let users = users("tls-clients");
     let (certificate, key) = certificate(users.parent().unwrap());
     let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
-    // Another certificate of the same name.
+    // Another certificate with the same name.
     let (other, _) = self::certificate(&folder("tls-other"));
     let other = other.to_str().unwrap();
     let users = users.to_str().unwrap();
@@ -122,7 +122,7 @@ fn the_shell_and_benchmarks_verify_the_server_as_they_are_told() {
         (&named, "verify-full", Some(other), Some("certificate")),
         (&named, "verify-full", None, Some("give --ssl-root-cert")),
         (&named, "verify-full", Some(key), Some("certificate")),
-        // The certificate names the host otherwise.
+        // The certificate has another name.
         (&numbered, "verify-full", Some(certificate), Some("certificate not valid for name")),
         (&numbered, "verify-ca", Some(certificate), None),
         (&numbered, "verify-ca", Some(other), Some("certificate")),
@@ -151,7 +151,7 @@ fn the_shell_and_benchmarks_verify_the_server_as_they_are_told() {
     assert_eq!(verified.status.code(), Some(0), "{}", errors(&verified));
     let refused = bench(&url(other));
     assert_eq!(refused.status.code(), Some(2), "{}", errors(&refused));
-    // A server that offers none is refused where it must.
+    // A server without TLS is refused if TLS is required.
     let plain = Server::start(&[]);
     let plain = format!("127.0.0.1:{}", plain.port);
     assert!(errors(&shell(&["--connect", &plain, "--sslmode", "require"])).contains("TLS"));
@@ -179,7 +179,7 @@ fn the_shell_asks_for_encryption_unless_told_otherwise() {
     }
 }
 
-/// What a server that cannot start says.
+/// The error of a server that cannot start.
 fn refusal(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_gannet"))
         .args(["serve", "--memory", "64MiB"])
@@ -220,7 +220,7 @@ fn tls_can_be_required() {
         psql.args(["-AtqX", "-v", "VERBOSITY=verbose", "-c", "SELECT 7"]);
         psql.env("PGPASSWORD", "sesame").env("PGSSLMODE", mode).output().unwrap()
     };
-    // Where other machines can connect, it is the default.
+    // If other machines can connect, TLS is required by default.
     for options in [["--tls", "required"], ["--listen", "0.0.0.0:0"]] {
         let server = Server::start(&[&tls[..], &options].concat());
         assert_eq!(select(&server, "require").stdout, b"7\n", "{options:?}");
@@ -255,7 +255,7 @@ fn passwords_cannot_be_guessed_fast() {
         }
         codes
     });
-    // The first ones were wrong; then the address has to wait, whatever it knows.
+    // The first passwords were wrong; then the address has to wait, even with the right one.
     assert_eq!(codes[..10], ["28P01"; 10]);
     assert!(codes.iter().any(|code| code == "28000"), "{codes:?}");
     let text = crate::nodes::get(&metrics, "/metrics");
@@ -269,7 +269,7 @@ fn passwords_cannot_be_guessed_fast() {
 }
 
 #[test]
-fn metrics_for_other_machines_want_consent() {
+fn metrics_for_other_machines_need_an_option() {
     let refused = refusal(&["--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"]);
     assert!(refused.contains("--metrics-public"), "{refused}");
     Server::start(&["--metrics", "0.0.0.0:0", "--metrics-public"]);

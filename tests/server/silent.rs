@@ -1,4 +1,4 @@
-//! A node that is silent: who waits for it is answered in time, and what was given up undoes or completes itself.
+//! A silent node: clients that wait for it are answered in time, and abandoned statements undo or complete their work.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::process::Server;
 
 const ROWS: i32 = 40;
 
-/// The SQLSTATE that a statement ends with; none if it succeeds.
+/// The SQLSTATE of a statement; None if it succeeds.
 async fn state(client: &Client, statement: &str) -> Option<String> {
     let error = client.batch_execute(statement).await.err()?;
     let code = error.code().unwrap_or_else(|| panic!("{statement}: {error}"));
     Some(code.code().to_owned())
 }
 
-/// One of the rows that can be read or not while a node is silent.
+/// A row that can be read while a node is silent, or one that cannot.
 async fn row(client: &Client, readable: bool) -> i32 {
     for id in 0..ROWS {
         let found = state(client, &format!("SELECT n FROM town WHERE id = {id}")).await;
@@ -28,19 +28,19 @@ async fn row(client: &Client, readable: bool) -> i32 {
     panic!("the nodes divide {ROWS} rows");
 }
 
-/// What SQL gives while the last node is silent: the rows whose update was given up in which way.
+/// Runs SQL while the last node is silent. Returns the rows with an abandoned update, by outcome.
 async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
     let client = node.client().await;
-    // Enough for what waits for nobody.
+    // Enough for statements that need no silent node.
     client.batch_execute("SET statement_timeout = '2s'").await.unwrap();
     let elsewhere = row(&client, false).await;
     let here = row(&client, true).await;
     let update = |id| format!("UPDATE town SET n = n + 1 WHERE id = {id}");
     assert_eq!(state(&client, &update(elsewhere)).await.as_deref(), Some("57014"));
-    // Its lock is granted, and its record waits for the silent node.
+    // The lock is granted, and the record waits for the silent node.
     assert_eq!(state(&client, &update(here)).await.as_deref(), Some("08007"));
     let mut unknown = vec![here];
-    // In a transaction block the connection goes on, too.
+    // In a transaction block, the connection continues as well.
     client.batch_execute("BEGIN").await.unwrap();
     assert_eq!(
         state(&client, &format!("SELECT n FROM town WHERE id = {elsewhere}")).await.as_deref(),
@@ -58,7 +58,8 @@ async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
         unknown.push(ROWS + here);
     }
     client.batch_execute("ROLLBACK").await.unwrap();
-    // Without a time-out a request to cancel ends it; one that comes before the statement is rightly without effect.
+    // Without a timeout, a cancel request ends the statement. A request that arrives before the statement correctly has no
+    // effect.
     client.batch_execute("SET statement_timeout = 0").await.unwrap();
     let token = client.cancel_token();
     let waits = update(elsewhere);
@@ -76,7 +77,7 @@ async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
 }
 
 #[test]
-fn who_waits_for_a_silent_node_is_answered_in_time() {
+fn clients_that_wait_for_a_silent_node_are_answered_in_time() {
     let plan = Plan::new("nodes-silent");
     let started: Vec<_> =
         (0..3).map(|node| plan.start(node, &["--shutdown-timeout", "200ms"])).collect();
@@ -88,7 +89,7 @@ fn who_waits_for_a_silent_node_is_answered_in_time() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (elsewhere, unknown) = runtime.block_on(while_silent(&nodes[0]));
     nodes[2].signal("CONT");
-    // No lock is left, what was given up before its record was logged has changed nothing, and the copies go on.
+    // No lock is left, statements abandoned before logging have changed nothing, and the copies continue.
     for node in &nodes {
         node.query("UPDATE town SET n = n + 10");
     }
@@ -101,7 +102,7 @@ fn who_waits_for_a_silent_node_is_answered_in_time() {
             if id == elsewhere { n != "30" } else { n != "31" || !unknown.contains(&id) };
         assert!(!is_changed, "{id} is {n}; unknown {unknown:?}");
     }
-    // Told to stop, a server whose statements wait for the silent node ends.
+    // A server whose statements wait for the silent node ends when it is stopped.
     nodes[2].signal("STOP");
     let again = || nodes[0].query("SELECT retransmitted FROM gannet_nodes WHERE node = 0");
     runtime.block_on(async {
@@ -109,7 +110,7 @@ fn who_waits_for_a_silent_node_is_answered_in_time() {
         let waits = format!("UPDATE town SET n = 0 WHERE id = {elsewhere}");
         let before = again();
         let stop = async {
-            // It has begun when its request is sent again.
+            // The statement has begun when its request is sent again.
             while again() == before {
                 tokio::task::yield_now().await;
             }

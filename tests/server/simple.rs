@@ -18,7 +18,7 @@ fn psql_runs_statements() {
 }
 
 #[test]
-fn command_tags_tell_what_was_done() {
+fn statements_return_their_command_tags() {
     let server = Server::start(&[]);
     let script = "CREATE TABLE t (a INTEGER); INSERT INTO t VALUES (1), (2); UPDATE t SET a = 3; DELETE FROM t";
     let output = server.psql().args(["-X", "-c", script]).output().unwrap();
@@ -26,7 +26,7 @@ fn command_tags_tell_what_was_done() {
     assert_eq!(tags, "CREATE TABLE\nINSERT 0 2\nUPDATE 2\nDELETE 2\n");
 }
 
-/// The error of a statement of two lines has its caret at a word in the second one, and names what is wrong.
+/// Asserts that the error of a two-line statement has its caret at a word in the second line, and names `named`.
 fn assert_shown(server: &Server, statement: &str, wrong: &str, named: &str) {
     let refused = server.failure(statement);
     let second = statement.lines().nth(1).unwrap();
@@ -66,7 +66,7 @@ fn errors_of_groups_unions_and_keys_have_their_place() {
     ] {
         assert_shown(&server, statement, wrong, named);
     }
-    // What psql tells of the last error again.
+    // psql shows the last error again.
     let script = "SELECT id FROM account UNION SELECT owner FROM account;\n\\errverbose\n";
     let mut psql = server.psql();
     psql.args(["-X", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -171,7 +171,7 @@ fn psql_describes_tables() {
     server.query("CREATE INDEX account_owner ON account (owner)");
     assert!(server.query("\\dt").contains("public|account|table"));
     assert!(server.query("\\di").contains("public|account_owner|index"));
-    // Indexes are below the rows, where -t shows nothing.
+    // psql prints indexes below the rows, where -t omits them.
     let described = server.psql().args(["-AqX", "-c", "\\d account"]).output().unwrap();
     let table = String::from_utf8(described.stdout).unwrap();
     for part in ["id|integer|", "owner|character varying(20)||not null|", "age|integer|||7"] {
@@ -198,14 +198,14 @@ fn psql_reads_by_a_cursor() {
     let output = server.psql().args(arguments).output().unwrap();
     let expected: String = (1..=1000).map(|i| format!("{i}\n")).collect();
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
-    // What a cursor keeps is part of what a statement may keep.
+    // A cursor's rows are part of a statement's memory.
     let large = "BEGIN; DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 1000000); COMMIT";
     let error = server.failure(large);
     assert!(error.contains("53200") && error.contains("4 MiB of --statement-memory"), "{error}");
 }
 
 #[tokio::test]
-async fn portals_keep_what_a_statement_may_keep() {
+async fn portals_are_bounded_by_a_statements_memory() {
     let server = Server::start(&["--statement-memory", "4MiB"]);
     let mut client = server.client().await;
     let transaction = client.transaction().await.unwrap();

@@ -1,11 +1,11 @@
-//! Operators whose rows take more than the memory of a statement: through files with a spill directory, refused without.
+//! Operators whose rows exceed the memory of a statement: they use files with a spill directory, and are refused without.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::FromSqlOwned;
 
 use crate::large::started;
 
-/// Keys that take more memory than a statement may keep.
+/// Keys that exceed the memory of a statement.
 const KEYS: i32 = 80_000;
 
 async fn first_column<T: FromSqlOwned>(client: &Client, query: &str) -> Vec<T> {
@@ -13,7 +13,7 @@ async fn first_column<T: FromSqlOwned>(client: &Client, query: &str) -> Vec<T> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Checks that some queries are refused without a directory, whose error says why.
+/// Asserts that queries are refused without a directory, and that the errors say why.
 fn refused(queries: &[String]) {
     let (server, _) = started(false, "");
     for query in queries {
@@ -35,7 +35,7 @@ async fn distinct_on_goes_through_files() {
     );
     let found: Vec<i32> = first_column(&client, &last).await;
     assert!(found.into_iter().eq(KEYS..2 * KEYS));
-    // What the order does not say is sorted by as well.
+    // Columns outside of the ORDER BY are sort keys as well.
     for order in ["", "ORDER BY j", "ORDER BY j, k"] {
         let first =
             format!("SELECT DISTINCT ON (j, k) i, i % {KEYS} AS k, 7 AS j FROM {series} {order}");
@@ -51,7 +51,7 @@ async fn distinct_on_goes_through_files() {
 async fn set_operations_go_through_files() {
     let (server, directory) = started(true, "set-operations");
     let client = server.client().await;
-    // Each number twice, on the right from the middle of those on the left on.
+    // Each number twice; the right side begins in the middle of the left one.
     let side = |from: i32| {
         format!("SELECT i % {KEYS} + {from} AS k FROM generate_series(1, {}) i", 2 * KEYS)
     };
@@ -88,7 +88,7 @@ async fn set_operations_go_through_files() {
             queries.push(query);
         }
     }
-    // Nothing of the left is kept where the right fits.
+    // No row on the left is kept if the right side fits.
     let few = format!("SELECT count(*) FROM ({left} EXCEPT ALL SELECT -1) AS q");
     assert_eq!(first_column::<i64>(&client, &few).await, [i64::from(2 * KEYS)]);
     assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
@@ -108,7 +108,7 @@ async fn joins_go_through_files() {
     };
     let (l, r) = (side((0, 2 * KEYS), "l"), side(both, "r"));
     let mut queries = Vec::new();
-    // Each side has a row with NULL, and a half without partners.
+    // Each side has a row with NULL, and half of its rows have no partner.
     for (kind, rows, lefts, rights) in [
         ("JOIN", KEYS - 1, KEYS - 1, KEYS - 1),
         ("LEFT JOIN", 2 * KEYS, 2 * KEYS, KEYS - 1),
@@ -126,7 +126,7 @@ async fn joins_go_through_files() {
         assert!(found.iter().copied().eq(expected.map(i64::from)), "{kind}: {found:?}");
         queries.push(format!("SELECT l.v FROM {join}"));
     }
-    // A further condition, several rows with a key, and rows of both sides as they were.
+    // A further condition, several rows with one key, and unchanged rows of both sides.
     let query = format!(
         "SELECT l.v, r.v, r.w FROM {l} JOIN \
          (SELECT i % {KEYS} AS k, i AS v, 'w' || i AS w FROM generate_series(1, {}) i) AS r \
@@ -142,7 +142,7 @@ async fn joins_go_through_files() {
         }
     }
     assert_eq!(found.next(), None);
-    // One join in the other, a sort and groups around them: each has a part of the memory.
+    // One join inside the other, a sort and groups around them: each gets a part of the memory.
     let query = format!(
         "SELECT a.v % 1000 AS g, count(*) FROM {} JOIN {} ON a.k = b.k JOIN {} ON b.v = c.k \
          JOIN {} ON c.v = d.k GROUP BY a.v % 1000 ORDER BY g",
@@ -154,7 +154,7 @@ async fn joins_go_through_files() {
     let rows = client.query(&query, &[]).await.unwrap();
     let sum: i64 = rows.iter().map(|row| row.get::<_, i64>(1)).sum();
     assert_eq!((rows.len(), sum), (1_000, i64::from(2 * KEYS - 1)));
-    // Rows with one key are not divided.
+    // Rows with one key cannot be divided.
     let error = server.failure(&format!("SELECT count(*) FROM {l} JOIN {r} ON l.k % 1 = r.k % 1"));
     assert!(error.contains("53200"), "{error}");
     assert_eq!(std::fs::read_dir(directory.unwrap()).unwrap().count(), 0);
@@ -166,7 +166,7 @@ async fn values_of_aggregates_go_through_files() {
     let (server, directory) = started(true, "aggregates");
     let client = server.client().await;
     let series = format!("generate_series(0, {}) i", 2 * KEYS - 1);
-    // Each value comes twice: in one group, in a few, and in as many as there are values for two.
+    // Each value comes twice: in one group, in a few groups, and in half as many groups as values.
     let distinct = |groups: i32| {
         format!(
             "SELECT i % {groups}, count(DISTINCT i % {KEYS}), count(*), sum(DISTINCT i % {KEYS})::BIGINT, \
@@ -184,7 +184,7 @@ async fn values_of_aggregates_go_through_files() {
             assert_eq!((row.get::<_, i32>(0), found), (group, [count, 2 * count, sum, count - 1]));
         }
     }
-    // An order within groups, and of what is distinct.
+    // An order within groups, also of distinct values.
     let ordered = |groups: i32| {
         format!(
             "SELECT i % {groups} AS g, string_agg((i % 10)::TEXT, '' ORDER BY i DESC) AS s, \

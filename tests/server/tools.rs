@@ -37,7 +37,7 @@ fn pgbench_makes_its_tables_and_runs() {
             assert!(text.contains("number of transactions actually processed: 100/100"), "{text}");
         }
     }
-    // What TPC-B keeps: every transaction changes an account, a teller and a branch alike.
+    // The invariant of TPC-B: every transaction changes an account, a teller and a branch by the same amount.
     let sums = server.query(
         "SELECT (SELECT sum(abalance) FROM pgbench_accounts), \
          (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT sum(bbalance) FROM pgbench_branches), \
@@ -48,7 +48,7 @@ fn pgbench_makes_its_tables_and_runs() {
     assert_eq!(sums[4], "300");
 }
 
-/// A Python that has a module, in an environment of its own.
+/// A Python with a module, in an environment of its own.
 pub(crate) fn python_with(module: &str, packages: &[&str]) -> PathBuf {
     let environment = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{module}"));
     let python = environment.join("bin/python");

@@ -1,7 +1,7 @@
-//! Clusters of processes on a network that loses, delays, reorders, doubles and damages packets, and cuts nodes off.
+//! Clusters of processes on a network that loses, delays, reorders, duplicates and damages packets, and cuts nodes off.
 //!
-//! No process dies: without recovery a cluster does not outlive that. Every fault is counted, and a test fails in which
-//! one has not struck.
+//! No process dies, because clusters do not survive that without recovery. Every fault is counted, and a test fails if one of
+//! them has not struck.
 
 mod network;
 mod relay;
@@ -23,16 +23,16 @@ use relay::{Faults, Relay};
 const NODES: usize = 3;
 const LOST_PERCENT: u32 = 2;
 const FAULTS: Faults = Faults { seed: 42, delayed: 10, doubled: 3, damaged: 1 };
-/// How long a node is cut off; longer than any timeout of a request, shorter than TCP's time-out.
+/// How long a node is cut off: longer than any timeout of a request, shorter than TCP's timeout.
 const CUT_OFF: Duration = Duration::from_millis(700);
 
-/// Nodes that are cut off or pause while lists are read, at least.
+/// Minimum number of cut-offs and pauses while lists are read.
 const TURNS: usize = 4;
-/// Transactions of a benchmark: of far more packets than before the cut, and enough for every fault to strike.
+/// Transactions of a benchmark. They send far more packets than before the cut, enough for every fault to strike.
 const TRANSACTIONS: u32 = 40_000;
 /// Packets of a benchmark before a node is cut off.
 const PACKETS_BEFORE_CUT: u64 = 1_000;
-/// Packets of the lists, at least: enough for every fault to strike.
+/// Minimum number of packets of the lists: enough for every fault to strike.
 const PACKETS_OF_LISTS: u64 = 20_000;
 
 /// A process that ends with the test.
@@ -40,13 +40,13 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended by itself, unless the test fails.
+        // The process has ended by itself, unless the test fails.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A network with faults, and what its nodes share.
+/// A network with faults, and files that its nodes share.
 struct Rig {
     network: Network,
     relay: Relay,
@@ -68,7 +68,7 @@ impl Rig {
         addresses.join(",")
     }
 
-    /// Runs a benchmark on the nodes while the second one is cut off for a while; the first one's report, and its exit code.
+    /// Runs a benchmark on the nodes, and cuts the second one off for a while. Returns the first node's report and exit code.
     fn bench(&self, workload: &str) -> (String, Option<i32>) {
         let before = self.relay.relayed();
         let start = |node: usize| -> Running {
@@ -82,11 +82,11 @@ impl Rig {
             ]);
             command.arg("--cluster-key").arg(&self.key);
             let said = File::create(self.log(node)).unwrap();
-            // The others print no report.
+            // Only the first node prints a report.
             Running(command.stdout(Stdio::piped()).stderr(said).spawn().unwrap())
         };
         let mut nodes: Vec<_> = (0..NODES).map(start).collect();
-        // Once transactions are under way: what members load crosses no network.
+        // Waits until transactions run: loading sends no packets.
         while self.relay.relayed() < before + PACKETS_BEFORE_CUT {
             let is_running = |node: &mut Running| node.0.try_wait().unwrap().is_none();
             assert!(nodes.iter_mut().all(is_running), "{}", self.said());
@@ -100,7 +100,7 @@ impl Rig {
         (format!("{report}{}", self.said()), codes[0])
     }
 
-    /// Where a node writes what it says.
+    /// The log file of a node.
     fn log(&self, node: usize) -> PathBuf {
         self.key.with_file_name(format!("node-{node}.log"))
     }
@@ -109,15 +109,15 @@ impl Rig {
         (0..NODES).map(|node| fs::read_to_string(self.log(node)).unwrap_or_default()).collect()
     }
 
-    /// Ends the faults; each must have struck.
+    /// Ends the faults, and asserts that each has struck.
     fn finish(self) {
         let (lost, cut) = self.network.dropped();
         let counts = self.relay.stop();
-        // Whoever looks at a test's output sees what it has gone through.
+        // The test's output shows how often each fault has struck.
         let _ = writeln!(std::io::stdout(), "{lost} lost, {cut} cut off, {counts:?}");
         let relayed = [counts.delayed, counts.overtaken, counts.doubled, counts.damaged];
         assert!(relayed.iter().chain([&lost]).all(|count| *count > 20), "{lost} lost, {counts:?}");
-        // A node that is cut off soon sends little.
+        // Less, because a node that is cut off soon sends little.
         assert!(cut > 0, "no packet met a cut");
     }
 }
@@ -132,10 +132,10 @@ fn benchmarks_verify_on_a_bad_network() {
     rig.finish();
 }
 
-/// Requests that come again are run again: the network must make that visible.
+/// Without the rule, duplicated requests run twice: the network must make that visible.
 #[cfg(feature = "mutants")]
 #[test]
-fn a_rule_that_is_missing_shows_on_a_bad_network() {
+fn a_removed_rule_is_noticed_on_a_bad_network() {
     let rig = Rig::new("chaos-mutant");
     let (report, code) = rig.bench("smallbank --accounts 2000 --mutant RunDuplicates");
     assert!(code == Some(1) && report.contains("FAILED"), "{report}");
@@ -161,7 +161,7 @@ fn lists_are_strictly_serializable_on_a_bad_network() {
         let (ended, end) = channel::<()>();
         let (network, nodes, turns) = (&rig.network, &nodes, &turns);
         scope.spawn(move || {
-            // Nodes are cut off or pause, in turn, until the lists are done.
+            // Nodes are cut off or paused in turn, until the lists are done.
             while end
                 .recv_timeout(CUT_OFF)
                 .is_err_and(|error| matches!(error, std::sync::mpsc::RecvTimeoutError::Timeout))

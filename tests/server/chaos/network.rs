@@ -1,14 +1,15 @@
-//! A network of this host's own: a namespace per node, and one in their middle that all packets pass.
+//! A network inside of this host: a namespace for each node, and one in the middle that all packets pass.
 //!
 //! ```text
 //! node 0: e ─┐
 //! node 1: e ─┼─ bridge, in the namespace in the middle ─ UDP ─▶ relay (this process) ─▶ back to the bridge
 //! node 2: e ─┘                                         ─ TCP ─▶ back to the bridge
 //! ```
-//! Nodes reach each other through the bridge's address alone, so the middle routes every packet: there nft loses some
-//! and cuts nodes off, and a policy route sends UDP through the relay's tunnel device.
 //!
-//! Needs root; the packages iproute2 and nftables are installed if they are missing.
+//! Nodes reach each other only through the bridge's address, so the middle routes every packet. There, nft loses packets and
+//! cuts nodes off, and a policy route sends UDP through the relay's tunnel device.
+//!
+//! The network needs root. The packages iproute2 and nftables are installed if they are missing.
 
 use std::fs::File;
 use std::io::Write;
@@ -47,7 +48,7 @@ fn has(program: &str) -> bool {
 }
 
 impl Network {
-    /// A network of so many nodes, whose relay has the tunnel device that [`Self::tunnel_name`] says.
+    /// A network of so many nodes. The relay creates the tunnel device [`Self::tunnel_name`].
     pub(super) fn new(nodes: usize) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if !has("ip") || !has("nft") {
@@ -79,7 +80,7 @@ impl Network {
         network
     }
 
-    /// Where a node is.
+    /// The address of a node.
     pub(super) fn address(node: usize) -> String {
         format!("10.99.0.{}", node + 1)
     }
@@ -92,7 +93,7 @@ impl Network {
         format!("{}-{node}", self.name)
     }
 
-    /// What the relay calls its device.
+    /// The name of the relay's device.
     pub(super) fn tunnel_name(&self) -> String {
         format!("{}-t", self.name)
     }
@@ -101,7 +102,7 @@ impl Network {
         run(Command::new("ip").args(["netns", "exec", &self.middle(), "sh", "-ec", script]))
     }
 
-    /// Sends UDP through the relay, whose device exists; and loses so many of a hundred datagrams.
+    /// Routes UDP through the relay, whose device exists, and loses so many datagrams of a hundred.
     pub(super) fn begin_faults(&self, lost_percent: u32) {
         let (middle, tunnel) = (self.middle(), self.tunnel_name());
         ip(&format!("link set {tunnel} netns {middle}"));
@@ -138,7 +139,7 @@ impl Network {
         self.nft("flush chain ip chaos cut-off");
     }
 
-    /// Packets that nft has dropped: lost, and of nodes that were cut off.
+    /// Packets that nft has dropped: at random, and of nodes that were cut off.
     pub(super) fn dropped(&self) -> (u64, u64) {
         let count = |name: &str| {
             let text = self.in_middle(&format!("nft list counter ip chaos {name}"));
@@ -163,7 +164,7 @@ impl Network {
         File::open(format!("/run/netns/{}", self.namespace(node))).unwrap()
     }
 
-    /// Moves this thread to a node's namespace: what it connects to from now on is there.
+    /// Moves this thread to a node's namespace: later connections start there.
     pub(super) fn enter(&self, node: usize) {
         setns(self.file(node), CloneFlags::CLONE_NEWNET).unwrap();
     }
@@ -180,7 +181,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         let nodes = (0..self.nodes).map(|node| self.namespace(node));
         for namespace in nodes.chain([self.middle()]) {
-            // It may not have been made.
+            // The namespace may not exist.
             let _ = Command::new("ip").args(["netns", "delete", &namespace]).output();
         }
     }

@@ -1,7 +1,7 @@
-//! What UDP passes on its way between nodes: it delays, doubles and damages packets, by a seed.
+//! A relay for UDP between nodes: it delays, duplicates and damages packets, by a seed.
 //!
-//! A delay lets later packets overtake. A damaged packet has one bit of its payload changed and says that it has no
-//! UDP checksum, so that only the receiving node can notice.
+//! A delayed packet is overtaken by later ones. A damaged packet has one changed bit in its payload and no UDP checksum, so
+//! only the receiving node can notice.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,10 +20,10 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 const IP_HEADER_BYTES: usize = 20;
 const UDP_HEADER_BYTES: usize = 8;
 const PACKET_BYTES_MAX: usize = 65_536;
-/// Longest delay: more than a round trip by far.
+/// Longest delay: far more than a round trip.
 const DELAY_MAX_NS: u64 = 2_000_000;
 
-/// What befalls packets, each in so many of a hundred cases.
+/// The probability of each fault, in percent.
 #[derive(Clone, Copy)]
 pub(super) struct Faults {
     pub(super) seed: u64,
@@ -32,7 +32,7 @@ pub(super) struct Faults {
     pub(super) damaged: u32,
 }
 
-/// How often each has happened.
+/// The number of faults of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) relayed: u64,
@@ -42,7 +42,7 @@ pub(super) struct Counts {
     pub(super) damaged: u64,
 }
 
-/// A thread that relays what comes out of its tunnel device, until it is dropped.
+/// A thread that relays the packets of its tunnel device, until it is dropped.
 pub(super) struct Relay {
     is_over: Arc<AtomicBool>,
     relayed: Arc<AtomicU64>,
@@ -84,15 +84,15 @@ impl Drop for Relay {
     }
 }
 
-/// Packets under way.
+/// Packets in flight.
 struct Line {
     device: SyncDevice,
     faults: Faults,
     random: SmallRng,
     clock: MonotonicClock,
-    /// When it is due, and its number.
+    /// For each packet the due time and its number.
     waiting: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
-    /// The greatest number that has gone.
+    /// The greatest number sent so far.
     gone: u64,
     counts: Counts,
 }
@@ -110,7 +110,7 @@ impl Line {
         }
     }
 
-    /// Takes what has come, sends what is due, and waits for either.
+    /// Takes packets that have arrived, sends those that are due, and waits for either.
     fn step(&mut self) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         while let Ok(bytes) = self.device.recv(&mut buffer) {
@@ -157,7 +157,7 @@ impl Line {
     }
 }
 
-/// Changes a bit of a datagram's payload, if it has any.
+/// Flips a bit of a datagram's payload, unless that is empty.
 fn damage(packet: &mut [u8], random: &mut SmallRng) -> bool {
     let payload = IP_HEADER_BYTES + UDP_HEADER_BYTES;
     if packet.len() <= payload {
