@@ -1,10 +1,10 @@
 # A PostgreSQL 15 of a script's own, for comparisons. Sourced, with `gannet` set to a program or empty:
 #
-#   start_postgresql ARGUMENTS   starts it with these arguments of postgres
-#   stop_postgresql              stops it and removes its data, which are in $data
+#   start_postgresql ARGUMENTS   starts the server with these arguments of postgres
+#   stop_postgresql              stops the server and removes its data in $data
 #
-# PostgreSQL refuses to run as root: then it runs as the user postgres. It is installed by apt-get if it is missing, and Gannet
-# is built if no program was given.
+# PostgreSQL refuses to run as root, so root starts it as the user postgres. apt-get installs PostgreSQL if it is missing. Gannet is
+# built if no program was given.
 programs=/usr/lib/postgresql/15/bin
 
 if ! [ -x "$programs/postgres" ] || ! command -v pgbench >/dev/null || ! command -v psql >/dev/null; then

@@ -1,4 +1,4 @@
-"""Types at a shell's terminal, and waits for what it shows."""
+"""Types at the shell's terminal, and checks the output."""
 
 import os
 import pty
@@ -12,12 +12,12 @@ if process == 0:
     os.environ["TERM"] = "xterm"
     os.execv(sys.argv[1], [sys.argv[1], "sql", "--memory", "64MiB"])
 shown = ""
-# A prompt that does not come ends the test.
+# A missing prompt ends the test.
 signal.alarm(600)
 
 
 def await_text(text):
-    """What is shown up to the text, without what moves the cursor."""
+    """The output up to a text, without control sequences."""
     global shown
     while True:
         plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown)
@@ -32,7 +32,7 @@ def await_text(text):
 
 
 def say(line, prompt):
-    """What is shown for a line, up to the prompt that follows."""
+    """The output for a typed line, up to the next prompt."""
     os.write(terminal, line.encode() + b"\r")
     await_text(line)
     return await_text("\n" + prompt) if prompt else ""
@@ -41,7 +41,7 @@ def say(line, prompt):
 await_text(MAIN)
 say("SELECT", MORE)
 assert "ERROR" not in say("6 * 7;", MAIN)
-# Commands within a statement leave it as it is.
+# Commands within a statement leave the statement unchanged.
 say("SELECT 'typed in ' ||", MORE)
 assert ".tables" in say(".help", MORE)
 assert ".tables" in say("help", MORE)
@@ -52,12 +52,12 @@ say("SELECT 'a", QUOTED)
 say("quit", QUOTED)
 assert "quit" in say("b';", MAIN)
 assert ".tables" in say("help;", MAIN)
-# Ctrl-C gives up what is typed.
+# Ctrl-C drops the typed statement.
 say("CREATE TABLE never (id int", MORE)
 os.write(terminal, b"\x03")
 await_text(MAIN)
 say("SELECT 1;", MAIN)
-# Nobody runs a statement that has not ended.
+# An unfinished statement never runs.
 say("SELECT 1", MORE)
 say("exit", "")
 _, status = os.waitpid(process, 0)

@@ -1,4 +1,4 @@
-// What a client of JDBC does: metadata, prepared statements in both formats, batches, keys, savepoints, cursors, errors.
+// A client with JDBC: metadata, prepared statements in both formats, batches, keys, savepoints, cursors, errors.
 
 import java.math.BigDecimal;
 import java.sql.BatchUpdateException;
@@ -153,7 +153,7 @@ public class JdbcClient {
             equal(Types.INTEGER, statement.getMetaData().getColumnType(1));
             equal(1, statement.getParameterMetaData().getParameterCount());
         }
-        // The server's statements see a table as it is, also when it has changed.
+        // A prepared statement sees the present table, even after a change.
         try (PreparedStatement statement = connection.prepareStatement("SELECT count(*) FROM event WHERE id > ?");
                 Statement other = connection.createStatement()) {
             for (int time = 0; time < 6; time++) {

@@ -49,7 +49,7 @@ async def main(port):
     async with asyncpg.create_pool(min_size=1, max_size=1, server_settings=first, **where) as pool:
         for _ in range(3):
             async with pool.acquire() as pooled:
-                # What the one before has set is reset.
+                # The settings of the previous connection are reset.
                 assert await pooled.fetchval("SHOW statement_timeout") == "60s"
                 await pooled.execute("SET statement_timeout = '70s'")
                 assert await pooled.fetchval("SELECT count(*) FROM fruit") == 50

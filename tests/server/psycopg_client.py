@@ -1,4 +1,4 @@
-"""What a client of Python does: types in both formats, batches, COPY, pipelines, errors."""
+"""A Python client with psycopg: types in both formats, batches, COPY, pipelines, errors."""
 
 import datetime
 import decimal
@@ -76,7 +76,7 @@ try:
 except psycopg.errors.UniqueViolation:
     connection.rollback()
 
-# What a pipeline sends before its end is one transaction.
+# All statements of a pipeline are one transaction.
 connection.autocommit = True
 try:
     with connection.pipeline():
@@ -87,7 +87,7 @@ except psycopg.errors.UniqueViolation:
     pass
 count = connection.execute("SELECT count(*) FROM account WHERE id = 1000").fetchone()[0]
 assert count == 0, count
-# What a violated constraint is, in fields of its own.
+# A violated constraint has fields of its own.
 connection.execute(
     "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, "
     "price INTEGER CONSTRAINT not_free CHECK (price > 0))"

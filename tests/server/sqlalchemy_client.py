@@ -1,4 +1,4 @@
-"""What an application of SQLAlchemy does: tables reflected, Core, ORM, savepoints, conflicts."""
+"""An application with SQLAlchemy: tables reflected, Core, ORM, savepoints, conflicts."""
 
 import datetime
 import decimal
@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 engine = create_engine(sys.argv[1], isolation_level="SERIALIZABLE")
 
-# Tables made by MetaData, and found again.
+# Tables created by MetaData, then reflected.
 metadata = MetaData()
 account = Table(
     "account",
@@ -139,7 +139,7 @@ with Session(engine) as session:
     session.commit()
     assert session.scalar(select(func.count()).select_from(Task)) == 49
 
-# Two sessions that conflict: one of them is told to try again.
+# Two sessions conflict: one of them must try again.
 with engine.connect() as one, engine.connect() as two:
     for connection in (one, two):
         connection.execute(select(account.c.balance).where(account.c.id == 2))
@@ -151,7 +151,7 @@ with engine.connect() as one, engine.connect() as two:
     except OperationalError as error:
         assert error.orig.sqlstate == "40001", error
 
-# What is not supported says so.
+# Unsupported statements are refused with a clear error.
 child = Table("child", MetaData(), Column("id", Integer, ForeignKey(account.c.id)))
 try:
     child.create(engine)

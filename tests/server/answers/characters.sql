@@ -1,4 +1,4 @@
--- CHAR(n): blanks at its end say nothing against CHAR, VARCHAR and constants, and are lost in TEXT.
+-- CHAR(n): blanks at the end do not matter in comparisons with CHAR, VARCHAR and constants, and are dropped in TEXT.
 create table c4 (code char(4), v varchar(5), t text, n int primary key)
 create table c6 (code char(6) primary key, m int)
 create table cu (n int primary key, code char(3) unique)

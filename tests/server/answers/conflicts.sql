@@ -16,7 +16,7 @@ insert into oc values (1, 10, 'k') on conflict do nothing
 insert into oc values (1, 40, 'l') on conflict (u) do update set note = excluded.note
 insert into oc values (1, 40, 'm') on conflict (id) do update set note = excluded.note
 select id, u, note from oc order by id
--- One that conflicts with another key alone is an error, and nothing of its statement stays.
+-- A row that conflicts with another key alone is an error, and its statement has no effect.
 insert into oc values (1, 77, 'n') on conflict (u) do nothing
 insert into oc values (7, 10, 'o') on conflict (id) do nothing
 insert into oc values (7, 10, 'p') on conflict (id) do update set note = excluded.note
@@ -35,7 +35,7 @@ insert into oc values (1, 60, 'y'), (1, 61, 'z') on conflict (id) do update set 
 insert into oc values (6, 60, 'y'), (16, 60, 'z') on conflict (u) do nothing
 insert into oc values (26, 61, 'y'), (27, 61, 'z') on conflict (id) do nothing
 select id, u, note from oc order by id
--- DO UPDATE that moves the primary key; conditions; what is returned.
+-- DO UPDATE that moves the primary key; conditions; RETURNING.
 insert into oc values (1, 99, 'a') on conflict (id) do update set id = 100
 insert into oc values (1, 99, 'b'), (100, 98, 'c') on conflict (id) do update set note = excluded.note returning id, u, note
 insert into oc values (100, 40, 'd') on conflict (u) do update set id = 101, note = oc.note || excluded.note returning id, u, note

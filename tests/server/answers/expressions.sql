@@ -1,4 +1,4 @@
--- What the parser takes together and apart.
+-- Tokens that the parser joins or separates.
 select -2^2, (-2)^2, - 2 ^ 2, +2^2, -2^2^3, -(2)^2, - 2 * 3 ^ 2
 select - -2^2, - - -2^2, -+2^2, +-2^2, -(- 2)^2, - -2^2^3, - -2.0^2*3, 2 - - -2^2
 select -2.5::int, -2::text, - 5 % 3, -5 / 2
@@ -77,7 +77,7 @@ select id from wide where id = 1/0
 select id from wide where id = 2 or id = case when true then 40000 else 1/0 end order by id
 update wide set small = case when false then 1/0 else small end
 insert into wide values (41000, coalesce(3, 1/0), 1.5)
--- What is violated is named: table, column, constraint.
+-- Errors name the table, column and constraint.
 insert into wide values (40000, 1, 1), (7, 1, 1)
 insert into wide values (null, 1, 1)
 update wide set id = 2 where id = 40000

@@ -1,4 +1,4 @@
--- NUMERIC: scales, rounding, signs of zero. What would lose digits is an error here and is not in this script.
+-- NUMERIC: scales, rounding, signs of zero. Operations that would lose digits are errors here, and are not in this script.
 select ceil(-0.5), floor(-0.5), round(-0.4), -0.0, 0.00+5, 0.00*5, 0.00, trunc(-0.9), -0.00, 0.00-0.000, - (0.0)
 select '-0.00'::numeric, (-0.001)::numeric(5,2), -0.4::int, '-0'::numeric, ceil(-0.5)::text, abs(-0.00), sign(-0.00)
 create table amounts (n int primary key, a numeric, b numeric(10,2))
