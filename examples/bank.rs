@@ -225,7 +225,7 @@ fn main() -> ExitCode {
             println!(
                 "{done} transfers done, {insufficient} refused for lack of funds, {gave_up} given up"
             );
-            println!("the sum of all accounts is what it was");
+            println!("the sum of all accounts is unchanged");
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -2,7 +2,7 @@
 //!
 //! | removed | | noticed by |
 //! |---|---|---|
-//! | `READ_VALIDATION` | what was read is validated | here (`skew`: sums below zero), `tests/simulation.rs` |
+//! | `READ_VALIDATION` | reads are validated | here (`skew`: sums below zero), `tests/simulation.rs` |
 //! | `C1` | locks before VALIDATE | here (`skew`: sums below zero), `tests/simulation.rs` |
 //! | `C2` | observations of one bucket agree | `tests/simulation.rs` |
 //! | `C3` | no abort after the first LOG | `tests/flush.rs` |
@@ -20,7 +20,7 @@
 //! | `SETTLE_BY_ID` | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |
 //! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
 //! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |
-//! | `MAPPED_CELLS`, `UNCHANGED_CHAIN` | what bounds a walk through freed cells | loom in `storage` |
+//! | `MAPPED_CELLS`, `UNCHANGED_CHAIN` | a walk through freed cells is bounded | loom in `storage` |
 //! | `EXACTLY_ONCE` | a request runs once | `tests/simulation.rs`, `tests/server/chaos/mod.rs` |
 //! | `CHECKSUM` | a damaged packet is dropped | `tests/simulation.rs` |
 //! | `ALL_CATALOG_VERSIONS` | a definition reaches all nodes | `tests/definitions_mutant.rs` |
@@ -30,12 +30,11 @@
 //! | injected | | noticed by |
 //! |---|---|---|
 //! | `DROP_BACKUP_UPDATES` | one copy has no updates | here (`smallbank`: replicas equal), `tests/simulation.rs`, `tests/flush.rs` |
-//! | `REFUSE_BACKUP`, `LOSE_BACKUP_UPDATE` | a copy refuses or misses what is decided (C9) | `tests/server/failure.rs`: the process ends |
+//! | `REFUSE_BACKUP`, `LOSE_BACKUP_UPDATE` | a copy refuses or misses a decided update (C9) | `tests/server/failure.rs`: the process ends |
 //! | `LOSE_LOCK` | a PRIMARY comes without its lock | here: the cluster halts and says so, wherever the coordinator is |
 //! | `REFUSE_VALIDATION` | a VALIDATE is refused | here: `Refused`, which is not run again |
 //!
-//! C7, what a coordinator does that is told of a new epoch, needs membership changes: it is a rule of
-//! the model alone, `engine/tests/model.rs`.
+//! C7, a coordinator's reaction to a new epoch, needs membership changes: it is a rule of the model alone, `engine/tests/model.rs`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 

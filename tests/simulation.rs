@@ -1,6 +1,6 @@
 //! Clusters in virtual time, under faults, through the command.
 //!
-//! Rules of the protocol that are removed, and what notices:
+//! Removed rules of the protocol, and the checks that notice:
 //!
 //! | removed | noticed by |
 //! |---|---|

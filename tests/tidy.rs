@@ -63,7 +63,7 @@ fn texts() -> BTreeMap<String, String> {
     let mut files = Vec::new();
     visit(root(), &mut files);
     let name = |path: &Path| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-    // What is no UTF-8 is no text.
+    // Files other than UTF-8 are skipped.
     let text = |path: &PathBuf| Some((name(path), fs::read_to_string(path).ok()?));
     files.iter().filter_map(text).collect()
 }
@@ -157,7 +157,7 @@ fn nothing_is_left_to_do_or_switched_off() {
     }
 }
 
-/// What a text cites of `docs/`: the files, each with the heading that follows in quotation marks, if any.
+/// The files of `docs/` that a text cites, each with the heading in quotation marks behind it, if there is one.
 fn citations(text: &str) -> Vec<(String, Option<String>)> {
     // A citation may go on in the next line of a comment.
     let lines = text.lines().map(|line| line.trim_start().trim_start_matches(['/', '!', '*']));
@@ -298,7 +298,7 @@ fn source_files_that_documents_name_are_there() {
     for (document, text) in texts().iter().filter(|(name, _)| name.ends_with(".md")) {
         let code = text.split('`').skip(1).step_by(2);
         for name in code.filter(|name| name.ends_with(".rs") && name.chars().all(is_path)) {
-            // A file of the crate that the section is about may go without the path to it.
+            // A section about a crate may name that crate's files without their folder.
             let is_it = |path: &String| path == name || path.ends_with(&format!("/{name}"));
             assert!(sources.keys().any(is_it), "{document} names {name}, which is not there");
             found += 1;

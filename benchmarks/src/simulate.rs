@@ -66,7 +66,7 @@ pub struct Simulated {
     pub killed: Option<Kill>,
     /// Jobs that it had not begun, and that another member got.
     pub handed_over: u64,
-    /// What the endpoints counted.
+    /// The counts of the endpoints.
     pub counters: Counters,
     /// The virtual time of the run, in nanoseconds.
     pub virtual_ns: u64,
@@ -122,7 +122,7 @@ pub fn simulate<W: Workload>(
     // An earlier run on this thread may have left statistics, if it was stuck.
     drop(statistics::take());
     let mut completions = Vec::new();
-    // Where a member dies, clients wait in its queue that have not begun.
+    // If a member is to die, further clients wait in its queue.
     let (clients, transactions) = match (kill, limit) {
         (Some(_), Limit::Transactions(transactions)) => {
             let clients = options.coroutines * CLIENTS_PER_COROUTINE;

@@ -22,11 +22,11 @@ pub fn seeded(seed: u64, stream: u64) -> Random {
 /// How one transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Result {
-    /// It committed and found its rows.
+    /// The transaction committed and found its rows.
     Qualified,
-    /// It committed without finding its rows, so it changed nothing.
+    /// The transaction committed without finding its rows, so it changed nothing.
     RowsMissing,
-    /// It did not commit.
+    /// The transaction did not commit.
     Aborted(Abort),
 }
 
@@ -35,7 +35,7 @@ pub enum Result {
 pub struct Ran {
     /// The transaction's type: an index in [`Workload::transactions`].
     pub transaction: usize,
-    /// How it ended.
+    /// The transaction's result.
     pub result: Result,
     /// A further count of this commit: an index in [`Workload::tallies`].
     pub tally: Option<usize>,
@@ -126,7 +126,7 @@ pub enum BenchmarkError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// A database refused a connection, the tables, or their rows.
-    #[error("the database refused what the benchmark needs: {0}")]
+    #[error("the database refused a statement of the benchmark: {0}")]
     Sql(#[from] SqlFailure),
     /// A socket of the RPC echo could not be opened.
     #[error(transparent)]

@@ -87,7 +87,7 @@ pub struct Database {
 /// Rows in each batch of a build on a simulated cluster, whose tables are small.
 const BUILT_ROWS_SIMULATED: usize = 3;
 
-/// What a plan depends on.
+/// The key of a cached plan: the text and the declared types.
 type PlanKey = (String, Vec<Option<DataType>>);
 
 /// Plans by their texts. When the new generation is full, it becomes the old one.

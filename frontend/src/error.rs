@@ -12,11 +12,11 @@ use gannet_engine::Abort;
 pub struct SqlError {
     /// SQLSTATE, five characters (PostgreSQL's documentation, appendix A).
     pub code: &'static str,
-    /// What is wrong.
+    /// The message.
     pub message: String,
     /// Further facts.
     pub detail: Option<String>,
-    /// What to do.
+    /// How to mend the statement.
     pub hint: Option<String>,
     /// The error's place in the statement: a character's number, counted from 1.
     pub position: Option<usize>,

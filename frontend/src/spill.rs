@@ -125,7 +125,7 @@ impl SpillFile {
         self.bytes
     }
 
-    /// How many rows it has.
+    /// The number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }

@@ -248,7 +248,7 @@ pub(crate) fn unsigned_zero(mut number: Decimal) -> Decimal {
 /// The error for a number that would lose digits.
 pub(crate) fn too_many_digits() -> SqlError {
     SqlError::new("22003", "the number has more digits than a NUMERIC has, which is 28")
-        .with_hint("round what it is made of, or use double precision")
+        .with_hint("round the operands, or use double precision")
 }
 
 fn numeric_typed(trimmed: &str, text: &str, bounds: Option<(u8, u8)>) -> Result<Decimal, SqlError> {

@@ -139,7 +139,7 @@ fn count(tag: &str) -> u64 {
 }
 
 fn unexpected(what: &str, found: &StatementResult) -> SqlFailure {
-    let message = format!("a statement that gives {what} gave {found:?}");
+    let message = format!("a statement with {what} returned {found:?}");
     SqlFailure { code: "XX000".to_owned(), message }
 }
 

@@ -65,7 +65,7 @@ pub(crate) enum ProcessesError {
     #[error("--rdma-device is for --transport verbs: leave it out, or give that transport")]
     Rdma,
     #[error(
-        "give --cluster-key, a file of 64 hexadecimal digits, or --trusted-network if nobody else is on the network"
+        "give --cluster-key, a file of 64 hexadecimal digits, or --trusted-network if only the nodes use the network"
     )]
     NoKey,
     #[error("give one of --cluster-key and --trusted-network")]

@@ -492,7 +492,7 @@ impl Settings {
             None if is_trusted => Ok(None),
             None => Err(self.contradiction(
                 "give cluster-key, a file with 64 hexadecimal digits from `openssl rand -hex 32`, \
-                 or trusted-network if nobody else is on the members' network",
+                 or trusted-network if only the members use their network",
                 &[],
             )),
         }

@@ -122,7 +122,7 @@ impl Counts {
                 }
             }
         }
-        self.note(|| format!("{sql}: conflicts, and nobody else is there"));
+        self.note(|| format!("{sql}: conflicts, although no other client runs"));
         Vec::new()
     }
 }

@@ -1,10 +1,10 @@
 //! Scripts of anomalies: statements of several sessions in turn, with their results.
 //! ```text
-//! # What the anomaly is.
+//! # A description of the anomaly.
 //! # rule: READ_VALIDATION               a rule whose removal changes the transcript
 //! a: BEGIN                              session, statement; no line below it: it succeeded
 //! a: UPDATE t SET v = 1 WHERE id = 2
-//!   1 row                               what it changed, or the rows of a query, or (no rows)
+//!   1 row                               the number of changed rows, or a query's rows, or (no rows)
 //! a: COMMIT
 //!   error 40001                         the SQLSTATE
 //! ```

@@ -187,7 +187,7 @@ fn rows_of_a_table_that_gets_a_primary_key_are_read_and_not_changed() {
         if refused.load(Ordering::Relaxed) > 0 {
             break;
         }
-        assert!(round < 50, "nobody met the frozen table");
+        assert!(round < 50, "no writer met the frozen table");
     }
     assert_eq!(
         numbers(&mut session, "SELECT count(*), sum(v)::bigint FROM t"),

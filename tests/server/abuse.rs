@@ -107,7 +107,7 @@ async fn a_constant_that_takes_long_can_be_cancelled() {
         for _ in 0..10 {
             answers += usize::from(client.query_one("SELECT 1", &[]).await.is_ok());
         }
-        assert!(answers > 0, "nobody answers after {:.60}", statement);
+        assert!(answers > 0, "the server does not answer after {:.60}", statement);
     }
 }
 

@@ -30,7 +30,7 @@ async fn a_copy_without_what_is_decided_ends_the_process() {
         let mut updates = 0;
         while client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.is_ok() {
             updates += 1;
-            assert!(updates < 1_000, "{fault}: the answer was read by nobody");
+            assert!(updates < 1_000, "{fault}: no coordinator read the answer");
         }
         assert_eq!(server.wait().code(), Some(1));
         let last_words = read_all(stderr);
@@ -61,7 +61,7 @@ async fn a_validation_that_is_refused_is_an_error_and_no_conflict() {
         if let Err(error) = written.await {
             break error;
         }
-        assert!(updates < 1_000, "the refusal was read by nobody");
+        assert!(updates < 1_000, "no coordinator read the refusal");
     };
     let error = error.as_db_error().unwrap();
     assert_eq!(error.code().code(), "XX000", "{error:?}");

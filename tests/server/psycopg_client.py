@@ -121,7 +121,7 @@ except psycopg.errors.DivisionByZero as error:
 
 # A conflict names the table.
 other = psycopg.connect(sys.argv[1], autocommit=True)
-for tables, read in [("of table \"item\"", "item"), ("\"account\", \"item\"", "item, account")]:
+for tables, read in [("in table \"item\"", "item"), ("\"account\", \"item\"", "item, account")]:
     try:
         with connection.transaction():
             connection.execute(f"SELECT count(*) FROM {read}").fetchone()

@@ -30,7 +30,7 @@ pub(super) fn check(history: &[Recorded], lists: &BTreeMap<u64, Vec<u64>>) -> Ve
             }
         }
     }
-    wrong.extend(found.keys().map(|(key, value)| format!("nobody appended {value} to {key}")));
+    wrong.extend(found.keys().map(|(key, value)| format!("no client appended {value} to {key}")));
     wrong
 }
 

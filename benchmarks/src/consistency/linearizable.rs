@@ -63,7 +63,9 @@ fn check_register(key: u64, blocks: &BTreeMap<u64, Block>) -> Vec<String> {
     let (mut forward, mut backward) = (Vec::new(), Vec::new());
     for (&value, block) in blocks {
         match block.written_from {
-            None => wrong.push(format!("register {key} was read as {value}, which nobody wrote")),
+            None => {
+                wrong.push(format!("register {key} was read as {value}, which no client wrote"))
+            }
             Some(from) if block.first_end < from => {
                 wrong.push(format!("register {key} was read as {value} before that was written"));
             }

@@ -56,7 +56,7 @@ pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistic
             of_dead <= begun_max,
             format!("{of_dead} are lost, of at most {begun_max} that had begun"),
         ),
-        Check::new("what was settled agrees with the survivors' records", wrong.is_empty(), detail),
+        Check::new("settled commits agree with the survivors' records", wrong.is_empty(), detail),
         Check::equal("units of the survivors' records that miss an earlier one", 0, gaps),
     ];
     // Locks and pending entries of unfinished transactions remain, because there is no recovery.

@@ -41,7 +41,7 @@ pub enum SqlValue {
 pub struct SqlFailure {
     /// SQLSTATE, five characters; 08006 if the connection was lost.
     pub code: String,
-    /// What is wrong.
+    /// The message.
     pub message: String,
 }
 

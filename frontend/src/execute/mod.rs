@@ -81,7 +81,7 @@ pub(crate) struct Output {
 /// Runs a plan in a transaction, which stays open.
 ///
 /// # Errors
-/// What ends the statement.
+/// The statement's error.
 pub(crate) fn run(
     plan: &Plan,
     beyond: &Beyond,

@@ -52,7 +52,7 @@ impl Operator for Paced<'_> {
         let needed = self.taken.max(self.given);
         assert!(
             self.hands_on || self.paces + ROWS_IN_HAND_MAX >= needed,
-            "an operator that has {needed} rows has let others go on {} times",
+            "an operator with {needed} rows has yielded {} times",
             self.paces
         );
         Ok(batch)

@@ -54,10 +54,10 @@ impl Touched {
         let names: Vec<String> = used.map(|table| format!("\"{}\"", table.name)).collect();
         let place = match names.as_slice() {
             [] => return error,
-            [name] if !self.has_more.get() => format!("it is of table {name}"),
+            [name] if !self.has_more.get() => format!("the conflict is in table {name}"),
             names => {
                 let others = if self.has_more.get() { ", ..." } else { "" };
-                format!("it is of one of the tables {}{others}", names.join(", "))
+                format!("the conflict is in one of the tables {}{others}", names.join(", "))
             }
         };
         let detail = format!("{}; {place}", detail.trim_end_matches("; retry"));

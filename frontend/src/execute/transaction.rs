@@ -1,7 +1,7 @@
 //! Transactions of SQL: those of sessions, and those that fill or empty storages invisible to others.
 //!
-//! *Invariants*: what a transaction creates is part of it. What it drops is emptied in batches after the commit, when no
-//! transaction sees it any more. If that fails, the remains take memory and have no other effect.
+//! *Invariants*: storages that a transaction creates are part of it. Storages that it drops are emptied in batches after the
+//! commit, when no transaction sees them any more. If that fails, the remains take memory and have no other effect.
 //!
 //! *Not here*: the transaction of the engine (`Deferred`); conflicts' errors (`touched`).
 

@@ -304,7 +304,9 @@ impl Binder {
                 for (number, expr) in exprs.iter().enumerate() {
                     let column = output_column(expr, items, "DISTINCT ON")?;
                     let column = column.ok_or_else(|| {
-                        SqlError::unsupported("DISTINCT ON of what is no output column")
+                        SqlError::unsupported(
+                            "DISTINCT ON of an expression that is no output column",
+                        )
                     })?;
                     let sorted = order
                         .get(number)

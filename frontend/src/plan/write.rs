@@ -193,7 +193,7 @@ impl Binder {
         insert: &ast::Insert,
     ) -> Result<(Insert, Vec<Column>), SqlError> {
         let TableObject::TableName(name) = &insert.table else {
-            return Err(SqlError::unsupported("INSERT into what is no table"));
+            return Err(SqlError::unsupported("INSERT into anything but a table"));
         };
         if insert.or.is_some() || insert.overwrite || insert.replace_into || insert.ignore {
             return Err(SqlError::unsupported("INSERT OR, OVERWRITE, IGNORE and REPLACE"));

@@ -64,7 +64,7 @@ impl Admission {
             ("gannet_login_failures_total", "Logins with a wrong password or user.", failures),
             (
                 "gannet_startups_dismissed_total",
-                "Connections that made room for others before they had logged in.",
+                "Connections that were closed before login, to make room for others.",
                 self.pending.evicted(),
             ),
         ]

@@ -1,6 +1,6 @@
 //! Rows on their way to the client, at the client's pace.
 //!
-//! *Invariants*: a slow client holds no lock and keeps nobody from writing. If the client disconnects, the statement ends.
+//! *Invariants*: a slow client holds no lock and delays no writer. If the client disconnects, the statement ends.
 //!
 //! *Not here*: the rows' source (`session/rest`).
 

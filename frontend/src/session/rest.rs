@@ -112,7 +112,7 @@ impl Kept {
         self.charge.add(budget, bytes)
     }
 
-    /// How many there are.
+    /// The number of rows.
     pub(super) fn count(&self) -> usize {
         self.file.as_ref().map_or(self.rows.len(), |file| file.rows())
     }

@@ -512,7 +512,7 @@ impl<T> Started<T> {
         let done = done.map_err(|lost| match (cluster.halted(), lost) {
             (Some(reason), Lost::NotBegun) => SqlError::new("57P03", reason),
             (Some(reason), Lost::Unfinished) => SqlError::new("08007", reason)
-                .with_hint("whether what was under way has committed is unknown"),
+                .with_hint("whether a commit in progress has succeeded is unknown"),
             (None, lost) => SqlError::new("XX000", lost.to_string()),
         });
         done?.ok_or_else(canceled)

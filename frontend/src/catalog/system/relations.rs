@@ -220,7 +220,7 @@ fn attribute(relation: u32, position: usize, column: &Column, has_default: bool)
     ]
 }
 
-/// What `pg_attrdef` shows of a column.
+/// The default of a column in `pg_attrdef`.
 fn shown_default(column: &Column) -> Option<String> {
     match &column.counter {
         Some(counter) if counter.kind == AsSerial::Serial => {

@@ -65,7 +65,7 @@ fn on<T: Send + 'static>(
     database.cluster.spawn_anywhere(job).unwrap().wait().unwrap().map_err(|failure| match failure {
         Failure::Error(error) => *error,
         Failure::Abort(abort) => abort.into(),
-        Failure::StaleCatalog => panic!("nobody else changes the catalog"),
+        Failure::StaleCatalog => panic!("no other session changes the catalog"),
     })
 }
 
