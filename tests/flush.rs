@@ -122,7 +122,7 @@ fn stopped(stop_ns: u64, lossy: bool) -> (Simulation, TableId, Vec<Vec<u8>>, Tol
 
 /// Applies every record in any log slot.
 fn flush(simulation: &Simulation) {
-    let records = simulation.log_records();
+    let records: Vec<_> = (0..NODES).flat_map(|node| simulation.log_records(node)).collect();
     let mut units: Vec<_> = records
         .iter()
         .flat_map(|record| CommitRecord::parse(record).unwrap().units())

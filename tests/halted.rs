@@ -35,9 +35,14 @@ fn open() -> (Simulation, TableId) {
     (simulation, table)
 }
 
+/// How far the commits of the only coroutine of node 0 have come.
+fn only_stages(simulation: &Simulation) -> [Stage; 2] {
+    simulation.stages(0).next().unwrap()
+}
+
 /// Runs until the commits of node 0's only coroutine have reached certain stages.
 fn run_to(simulation: &mut Simulation, is_there: impl Fn([Stage; 2]) -> bool) {
-    while !is_there(simulation.stages(0)[0]) {
+    while !is_there(only_stages(simulation)) {
         let next_ns = simulation.now_ns() + 1;
         assert!(next_ns < 10_000_000, "the stage never comes");
         simulation.run_until(next_ns, &|| 0);
@@ -70,7 +75,8 @@ fn delete(coordinator: &mut Coordinator<'_>, table: TableId, from: u64) -> Resul
 
 /// Counters of node 0's transactions whose records are in a log slot.
 fn logged(simulation: &Simulation) -> Vec<u64> {
-    let records = simulation.log_records();
+    let nodes = 0..simulation.cluster().nodes().len();
+    let records: Vec<_> = nodes.flat_map(|node| simulation.log_records(node)).collect();
     let ids = records.iter().map(|record| CommitRecord::parse(record).unwrap().id);
     ids.filter(|id| id.node == 0).map(|id| id.counter).collect()
 }
@@ -106,7 +112,7 @@ fn a_jobs_answer_follows_from_the_stage_of_its_commit() {
             Err(Abort::Unknown) => assert!((1..=3).contains(&copies), "{stage:?}: {copies}"),
             Err(_) => assert_eq!(copies, 0, "{stage:?}"),
         }
-        let settled = simulation.stages(0)[0];
+        let settled = only_stages(&simulation);
         assert!(settled.iter().all(|stage| matches!(stage, Stage::Settled(_))), "{settled:?}");
         // Packets in flight arrive; node 0 sends nothing more.
         simulation.run_until(1_000_000_000, &|| 0);
@@ -141,7 +147,7 @@ fn an_unknown_commit_is_settled_so() {
     let completion = simulation.cluster().spawn(NODE, job).unwrap();
     run_to(&mut simulation, |[_, open]| open == Stage::Logging);
     simulation.halt(0);
-    assert_eq!(simulation.stages(0)[0][1], Stage::Settled(Settled::Unknown));
+    assert_eq!(only_stages(&simulation)[1], Stage::Settled(Settled::Unknown));
     assert_eq!(told(completion).unwrap(), Err(Abort::Unknown));
 }
 

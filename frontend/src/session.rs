@@ -323,17 +323,8 @@ impl Session {
         }
     }
 
-    /// Splits a script into statements, without running them.
-    ///
-    /// Each comes with its offset in characters, to which positions of its errors are added.
-    ///
-    /// # Errors
-    /// SQLSTATE 42601 for a script that cannot be split into words.
-    pub fn split(&self, sql: &str) -> Result<Vec<(usize, String)>, SqlError> {
-        parser::split(sql)
-    }
-
-    /// Splits a script on another thread, because a long script would hold this one.
+    /// Splits a script into statements, without running them, on another thread: a long script would hold this one. Each statement
+    /// comes with its offset in characters, to which positions of its errors are added.
     pub(crate) async fn split_aside(
         &mut self,
         sql: &str,

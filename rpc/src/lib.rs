@@ -51,7 +51,7 @@ pub use memory::{
     MemoryFabric, MemoryPort, MemoryReceiver, MemorySender, SharedRings, SharedRingsError,
 };
 pub use message::{Message, Messages, PAYLOAD_BYTES_MAX, ResponseWriter};
-pub use packet::{Contents, HEADER_BYTES, Kind, PacketHeader, Route};
+pub use packet::{Contents, HEADER_BYTES, Kind, Route};
 pub use parking::{Parking, Waker};
 pub use request_batch::{RequestBatch, TooLarge};
 pub use transport::{PacketReceiver, PacketSender, Port, Refused};

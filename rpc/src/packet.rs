@@ -40,16 +40,6 @@ pub enum Kind {
     ContinueResponse = 4,
 }
 
-/// A packet header in memory: the route, which names sender and receiver, and the contents, which change
-/// with each packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketHeader {
-    /// Who sends to whom.
-    pub route: Route,
-    /// What is sent.
-    pub contents: Contents,
-}
-
 /// Cluster, epoch, sender and receiver of a packet: the same for all packets from one to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -354,25 +344,6 @@ impl Contents {
     }
 }
 
-impl PacketHeader {
-    /// Writes the header into the first [`HEADER_BYTES`] of `packet`, the checksum as 0.
-    ///
-    /// # Panics
-    /// If `packet` is shorter than that.
-    #[inline]
-    pub fn write(&self, packet: &mut [u8]) {
-        RouteWords::from(self.route).write(packet);
-        self.contents.write(packet);
-    }
-
-    /// Reads the header of `packet`; `None` if it is too short or of no known kind.
-    #[inline]
-    #[must_use]
-    pub fn parse(packet: &[u8]) -> Option<Self> {
-        Some(Self { route: Route::parse(packet)?, contents: Contents::parse(packet)? })
-    }
-}
-
 /// Writes the checksum of a finished packet into its header.
 pub(crate) fn seal(packet: &mut [u8]) {
     let crc = crc32c::crc32c(&packet[4..]);
@@ -396,30 +367,31 @@ mod tests {
             (worker, coroutine, kind, again, messages) in
                 (any::<u16>(), any::<u16>(), 0..4_usize, any::<bool>(), any::<u16>()),
             (sequence, fragment, fragments, message_bytes) in any::<(u64, u16, u16, u32)>(),
-        ) -> PacketHeader {
+        ) -> (Route, Contents) {
             let kind = [
                 Kind::Request, Kind::Response, Kind::ContinueRequest, Kind::ContinueResponse,
             ][kind];
-            PacketHeader {
-                route: Route {
-                    cluster_id, epoch, source, destination, source_incarnation,
-                    destination_incarnation,
-                },
-                contents: Contents {
-                    worker, coroutine, kind, again, messages, sequence, fragment, fragments,
-                    message_bytes,
-                },
-            }
+            let route = Route {
+                cluster_id, epoch, source, destination, source_incarnation, destination_incarnation,
+            };
+            let contents = Contents {
+                worker, coroutine, kind, again, messages, sequence, fragment, fragments,
+                message_bytes,
+            };
+            (route, contents)
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_parsed(header in header(), flip: prop::sample::Index) {
+        fn what_is_written_is_parsed((route, contents) in header(), flip: prop::sample::Index) {
             let mut packet = vec![0xAA; HEADER_BYTES + 8];
-            header.write(&mut packet);
-            prop_assert_eq!(PacketHeader::parse(&packet), Some(header));
-            prop_assert_eq!(PacketHeader::parse(&packet[..HEADER_BYTES - 1]), None);
+            RouteWords::from(route).write(&mut packet);
+            contents.write(&mut packet);
+            prop_assert_eq!(Route::parse(&packet), Some(route));
+            prop_assert_eq!(Contents::parse(&packet), Some(contents));
+            let too_short = &packet[..HEADER_BYTES - 1];
+            prop_assert_eq!((Route::parse(too_short), Contents::parse(too_short)), (None, None));
             seal(&mut packet);
             prop_assert!(is_intact(&packet));
             let at = flip.index(packet.len());
@@ -428,8 +400,7 @@ mod tests {
         }
 
         #[test]
-        fn words_say_what_contents_do(header in header(), bytes: u32, count: u16) {
-            let contents = header.contents;
+        fn words_say_what_contents_do((_, contents) in header(), bytes: u32, count: u16) {
             let words = ContentsWords::from(contents);
             let Contents { worker, coroutine, sequence, fragment, fragments, .. } = contents;
             prop_assert_eq!(
@@ -448,12 +419,12 @@ mod tests {
         }
 
         #[test]
-        fn no_other_kinds_are_parsed(header in header(), kind: u8, again: u8) {
+        fn no_other_kinds_are_parsed((_, contents) in header(), kind: u8, again: u8) {
             let mut packet = vec![0; HEADER_BYTES];
-            header.write(&mut packet);
+            contents.write(&mut packet);
             (packet[28], packet[29]) = (kind, again);
             let is_known = (1..=4).contains(&kind) && again <= 1;
-            prop_assert_eq!(PacketHeader::parse(&packet).is_some(), is_known);
+            prop_assert_eq!(Contents::parse(&packet).is_some(), is_known);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use echo::Echo;
 use gannet_rpc::{
     Contents, Counters, Endpoint, HEADER_BYTES, Handler, Identity, Incoming, Kind, MemoryFabric,
-    PacketHeader, PacketReceiver, PacketSender, Parking, ResponseWriter, Route,
+    PacketReceiver, PacketSender, Parking, ResponseWriter, Route,
 };
 
 const MTU_BYTES: usize = 1_500;
@@ -367,9 +367,29 @@ fn no_refusal_is_lost_whoever_refuses_and_answers_first() {
     }
 }
 
+/// The header of a packet.
+struct Header {
+    route: Route,
+    contents: Contents,
+}
+
+impl Header {
+    /// Writes the route as the layout of `packet.rs` has it, and the contents.
+    fn write(&self, packet: &mut [u8]) {
+        let Route { cluster_id, epoch, source, destination, .. } = self.route;
+        packet[4..8].copy_from_slice(&cluster_id.to_le_bytes());
+        packet[8..12].copy_from_slice(&epoch.to_le_bytes());
+        packet[12..14].copy_from_slice(&source.to_le_bytes());
+        packet[14..16].copy_from_slice(&destination.to_le_bytes());
+        packet[16..20].copy_from_slice(&self.route.source_incarnation.to_le_bytes());
+        packet[20..24].copy_from_slice(&self.route.destination_incarnation.to_le_bytes());
+        self.contents.write(packet);
+    }
+}
+
 /// A well-formed packet with one empty request, changed by `change`.
-fn packet(change: impl FnOnce(&mut PacketHeader)) -> Vec<u8> {
-    let mut header = PacketHeader {
+fn packet(change: impl FnOnce(&mut Header)) -> Vec<u8> {
+    let mut header = Header {
         route: Route {
             cluster_id: 1,
             epoch: 1,
@@ -413,7 +433,7 @@ fn receive(packet: Vec<u8>) -> (Counters, u64) {
 #[test]
 fn strangers_are_dropped_and_counted_by_what_is_wrong() {
     assert_eq!(receive(packet(|_| {})).1, 1, "the packet is right but for what is changed");
-    type Case = (fn(&mut PacketHeader), fn(&Counters) -> u64);
+    type Case = (fn(&mut Header), fn(&Counters) -> u64);
     let cases: [Case; 12] = [
         (|header| header.route.cluster_id = 2, |seen| seen.wrong_cluster),
         (|header| header.route.epoch = 2, |seen| seen.wrong_epoch),

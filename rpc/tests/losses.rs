@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use echo::Echo;
-use gannet_rpc::{Endpoint, Identity, Incoming, Kind, PacketHeader, PacketReceiver, PacketSender};
+use gannet_rpc::{Contents, Endpoint, Identity, Incoming, Kind, PacketReceiver, PacketSender};
 
 const COROUTINES: u16 = 32;
 const STEP_NS: u64 = 5_000;
@@ -17,7 +17,7 @@ const WAY_NS: u64 = 50_000;
 const TIMEOUT_NS: u64 = 2_000_000;
 
 /// When a packet arrives that is sent now, if it does.
-type Fate = Box<dyn FnMut(&PacketHeader, u64) -> Option<u64>>;
+type Fate = Box<dyn FnMut(&Contents, u64) -> Option<u64>>;
 
 struct Network {
     /// By destination: when they arrive, in the order of their sending.
@@ -52,7 +52,7 @@ impl PacketSender for Half {
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         let mut network = self.network.borrow_mut();
         let now_ns = network.now_ns;
-        if let Some(at_ns) = (network.fate)(&PacketHeader::parse(packet).unwrap(), now_ns) {
+        if let Some(at_ns) = (network.fate)(&Contents::parse(packet).unwrap(), now_ns) {
             network.under_way[usize::from(destination)].push((at_ns, packet.to_vec()));
         }
     }
@@ -125,7 +125,7 @@ impl Pair {
         self.endpoints[0].counters().retransmitted
     }
 
-    fn set_fate(&self, fate: impl FnMut(&PacketHeader, u64) -> Option<u64> + 'static) {
+    fn set_fate(&self, fate: impl FnMut(&Contents, u64) -> Option<u64> + 'static) {
         self.network.borrow_mut().fate = Box::new(fate);
     }
 
@@ -177,8 +177,7 @@ impl Pair {
     fn lose(&mut self, kind: Kind, others: u64) -> u64 {
         let lost = *self.free.last().unwrap();
         let mut is_lost = false;
-        self.set_fate(move |header, now_ns| {
-            let contents = header.contents;
+        self.set_fate(move |contents, now_ns| {
             let strikes = !is_lost && (contents.kind, contents.coroutine) == (kind, lost);
             is_lost |= strikes;
             (!strikes).then_some(now_ns + WAY_NS)

@@ -60,7 +60,6 @@ pub use location::{Location, Partitioning};
 pub use lock::{Lock, LockMode};
 pub use ordered_index::{Direction, LeafChange, LeafVersion};
 pub use owner::{Owner, TransactionId};
-pub use partition::PartitionState;
 pub use read::Read;
 pub use scan::{Scanned, ScannedRow};
 pub use table::{BucketAddress, Table};

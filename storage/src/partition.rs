@@ -19,17 +19,6 @@ use crate::heap::Heap;
 use crate::layout::TableKind;
 use crate::table::Table;
 
-/// Whether a node has a partition of a table, and serves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartitionState {
-    /// The node has nothing of it.
-    Absent,
-    /// The node has it, and serves it.
-    Present,
-    /// The node has it, and serves no new transactions.
-    Leaving,
-}
-
 /// See the module's text.
 pub(crate) struct Partition {
     first_word: usize,
@@ -73,23 +62,9 @@ impl Partition {
     pub(crate) fn heap(&self) -> Option<&Heap> {
         self.heap.as_deref()
     }
-
-    fn state(&self) -> PartitionState {
-        match (self.first_word(), self.served_word()) {
-            (None, _) => PartitionState::Absent,
-            (Some(_), Some(_)) => PartitionState::Present,
-            (Some(_), None) => PartitionState::Leaving,
-        }
-    }
 }
 
 impl Table {
-    /// Whether this node has a partition, and serves it.
-    #[must_use]
-    pub fn partition_state(&self, partition: u16) -> PartitionState {
-        self.partition(partition).map_or(PartitionState::Absent, Partition::state)
-    }
-
     /// Makes a partition leave: it serves no new transactions. Any thread may do that while others use the table.
     ///
     /// A request that found the partition present may still be running; it is over when its worker takes the next one.
@@ -136,18 +111,9 @@ mod tests {
             let lock = table.lock_row(address, key, Owner(1), (LockMode::Insert, 5)).0;
             assert_eq!(lock, Lock::Granted { version: 0 });
         }
-        let states = || [0, 1, 2].map(|partition| table.partition_state(partition));
-        assert_eq!(
-            states(),
-            [PartitionState::Present, PartitionState::Absent, PartitionState::Absent]
-        );
-        table.leave_partition(0);
-        table.leave_partition(1);
-        table.leave_partition(2);
-        assert_eq!(
-            states(),
-            [PartitionState::Leaving, PartitionState::Absent, PartitionState::Absent]
-        );
+        // Only the first partition is here, and there is no third one.
+        [0, 1, 2].into_iter().for_each(|partition| table.leave_partition(partition));
+        assert_eq!([1, 2].map(|partition| table.bucket_address(partition, 0)), [None; 2]);
         assert_eq!(table.address_of(location), None);
         assert_eq!(table.served_bucket_address(0, location.bucket), None);
 

@@ -42,6 +42,8 @@ pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistic
     let options = simulation.cluster().options();
     let begun_max = (options.threads * options.coroutines) as i128;
     let records = survivors(simulation);
+    let damaged = records.iter().flat_map(|(_, of_node)| of_node).filter(|bytes| is_damaged(bytes));
+    let damaged = damaged.count() as i128;
     let mut wrong = Vec::new();
     let gaps = flush(simulation, &records);
     for verdict in simulation.verdicts() {
@@ -57,6 +59,7 @@ pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistic
             format!("{of_dead} are lost, of at most {begun_max} that had begun"),
         ),
         Check::new("settled commits agree with the survivors' records", wrong.is_empty(), detail),
+        Check::equal("records of the survivors that are damaged", 0, damaged),
         Check::equal("units of the survivors' records that miss an earlier one", 0, gaps),
     ];
     // Locks and pending entries of unfinished transactions remain, because there is no recovery.
@@ -68,7 +71,15 @@ pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistic
 fn survivors(simulation: &Simulation) -> Vec<(usize, Vec<Vec<u8>>)> {
     let dead = simulation.killed().map(|kill| usize::from(kill.node));
     let nodes = (0..simulation.cluster().nodes().len()).filter(|node| Some(*node) != dead);
-    nodes.map(|node| (node, simulation.log_records_of(node))).collect()
+    nodes.map(|node| (node, simulation.log_records(node))).collect()
+}
+
+/// Whether a record's checksum is wrong, or the record names other partitions than its units.
+fn is_damaged(bytes: &[u8]) -> bool {
+    let record = CommitRecord::parse(bytes).expect("a log has records");
+    let units = record.units().map(|unit| unit.expect("a record has units").partition);
+    let partitions: BTreeSet<u16> = units.collect();
+    !CommitRecord::is_intact(bytes) || record.participants().collect::<BTreeSet<_>>() != partitions
 }
 
 fn id_of(record: &[u8]) -> TransactionId {

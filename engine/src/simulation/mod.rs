@@ -212,18 +212,12 @@ impl Simulation {
         self.nodes.iter().flat_map(|node| &node.workers).map(|(worker, _)| worker.in_use()).sum()
     }
 
-    /// The commit records in the log slots of all nodes.
-    #[must_use]
-    pub fn log_records(&self) -> Vec<Vec<u8>> {
-        (0..self.nodes.len()).flat_map(|node| self.log_records_of(node)).collect()
-    }
-
     /// The commit records in the log slots of a node.
     ///
     /// # Panics
     /// If there is no such node.
     #[must_use]
-    pub fn log_records_of(&self, node: usize) -> Vec<Vec<u8>> {
+    pub fn log_records(&self, node: usize) -> Vec<Vec<u8>> {
         let workers = self.nodes[node].workers.iter();
         workers.flat_map(|(worker, _)| worker.log_records()).collect()
     }
@@ -232,11 +226,10 @@ impl Simulation {
     ///
     /// # Panics
     /// If there is no such node.
-    #[must_use]
-    pub fn stages(&self, node: usize) -> Vec<[Stage; 2]> {
+    pub fn stages(&self, node: usize) -> impl Iterator<Item = [Stage; 2]> {
         let workers = self.nodes[node].workers.iter();
         let commits = workers.flat_map(|(worker, _)| worker.commits());
-        commits.map(|both| both.map(|(_, stage)| stage)).collect()
+        commits.map(|both| both.map(|(_, stage)| stage))
     }
 
     /// Has a node halt: its commits under way are settled, all its jobs end, and it takes no further step.
@@ -266,12 +259,11 @@ impl Simulation {
 
     /// The death of a member whose moment has come.
     fn kill_due(&mut self, begun: u64) -> Option<Kill> {
-        let kill = self.planned_kill.as_mut().filter(|kill| kill.begins_at <= begun)?;
-        let workers = &self.nodes[usize::from(kill.node)].workers;
-        let mut commits = workers.iter().flat_map(|(worker, _)| worker.commits()).flatten();
-        if !commits.any(|(_, stage)| stage == kill.stage) {
+        let kill = self.planned_kill.as_ref().filter(|kill| kill.begins_at <= begun)?;
+        if !self.stages(usize::from(kill.node)).flatten().any(|stage| stage == kill.stage) {
             return None;
         }
+        let kill = self.planned_kill.as_mut()?;
         let is_later = kill.moments > 0;
         kill.moments = kill.moments.saturating_sub(1);
         if is_later { None } else { self.planned_kill.take() }
