@@ -104,7 +104,7 @@
 //!
 //! [`Cluster::join`] makes a process one node of a cluster, given the addresses of all nodes. Each process opens its tables
 //! by [`Cluster::open_table`]; the first to open a table creates it for all. Each process adds all initial rows, and keeps
-//! those of its node; [`Cluster::meet`] waits for the other processes. When a process ends, the cluster halts:
+//! those of its node. A process waits for another by a row that the other writes. When a process ends, the cluster halts:
 //! [`Cluster::halted`].
 //!
 //! # Programs beside the cluster

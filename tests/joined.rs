@@ -5,7 +5,8 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use gannet::{
@@ -59,11 +60,12 @@ fn join(membership: &Membership) -> Result<Cluster, ClusterError> {
 }
 
 /// Runs `act` for each node on a thread of its own, after all nodes have joined.
-fn on_each(memberships: &[Membership], act: impl Fn(usize, &Cluster) + Sync) {
+fn on_each(memberships: &[Membership], act: impl Fn(usize, &Cluster, &Barrier) + Sync) {
+    let barrier = Barrier::new(memberships.len());
     std::thread::scope(|scope| {
         for (node, membership) in memberships.iter().enumerate() {
-            let act = &act;
-            scope.spawn(move || act(node, &join(membership).unwrap()));
+            let (act, barrier) = (&act, &barrier);
+            scope.spawn(move || act(node, &join(membership).unwrap(), barrier));
         }
     });
 }
@@ -73,21 +75,21 @@ fn nodes_that_were_closed_join_again_at_the_same_addresses() {
     for transport in [Transport::Udp, Transport::Memory] {
         let memberships = memberships(transport);
         for _ in 0..3 {
-            on_each(&memberships, |node, cluster| {
+            on_each(&memberships, |node, cluster, all| {
                 assert_eq!(cluster.transport(), Some(transport));
                 let table = cluster.open_table("t", 8, 1_000).unwrap();
                 for key in (0..200).filter(|key| key % NODES as u64 == node as u64) {
                     let outcome = cluster.run(move |tx| tx.insert(table, key, &key.to_le_bytes()));
                     assert_eq!(outcome.unwrap(), Outcome::Committed(()), "{key}");
                 }
-                cluster.meet("reading", String::new()).unwrap();
+                all.wait();
                 for key in 0..200_u64 {
                     let outcome = cluster
                         .run(move |tx| Ok::<_, Abort>(tx.get(table, key)?.map(<[u8]>::to_vec)));
                     let expected = Some(key.to_le_bytes().to_vec());
                     assert_eq!(outcome.unwrap(), Outcome::Committed(expected), "{key}");
                 }
-                cluster.meet("leaving", String::new()).unwrap();
+                all.wait();
             });
         }
     }
@@ -96,21 +98,19 @@ fn nodes_that_were_closed_join_again_at_the_same_addresses() {
 #[test]
 fn a_table_is_created_and_dropped_by_any_process_for_all() {
     for transport in [Transport::Udp, Transport::Memory] {
-        on_each(&memberships(transport), |node, cluster| {
+        let firsts = AtomicUsize::new(0);
+        on_each(&memberships(transport), |node, cluster, all| {
             // Each node creates a table of its own, all at the same time. Of a name that all want, one node gets the table.
             let own = cluster.create_table(&format!("of {node}"), 8, 100).unwrap();
-            let is_first = match cluster.create_ordered_table("of one", 100) {
-                Ok(_) => 1,
+            match cluster.create_ordered_table("of one", 100) {
+                Ok(_) => drop(firsts.fetch_add(1, Ordering::SeqCst)),
                 Err(ClusterError::Change(
                     ChangeError::TableExists(name) | ChangeError::Refused { reason: name, .. },
-                )) => {
-                    assert!(name.contains("of one"));
-                    0
-                }
+                )) => assert!(name.contains("of one")),
                 Err(error) => panic!("{error}"),
-            };
-            let firsts = cluster.meet("created", is_first.to_string()).unwrap();
-            assert_eq!(firsts.iter().filter(|first| *first == "1").count(), 1, "{firsts:?}");
+            }
+            all.wait();
+            assert_eq!(firsts.load(Ordering::SeqCst), 1);
             let of_others: Vec<_> =
                 (0..NODES).map(|node| cluster.table(&format!("of {node}"))).collect();
             assert_eq!(of_others[node], Some(own));
@@ -122,17 +122,17 @@ fn a_table_is_created_and_dropped_by_any_process_for_all() {
             let next = of_others[(node + 1) % NODES].unwrap();
             let written = cluster.run(move |tx| tx.insert(next, 7, &[1; 8]));
             assert_eq!(written.unwrap(), Outcome::Committed(()));
-            cluster.meet("written", String::new()).unwrap();
+            all.wait();
             cluster.drop_table(own).unwrap();
             let missing = cluster.drop_table(own);
             let expected = ChangeError::NoSuchTable(own.number());
             assert!(matches!(missing, Err(ClusterError::Change(error)) if error == expected));
-            cluster.meet("dropped", String::new()).unwrap();
+            all.wait();
             assert!((0..NODES).all(|node| cluster.table(&format!("of {node}")).is_none()));
             let read = cluster.run(move |tx| tx.get(next, 7).map(|_| ()));
             let gone = Abort::NoSuchTable { table: next.number() };
             assert_eq!(read.unwrap(), Outcome::Failed(gone));
-            cluster.meet("read", String::new()).unwrap();
+            all.wait();
         });
     }
 }
@@ -145,10 +145,10 @@ fn a_process_can_join_after_a_timeout() {
         let error = join(&hasty).err().unwrap();
         assert!(matches!(error, ClusterError::Join(JoinError::Missing { .. })), "{error}");
     }
-    on_each(&memberships, |_, cluster| {
+    on_each(&memberships, |_, cluster, all| {
         assert!(cluster.halted().is_none());
         // The first to check must not end before the others have checked.
-        cluster.meet("the end", String::new()).unwrap();
+        all.wait();
     });
 }
 
@@ -236,9 +236,10 @@ fn nodes_with_unequal_limits_are_filled_and_no_copy_overflows() {
     let first = Membership { addresses, ..memberships(Transport::Memory).remove(0) };
     let all: Mutex<Vec<BTreeMap<(u16, u16), Copied>>> = Mutex::default();
     let totals = Mutex::new((0, 0));
+    let barrier = Barrier::new(LIMITS.len());
     std::thread::scope(|scope| {
         for (node, limit) in LIMITS.into_iter().enumerate() {
-            let (all, totals) = (&all, &totals);
+            let (all, totals, barrier) = (&all, &totals, &barrier);
             let membership = Membership { node, ..first.clone() };
             scope.spawn(move || {
                 let options = ClusterOptions {
@@ -256,14 +257,14 @@ fn nodes_with_unequal_limits_are_filled_and_no_copy_overflows() {
                 assert!(cluster.create_table("huge", 300, 10_000).is_err());
                 let numbers = numbers.unwrap();
                 let (refused, done) = fill(node, &cluster, (rows, numbers));
-                cluster.meet("filled", String::new()).unwrap();
+                barrier.wait();
                 assert!(cluster.nodes()[0].used_bytes() <= limit);
                 assert_eq!(cluster.nodes()[0].gaps(), 0);
                 all.lock().unwrap().push(copies(&cluster, [rows, numbers]));
                 let mut totals = totals.lock().unwrap();
                 *totals = (totals.0 + refused, totals.1 + done);
                 drop(totals);
-                cluster.meet("compared", String::new()).unwrap();
+                barrier.wait();
             });
         }
     });

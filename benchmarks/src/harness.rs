@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use gannet_engine::{Abort, Cluster, ClusterOptions, Coordinator, Membership, Topology, WorkerId};
 
 use crate::check::Check;
+use crate::exchange::exchanged;
 use crate::members;
 use crate::progress::Progress;
 use crate::replicas::check_replicas;
@@ -87,9 +88,10 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     agreed.insert("duration", format!("{:?}", settings.limit));
     agreed.insert("warmup", format!("{:?}", settings.warmup));
     members::agree(&cluster, &agreed)?;
+    let before_bytes = members::used_bytes(&cluster);
     workload.create_tables(&cluster)?;
     progress.say("loading".to_owned());
-    let load = load(&workload, &cluster)?;
+    let load = load(&workload, &cluster, before_bytes)?;
     let workload = Arc::new(workload);
     let (statistics, seconds) = measure(&workload, &cluster, settings, &progress)?;
     progress.say("verifying".to_owned());
@@ -100,7 +102,7 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
         checks.extend(check_replicas(&cluster));
     }
     // Other processes may still wait for this one. An error means that they have left, which is no failure.
-    let _ = cluster.meet("leaving", String::new());
+    let _ = exchanged(&cluster, "leaving", ());
     if let Some(error) = &statistics.whole.first_error {
         checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
     }
@@ -160,7 +162,11 @@ pub(crate) fn stuck(statistics: &Statistics) -> Option<String> {
 }
 
 /// Loads on as many threads as the cluster has.
-fn load<W: Workload>(workload: &W, cluster: &Cluster) -> Result<Load, BenchmarkError> {
+fn load<W: Workload>(
+    workload: &W,
+    cluster: &Cluster,
+    before_bytes: u64,
+) -> Result<Load, BenchmarkError> {
     let start = now();
     let shares = cluster.thread_count() as u64;
     std::thread::scope(|scope| {
@@ -171,7 +177,7 @@ fn load<W: Workload>(workload: &W, cluster: &Cluster) -> Result<Load, BenchmarkE
             .into_iter()
             .try_for_each(|loader| loader.join().expect("a loader returns its errors"))
     })?;
-    let memory_bytes = members::memory_bytes(cluster)?;
+    let memory_bytes = members::memory_bytes(cluster, before_bytes)?;
     Ok(Load::new(cluster, memory_bytes, start.elapsed()))
 }
 
@@ -190,7 +196,7 @@ fn measure<W: Workload>(
         limit => limit,
     };
     let control = Arc::new(Control::new(limit, false, workers));
-    cluster.meet("measuring", String::new())?;
+    exchanged(cluster, "measuring", ())?;
     let mut start = now();
     let mut completions = Vec::new();
     let is_local = |worker: &usize| cluster.node(worker / options.threads).is_some();

@@ -12,6 +12,7 @@
 
 mod check;
 pub mod consistency;
+mod exchange;
 mod floor;
 mod harness;
 mod members;

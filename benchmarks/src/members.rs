@@ -1,4 +1,4 @@
-//! Exchange between the processes of one benchmark: settings, statistics, and digests of copies.
+//! What the processes of one benchmark exchange: settings, statistics, and digests of copies.
 //!
 //! Every process runs the same benchmark on its own node, and ends with the same report. Each verifies the data by its own
 //! copies, of which it has one of every partition.
@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use gannet_engine::Cluster;
+use gannet_engine::{Cluster, TableId};
 use gannet_storage::{BucketSnapshot, Owner};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
+use crate::exchange::{self, exchanged};
 use crate::statistics::{Statistics, Totals};
 use crate::workload::BenchmarkError;
 
@@ -32,17 +33,6 @@ fn pairs(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     recorded.map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
 }
 
-/// The values of all processes, by node.
-fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
-    cluster: &Cluster,
-    what: &str,
-    own: &T,
-) -> Result<Vec<T>, BenchmarkError> {
-    let text = serde_json::to_string(own).map_err(BenchmarkError::Exchange)?;
-    let said = cluster.meet(what, text)?;
-    said.iter().map(|text| serde_json::from_str(text).map_err(BenchmarkError::Exchange)).collect()
-}
-
 /// Checks that all processes have the same settings.
 pub(crate) fn agree(
     cluster: &Cluster,
@@ -52,7 +42,7 @@ pub(crate) fn agree(
         return Ok(());
     }
     let owned = own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    let all: Vec<BTreeMap<String, String>> = exchanged(cluster, "comparing settings", &owned)?;
+    let all: Vec<BTreeMap<String, String>> = exchanged(cluster, "comparing settings", owned)?;
     for (node, settings) in all.iter().enumerate() {
         let other = |name: &str| settings.get(name).map_or("none", String::as_str);
         if let Some((name, value)) = own.iter().find(|(name, value)| other(name) != **value) {
@@ -76,7 +66,7 @@ pub(crate) fn together(
     let Statistics { whole, measured, latencies } = own;
     let mut sum = Statistics::new(whole.types.len(), whole.tallies.len());
     let told = Told { whole, measured, latencies: latencies.iter().map(pairs).collect(), seconds };
-    let all = exchanged(cluster, "adding up", &told)?;
+    let all = exchanged(cluster, "adding up", told)?;
     let seconds = all.iter().map(|told| told.seconds).fold(0.0, f64::max);
     for Told { whole, measured, latencies, .. } in all {
         let mut one = Statistics::new(whole.types.len(), whole.tallies.len());
@@ -91,10 +81,15 @@ pub(crate) fn together(
     Ok((sum, seconds))
 }
 
-/// Table memory of all processes together.
-pub(crate) fn memory_bytes(cluster: &Cluster) -> Result<u64, BenchmarkError> {
-    let own: u64 = cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum();
-    Ok(exchanged(cluster, "loading", &own)?.into_iter().sum())
+/// Table memory that this process uses before the rows are loaded.
+pub(crate) fn used_bytes(cluster: &Cluster) -> u64 {
+    cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum()
+}
+
+/// Table memory of all processes together, without that which each has used before.
+pub(crate) fn memory_bytes(cluster: &Cluster, before: u64) -> Result<u64, BenchmarkError> {
+    let own = used_bytes(cluster).saturating_sub(before);
+    Ok(exchanged(cluster, "loading", own)?.into_iter().sum())
 }
 
 /// A digest of a process's copies.
@@ -117,7 +112,9 @@ pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkErr
     for node in cluster.nodes() {
         own.gaps += node.gaps();
         let view = node.view();
-        for (_, table) in view.tables() {
+        // What the processes tell each other changes while they compare.
+        let exchange = cluster.table(exchange::TABLE).map(TableId::number);
+        for (_, table) in view.tables().filter(|(number, _)| Some(*number) != exchange) {
             for partition in view.configuration().held_by(node.id()) {
                 own.unindexed += table.index_differences(partition) as u64;
                 let digest = own.digests.entry(partition).or_default();
@@ -132,7 +129,7 @@ pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkErr
             }
         }
     }
-    let all = exchanged(cluster, "comparing copies", &own)?;
+    let all = exchanged(cluster, "comparing copies", own)?;
     let digests: BTreeMap<_, Vec<_>> = all.iter().flat_map(|copies| &copies.digests).fold(
         BTreeMap::new(),
         |mut by, (p, digest)| {

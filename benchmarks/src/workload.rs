@@ -152,6 +152,9 @@ pub enum BenchmarkError {
     /// A process sent malformed statistics.
     #[error("another process sent malformed statistics: {0}; run the same program on all nodes")]
     Exchange(serde_json::Error),
+    /// A process could not tell the others anything.
+    #[error("a transaction for all processes ended with {0}; give the nodes more memory")]
+    Untold(String),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {

@@ -130,8 +130,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     }
     let database = Database::open_within(Arc::clone(&cluster), statements)?;
     let tables = tables::open(&cluster, settings.tables.as_deref().unwrap_or_default())?;
-    // Nodes with other tables meet at another place, which is an error.
-    cluster.meet("serving", String::new())?;
     let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;
     server.serve(database, threads, |address| {
         let clients = clients.as_ref().map(|clients| clients.address());

@@ -1,0 +1,116 @@
+//! An exchange between the processes of one benchmark: each tells all others a text, through a table of the cluster itself.
+//!
+//! ```text
+//! key     point / node / number of the part
+//! value   u8 1 if it is the last part | part of the text
+//! ```
+//! An exchange is a barrier, too: a process goes on when it has the texts of all.
+//!
+//! *Invariants*: a process tells one text at each point. What is told is never changed.
+//!
+//! *Not here*: what they tell, in `members.rs`.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gannet_engine::{Abort, Change, Cluster, HEAP_VALUE_BYTES_MAX, Lost, Outcome, TableId};
+use serde::{Deserialize, Serialize};
+
+use crate::workload::BenchmarkError;
+
+/// The table; its rows are no rows of the workload.
+pub(crate) const TABLE: &str = "benchmark exchange";
+/// Rows that are expected: some for each process.
+const ROWS: u64 = 64;
+/// Between two looks whether another process has told its text.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// What every process tells at a point, by node. Returns at once if all nodes are in this process.
+pub(crate) fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
+    cluster: &Cluster,
+    point: &str,
+    own: T,
+) -> Result<Vec<T>, BenchmarkError> {
+    if cluster.transport().is_none() {
+        return Ok(vec![own]);
+    }
+    let table = cluster.open_ordered_table(TABLE, ROWS)?;
+    let text = serde_json::to_string(&own).map_err(BenchmarkError::Exchange)?;
+    let node = cluster.nodes()[0].id();
+    let parts: Vec<_> = text.as_bytes().chunks(HEAP_VALUE_BYTES_MAX - 1).collect();
+    for (number, part) in parts.iter().enumerate() {
+        let is_last = number + 1 == parts.len();
+        let value = [&[u8::from(is_last)], *part].concat();
+        tell(cluster, table, key(point, node, number), value)?;
+    }
+    let nodes = (0..=u16::MAX).take(cluster.options().nodes);
+    let texts = nodes.map(|node| {
+        let text = heard(cluster, table, point, node)?;
+        serde_json::from_slice(&text).map_err(BenchmarkError::Exchange)
+    });
+    texts.collect()
+}
+
+fn key(point: &str, node: u16, part: usize) -> Vec<u8> {
+    format!("{point}/{node}/{part}").into_bytes()
+}
+
+fn tell(
+    cluster: &Cluster,
+    table: TableId,
+    key: Vec<u8>,
+    value: Vec<u8>,
+) -> Result<(), BenchmarkError> {
+    let (key, value): (Arc<[u8]>, Arc<[u8]>) = (key.into(), value.into());
+    loop {
+        let (key, value) = (Arc::clone(&key), Arc::clone(&value));
+        let told = cluster.run(move |tx| {
+            tx.add_row_to_write_set(table, &key, Change::Insert(&value));
+            tx.execute()
+        });
+        if committed(cluster, told?)?.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits for the text of a node.
+fn heard(
+    cluster: &Cluster,
+    table: TableId,
+    point: &str,
+    node: u16,
+) -> Result<Vec<u8>, BenchmarkError> {
+    let mut text = Vec::new();
+    for number in 0.. {
+        let part = loop {
+            let key = key(point, node, number);
+            let read =
+                cluster.run(move |tx| Ok::<_, Abort>(tx.get(table, &key[..])?.map(<[u8]>::to_vec)));
+            match committed(cluster, read?)?.flatten() {
+                Some(part) => break part,
+                None => std::thread::park_timeout(LOOK_INTERVAL),
+            }
+        };
+        let (is_last, part) = part.split_first().unwrap_or((&1, &[]));
+        text.extend_from_slice(part);
+        if *is_last == 1 {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+/// The result of a transaction; none if it met a conflict too often, and may run again.
+fn committed<T: Debug>(
+    cluster: &Cluster,
+    outcome: Outcome<T, Abort>,
+) -> Result<Option<T>, BenchmarkError> {
+    match outcome {
+        Outcome::Committed(result) => Ok(Some(result)),
+        Outcome::Aborted(abort) if abort.is_conflict() => Ok(None),
+        _ if cluster.halted().is_some() => Err(cluster.loss(Lost::Unfinished).into()),
+        other => Err(BenchmarkError::Untold(format!("{other:?}"))),
+    }
+}
