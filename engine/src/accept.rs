@@ -3,7 +3,7 @@
 //! *Invariants*: a thread that hands connections over does not wait for any of them. After an [`Acceptor`] is dropped another one
 //! may listen at its address. A peer has a bounded number of reads for its handshake.
 //!
-//! *Not here*: who may connect, in `clients` and `members`; how many pending connections there may be, in `pending`.
+//! *Not here*: who may connect, in `clients`; the listener of members, in `members`; how many pending connections there may be, in `pending`.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

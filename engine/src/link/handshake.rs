@@ -21,7 +21,9 @@
 use gannet_rpc::ClusterKey;
 use snow::{Builder, HandshakeState, StatelessTransportState};
 
-use crate::link::preface::{PREFACE_BYTES, Preface, Refusal, answering, calling, judge, verdict};
+use crate::link::preface::{
+    PREFACE_BYTES, Preface, Refusal, answering, calling, judge, refusing, verdict,
+};
 use crate::link::{LinkError, Role};
 
 const WITH_KEY: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
@@ -76,7 +78,7 @@ impl Handshake {
             return Ok(Progress::Waiting(self));
         };
         let mut refuse = |(refusal, error)| {
-            said.extend_from_slice(&answering(Some(refusal)));
+            said.extend_from_slice(&refusing(&preface, refusal, &error));
             error
         };
         match &self {

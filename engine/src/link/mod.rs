@@ -10,6 +10,8 @@
 //! ```
 //! Messages are encoded by `postcard`. A user of the link is a [`User`]: it names its role and the types of what is said.
 //!
+//! Clients have a `Connection` each; a member drives the sessions with all other members itself.
+//!
 //! *Invariants*: only `stream.rs` knows sockets, and nothing here knows a clock: a simulation drives sessions over streams
 //! of its own. Every length is bounded before anything is allocated. A key of one role opens nothing of another.
 //!
@@ -31,7 +33,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use delivery::Delivery;
 pub(crate) use session::{Session, decoded, encoded};
-pub(crate) use stream::{Connection, LinkEnd, ReceiveHalf};
+pub(crate) use stream::{Connection, LinkEnd, ReceiveHalf, keep_alive};
 
 /// Version of everything that processes say to each other over links.
 pub(crate) const VERSION: u8 = 4;
@@ -40,7 +42,6 @@ pub(crate) const VERSION: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Another node of the cluster.
-    #[cfg_attr(not(test), expect(dead_code, reason = "members have a stream of their own yet"))]
     Member = 1,
     /// A program beside the cluster.
     Client = 2,

@@ -10,6 +10,12 @@
 //! A preface has 24 bytes because the hello of clients up to version 3 had as many, with the version at the same place: such a
 //! client reads this version from the answer.
 //!
+//! Members up to version 3 said frames of JSON. A called member knows the first bytes of such a frame, and answers with one, so that the
+//! caller reads both versions there:
+//!
+//! ```text
+//! u32 length of the text | u8 1 if it is authenticated | text: JSON | 32 bytes: tag, or 0
+//! ```
 //! *Not here*: the handshake, in `handshake.rs`.
 
 use crate::link::{LinkError, Role, VERSION};
@@ -18,6 +24,11 @@ const MAGIC: [u8; 6] = *b"gannet";
 /// Bytes of a preface.
 pub(super) const PREFACE_BYTES: usize = 24;
 pub(super) type Preface = [u8; PREFACE_BYTES];
+
+/// Version of the members that said frames of JSON.
+const JSON_VERSION: u8 = 3;
+/// Bytes of the tag of such a frame.
+const JSON_TAG_BYTES: usize = 32;
 
 /// Why a called process refuses a caller before the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +60,7 @@ fn preface(role: u8, last: u8) -> Preface {
 /// The version, and the two bytes behind it.
 fn parts(preface: &Preface) -> Result<[u8; 2], LinkError> {
     match *preface {
+        [_, _, 0, 0, 0 | 1, b'{', b'"', ..] => Err(LinkError::Version(JSON_VERSION)),
         _ if preface[..MAGIC.len()] != MAGIC => Err(LinkError::Malformed),
         [_, _, _, _, _, _, VERSION, first, second, ..] => Ok([first, second]),
         [_, _, _, _, _, _, version, ..] => Err(LinkError::Version(version)),
@@ -63,6 +75,17 @@ pub(super) fn calling(role: Role, has_key: bool) -> Preface {
 /// The preface of a called process.
 pub(super) fn answering(refusal: Option<Refusal>) -> Preface {
     preface(0, refusal.map_or(0, |refusal| refusal as u8))
+}
+
+/// What a called process says that refuses the caller with this preface.
+pub(super) fn refusing(caller: &Preface, refusal: Refusal, error: &LinkError) -> Vec<u8> {
+    let is_of_json = caller[..MAGIC.len()] != MAGIC && matches!(error, LinkError::Version(_));
+    if !is_of_json {
+        return answering(Some(refusal)).to_vec();
+    }
+    let text = format!(r#"{{"Refused":{{"reason":"{error}"}}}}"#);
+    let length = u32::try_from(text.len()).expect("the text is short");
+    [&length.to_le_bytes(), &[0][..], text.as_bytes(), &[0; JSON_TAG_BYTES]].concat()
 }
 
 /// Whether the caller with this preface may go on at a port for `role`; if not, what it is told, and what is logged.
@@ -114,6 +137,26 @@ mod tests {
             assert!(text.contains(&format!("version {}", VERSION + 1)), "{text}");
             assert!(text.contains(&format!("version {VERSION}")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_member_that_says_json_and_this_one_read_both_versions() {
+        let text = br#"{"Hello":{"node":1,"incarnation":7,"nonce":[1,2],"settings":{}}}"#;
+        let mut hello = vec![u8::try_from(text.len()).unwrap(), 0, 0, 0, 1];
+        hello.extend_from_slice(text);
+        let caller = *hello.first_chunk().unwrap();
+        let (refusal, error) = judge(&caller, Role::Member, true).err().unwrap();
+        let answer = refusing(&caller, refusal, &error);
+        // The length, no seal, and the text.
+        let length = usize::from(answer[0]);
+        assert_eq!((&answer[1..5], answer.len()), (&[0; 4][..], 5 + length + JSON_TAG_BYTES));
+        let text = std::str::from_utf8(&answer[5..][..length]).unwrap();
+        let versions =
+            format!("version {JSON_VERSION} of the protocol, and this is version {VERSION}");
+        assert!(text.contains(&versions) && error.to_string().contains(&versions), "{text}");
+        // Such a member refuses this one in clear.
+        let refused = verdict(answer.first_chunk().unwrap());
+        assert!(matches!(refused, Err(LinkError::Version(JSON_VERSION))));
     }
 
     #[test]

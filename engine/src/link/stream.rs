@@ -266,13 +266,18 @@ impl EndState {
     }
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+/// Has the system notice when the other host has gone, and send what is said at once.
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let (idle, probes, interval) = KEEPALIVE;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, idle)?;
     sockopt::set_tcp_keepcnt(stream, probes)?;
     sockopt::set_tcp_keepintvl(stream, interval)?;
-    stream.set_nodelay(true)?;
+    stream.set_nodelay(true)
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    keep_alive(stream)?;
     stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))
 }
