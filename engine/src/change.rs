@@ -1,4 +1,5 @@
-//! Changes of the configuration: any member proposes one, node 0 decides, all members prepare before any goes by it.
+//! Changes of the configuration: any member proposes one, node 0 decides, all members prepare before any goes by it. The first
+//! change names the members: a process joins by it, and prepares by starting its node.
 //!
 //! ```text
 //! proposer           decider (node 0)               each member
@@ -21,11 +22,16 @@ use serde::{Deserialize, Serialize};
 
 use gannet_storage::TableDefinition;
 
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, MemberEntry};
+
+/// The member that decides.
+pub(crate) const DECIDER: usize = 0;
 
 /// A change of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Change {
+    /// The first change: these are the members, by node.
+    Form(Vec<MemberEntry>),
     /// There is another table. Its number is the first that no table has had.
     Create(TableDefinition),
     /// New transactions do not find the table any more.
@@ -37,6 +43,9 @@ pub(crate) enum Change {
 /// Why a change is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ChangeError {
+    /// There are members already.
+    #[error("the cluster has its members already; start all nodes again to change them")]
+    Formed,
     /// There is a table of that name.
     #[error("there is a table named {0} already; use another name")]
     TableExists(String),
@@ -80,6 +89,7 @@ pub(crate) enum ChangeMessage {
     },
     Abandon {
         round: u64,
+        reason: ChangeError,
     },
     Adopted {
         round: u64,
@@ -99,10 +109,10 @@ pub(crate) trait Replica {
     ///
     /// # Errors
     /// Why it cannot.
-    fn prepare(&self, configuration: &Arc<Configuration>) -> Result<Self::Prepared, String>;
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Self::Prepared, String>;
 
     /// Goes by it; returns when all its coroutines do.
-    fn adopt(&self, prepared: Self::Prepared);
+    fn adopt(&mut self, prepared: Self::Prepared);
 }
 
 /// A message and the node that it is for.
@@ -119,13 +129,26 @@ pub(crate) struct Changes<R: Replica> {
     decider: Option<Decider>,
     /// Answers to this member's proposals, by number, until they are taken.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
+    /// Why there was no first change.
+    failure: Option<ChangeError>,
 }
 
 impl<R: Replica> Changes<R> {
     pub(crate) fn new(node: usize, configuration: Arc<Configuration>, replica: R) -> Self {
-        let decider = (node == 0).then(|| Decider::new(Arc::clone(&configuration)));
+        let decider = (node == DECIDER).then(|| Decider::new(Arc::clone(&configuration)));
         let answers = BTreeMap::new();
-        Self { node, replica, configuration, round: 0, prepared: None, decider, answers }
+        let (prepared, failure) = (None, None);
+        Self { node, replica, configuration, round: 0, prepared, decider, answers, failure }
+    }
+
+    /// Whether the first change was made.
+    pub(crate) fn is_formed(&self) -> bool {
+        self.configuration.is_formed()
+    }
+
+    /// Why there will be no first change.
+    pub(crate) fn take_failure(&mut self) -> Option<ChangeError> {
+        self.failure.take()
     }
 
     /// The answers that have come since the last call.
@@ -163,8 +186,11 @@ impl<R: Replica> Changes<R> {
                 }
                 vec![(from, ChangeMessage::Adopted { round })]
             }
-            ChangeMessage::Abandon { round } => {
-                self.prepared.take_if(|_| round == self.round);
+            ChangeMessage::Abandon { round, reason } => {
+                if round == self.round {
+                    self.prepared = None;
+                    self.failure = (!self.is_formed()).then_some(reason);
+                }
                 Vec::new()
             }
             ChangeMessage::Answer { number, result } => {
@@ -263,7 +289,8 @@ impl Decider {
             let round = self.rounds;
             match self.round.take_if(|open| open.missing.is_empty()) {
                 Some(Round { proposer: (node, number), refusal: Some(error), .. }) => {
-                    messages.extend(all.map(|member| (member, ChangeMessage::Abandon { round })));
+                    let abandon = ChangeMessage::Abandon { round, reason: error.clone() };
+                    messages.extend(all.map(|member| (member, abandon.clone())));
                     messages.push((node, ChangeMessage::Answer { number, result: Err(error) }));
                 }
                 Some(Round { proposer: (node, number), next, is_decided: true, .. }) => {
@@ -329,7 +356,7 @@ mod tests {
     impl Replica for Fake {
         type Prepared = Configuration;
 
-        fn prepare(&self, configuration: &Arc<Configuration>) -> Result<Configuration, String> {
+        fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Configuration, String> {
             let refused = |name: &str| configuration.table_named(name).is_some();
             match self.refuses {
                 Some(name) if refused(name) => Err(format!("no room for {name}")),
@@ -337,7 +364,7 @@ mod tests {
             }
         }
 
-        fn adopt(&self, prepared: Configuration) {
+        fn adopt(&mut self, prepared: Configuration) {
             self.adopted.borrow_mut().push(prepared);
         }
     }

@@ -214,10 +214,13 @@ impl Cluster {
 
     /// A cluster without threads, whose members the caller drives.
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
-        let configuration = configuration(&options)?;
+        let mut configuration = configuration(&options)?;
         let nodes = options.nodes;
         let limits = vec![memory_limit_bytes(&options, nodes); nodes];
         check_memory(&limits)?;
+        for (member, limit) in configuration.members.iter_mut().zip(&limits) {
+            member.memory_limit_bytes = *limit as u64;
+        }
         Self::with_nodes(options, configuration, 0..nodes, &limits)
     }
 

@@ -16,6 +16,7 @@
 use std::sync::Arc;
 
 use gannet_storage::{Key, Partitioning, TableDefinition};
+use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, ChangeError};
 
@@ -23,6 +24,18 @@ use crate::change::{Change, ChangeError};
 const TABLES_MAX: usize = 256;
 /// Tables that a cluster creates in its life.
 const TABLE_NUMBERS_MAX: usize = 1 << 16;
+
+/// A member of a configuration: what its process tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberEntry {
+    /// A random number of this start of the process.
+    pub incarnation: u32,
+    /// Bytes of table memory that it may use.
+    pub memory_limit_bytes: u64,
+    /// Where its workers are found, if the node's address does not tell: the name of the memory that it shares, or the addresses of its
+    /// queue pairs, a line for each worker.
+    pub ports: String,
+}
 
 /// A table of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +53,10 @@ pub struct Configuration {
     pub cluster_id: u32,
     /// Membership epoch; from 1.
     pub epoch: u32,
-    /// Rises with every change; from 1.
+    /// Rises with every change; from 1. Before the first change, which names the members, it is 0.
     pub version: u64,
-    /// Incarnation of each member.
-    pub incarnations: Vec<u32>,
+    /// By node.
+    pub members: Vec<MemberEntry>,
     /// Copies of each partition, f + 1.
     pub replicas: usize,
     /// How keys divide over partitions.
@@ -72,11 +85,12 @@ impl Configuration {
                 .collect()
         };
         let copies: Vec<Vec<u16>> = (0..partitioning.count()).map(ring).collect();
+        let member = MemberEntry { incarnation: 1, memory_limit_bytes: 0, ports: String::new() };
         Self {
             cluster_id,
             epoch: 1,
             version: 1,
-            incarnations: vec![1; usize::from(nodes)],
+            members: vec![member; usize::from(nodes)],
             replicas,
             partitioning,
             tables: Vec::new(),
@@ -94,6 +108,12 @@ impl Configuration {
         let mut next = self.clone();
         next.version += 1;
         match change {
+            Change::Form(members) => {
+                if self.is_formed() || members.len() != self.nodes() {
+                    return Err(ChangeError::Formed);
+                }
+                next.members.clone_from(members);
+            }
             Change::Create(definition) => {
                 if self.table_named(&definition.name).is_some() {
                     return Err(ChangeError::TableExists(definition.name.clone()));
@@ -136,7 +156,22 @@ impl Configuration {
     /// Number of members.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        self.incarnations.len()
+        self.members.len()
+    }
+
+    /// The same configuration before its members are known.
+    pub(crate) fn unformed(self) -> Self {
+        Self { version: 0, ..self }
+    }
+
+    /// Whether the members are known.
+    pub(crate) fn is_formed(&self) -> bool {
+        self.version > 0
+    }
+
+    /// By node.
+    pub(crate) fn incarnations(&self) -> Vec<u32> {
+        self.members.iter().map(|member| member.incarnation).collect()
     }
 
     /// The node that answers reads and grants locks of `partition`.

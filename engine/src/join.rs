@@ -1,34 +1,38 @@
 //! Joining: a process becomes a node of a cluster of processes.
 //!
 //! ```text
-//! sockets, queue pairs, or memory to share ─ the other members come (`members`) ─ tables' memory ─ threads ─ all have started
+//! sockets, queue pairs, or memory to share ─▶ the other members come (`members`)
+//!                                          ─▶ node 0 proposes the first change: it names all members (`change`)
+//!                                          ─▶ prepare: tables' memory, connections of ports, threads ─▶ decided: joined
 //! ```
 //! *Invariants*: nothing is sent before the incarnations of all members are known, and [`Cluster::join`] returns when
-//! all have started.
+//! all have started. If one of them cannot start, none joins, and each tells the reason.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 
 use gannet_rpc::{Parking, Port, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
 use gannet_rpc::{VerbsOptions, VerbsPort};
 
+use crate::change::Replica;
 use crate::cluster::{
     Cluster, ClusterError, ClusterOptions, MTU_BYTES, RING_BYTES, check_memory, configuration,
     memory_limit_bytes,
 };
 use crate::completion::Lost;
+use crate::configuration::{Configuration, MemberEntry};
+use crate::local_members::LocalMembers;
 use crate::member::Assignment;
 #[cfg(feature = "verbs")]
 use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};
 use crate::threads::{ThreadPlan, Threads, cores};
-
-/// Version of everything that members say to each other: of packets, requests, records and frames.
-const PROTOCOL: u32 = 3;
+use crate::view::View;
 
 impl Cluster {
     /// Joins a cluster of processes as one of its nodes; blocks until all have come.
@@ -44,7 +48,7 @@ impl Cluster {
     /// # Panics
     /// Never: every size is checked first.
     pub fn join(options: ClusterOptions, membership: &Membership) -> Result<Self, ClusterError> {
-        let mut configuration = configuration(&options)?;
+        let configuration = configuration(&options)?;
         let node = membership.node;
         if node >= options.nodes || membership.addresses.len() != options.nodes {
             return Err(ClusterError::Option {
@@ -54,40 +58,35 @@ impl Cluster {
             });
         }
         check_addresses(options.threads, membership)?;
-        let own_address = membership.addresses[node].ip();
-        let is_on_this_host = |address: &SocketAddr| address.ip() == own_address;
-        let count_on_this_host = |members: &[SocketAddr]| {
-            members.iter().filter(|address| is_on_this_host(address)).count()
-        };
-        let nodes_of_host = count_on_this_host(&membership.addresses);
-        let own_limit = memory_limit_bytes(&options, nodes_of_host);
+        let own_host = membership.addresses[node].ip();
+        let of_host = membership.addresses.iter().filter(|address| address.ip() == own_host);
+        let own_limit = memory_limit_bytes(&options, of_host.count());
         check_memory(&[own_limit])?;
         let ports = Ports::open(options.threads, membership)?;
-        let mut members = Members::gather(membership, settings(&options, membership))?;
-        // The core of the first worker. Members that share cores take them in turn: left to itself, the scheduler may put all
-        // of them on one. A member with a thread for each core leaves the choice to the scheduler, unless it is alone on its host.
-        let has_choice = options.threads < cores() || nodes_of_host * options.threads <= cores();
-        let first_core =
-            has_choice.then(|| count_on_this_host(&membership.addresses[..node]) * options.threads);
-        configuration.incarnations = members.incarnations().to_vec();
-        let limits = agreed_limits(&members, own_limit)?;
-        let by_address = limits.iter().zip(&membership.addresses);
-        let of_host =
-            by_address.filter(|(_, address)| is_on_this_host(address)).map(|(limit, _)| *limit);
-        check_memory(&of_host.collect::<Vec<_>>())?;
-        let mut cluster = Self::with_nodes(options, configuration, node..node + 1, &limits)?;
-        match ports {
-            Ports::Udp(ports) => cluster.start_node(watched(ports)?, first_core)?,
-            #[cfg(feature = "verbs")]
-            Ports::Verbs(ports) => {
-                let ports = connected(ports, &members)?;
-                cluster.start_node(watched(ports)?, first_core)?;
-            }
-            Ports::Memory(rings) => {
-                let handles = members.meet("sharing memory", rings.handle())?;
-                cluster.start_node(rings.connect(&handles)?, first_core)?;
-            }
+        let entry = MemberEntry {
+            incarnation: getrandom::u32().map_err(refused("random bytes"))?,
+            memory_limit_bytes: own_limit as u64,
+            ports: ports.told(),
+        };
+        let settings = settings(&options, membership);
+        let addresses = membership.addresses.clone();
+        let (started, outcome) = channel();
+        let starting = Starting {
+            start: Some(Box::new(move |configuration: &Configuration| {
+                start(options, configuration, node, &addresses, ports)
+            })),
+            started,
+            local: None,
+        };
+        let members =
+            Members::start(membership, settings, entry, configuration.unformed(), starting)?;
+        if let Err(error) = members.wait_until_joined() {
+            let leave = members.leaver();
+            leave(&format!("it could not join: {error}"));
+            // What has failed in this process is told by its own error.
+            return Err(outcome.try_iter().find_map(Result::err).unwrap_or(error.into()));
         }
+        let mut cluster = outcome.recv().map_err(|_| Lost::NotBegun)??;
         let (state, member) = (Arc::clone(&cluster.state), Arc::clone(&cluster.members[0]));
         members.on_halt(move || {
             // Release: pairs with the Acquire of the threads.
@@ -96,11 +95,9 @@ impl Cluster {
         });
         // The others hear at once that this process is of no use any more.
         let leave = members.leaver();
-        cluster.state.first_on_failure(Box::new(move |_| leave()));
-        members.keep_reporting(Arc::clone(&cluster.members[0]))?;
-        members.follow_changes(cluster.configuration(), cluster.local_members())?;
+        cluster.state.first_on_failure(Box::new(move |reason| leave(reason)));
+        members.keep_reporting(Arc::clone(&cluster.members[0]));
         cluster.others = Some(members);
-        cluster.meet("starting", String::new())?;
         Ok(cluster)
     }
 
@@ -121,18 +118,6 @@ impl Cluster {
         let started = Threads::start(&self.members, &self.state, plans, first_core, None);
         self.threads = Some(started.map_err(ClusterError::Thread)?);
         Ok(())
-    }
-
-    /// Waits until every process of the cluster has come to the same point, where all do `what`; what each has said
-    /// there, by node. Returns at once if all nodes are in this process.
-    ///
-    /// # Errors
-    /// [`ClusterError::Join`] if another process has come to a different point, or one has gone.
-    pub fn meet(&self, what: &str, said: String) -> Result<Vec<String>, ClusterError> {
-        match &self.others {
-            Some(members) => Ok(members.meet(what, said)?),
-            None => Ok(vec![said]),
-        }
     }
 
     /// The transport of packets between its processes; none if all nodes are in this one.
@@ -166,15 +151,86 @@ impl Cluster {
     }
 }
 
-/// The memory limits of all nodes, by node. They may differ, as by default they do between hosts: each node tells its own, and
-/// all derive the same shares of partitions from them (rule C9).
-fn agreed_limits(members: &Members, own: usize) -> Result<Vec<usize>, JoinError> {
-    let said = members.meet("agreeing on memory limits", own.to_string())?;
-    let limit = |(node, said): (usize, &String)| {
-        let reason = format!("its memory limit is \"{said}\", which is no number of bytes");
-        said.parse().map_err(|_| JoinError::Elsewhere { node, reason })
-    };
-    said.iter().enumerate().map(limit).collect()
+/// A node in the process that starts it: the first change of the configuration starts it, and it takes part in all later ones.
+struct Starting {
+    start: Option<Start>,
+    /// Gets the cluster when all members have started, or why this one could not.
+    started: Sender<Result<Cluster, ClusterError>>,
+    local: Option<LocalMembers>,
+}
+
+type Start = Box<dyn FnOnce(&Configuration) -> Result<Cluster, ClusterError> + Send>;
+
+/// What a node has prepared for a change.
+enum Prepared {
+    Started(Box<Cluster>),
+    Views(Vec<View>),
+}
+
+impl Replica for Starting {
+    type Prepared = Prepared;
+
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Prepared, String> {
+        match (self.start.take(), &mut self.local) {
+            (Some(start), _) => match start(configuration) {
+                Ok(cluster) => Ok(Prepared::Started(Box::new(cluster))),
+                Err(error) => {
+                    let reason = error.to_string();
+                    // The receiver is gone if this process joins no longer.
+                    let _ = self.started.send(Err(error));
+                    Err(reason)
+                }
+            },
+            (None, Some(local)) => local.prepare(configuration).map(Prepared::Views),
+            (None, None) => Err("it has not started".to_owned()),
+        }
+    }
+
+    fn adopt(&mut self, prepared: Prepared) {
+        match (prepared, &mut self.local) {
+            (Prepared::Started(cluster), _) => {
+                self.local = Some(cluster.local_members());
+                let _ = self.started.send(Ok(*cluster));
+            }
+            (Prepared::Views(views), Some(local)) => local.adopt(views),
+            (Prepared::Views(_), None) => {}
+        }
+    }
+}
+
+/// Starts the node of this process, as the first configuration says. The memory limits of nodes may differ, as by default they do
+/// between hosts: all nodes derive the same shares of partitions from them (rule C9).
+fn start(
+    options: ClusterOptions,
+    configuration: &Configuration,
+    node: usize,
+    addresses: &[SocketAddr],
+    ports: Ports,
+) -> Result<Cluster, ClusterError> {
+    let members = &configuration.members;
+    let limit = |member: &MemberEntry| usize::try_from(member.memory_limit_bytes);
+    let limits: Vec<_> = members.iter().map(|member| limit(member).unwrap_or(usize::MAX)).collect();
+    let is_on_this_host = |address: &SocketAddr| address.ip() == addresses[node].ip();
+    let by_address = || limits.iter().zip(addresses);
+    let of_host = by_address().filter(|(_, address)| is_on_this_host(address));
+    let of_host: Vec<_> = of_host.map(|(limit, _)| *limit).collect();
+    check_memory(&of_host)?;
+    // The core of the first worker. Members that share cores take them in turn: left to itself, the scheduler may put all
+    // of them on one. A member with a thread for each core leaves the choice to the scheduler, unless it is alone on its host.
+    let has_choice = options.threads < cores() || of_host.len() * options.threads <= cores();
+    let before = addresses[..node].iter().filter(|address| is_on_this_host(address)).count();
+    let first_core = has_choice.then(|| before * options.threads);
+    let mut cluster = Cluster::with_nodes(options, configuration.clone(), node..node + 1, &limits)?;
+    let told: Vec<_> = members.iter().map(|member| member.ports.clone()).collect();
+    match ports {
+        Ports::Udp(ports) => cluster.start_node(watched(ports)?, first_core)?,
+        #[cfg(feature = "verbs")]
+        Ports::Verbs(ports) => {
+            cluster.start_node(watched(connected(ports, &told)?)?, first_core)?;
+        }
+        Ports::Memory(rings) => cluster.start_node(rings.connect(&told)?, first_core)?,
+    }
+    Ok(cluster)
 }
 
 /// Each member has ports of its own: one by TCP, and one for each worker by UDP.
@@ -228,6 +284,18 @@ impl Ports {
         })
     }
 
+    /// What the other members must know to reach them.
+    fn told(&self) -> String {
+        match self {
+            Self::Udp(_) => String::new(),
+            Self::Memory(rings) => rings.handle(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(ports) => {
+                ports.iter().map(VerbsPort::address).collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+
     #[cfg(feature = "verbs")]
     fn open_verbs(threads: usize, membership: &Membership) -> Result<Self, ClusterError> {
         let RdmaPort { device, port, gid } = membership.rdma.clone();
@@ -250,14 +318,12 @@ impl Ports {
     }
 }
 
-/// Exchanges the addresses of the queue pairs with all members, and connects the pairs.
+/// Connects the queue pairs of all workers with those that the members have told of.
 #[cfg(feature = "verbs")]
-fn connected(mut ports: Vec<VerbsPort>, members: &Members) -> Result<Vec<VerbsPort>, ClusterError> {
-    let own: Vec<_> = ports.iter().map(VerbsPort::address).collect();
-    let all = members.meet("connecting queue pairs", own.join("\n"))?;
+fn connected(mut ports: Vec<VerbsPort>, told: &[String]) -> Result<Vec<VerbsPort>, ClusterError> {
     for (worker, port) in ports.iter_mut().enumerate() {
         let of_worker = |node: &String| node.lines().nth(worker).unwrap_or("").to_owned();
-        port.connect(&all.iter().map(of_worker).collect::<Vec<_>>())?;
+        port.connect(&told.iter().map(of_worker).collect::<Vec<_>>())?;
     }
     Ok(ports)
 }
@@ -274,7 +340,6 @@ fn settings(options: &ClusterOptions, membership: &Membership) -> BTreeMap<Strin
     let members: Vec<_> = membership.addresses.iter().map(ToString::to_string).collect();
     let mtu = membership.mtu.map_or_else(|| "automatic".to_owned(), |mtu| mtu.to_string());
     let all = [
-        ("protocol version", PROTOCOL.to_string()),
         ("transport", membership.transport.name().to_owned()),
         ("cluster name", membership.cluster.clone()),
         ("members", members.join(",")),

@@ -55,11 +55,11 @@ impl LocalMembers {
 impl Replica for LocalMembers {
     type Prepared = Vec<View>;
 
-    fn prepare(&self, configuration: &Arc<Configuration>) -> Result<Vec<View>, String> {
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Vec<View>, String> {
         self.prepare_views(configuration).map_err(|error| error.to_string())
     }
 
-    fn adopt(&self, prepared: Vec<View>) {
+    fn adopt(&mut self, prepared: Vec<View>) {
         let versions = prepared.iter().map(|view| view.configuration().version);
         let Some(version) = versions.max() else { return };
         for (member, view) in self.members.iter().zip(prepared) {

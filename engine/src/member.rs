@@ -98,7 +98,7 @@ impl Member {
             node: node.id(),
             worker,
             coroutines: *coroutines,
-            incarnations: configuration.incarnations.clone(),
+            incarnations: configuration.incarnations(),
         };
         let slots = usize::from(*coroutines);
         let log = CommitLog::new(configuration.nodes(), slots, log_observer.clone());

@@ -103,12 +103,12 @@ impl Cluster {
 
     fn open_defined(&self, definition: TableDefinition) -> Result<TableId, ClusterError> {
         let wanted = definition.clone();
-        let created = match self.table(&wanted.name) {
-            Some(_) => Ok(()),
-            None => self.create(definition).map(drop),
+        // The decider answers when all workers of all processes go by the changes before, so a table that there is can be used then.
+        let created = match self.create(definition) {
+            Ok(_) | Err(ClusterError::Change(ChangeError::TableExists(_))) => Ok(()),
+            Err(error) => Err(error),
         };
         let configuration = self.configuration();
-        // Another process may have created it meanwhile.
         match (configuration.table_named(&wanted.name), created) {
             (Some((number, entry)), _) if entry.definition == wanted => Ok(TableId(number)),
             (_, Err(error)) => Err(error),
@@ -121,11 +121,12 @@ impl Cluster {
     fn change(&self, change: Change) -> Result<(), ClusterError> {
         // Nothing panics while it is held, so the data behind a poisoned lock are whole.
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is not possible here is told by its own error.
-        let next = Arc::new(self.configuration().after(&change)?);
-        let members = self.local_members();
+        let mut members = self.local_members();
         match &self.others {
-            None => members.adopt(members.prepare_views(&next)?),
+            None => {
+                let next = Arc::new(self.configuration().after(&change)?);
+                members.adopt(members.prepare_views(&next)?);
+            }
             Some(others) => {
                 let proposed = others.propose(change.clone())?;
                 if let Err(ChangeError::Refused { .. }) = &proposed {

@@ -1,308 +1,409 @@
-//! Members whose connection passes through a relay that resets it: at any byte, again and again, and for ever.
+//! Members over simulated streams that break anywhere, and over sockets that a relay resets.
 
-use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::frame::{self, Frame, Hello, Seal};
-use super::handshake::Connection;
-use super::link::Link;
-use super::{JoinError, Members, Membership, RdmaPort, Transport};
-use crate::accept::Acceptor;
 use gannet_rpc::ClusterKey;
+use gannet_storage::{Partitioning, TableDefinition, TableKind};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
-/// Passes connections on, and resets them.
-struct Relay {
-    way: Arc<Way>,
-    acceptor: Option<Acceptor>,
-    address: SocketAddr,
+use super::message::Opening;
+use super::{Action, Event, Group, Hello, Input, JoinError, Setup};
+use crate::change::{Change, Replica};
+use crate::configuration::{Configuration, MemberEntry};
+use crate::link::{Role, Session, VERSION};
+use crate::simulation::members::SimulatedMembers;
+
+mod relayed;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A member that remembers what it has adopted, and refuses what has a table of one name or, without a name, everything.
+#[derive(Clone, Default)]
+struct Fake {
+    refuses: Option<&'static str>,
+    adopted: Arc<Mutex<Vec<Configuration>>>,
 }
 
-struct Way {
-    target: Mutex<SocketAddr>,
-    /// The connections; the threads that pass them on own them, and close them when either end has ended.
-    open: Mutex<Vec<Weak<Ends>>>,
-    /// Bytes until all connections are reset.
-    bytes_left: AtomicUsize,
-}
+impl Replica for Fake {
+    type Prepared = Configuration;
 
-/// The ends of a connection: of the caller, and of the called one.
-struct Ends([TcpStream; 2]);
-
-impl Ends {
-    /// Ends the threads that pass the connection on. Both ends are reset when the last of the threads closes them.
-    fn reset(&self) {
-        for end in &self.0 {
-            let _ = rustix::net::sockopt::set_socket_linger(end, Some(Duration::ZERO));
-            let _ = end.shutdown(Shutdown::Read);
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Configuration, String> {
+        match self.refuses {
+            Some(name) if name.is_empty() || configuration.table_named(name).is_some() => {
+                Err("no room".to_owned())
+            }
+            _ => Ok((**configuration).clone()),
         }
     }
-}
 
-impl Way {
-    fn reset(&self) {
-        let open = std::mem::take(&mut *self.open.lock().unwrap());
-        open.iter().filter_map(Weak::upgrade).for_each(|ends| ends.reset());
-    }
-
-    fn pass(&self, ends: &Ends, from: usize) {
-        let (mut from, mut to) = (&ends.0[from], &ends.0[1 - from]);
-        let mut bytes = [0; 4096];
-        while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let left = self.bytes_left.load(Ordering::SeqCst);
-            let passed = count.min(left);
-            if to.write_all(&bytes[..passed]).is_err() {
-                break;
-            }
-            if passed == left {
-                self.bytes_left.store(usize::MAX, Ordering::SeqCst);
-                self.reset();
-                // Nothing follows the bytes that were cut off.
-                break;
-            } else if left < usize::MAX {
-                self.bytes_left.store(left - passed, Ordering::SeqCst);
-            }
-        }
-        ends.reset();
+    fn adopt(&mut self, prepared: Configuration) {
+        self.adopted.lock().unwrap().push(prepared);
     }
 }
 
-impl Relay {
-    fn new(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let way = Arc::new(Way {
-            target: Mutex::new(target),
-            open: Mutex::default(),
-            bytes_left: AtomicUsize::new(usize::MAX),
-        });
-        let passing = Arc::clone(&way);
-        let acceptor = Acceptor::start("relay", listener, move |caller| {
-            let Ok(called) = TcpStream::connect(*passing.target.lock().unwrap()) else { return };
-            let ends = Arc::new(Ends([caller, called]));
-            ends.0.iter().for_each(|end| end.set_nodelay(true).unwrap());
-            passing.open.lock().unwrap().push(Arc::downgrade(&ends));
-            for from in [0, 1] {
-                let (way, ends) = (Arc::clone(&passing), Arc::clone(&ends));
-                std::thread::spawn(move || way.pass(&ends, from));
-            }
-        });
-        Self { way, acceptor: Some(acceptor.unwrap()), address }
-    }
-
-    /// From now on nobody listens at the relay.
-    fn close(&mut self) {
-        self.acceptor = None;
-        self.way.reset();
-    }
+fn table(name: String) -> Change {
+    Change::Create(TableDefinition { name, kind: TableKind::Fixed, value_bytes: 8, rows: 9 })
 }
 
-/// An address whose TCP port is free, and which neither the system nor this gives to anybody else.
-fn free_address() -> SocketAddr {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let random = RandomState::new().build_hasher().finish();
-        let port = 10_000 + u16::try_from(random % 20_000).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        if GIVEN.lock().unwrap().insert(port) && TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
+fn unformed(nodes: usize) -> Configuration {
+    let nodes = u16::try_from(nodes).unwrap();
+    Configuration::new(7, nodes, 1, Partitioning::new(4).unwrap()).unformed()
 }
 
-/// A member, which finds them at these addresses.
-fn gather<const N: usize>(node: usize, addresses: [SocketAddr; N]) -> Result<Members, JoinError> {
-    let membership = Membership {
-        node,
-        transport: Transport::Udp,
-        addresses: addresses.to_vec(),
+fn hello(node: usize, incarnation: u32) -> Hello {
+    let entry = MemberEntry { incarnation, memory_limit_bytes: 9, ports: format!("of {node}") };
+    let settings = BTreeMap::from([("threads".to_owned(), "1".to_owned())]);
+    Hello { node, entry, settings }
+}
+
+fn setup(nodes: usize, hello: Hello) -> Setup {
+    let address = |node| ([10, 0, 0, 1], 7_000 + u16::try_from(node).unwrap()).into();
+    Setup {
+        hello,
+        addresses: (0..nodes).map(address).collect(),
         key: Some(ClusterKey::new([7; 32])),
-        cluster: "test".to_owned(),
-        mtu: None,
-        rdma: RdmaPort::default(),
-        join_timeout: Duration::from_secs(20),
-    };
-    Members::gather(&membership, BTreeMap::from([("threads".to_owned(), "1".to_owned())]))
+        join_timeout: Duration::from_secs(60),
+    }
 }
 
-/// Two members; the second reaches the first through the relay.
-fn two(relay: &Relay, first: SocketAddr, second: SocketAddr) -> [Members; 2] {
-    std::thread::scope(|scope| {
-        let greater = scope.spawn(|| gather(1, [relay.address, second]).unwrap());
-        let smaller = gather(0, [first, second]).unwrap();
-        [smaller, greater.join().unwrap()]
-    })
+/// Members in virtual time.
+struct Run {
+    members: SimulatedMembers<Fake>,
+    fakes: Vec<Fake>,
+    now_ns: u64,
 }
 
-/// Both come to a point, and hear what both have said there.
-fn meet(members: &[Members; 2], said: &str) {
-    let expected = [format!("0 {said}"), format!("1 {said}")];
-    std::thread::scope(|scope| {
-        for (member, own) in members.iter().zip(&expected) {
-            let (expected, own) = (&expected, own.clone());
-            scope.spawn(move || {
-                let met = member.meet("meeting", own);
-                if met.is_err() {
-                    // Else the other waits for ever.
-                    members.iter().for_each(Members::leave);
-                }
-                assert_eq!(met.unwrap(), *expected);
+impl Run {
+    /// No member has started yet.
+    fn new(nodes: usize, seed: u64) -> Self {
+        let fakes = vec![(); nodes].into_iter().map(|()| Fake::default()).collect();
+        Self { members: SimulatedMembers::new(seed), fakes, now_ns: 0 }
+    }
+
+    fn start(&mut self, node: usize, incarnation: u32) {
+        self.start_as(hello(node, incarnation));
+    }
+
+    fn start_as(&mut self, hello: Hello) {
+        let (nodes, fake) = (self.fakes.len(), self.fakes[hello.node].clone());
+        self.members.start(setup(nodes, hello), unformed(nodes), fake);
+    }
+
+    /// Members that have joined.
+    fn joined(nodes: usize, seed: u64) -> Self {
+        let mut run = Self::new(nodes, seed);
+        (0..nodes).for_each(|node| run.start(node, 1));
+        run.until("to join", 10, |run| run.members.all().all(|member| member.has_joined()));
+        run
+    }
+
+    /// Runs for a time.
+    fn pass(&mut self, time_ns: u64) {
+        let end_ns = self.now_ns + time_ns;
+        while self.now_ns < end_ns {
+            self.now_ns = self.members.next_event_ns().clamp(self.now_ns + 1, end_ns);
+            self.members.advance(self.now_ns);
+        }
+    }
+
+    /// Runs until something is so; panics if that takes too long.
+    fn until(&mut self, what: &str, seconds: u64, is_so: impl Fn(&mut Self) -> bool) {
+        let end_ns = self.now_ns + seconds * SECOND_NS;
+        while !is_so(self) {
+            assert!(self.now_ns < end_ns, "{what} in vain: {:?}", self.halted());
+            self.pass(SECOND_NS / 1_000);
+        }
+    }
+
+    /// By member that runs: why it has halted.
+    fn halted(&self) -> Vec<Option<String>> {
+        self.members.all().map(|member| member.group.halted().map(str::to_owned)).collect()
+    }
+
+    /// A member's proposal is answered within some seconds.
+    fn propose(&mut self, node: usize, name: String, seconds: u64) {
+        let number = self.members.propose(node, table(name)).unwrap();
+        self.until("to be answered", seconds, |run| {
+            let answer = run.members.take_answer(node, number);
+            assert!(!matches!(answer, Some(Err(_))), "{answer:?}");
+            answer.is_some()
+        });
+    }
+}
+
+#[test]
+fn members_join_in_any_order_and_make_the_same_changes_whatever_breaks() {
+    let mut broken = 0;
+    for seed in 0..150 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let nodes = random.random_range(1..=5);
+        let mut run = Run::new(nodes, seed);
+        run.members.break_streams(random.random_range(0..60), 0);
+        let mut order: Vec<_> = (0..nodes).collect();
+        while !order.is_empty() {
+            run.start(order.swap_remove(random.random_range(0..order.len())), 1);
+            run.pass(random.random_range(0..SECOND_NS));
+        }
+        run.until("to join", 50, |run| run.members.all().all(|member| member.has_joined()));
+        // From now on bytes are changed, too, in the handshakes of new connections and behind them.
+        run.members.break_streams(60, random.random_range(0..30));
+        for number in 0..10 {
+            run.propose(random.random_range(0..nodes), format!("t{number}"), 60);
+        }
+        run.members.break_streams(0, 0);
+        run.until("to adopt", 5, |run| {
+            run.fakes.iter().all(|fake| fake.adopted.lock().unwrap().len() == 11)
+        });
+        let first = run.fakes[0].adopted.lock().unwrap();
+        let versions: Vec<_> = first.iter().map(|configuration| configuration.version).collect();
+        assert_eq!(versions, (1..=11).collect::<Vec<_>>(), "seed {seed}");
+        assert_eq!(
+            first[0].members,
+            (0..nodes).map(|node| hello(node, 1).entry).collect::<Vec<_>>()
+        );
+        assert!(run.fakes[1..].iter().all(|fake| *fake.adopted.lock().unwrap() == *first));
+        assert!(run.halted().iter().all(Option::is_none), "seed {seed}: {:?}", run.halted());
+        broken += run.members.broken();
+    }
+    assert!(broken > 1_000, "only {broken} streams have broken");
+}
+
+#[test]
+fn a_connection_that_one_member_alone_has_lost_is_made_anew_at_once() {
+    for seed in 0..60 {
+        let mut run = Run::joined(2, seed);
+        for round in 0..4 {
+            run.members.break_all(round % 2);
+            // Before the next report.
+            run.pass(SECOND_NS / 20);
+            run.propose(round % 2, format!("t{round}"), 1);
+        }
+        assert_eq!(run.halted(), [None, None], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_member_that_ends_halts_the_others_and_cannot_come_again() {
+    for seed in 0..100 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let nodes = random.random_range(2..=4);
+        let mut run = Run::joined(nodes, seed);
+        run.members.break_streams(random.random_range(0..40), 0);
+        run.pass(random.random_range(0..SECOND_NS));
+        let dead = random.random_range(0..nodes);
+        run.members.kill(dead);
+        let comes_again = random.random_bool(0.5);
+        if comes_again {
+            run.start(dead, 2);
+        }
+        run.until("to halt", 20, |run| {
+            let mut others = run.members.all().filter(|member| member.group.node() != dead);
+            others.all(|member| member.group.halted().is_some())
+        });
+        for member in run.members.all().filter(|member| member.group.node() != dead) {
+            let reason = member.group.halted().unwrap();
+            let how = ["its process has ended", "was started again"];
+            assert!(reason.contains(&format!("node {dead} at 10.0.0.1:700{dead}")), "{reason}");
+            assert!(how.iter().any(|how| reason.contains(how)), "{reason}");
+        }
+        if comes_again {
+            run.until("to be refused", 20, |run| {
+                run.members.member(dead).unwrap().failure.is_some()
             });
+            let failure = run.members.member(dead).unwrap().failure.as_ref().unwrap().to_string();
+            assert!(failure.contains(&format!("node {dead} has been here before")), "{failure}");
         }
-    });
+    }
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..3_000 {
-        if is_so() {
-            return;
+#[test]
+fn a_member_that_leaves_tells_the_others_though_its_streams_break() {
+    for seed in 0..60 {
+        let because = (seed % 2 == 0).then(|| "a worker has failed".to_owned());
+        let mut run = Run::joined(3, seed);
+        let node = usize::try_from(seed % 3).unwrap();
+        run.members.break_streams(100, 0);
+        run.members.break_all(node);
+        run.members.leave(node, because.clone());
+        run.until("to halt", 20, |run| run.halted().iter().all(Option::is_some));
+        run.until("to tell all", 20, |run| run.members.member(node).unwrap().group.all_are_told());
+        for member in run.members.all().filter(|member| member.group.node() != node) {
+            let reason = member.group.halted().unwrap();
+            assert!(reason.contains(&format!("node {node} at ")), "{reason}");
+            let why = because.as_ref().map_or(String::new(), |because| format!(": {because}"));
+            assert!(reason.contains(&format!("was stopped{why}. ")), "{reason}");
         }
-        std::thread::park_timeout(Duration::from_millis(10));
     }
-    panic!("{what} in vain");
 }
 
 #[test]
-fn a_connection_that_is_reset_anywhere_is_made_anew() {
-    let (first, second) = (free_address(), free_address());
-    let relay = Relay::new(first);
-    // Within the handshake, which is not over before both have heard both of its last frames.
-    relay.way.bytes_left.store(100, Ordering::SeqCst);
-    let members = two(&relay, first, second);
-    meet(&members, "first");
-    for bytes in [1, 4, 5, 40, 77, 150, 230, 300, 400, 500, 650] {
-        // In the frames of a meeting, or in the handshake after the last reset.
-        relay.way.bytes_left.store(bytes, Ordering::SeqCst);
-        relay.way.reset();
-        meet(&members, &format!("after {bytes}"));
-        relay.way.bytes_left.store(usize::MAX, Ordering::SeqCst);
-    }
-    // A frame that many others follow before it is heard, or after.
-    for round in 0..20 {
-        let resets = Arc::clone(&relay.way);
-        let resetting = std::thread::spawn(move || resets.reset());
-        meet(&members, &format!("round {round}"));
-        resetting.join().unwrap();
-    }
-    assert_eq!(members.each_ref().map(Members::halted), [None, None]);
+fn who_waits_in_vain_names_the_missing_and_may_come_again() {
+    let mut run = Run::new(3, 1);
+    run.start(0, 1);
+    run.start(1, 1);
+    run.pass(30 * SECOND_NS);
+    // A member that goes before all have come is no loss, and another incarnation may come.
+    run.members.kill(1);
+    run.pass(SECOND_NS);
+    run.start(1, 2);
+    run.until("to time out", 40, |run| run.members.member(0).unwrap().failure.is_some());
+    let failure = run.members.member(0).unwrap().failure.as_ref().unwrap().to_string();
+    assert!(failure.contains("node 2 at") && !failure.contains("node 1 at"), "{failure}");
+    assert!(failure.contains("did not come within 60 s"), "{failure}");
+    run.members.leave(0, Some("it could not join".to_owned()));
+    run.pass(SECOND_NS / 2);
+    run.members.kill(0);
+    run.start(0, 2);
+    run.start(2, 1);
+    run.until("to join", 20, |run| run.members.all().all(|member| member.has_joined()));
 }
 
 #[test]
-fn a_connection_that_one_member_alone_has_lost_is_made_anew() {
-    let (first, second) = (free_address(), free_address());
-    let relay = Relay::new(first);
-    let members = two(&relay, first, second);
-    for (round, member) in [0, 1, 0, 1].into_iter().enumerate() {
-        members[member].links[0].disconnect();
-        meet(&members, &format!("round {round}"));
+fn if_one_member_cannot_start_all_tell_its_reason() {
+    for node in 0..3 {
+        let mut run = Run::new(3, 1);
+        run.fakes[node].refuses = Some("");
+        (0..3).for_each(|node| run.start(node, 1));
+        run.until("to fail", 10, |run| run.members.all().all(|member| member.failure.is_some()));
+        for member in run.members.all() {
+            let failure = member.failure.as_ref().unwrap().to_string();
+            assert_eq!(failure, format!("node {node} could not: no room"));
+            assert!(!member.has_joined());
+        }
     }
-    assert_eq!(members.each_ref().map(Members::halted), [None, None]);
 }
 
 #[test]
-fn of_two_new_connections_the_later_is_used() {
-    let hello = |node| {
-        let (nonce, settings) = ([9; 16], BTreeMap::new());
-        Hello { node, incarnation: 7, nonce, resumes: None, settings }
+fn who_does_not_fit_is_refused_and_the_others_wait_on() {
+    let other_threads = || {
+        let mut other = hello(1, 1);
+        other.settings.insert("threads".to_owned(), "2".to_owned());
+        other
     };
-    let said = || Seal::between(None, &hello(0), &hello(1));
-    let heard = || Seal::between(None, &hello(1), &hello(0));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    // A connection to node 1, and the end that node 1 has.
-    let connection = || {
-        let stream = TcpStream::connect(address).unwrap();
-        let connection =
-            Connection { hello: hello(1), stream, sending: said(), receiving: heard() };
-        (connection, listener.accept().unwrap().0)
+    let mut run = Run::new(2, 1);
+    run.start(0, 1);
+    run.start_as(other_threads());
+    run.until("to be refused", 10, |run| run.members.member(1).unwrap().failure.is_some());
+    let failure = run.members.member(1).unwrap().failure.as_ref().unwrap().to_string();
+    assert!(failure.contains("threads: node 0 has 1 and node 1 has 2"), "{failure}");
+    assert!(run.members.member(0).unwrap().failure.is_none());
+    run.members.kill(1);
+    run.start(1, 2);
+    run.until("to join", 10, |run| run.members.all().all(|member| member.has_joined()));
+    // Too late, whichever it differs in.
+    run.members.kill(1);
+    run.start_as(other_threads());
+    run.until("to be refused", 10, |run| run.members.member(1).unwrap().failure.is_some());
+}
+
+/// The actions and the events of a group so far.
+fn drained(group: &mut Group) -> (Vec<Action>, Vec<Event>) {
+    let actions = std::iter::from_fn(|| group.next_action()).collect();
+    (actions, std::iter::from_fn(|| group.next_event()).collect())
+}
+
+/// Node 1 of two, and its call of node 0.
+fn calling() -> (Group, u64) {
+    let mut group = Group::new(setup(2, hello(1, 1)), 0);
+    group.advance(1);
+    let (actions, _) = drained(&mut group);
+    let [Action::Call { connection, node: 0 }] = actions[..] else { panic!("{actions:?}") };
+    group.take(connection, &Input::Connected);
+    (group, connection)
+}
+
+#[test]
+fn members_of_other_versions_and_keys_refuse_each_other_and_say_why() {
+    // The answer of a called member, by its version, and why it refuses.
+    let answer = |version: u8, reason: u8| {
+        let mut preface = [0; 24];
+        preface[..9].copy_from_slice(&[b'g', b'a', b'n', b'n', b'e', b't', version, 0, reason]);
+        let (mut group, connection) = calling();
+        group.take(connection, &Input::Heard(&preface));
+        let (_, events) = drained(&mut group);
+        match &events[..] {
+            [Event::Failed(JoinError::Refused { node: 0, reason, .. })] => reason.clone(),
+            other => panic!("{other:?}"),
+        }
     };
-    let [(first, _silent), (earlier, _as_silent), (later, mut called)] =
-        [(); 3].map(|()| connection());
-    let later_address = later.stream.local_addr().unwrap();
-    let (link, _) = Link::new(address, first).unwrap();
-    // The earlier one has been taken, and is not in use yet, when the later one comes.
-    link.replace(later);
-    let (stream, _) = link.connect(earlier).unwrap();
-    assert_eq!(stream.local_addr().unwrap(), later_address);
-    link.send(&Frame::Confirmed);
-    assert_eq!(frame::read(&mut called, &mut said()).unwrap(), Frame::Confirmed);
-}
-
-#[test]
-fn the_last_word_of_a_handshake_may_be_lost() {
-    let (first, second) = (free_address(), free_address());
-    for bytes in (300..700).step_by(25) {
-        let relay = Relay::new(first);
-        relay.way.bytes_left.store(bytes, Ordering::SeqCst);
-        let members = two(&relay, first, second);
-        meet(&members, "once");
-        assert_eq!(members.each_ref().map(Members::halted), [None, None], "{bytes}");
+    for version in [VERSION - 1, VERSION + 1] {
+        let reason = answer(version, 1);
+        assert!(reason.contains(&format!("version {version} of the protocol")), "{reason}");
+        assert!(reason.contains(&format!("this is version {VERSION}")), "{reason}");
     }
+    assert!(answer(VERSION, 5).contains("its cluster key is not that of node 0"));
+    assert!(answer(VERSION, 4).contains("node 0 trusts the network"));
+    // A caller of another version is told this one.
+    let mut called = Group::new(setup(2, hello(0, 1)), 0);
+    let connection = called.accepted("somebody".to_owned());
+    let mut preface = [0; 24];
+    preface[..9].copy_from_slice(&[b'g', b'a', b'n', b'n', b'e', b't', VERSION - 1, 1, 1]);
+    called.take(connection, &Input::Heard(&preface));
+    let (actions, events) = drained(&mut called);
+    let [Action::Send { bytes, .. }, Action::Close { .. }] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(
+        (&bytes[..7], events.len()),
+        (&[b'g', b'a', b'n', b'n', b'e', b't', VERSION][..], 0)
+    );
 }
 
+/// What strangers say, and words of a member that are said again, cut or changed, make no member.
 #[test]
-fn a_member_that_is_dead_or_another_halts_the_others() {
-    let (first, second) = (free_address(), free_address());
-    let mut relay = Relay::new(first);
-    let members = two(&relay, first, second);
-    relay.close();
-    wait_for("to halt", || members[1].halted().is_some());
-    let reason = members[1].halted().unwrap();
-    assert!(reason.contains("node 0 at") && reason.contains("its process has ended"), "{reason}");
-    drop(members);
-
-    let relay = Relay::new(first);
-    let members = two(&relay, first, second);
-    // A process at the address of the first, which waits for the second.
-    let other = free_address();
-    let another = std::thread::spawn(move || gather(0, [other, free_address()]));
-    wait_for("for the other", || TcpStream::connect(other).is_ok());
-    *relay.way.target.lock().unwrap() = other;
-    relay.way.reset();
-    wait_for("to halt", || members[1].halted().is_some());
-    let reason = members[1].halted().unwrap();
-    assert!(reason.contains("node 0 was started again"), "{reason}");
-    drop((members, relay));
-    drop(another);
-}
-
-#[test]
-fn a_member_that_stops_says_so_though_its_connection_is_broken() {
-    let (first, second) = (free_address(), free_address());
-    let relay = Relay::new(first);
-    let [smaller, greater] = two(&relay, first, second);
-    relay.way.reset();
-    smaller.leave();
-    wait_for("to halt", || greater.halted().is_some());
-    assert!(greater.halted().unwrap().contains("was stopped"), "{:?}", greater.halted());
-}
-
-#[test]
-fn a_point_is_met_though_one_stops_before_all_have_heard_of_it() {
-    let addresses = [(); 3].map(|()| free_address());
-    let members = std::thread::scope(|scope| {
-        [0, 1, 2]
-            .map(|node| scope.spawn(move || gather(node, addresses).unwrap()))
-            .map(|gathering| gathering.join().unwrap())
-    });
-    let [first, second, third] = &members;
-    let arrived = |point| Frame::Arrived { point, what: "end".to_owned(), said: "2".to_owned() };
-    std::thread::scope(|scope| {
-        let meeting = scope.spawn(|| second.meet("end", "1".to_owned()));
-        // The third's words to the second are late.
-        third.links[0].send(&arrived(0));
-        assert_eq!(first.meet("end", "0".to_owned()).unwrap(), ["0", "1", "2"]);
-        first.leave();
-        wait_for("to halt", || second.halted().is_some());
-        third.links[1].send(&arrived(0));
-        assert_eq!(meeting.join().unwrap().unwrap(), ["0", "1", "2"]);
-    });
-    // To the next point the first has not come.
-    third.links[1].send(&arrived(1));
-    assert!(matches!(second.meet("end", "1".to_owned()), Err(JoinError::Halted(_))));
+fn bytes_of_strangers_make_no_member() {
+    let key = ClusterKey::new([7; 32]);
+    let is_admitted = |group: &mut Group| {
+        let (actions, events) = drained(group);
+        let is_admitted = actions.iter().any(|it| matches!(it, Action::Admit { .. }));
+        is_admitted || !events.is_empty()
+    };
+    // What node 1 says to node 0, heard as it is once, and then again on other connections.
+    let opening = Opening { hello: hello(1, 1), connection: 1, resumes: None };
+    let mut caller = Session::call(Role::Member, Some(&key), &opening).unwrap();
+    let mut first = Group::new(setup(3, hello(0, 1)), 0);
+    let connection = first.accepted("node 1".to_owned());
+    let mut said = caller.take_said();
+    first.take(connection, &Input::Heard(&said));
+    let (actions, _) = drained(&mut first);
+    let [Action::Send { bytes, .. }] = &actions[..] else { panic!("{actions:?}") };
+    caller.hear(bytes).unwrap();
+    let sealed = caller.take_said();
+    first.take(connection, &Input::Heard(&sealed));
+    assert!(is_admitted(&mut first));
+    said.extend(sealed);
+    let seconds = std::env::var("GANNET_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    bolero::check!()
+        .with_type::<(u16, Vec<(u16, u8)>, Vec<u8>)>()
+        .with_test_time(Duration::from_secs(seconds.unwrap_or(3)))
+        .with_iterations(usize::MAX)
+        .for_each(|(cut, changes, rest)| {
+            let mut bytes = said.clone();
+            for (at, change) in changes {
+                let at = usize::from(*at) % bytes.len();
+                bytes[at] ^= change;
+            }
+            bytes.truncate(usize::from(*cut) % (bytes.len() + 1));
+            bytes.extend(rest);
+            let mut group = Group::new(setup(3, hello(0, 1)), 0);
+            let connection = group.accepted("a stranger".to_owned());
+            for part in bytes.chunks(50) {
+                group.take(connection, &Input::Heard(part));
+            }
+            assert!(!is_admitted(&mut group));
+            group.advance(10 * SECOND_NS);
+            let (actions, _) = drained(&mut group);
+            let is_open = |action: &Action| matches!(action, Action::Admit { .. });
+            assert!(!actions.iter().any(is_open));
+            // What is heard in place of an answer makes none either.
+            let (mut group, connection) = calling();
+            let before = drained(&mut group);
+            assert!(before.1.is_empty());
+            group.take(connection, &Input::Heard(&bytes));
+            let (actions, _) = drained(&mut group);
+            assert!(!actions.iter().any(is_open));
+        });
 }

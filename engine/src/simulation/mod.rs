@@ -20,7 +20,11 @@
 mod clock;
 mod faults;
 mod kill;
+#[cfg(test)]
+pub(crate) mod members;
 mod network;
+#[cfg(test)]
+mod streams;
 mod trace;
 
 use std::cell::RefCell;

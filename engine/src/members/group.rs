@@ -1,0 +1,417 @@
+//! The group of members as one of them sees it: a state machine without threads, sockets, clocks and randomness.
+//!
+//! ```text
+//!                gathering                            formed                               leaving
+//! members        come and go, in any incarnation      are those of the first change        are told
+//! a call fails   is repeated                          nobody listens: halt                 nobody is called
+//! begins         at the start                         node 0: all are connected            Group::leave()
+//!                                                     others: node 0 says so
+//! ```
+//! ```text
+//! the owner: time, connections, bytes, commands ──▶ Group ──▶ actions: call, send, close
+//!                                                         ──▶ events: changes, reports, halting
+//! ```
+//! When all have come, node 0 proposes the first change of the configuration, which has what each member told of itself. A member
+//! takes part in this change when it is connected to all others.
+//!
+//! *Invariants*: kept messages of a member arrive once and in order, whatever connections break. Once the group is formed, a
+//! member is one incarnation of its process; a process that comes later, or again, is refused. Whoever reads the group's bytes knows the
+//! key. A number of a connection never comes again.
+//!
+//! *Not here*: connections and who calls whom, in `calls.rs`; sockets, in `sockets.rs`; changes themselves, in `change`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gannet_rpc::ClusterKey;
+
+use crate::change::{Change, ChangeMessage, DECIDER};
+use crate::configuration::MemberEntry;
+use crate::link::LinkError;
+use crate::log_limiter::LogLimiter;
+use crate::members::JoinError;
+use crate::members::calls::{CALL_INTERVAL_NS, Connection};
+use crate::members::message::{Hello, Message};
+use crate::members::peer::Peer;
+use crate::statistics::{NodeReport, NodeStatus};
+
+/// Between two reports of a member.
+const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
+/// Between two log lines that name the members that have not come.
+const PROGRESS_INTERVAL_NS: u64 = 5_000_000_000;
+
+/// What a member begins with.
+pub(crate) struct Setup {
+    pub(crate) hello: Hello,
+    /// By node.
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) key: Option<ClusterKey>,
+    /// How long to wait for the others.
+    pub(crate) join_timeout: Duration,
+}
+
+/// What the owner is to do with connections.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Connect to a member.
+    Call { connection: u64, node: usize },
+    /// Send bytes behind those before.
+    Send { connection: u64, bytes: Vec<u8> },
+    /// The other end is a member.
+    Admit { connection: u64 },
+    /// Send what is left, and end the connection.
+    Close { connection: u64 },
+}
+
+/// What the owner is told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A member's message about a change of the configuration, perhaps of this one.
+    Change(usize, ChangeMessage),
+    /// A report is due.
+    ReportDue,
+    /// This process cannot become a member.
+    Failed(JoinError),
+    /// The cluster has halted, and why.
+    Halted(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Gathering,
+    Formed,
+    Leaving,
+}
+
+/// The group as a member sees it.
+pub(crate) struct Group {
+    pub(super) setup: Setup,
+    pub(super) now_ns: u64,
+    pub(super) stage: Stage,
+    pub(super) peers: BTreeMap<usize, Peer>,
+    /// Those in use, and those whose handshake is under way.
+    pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) last_connection: u64,
+    pub(super) actions: VecDeque<Action>,
+    events: VecDeque<Event>,
+    /// Limits lines about calls that fail.
+    pub(super) log: LogLimiter,
+    /// Why this member leaves, if not on request.
+    pub(super) because: Option<String>,
+    began_ns: u64,
+    progress_at_ns: u64,
+    report_at_ns: u64,
+    /// The first change, until all others are connected.
+    first_change: Option<ChangeMessage>,
+    /// Number of this member's last proposal.
+    proposals: u64,
+    has_failed: bool,
+    halted: Option<String>,
+}
+
+impl Group {
+    /// A member that calls the others from now on.
+    pub(crate) fn new(setup: Setup, now_ns: u64) -> Self {
+        let others = setup.addresses.iter().enumerate();
+        let others = others.filter(|(node, _)| *node != setup.hello.node);
+        let peers = others.map(|(node, address)| (node, Peer::new(node, *address))).collect();
+        let mut group = Self {
+            setup,
+            now_ns,
+            stage: Stage::Gathering,
+            peers,
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            log: LogLimiter::default(),
+            because: None,
+            began_ns: now_ns,
+            progress_at_ns: now_ns + PROGRESS_INTERVAL_NS,
+            report_at_ns: now_ns + REPORT_INTERVAL_NS,
+            first_change: None,
+            proposals: 0,
+            has_failed: false,
+            halted: None,
+        };
+        group.form_if_complete();
+        group
+    }
+
+    /// Number of this member's node.
+    pub(crate) fn node(&self) -> usize {
+        self.setup.hello.node
+    }
+
+    /// It is this time, on a clock that only goes forward: does what is due.
+    pub(crate) fn advance(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.end_handshakes();
+        self.call_members();
+        if self.now_ns >= self.report_at_ns {
+            self.report_at_ns = self.now_ns + REPORT_INTERVAL_NS;
+            self.events.push_back(Event::ReportDue);
+        }
+        if !self.is_waiting() {
+            return;
+        }
+        if self.now_ns >= self.join_by_ns() {
+            let seconds = self.setup.join_timeout.as_secs();
+            self.fail(JoinError::Missing { missing: self.missing(), seconds });
+        } else if self.now_ns >= self.progress_at_ns {
+            self.progress_at_ns = self.now_ns + PROGRESS_INTERVAL_NS;
+            tracing::info!("waiting for {}", self.missing());
+        }
+    }
+
+    /// When [`Self::advance`] has something to do next.
+    pub(crate) fn next_deadline_ns(&self) -> u64 {
+        let waits = self.is_waiting().then(|| self.join_by_ns().min(self.progress_at_ns));
+        let connections = self.connections_deadline_ns();
+        connections.into_iter().chain(waits).fold(self.report_at_ns, u64::min)
+    }
+
+    /// What is to be done with connections next.
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// What has happened next.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Proposes a change to the decider; the number of the proposal, which its answer has.
+    pub(crate) fn propose(&mut self, change: Change) -> u64 {
+        self.proposals += 1;
+        let number = self.proposals;
+        self.say_change(DECIDER, ChangeMessage::Propose { number, change });
+        number
+    }
+
+    /// Says a message about a change to a member, perhaps to this one.
+    pub(crate) fn say_change(&mut self, to: usize, message: ChangeMessage) {
+        if to == self.node() {
+            self.events.push_back(Event::Change(to, message));
+        } else {
+            self.keep(to, &Message::Change(message));
+        }
+    }
+
+    /// Tells all members how this one is.
+    pub(crate) fn report(&mut self, report: &NodeReport) {
+        if self.stage == Stage::Leaving {
+            return;
+        }
+        for node in self.peer_nodes() {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            peer.count_silence();
+            if let Some(connection) = peer.present {
+                let message = peer.delivery.pass(&Message::Report(*report));
+                self.say(connection, message);
+            }
+        }
+    }
+
+    /// Tells all members that this one leaves, and why if it does not do so on request. Nobody is called any more; whoever calls
+    /// is told, too.
+    pub(crate) fn leave(&mut self, because: Option<String>) {
+        if self.stage == Stage::Leaving {
+            return;
+        }
+        self.stage = Stage::Leaving;
+        self.because.clone_from(&because);
+        self.first_change = None;
+        for node in self.peer_nodes() {
+            self.end_attempt(node);
+            self.keep(node, &Message::Leaving(because.clone()));
+        }
+        if self.halted.is_none() {
+            let reason = "this node stops".to_owned();
+            self.halted = Some(reason.clone());
+            self.events.push_back(Event::Halted(reason));
+        }
+    }
+
+    /// Whether all members that have come know that this one leaves.
+    pub(crate) fn all_are_told(&self) -> bool {
+        let knows = |peer: &Peer| peer.is_told || peer.is_gone || !peer.has_come;
+        self.stage == Stage::Leaving && self.peers.values().all(knows)
+    }
+
+    /// Whether this member leaves.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.stage == Stage::Leaving
+    }
+
+    /// Why the cluster has halted, if it has.
+    pub(crate) fn halted(&self) -> Option<&str> {
+        self.halted.as_deref()
+    }
+
+    /// How the other members are.
+    pub(crate) fn status(&self) -> Vec<NodeStatus> {
+        self.peers.values().map(Peer::status).collect()
+    }
+
+    /// A message of a member that has come.
+    pub(super) fn hear(&mut self, node: usize, message: Message) -> Result<(), LinkError> {
+        match message {
+            Message::Report(report) => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.reported(report);
+                }
+            }
+            Message::Change(message) => match (&message, self.stage) {
+                (
+                    ChangeMessage::Prepare { change: Change::Form(members), .. },
+                    Stage::Gathering,
+                ) if node == DECIDER => {
+                    let members = members.clone();
+                    self.form(&members)?;
+                    self.first_change = Some(message);
+                    self.form_if_complete();
+                }
+                (_, Stage::Formed) => self.events.push_back(Event::Change(node, message)),
+                // Nobody decides anything before the first change.
+                (_, Stage::Gathering) => return Err(LinkError::Malformed),
+                (_, Stage::Leaving) => {}
+            },
+            Message::Leaving(because) => {
+                if let Some(peer) = self.peers.get(&node)
+                    && let Some(connection) = peer.present
+                {
+                    let farewell = peer.delivery.pass(&Message::Farewell);
+                    self.say(connection, farewell);
+                }
+                self.left(node, because);
+            }
+            Message::Farewell => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.is_told = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on the members are these.
+    fn form(&mut self, members: &[MemberEntry]) -> Result<(), LinkError> {
+        let own = members.get(self.node());
+        if members.len() != self.setup.addresses.len() || own != Some(&self.setup.hello.entry) {
+            return Err(LinkError::Malformed);
+        }
+        self.stage = Stage::Formed;
+        for node in self.peer_nodes() {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            if peer.become_incarnation(&members[node]) {
+                // Another incarnation has come meanwhile, or none.
+                self.end_present(node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on when all others are connected.
+    pub(super) fn form_if_complete(&mut self) {
+        if self.stage == Stage::Leaving || self.peers.values().any(|peer| peer.present.is_none()) {
+            return;
+        }
+        if self.stage == Stage::Gathering && self.node() == DECIDER {
+            let entries = self.peers.values().filter_map(|peer| peer.entry.clone());
+            let members = std::iter::once(self.setup.hello.entry.clone()).chain(entries).collect();
+            self.stage = Stage::Formed;
+            self.propose(Change::Form(members));
+        }
+        if let Some(change) = self.first_change.take() {
+            self.events.push_back(Event::Change(DECIDER, change));
+        }
+    }
+
+    /// A member has said that it leaves.
+    pub(super) fn left(&mut self, node: usize, because: Option<String>) {
+        match self.stage {
+            Stage::Gathering => {
+                self.end_present(node);
+                let Some(peer) = self.peers.get_mut(&node) else { return };
+                if peer.has_come {
+                    let why = because.map(|because| format!(": {because}")).unwrap_or_default();
+                    tracing::info!("node {node} waits no longer{why}");
+                }
+                peer.forget();
+                peer.call_at_ns = self.now_ns + CALL_INTERVAL_NS;
+            }
+            Stage::Formed | Stage::Leaving => {
+                let because = because.map(|because| format!(": {because}")).unwrap_or_default();
+                self.lose(node, &format!("was stopped{because}"));
+            }
+        }
+    }
+
+    /// A member has ended: without it the cluster cannot go on.
+    pub(super) fn lose(&mut self, node: usize, how: &str) {
+        self.end_attempt(node);
+        self.end_present(node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.is_gone = true;
+        let address = peer.address;
+        self.halt(format!(
+            "node {node} at {address} {how}. Without recovery the cluster cannot go on: stop all nodes and start them again"
+        ));
+    }
+
+    fn halt(&mut self, reason: String) {
+        if self.halted.is_none() {
+            self.halted = Some(reason.clone());
+            self.events.push_back(Event::Halted(reason));
+        }
+    }
+
+    /// This process cannot become a member.
+    pub(super) fn fail(&mut self, error: JoinError) {
+        if !self.has_failed {
+            self.has_failed = true;
+            self.events.push_back(Event::Failed(error));
+        }
+    }
+
+    /// Says a message to a member, again on later connections until it is heard.
+    fn keep(&mut self, to: usize, message: &Message) {
+        let Some(peer) = self.peers.get_mut(&to).filter(|peer| !peer.is_gone) else { return };
+        match peer.delivery.keep(message).map(<[u8]>::to_vec) {
+            Ok(message) => {
+                if let Some(connection) = peer.present {
+                    self.say(connection, Ok(message));
+                }
+            }
+            Err(error) => self.lose(to, &format!("is lost: {error}")),
+        }
+    }
+
+    pub(super) fn peer_nodes(&self) -> BTreeSet<usize> {
+        self.peers.keys().copied().collect()
+    }
+
+    /// Whether this member waits for others to come.
+    fn is_waiting(&self) -> bool {
+        let is_complete = match self.stage {
+            Stage::Gathering => self.peers.values().all(|peer| peer.present.is_some()),
+            Stage::Formed => self.first_change.is_none(),
+            Stage::Leaving => true,
+        };
+        !is_complete && !self.has_failed && self.halted.is_none()
+    }
+
+    fn join_by_ns(&self) -> u64 {
+        let timeout_ns = u64::try_from(self.setup.join_timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.began_ns.saturating_add(timeout_ns)
+    }
+
+    /// The members that have not come.
+    fn missing(&self) -> String {
+        let missing = self.peers.values().filter(|peer| peer.present.is_none());
+        let named = missing.map(|peer| format!("node {} at {}", peer.node, peer.address));
+        named.collect::<Vec<_>>().join(", ")
+    }
+}

@@ -1,0 +1,139 @@
+//! Membership: which node of which cluster a process is to be, and why it could not become one.
+//!
+//! *Not here*: what the members do, in the files beside this one; what they must agree on, in `join`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gannet_rpc::ClusterKey;
+
+/// The transport of packets between processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Datagrams, between any hosts.
+    #[default]
+    Udp,
+    /// Rings in memory that processes of one host share. Packets are not sealed: no other process sees them.
+    Memory,
+    /// Datagrams of RDMA devices, if the Cargo feature `verbs` is on. Packets are not sealed: their network is trusted.
+    Verbs,
+}
+
+impl Transport {
+    /// As it is called in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Memory => "memory",
+            Self::Verbs => "verbs",
+        }
+    }
+}
+
+/// Where [`Transport::Verbs`] finds its network; what is not set is chosen.
+#[derive(Clone, Debug, Default)]
+pub struct RdmaPort {
+    /// Name of the RDMA device, such as mlx5_0.
+    pub device: Option<String>,
+    /// Port of the device, from 1.
+    pub port: Option<u8>,
+    /// Which of the port's addresses: `ipv4`, `ipv6`, or its index.
+    pub gid: Option<String>,
+}
+
+/// Which node of a cluster of processes this process is.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// Number of the node that this process is, from 0.
+    pub node: usize,
+    /// The transport of packets.
+    pub transport: Transport,
+    /// By node: where it is reached. The members' own messages go by TCP to the port; over UDP worker i listens at the port plus i.
+    pub addresses: Vec<SocketAddr>,
+    /// The key that packets and the members' own messages are sealed with; without one the network is trusted.
+    pub key: Option<ClusterKey>,
+    /// Name of the cluster: processes of others are refused.
+    pub cluster: String,
+    /// Path MTU between any two nodes in bytes; see [`gannet_rpc::UdpOptions`]. Over RDMA the bytes of
+    /// a packet.
+    pub mtu: Option<usize>,
+    /// The RDMA device, if packets take one.
+    pub rdma: RdmaPort,
+    /// How long to wait for the other members.
+    pub join_timeout: Duration,
+}
+
+/// Why a process could not become a member. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The address cannot be listened at.
+    #[error(
+        "cannot listen at {address}: {reason}; is a node running there already, or is it another host's address?"
+    )]
+    Listen {
+        /// The own address.
+        address: SocketAddr,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// Two members would listen at the same port.
+    #[error(
+        "member {first} at {first_address} and member {second} at {second_address} share a port, of which each takes \
+         {ports} from its own on; give each member other ones"
+    )]
+    Overlap {
+        /// One of them.
+        first: usize,
+        /// Where it is to be.
+        first_address: SocketAddr,
+        /// The other.
+        second: usize,
+        /// Where that is to be.
+        second_address: SocketAddr,
+        /// Ports of each.
+        ports: usize,
+    },
+    /// A member does not take this process.
+    #[error("node {node} at {address} refuses this node: {reason}")]
+    Refused {
+        /// The member that refuses.
+        node: usize,
+        /// Where it is.
+        address: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// Some members did not come.
+    #[error("{missing} did not come within {seconds} s; start it, or wait longer")]
+    Missing {
+        /// The members that have not come.
+        missing: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// Another member could not do what all do.
+    #[error("node {node} could not: {reason}")]
+    Elsewhere {
+        /// Which one.
+        node: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A member has gone.
+    #[error("{0}")]
+    Halted(String),
+    /// The operating system refused a thread or random bytes.
+    #[error("the operating system refused {what}: {reason}")]
+    System {
+        /// What was requested.
+        what: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// What the operating system refused, as an error.
+pub(crate) fn refused<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> JoinError {
+    move |reason| JoinError::System { what, reason: reason.to_string() }
+}

@@ -1,0 +1,81 @@
+//! Messages between members: who each is, and everything they say to each other besides requests.
+//!
+//! ```text
+//! caller    Opening: hello, number of the connection, and the incarnation that it resumes a connection with
+//! called    Welcome: its own hello, or why there is no connection
+//! both      Message: changes of the configuration, reports, and that a member leaves
+//! ```
+//! *Not here*: the bytes, which are those of the link; who calls whom, in `group.rs`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::ChangeMessage;
+use crate::configuration::MemberEntry;
+use crate::statistics::NodeReport;
+
+/// The identity and the settings of a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) node: usize,
+    /// Its part of the first configuration.
+    pub(crate) entry: MemberEntry,
+    /// What all members must agree on, by name.
+    pub(crate) settings: BTreeMap<String, String>,
+}
+
+/// What a caller says at the start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Opening {
+    pub(super) hello: Hello,
+    /// Of two members the one with the greater number counts their connections. From the other: the last one, which it has lost.
+    pub(super) connection: u64,
+    /// The incarnation of the called member, if the two have been connected, and the number of the last message heard from it.
+    pub(super) resumes: Option<(u32, u64)>,
+}
+
+/// What the called member answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Welcome {
+    /// The two are connected. `heard` is the number of the last message heard from the caller.
+    Connected { hello: Hello, heard: u64 },
+    /// The caller is to wait until it is called.
+    WillCall,
+    /// The called process is another incarnation than the one that the caller resumes a connection with.
+    Another,
+    /// The caller cannot be a member.
+    Refused(String),
+    /// All members have come: the caller is none of them, or has lost its memory.
+    TooLate(String),
+    /// The called member leaves, and why if it does not do so on request.
+    Leaving(Option<String>),
+}
+
+/// What members say to each other from then on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// A part in a change of the configuration.
+    Change(ChangeMessage),
+    /// The member's report, every second.
+    Report(NodeReport),
+    /// The member leaves, and why if it does not do so on request.
+    Leaving(Option<String>),
+    /// The member has heard that the other leaves.
+    Farewell,
+}
+
+/// What two members do not agree on, from the view of the called one.
+pub(super) fn difference(own: &Hello, other: &Hello) -> Option<String> {
+    let names = own.settings.keys().chain(other.settings.keys());
+    let mut differing = names.filter(|name| own.settings.get(*name) != other.settings.get(*name));
+    let name = differing.next()?;
+    let value = |of: &Hello| of.settings.get(name).map_or("nothing", String::as_str).to_owned();
+    Some(format!(
+        "{name}: node {} has {} and node {} has {}; give all nodes the same",
+        own.node,
+        value(own),
+        other.node,
+        value(other)
+    ))
+}
