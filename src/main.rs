@@ -1,4 +1,6 @@
 //! The `gannet` command: its subcommands, one module each.
+//!
+//! *Not here*: exit codes, which each subcommand documents.
 #![forbid(unsafe_code)]
 
 mod bench;

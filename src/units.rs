@@ -1,4 +1,6 @@
 //! Durations and numbers of bytes, as people write them on a command line and in a file.
+//!
+//! *Invariants*: a duration is at most a week; a number of bytes is not 0.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! The embedding interface: every outcome and every misuse, none of which leaves a lock behind or damages the cluster.
+//!
+//! *Not here*: nodes in processes of their own (`tests/joined.rs`, `tests/server/nodes.rs`), ordered tables (`tests/ordered.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,6 @@
 //! Nodes joined by `Cluster::join`, as in several processes. Here each node belongs to a thread.
+//!
+//! *Not here*: real processes (`tests/server/nodes.rs`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::hash_map::RandomState;

@@ -1,4 +1,6 @@
 //! The `gannet sql` command, as scripts and people use it.
+//!
+//! *Not here*: a terminal's control sequences, which `tests/shell_terminal.py` checks.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write;

@@ -1,4 +1,6 @@
 //! A check of the data after a run: a statement, and whether it holds.
+//!
+//! *Not here*: the checks themselves, which the workloads and `replicas` have.
 
 /// A checked statement.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

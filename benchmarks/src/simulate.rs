@@ -64,7 +64,7 @@ pub struct Simulated {
     pub firings: Firings,
     /// The death of a member, if it has happened.
     pub killed: Option<Kill>,
-    /// Jobs that it had not begun, and that another member got.
+    /// Jobs that the dead member had not begun, and that another member has taken over.
     pub handed_over: u64,
     /// The counts of the endpoints.
     pub counters: Counters,

@@ -1,4 +1,6 @@
 //! The bank's books after a run: the sum of all balances has changed only by committed transactions.
+//!
+//! *Not here*: equality of copies, which the harness checks.
 
 use gannet_benchmarks::{Check, Totals, for_each_row};
 use gannet_engine::Cluster;

@@ -35,7 +35,7 @@ pub(crate) struct Summary {
     /// Seeds that planned the death of a member, and members that died, by [`KILL_STAGES`].
     pub(crate) kills_planned: u64,
     pub(crate) kills: [u64; KILL_STAGES.len()],
-    /// Jobs that killed members had not begun, and that others got.
+    /// Jobs that killed members had not begun, and that other members have taken over.
     pub(crate) handed_over: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
@@ -122,7 +122,7 @@ impl std::fmt::Display for Summary {
         writeln!(out, "members killed, by the stage of a commit: {}", self.kills_text())?;
         writeln!(
             out,
-            "{} jobs that killed members had not begun went to others",
+            "{} jobs of killed members were taken over by other members",
             self.handed_over
         )?;
         write!(out, "requests sent again: {}", self.retransmitted)

@@ -1,4 +1,6 @@
 //! TATP on plain hash maps: the same rows and draws, and nothing else.
+//!
+//! *Not here*: threads and measurement, which the harness has.
 
 use gannet_benchmarks::{FloorWorkload, Random};
 use hashbrown::HashMap;

@@ -1,4 +1,6 @@
 //! Programs beside the cluster: the client library, with nodes that are processes.
+//!
+//! *Not here*: SQL clients (`simple.rs`, `extended.rs`).
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

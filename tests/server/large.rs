@@ -1,4 +1,6 @@
 //! Results larger than the memory of a statement: in the spill directory, or sent while the query runs.
+//!
+//! *Not here*: operators beyond memory (`spilled.rs`).
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;

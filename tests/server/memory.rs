@@ -1,4 +1,6 @@
 //! Table memory is reused: freed memory serves rows of other sizes and other tables.
+//!
+//! *Not here*: memory of statements (`large.rs`, `spilled.rs`).
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;

@@ -1,4 +1,6 @@
 //! Clusters of processes: `gannet serve --node`, started in any order, correctly and incorrectly.
+//!
+//! *Not here*: bad networks (`chaos`), silent nodes (`silent.rs`), programs beside the cluster (`clients.rs`).
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;

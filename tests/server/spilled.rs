@@ -1,4 +1,6 @@
 //! Operators whose rows exceed the memory of a statement: they use files with a spill directory, and are refused without.
+//!
+//! *Not here*: large results, sorts and groups (`large.rs`).
 
 use tokio_postgres::Client;
 use tokio_postgres::types::FromSqlOwned;

@@ -1,5 +1,7 @@
 //! The workload of registers: most transactions use a single one. A read that skips validation must still fit into one order
 //! of all operations on its register.
+//!
+//! *Not here*: the checker (`linearizable`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,6 @@
 //! A second opinion on the same histories: the crate `adya`, which shares no code with our checkers.
+//!
+//! *Not here*: our own checkers (`serializable`, `linearizable`, `acknowledged`).
 
 use adya::history::{Id, Interner, Mop, Op, OpType, ReadValue, Scalar};
 use adya::{Opts, Report, Valid, Workload, check};

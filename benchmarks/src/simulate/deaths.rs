@@ -54,7 +54,7 @@ pub(super) fn check(simulation: &Simulation, jobs: Vec<Job>, sum: &mut Statistic
     let mut checks = vec![
         Check::equal("jobs of survivors without an answer", 0, unfinished.iter().sum()),
         Check::new(
-            "the dead takes no job with it that it had not begun",
+            "jobs that the dead member had not begun are taken over",
             of_dead <= begun_max,
             format!("{of_dead} are lost, of at most {begun_max} that had begun"),
         ),

@@ -1,4 +1,6 @@
 //! Files that only their owner may read: users and keys.
+//!
+//! *Invariants*: a file with any permission for others is refused.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,4 +1,6 @@
 //! Outcomes of statements: tables of text, tags, and errors, of a session or a server.
+//!
+//! *Not here*: the formats of results (`render`).
 
 use crate::error::SqlError;
 use crate::value::{DataType, Value};

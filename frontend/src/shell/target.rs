@@ -1,4 +1,11 @@
 //! The target of statements: a database in this process, or a server.
+//!
+//! ```text
+//! Target ─┬─ Embedded   a session, whose values become text here
+//!         └─ Remote     a connection (`remote`), whose values are text
+//! ```
+//!
+//! *Not here*: formats of results (`render`).
 
 use std::sync::Arc;
 

@@ -1,4 +1,8 @@
 //! Types, indexes and constraints as SQL, for `format_type`, `pg_get_indexdef` and `pg_get_constraintdef`.
+//!
+//! *Source*: PostgreSQL 15, section 9.26 (system information functions).
+//!
+//! *Not here*: `pg_get_expr`, because the catalog stores expressions as SQL.
 
 use std::sync::Arc;
 
