@@ -73,7 +73,7 @@ pub struct EchoSettings {
     pub batch: usize,
     /// OS threads, if all nodes of a worker are on one thread.
     pub threads: usize,
-    /// Whether two threads on two cores have a node each, so that all packets cross cores. Over a network this is always so.
+    /// Whether two threads on two cores share the nodes, so that packets cross cores. Over a network this is always so.
     pub is_apart: bool,
     /// The transport of the packets.
     pub transport: EchoTransport,

@@ -2,7 +2,7 @@
 //!
 //! *Source*: PostgreSQL 15 documentation, appendix A (SQLSTATEs) and section 55.8 (fields of errors).
 //!
-//! *Not here*: the bytes of an error on the wire (`server/message`).
+//! *Not here*: the bytes of an error on the wire (`server/replies`).
 
 use gannet_engine::Abort;
 

@@ -1,5 +1,5 @@
-//! The workload of registers: most transactions use a single one. A read that skips validation must still fit into one order
-//! of all operations on its register.
+//! The workload of registers: most transactions use a single register. A read that skips validation must still fit into one
+//! order of all operations on its register.
 //!
 //! *Not here*: the checker (`linearizable`).
 

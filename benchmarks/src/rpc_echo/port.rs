@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! together   thread i drives worker i of every node: packets cross no core
-//! apart      two threads, each on a core of its own, have a node each: all packets cross cores
+//! apart      two threads, each on a core of its own, share the nodes: between two nodes all packets cross cores
 //! ```
 
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
 //! Casts between types.
 //!
-//! *Source*: PostgreSQL 15, chapter 10, and the tables of casts in `pg_cast.dat`.
+//! *Source*: PostgreSQL 15, chapter 10.
 //!
 //! *Not here*: which casts a statement needs (`plan/types`).
 

@@ -1,7 +1,7 @@
 //! SELECT: projection, grouping, DISTINCT, and the order of rows.
 //!
 //! ```text
-//! FROM, WHERE (from, join) ─► group, HAVING ─► number rows ─► project ─► DISTINCT ─► sort
+//! FROM, WHERE (from, join) ─► group, HAVING ─► number rows ─► project ─► sort, DISTINCT
 //! ```
 //!
 //! *Source*: PostgreSQL 15, sections 7.2.3, 7.3 and 7.5, and SELECT, "DISTINCT Clause".

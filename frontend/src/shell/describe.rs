@@ -1,7 +1,7 @@
 //! Descriptions: tables, columns and indexes, and the statements that create them again.
 //!
-//! *Source*: PostgreSQL 15, chapter 53 (system catalogs). The queries read these alone, so they also work on a PostgreSQL
-//! server.
+//! *Source*: PostgreSQL 15, chapter 53 (system catalogs). The queries read these alone, so they also work through a connection
+//! to a server.
 //!
 //! *Not here*: how rows are written (`render`).
 

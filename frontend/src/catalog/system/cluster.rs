@@ -1,6 +1,6 @@
 //! The tables `gannet_nodes` and `gannet_copies`: the nodes of the cluster, and the places of partitions.
 //!
-//! *Invariants*: reading these tables needs no transaction, so they are available even if the cluster has halted.
+//! *Invariants*: their rows need no transaction, so SHOW prints them even if the cluster has halted.
 //!
 //! *Not here*: their columns (`list`).
 

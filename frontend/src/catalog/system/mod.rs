@@ -2,7 +2,7 @@
 //!
 //! *Source*: PostgreSQL 15 documentation, chapters 53 (system catalogs) and 37 (information schema).
 //!
-//! *Invariants*: rows are made from the catalog that the transaction sees; nothing is stored for them.
+//! *Invariants*: rows are made from the catalog that the transaction sees, or from the cluster's state; none are stored.
 //!
 //! *Not here*: which tables and columns exist (`list`), and their rows (`relations`, `cluster`).
 
