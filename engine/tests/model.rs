@@ -1,8 +1,8 @@
 //! The commit protocol and the flush at a membership change, explored exhaustively.
 //!
-//! Small configurations: three nodes with one or two workers, two copies, two or three transactions,
-//! requests delayed without bound or lost, one node that crashes or is removed though it lives. With
-//! every rule the property holds in every state; each rule that is removed gives a counterexample.
+//! Small configurations: three nodes with one or two workers, two copies, two or three transactions. Requests are delayed
+//! without bound or lost; one node crashes, or is removed although it lives. With every rule, the properties hold in every
+//! state. Each removed rule gives a counterexample.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod model {
@@ -34,9 +34,9 @@ mod model {
         pub(crate) every_worker_prepares: bool,
         /// Packets of an older epoch are dropped.
         pub(crate) older_epochs_are_dropped: bool,
-        /// The flush commits what any member has a record of.
+        /// The flush commits every transaction whose record any member has.
         pub(crate) flush_takes_the_union: bool,
-        /// C7: coroutines of members are settled by what the flush found.
+        /// C7: the flush's findings settle the coroutines of members.
         pub(crate) settled_by_the_flush: bool,
         /// The new epoch opens only when the leases of removed nodes are over.
         pub(crate) activation_waits_for_leases: bool,
@@ -68,12 +68,12 @@ fn plan(node: u8, slot: u8, rounds: &[&[(u8, Access)]]) -> Plan {
     Plan { node, worker: 0, slot, rounds: rounds.iter().map(|round| round.to_vec()).collect() }
 }
 
-/// Each reads what the other writes, and locks in a later round.
+/// Each transaction reads a bucket that the other writes, and locks in a later round.
 fn skew() -> Vec<Plan> {
     vec![plan(0, 0, &[&[(0, Read)], &[(1, Write)]]), plan(1, 0, &[&[(1, Read)], &[(0, Write)]])]
 }
 
-/// Two keys of one bucket, one read before the other is locked, beside another writer of it.
+/// Two keys of one bucket, one read before the other is locked, and another writer of the bucket.
 fn two_keys() -> Vec<Plan> {
     vec![plan(2, 0, &[&[(0, Read)], &[(0, Write)]]), plan(1, 0, &[&[(0, Write)]])]
 }
@@ -92,7 +92,7 @@ fn slot_reuse() -> Vec<Plan> {
     vec![plan(0, 0, &[&[(0, Write), (1, Write)]]), plan(0, 0, &[&[(2, Write)]])]
 }
 
-/// A writer of two buckets, and a reader of one that comes when it will.
+/// A writer of two buckets, and a reader of one at any time.
 fn writer_and_reader() -> Vec<Plan> {
     vec![plan(0, 0, &[&[(0, Write), (1, Write)]]), plan(1, 0, &[&[(1, Read)]])]
 }
@@ -102,7 +102,7 @@ fn stale_reader() -> Vec<Plan> {
     vec![plan(1, 0, &[&[(0, Write)]]), plan(0, 0, &[&[(0, Read)]])]
 }
 
-/// A writer of two buckets, one that reads the one and writes the other, and a reader of both.
+/// A writer of two buckets, a transaction that reads one and writes the other, and a reader of both.
 fn three() -> Vec<Plan> {
     vec![
         plan(0, 0, &[&[(0, Write), (1, Write)]]),
@@ -151,7 +151,7 @@ fn with_every_rule_nothing_goes_wrong() {
         ("three", three()),
     ];
     for (name, plans) in workloads {
-        // The largest takes a minute for each node that may fail; they are alike.
+        // The largest configuration takes a minute for each node that may fail; these are alike.
         let failures: &[&[u8]] =
             if name == "three" { &[&[], &[1]] } else { &[&[], &[0], &[1], &[2]] };
         for &failing in failures {

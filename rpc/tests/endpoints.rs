@@ -1,5 +1,4 @@
-//! Two endpoints over a network that loses, doubles, reorders and damages packets; and packets that
-//! nobody should send.
+//! Two endpoints over a network that loses, duplicates, reorders and damages packets; and invalid packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;
@@ -19,7 +18,7 @@ const MTU_BYTES: usize = 1_500;
 const STEP_NS: u64 = 10_000;
 const COROUTINES: u16 = 200;
 
-/// Packets under way to each of the two nodes, and what happens to them.
+/// Packets in flight to each of the two nodes, and their faults.
 struct Network {
     queues: [Vec<Vec<u8>>; 2],
     random: u64,
@@ -189,7 +188,7 @@ impl Pair {
 }
 
 #[test]
-fn what_is_submitted_between_accept_and_run_waits_for_the_next() {
+fn requests_submitted_between_accept_and_run_wait_for_the_next_run() {
     let Pair { mut endpoints, mut handlers, mut incoming, .. } = Pair::new(1, 0);
     let (endpoint, handler) = (&mut endpoints[0], &mut handlers[0]);
     let submit = |endpoint: &mut Endpoint<Sender, Receiver>, coroutine| {
@@ -241,7 +240,7 @@ fn messages_of_every_size_arrive_once_over_a_bad_network() {
 }
 
 #[test]
-fn no_more_is_under_way_than_the_credits_allow() {
+fn packets_in_flight_are_bounded_by_the_credits() {
     let mut pair = Pair::new(1, 0);
     let payload = [7; 100];
     for coroutine in 0..COROUTINES {
@@ -298,7 +297,7 @@ fn a_message_larger_than_its_ring_arrives_without_loss() {
     println!("a MiB through a ring of 64 KiB took {now_ms} ms of virtual time");
 }
 
-/// Answers with the status that the payload begins with, and as many bytes.
+/// Answers with the status in the payload's first byte, and as many bytes.
 struct Says;
 
 impl Handler for Says {
@@ -315,8 +314,8 @@ impl Handler for Says {
     }
 }
 
-/// What is found among the answers of three nodes, the own one included, to node 0, of which `first` answers before the other
-/// remote one, `refuser` says 7, and all others 1; each has `bytes` bytes of payload.
+/// The refusal that node 0 finds among the answers of all three nodes. `first` answers before the other remote node,
+/// `refuser` answers 7, and all others answer 1; each answer has `bytes` bytes of payload.
 fn refusal(refuser: Option<u16>, first: u16, bytes: usize, piggybacks: bool) -> Option<u16> {
     let mut fabric = MemoryFabric::new(3, 1, MTU_BYTES, 64 << 10);
     let waker = Parking::new().waker();
@@ -327,7 +326,7 @@ fn refusal(refuser: Option<u16>, first: u16, bytes: usize, piggybacks: bool) -> 
     });
     let batch = endpoints[0].batch(0);
     if piggybacks {
-        // Nobody looks at these answers.
+        // These answers are not read.
         (1..3).for_each(|node| batch.borrow_mut().push(node, 0, &[6], 0).unwrap());
         batch.borrow_mut().piggyback();
     }
@@ -422,7 +421,7 @@ fn seal(packet: &mut [u8]) {
     packet[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What node 1 counts when it receives `packet` alone, and whether it ran anything.
+/// The counters of node 1 when it receives `packet` alone, and the number of requests that ran.
 fn receive(packet: Vec<u8>) -> (Counters, u64) {
     let mut pair = Pair::new(1, 0);
     pair.network.borrow_mut().queues[1].push(packet);
@@ -431,7 +430,7 @@ fn receive(packet: Vec<u8>) -> (Counters, u64) {
 }
 
 #[test]
-fn strangers_are_dropped_and_counted_by_what_is_wrong() {
+fn invalid_packets_are_dropped_and_counted_by_their_fault() {
     assert_eq!(receive(packet(|_| {})).1, 1, "the packet is right but for what is changed");
     type Case = (fn(&mut Header), fn(&Counters) -> u64);
     let cases: [Case; 12] = [
@@ -470,7 +469,7 @@ macro_rules! fuzz {
     }};
 }
 
-/// What a fuzzed packet says of itself; its bytes follow.
+/// The fields of a fuzzed packet; its bytes follow.
 #[derive(Clone, Debug, bolero::TypeGenerator)]
 struct Fuzzed {
     kind: u8,
@@ -478,7 +477,7 @@ struct Fuzzed {
     sequence: u8,
     fragment: u8,
     fragments: u8,
-    /// Says the truth about its bytes if none.
+    /// The field of the length; None for the true length.
     message_bytes: Option<u32>,
     tail: Vec<u8>,
 }
@@ -504,7 +503,7 @@ impl Fuzzed {
     }
 }
 
-/// Whatever arrives, even with a right checksum, is dropped and counted, or run: nothing else.
+/// Every packet, even one with a right checksum, is dropped and counted, or run.
 #[test]
 fn fuzz_packets() {
     fuzz!(Vec<Fuzzed>, |packets| {
@@ -513,12 +512,12 @@ fn fuzz_packets() {
             pair.network.borrow_mut().queues[1].push(fuzzed.packet());
             pair.step();
         }
-        // Sessions that nobody meddled with are served as before.
+        // Untouched sessions are served as before.
         pair.call(3, &[32, 5_000]);
     });
 }
 
-/// Bytes that are no packet of ours at all.
+/// Bytes that are not a packet at all.
 #[test]
 fn fuzz_bytes() {
     fuzz!(Vec<Vec<u8>>, |packets| {
@@ -532,8 +531,8 @@ fn fuzz_bytes() {
     });
 }
 
-/// Messages of one session in any order, doubled and in fragments: each that is run is newer than
-/// all before, and the reference says which are.
+/// Messages of one session in any order, duplicated and in fragments. Each message that runs is newer than all before; a
+/// reference model says which run.
 #[test]
 fn fuzz_sessions_against_a_reference() {
     fuzz!(Vec<(u8, u8)>, |steps| {

@@ -1,5 +1,5 @@
-//! Many senders who wait for each other, and one receiver that is slower than they: what it answers, with
-//! windows that follow losses and with fixed ones, in virtual time.
+//! Many senders that wait for each other, and one slower receiver: its rate of answers, with windows that follow losses and
+//! with fixed windows, in virtual time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::cell::RefCell;
@@ -13,12 +13,12 @@ use gannet_rpc::{
 const CLIENTS: u16 = 16;
 const COROUTINES: u16 = 48;
 const STEP_NS: u64 = 10_000;
-/// What the network holds for the receiver; the rest is lost.
+/// Packets that the network queues for the receiver; further ones are lost.
 const QUEUE_PACKETS: usize = 64;
-/// What the receiver takes in a step: this is its capacity.
+/// Packets that the receiver takes in a step: its capacity.
 const PACKETS_PER_STEP: usize = 4;
 const ROUNDS: u64 = 60;
-/// No run takes so long.
+/// Upper bound for the steps of a run.
 const STEPS_MAX: u64 = 100_000_000;
 
 /// Packets on their way, by destination; node 0 is the receiver.
@@ -102,9 +102,8 @@ impl Handler for Echo {
     }
 }
 
-/// Rounds in which every coroutine of every client sends a request to node 0 and waits for all others.
-/// What is answered, as a share of what node 0 could answer in that time; and how many packets were
-/// sent again for each answer.
+/// In each round every coroutine of every client sends a request to node 0, and waits for all others. Returns the answers as
+/// a share of node 0's capacity, and the retransmitted packets per answer.
 fn run(follows_losses: bool) -> (f64, f64) {
     let nodes = CLIENTS + 1;
     let queues: Queues = Rc::new(RefCell::new(vec![VecDeque::new(); usize::from(nodes)]));
@@ -135,8 +134,8 @@ fn run(follows_losses: bool) -> (f64, f64) {
             steps += 1;
             assert!(steps < STEPS_MAX, "{answered} of {each_round} answered");
             for (node, endpoint) in endpoints.iter_mut().enumerate() {
-                // Who is served must not be a matter of the order: a client runs in every second step
-                // or so. Knuth's multiplicative generator.
+                // The order must not decide which client is served, so a client runs in about every second step. Knuth's
+                // multiplicative generator.
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 if node > 0 && random >> 63 == 0 {
                     continue;

@@ -1,4 +1,4 @@
-//! When requests are sent again, in virtual time: those of which packets were lost soon, and those that are only late not at all.
+//! Retransmission in virtual time: requests with lost packets are sent again soon, and delayed ones are not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;
@@ -11,16 +11,16 @@ use gannet_rpc::{Contents, Endpoint, Identity, Incoming, Kind, PacketReceiver, P
 
 const COROUTINES: u16 = 32;
 const STEP_NS: u64 = 5_000;
-/// From one node to the other.
+/// The delay from one node to the other.
 const WAY_NS: u64 = 50_000;
-/// The least timeout, of twenty round trips.
+/// The minimum timeout, of twenty round trips.
 const TIMEOUT_NS: u64 = 2_000_000;
 
 /// When a packet arrives that is sent now, if it does.
 type Fate = Box<dyn FnMut(&Contents, u64) -> Option<u64>>;
 
 struct Network {
-    /// By destination: when they arrive, in the order of their sending.
+    /// By destination: arrival times, in the order of sending.
     under_way: [Vec<(u64, Vec<u8>)>; 2],
     fate: Fate,
     now_ns: u64,
@@ -95,7 +95,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Its round trips are known.
+    /// A pair whose round trips are known.
     fn new() -> Self {
         let fate: Fate = Box::new(|_, now_ns| Some(now_ns + WAY_NS));
         let under_way = [Vec::new(), Vec::new()];
@@ -141,7 +141,7 @@ impl Pair {
         Some(coroutine)
     }
 
-    /// Time passes; the coroutines that were answered are free again.
+    /// Advances time. Coroutines whose requests were answered are free again.
     fn step(&mut self) {
         self.network.borrow_mut().now_ns += STEP_NS;
         let now_ns = self.now_ns();
@@ -172,7 +172,7 @@ impl Pair {
         assert_eq!(self.endpoints[0].open_requests(), 0);
     }
 
-    /// Loses the next packet of this kind, which belongs to a request that is sent now, and `others` after it: how long that
+    /// Loses the next packet of this kind, of a request that is sent now, and `others` after it. Returns how long the request
     /// takes to be answered.
     fn lose(&mut self, kind: Kind, others: u64) -> u64 {
         let lost = *self.free.last().unwrap();
@@ -201,13 +201,13 @@ impl Pair {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_after_a_round_trip_if_later_requests_are_answered() {
+fn a_lost_request_is_sent_again_after_a_round_trip_if_later_ones_are_answered() {
     for kind in [Kind::Request, Kind::Response] {
         let mut pair = Pair::new();
-        // None of them is taken for one that was only late.
+        // No loss is taken for a delay.
         for losses in 1..=10 {
             let took_ns = pair.lose(kind, 1);
-            // Two round trips, a quarter of one to be sure, and a few steps.
+            // Two round trips, a safety margin of a quarter, and a few steps.
             let most_ns = 2 * (2 * WAY_NS) + WAY_NS / 2 + 8 * STEP_NS;
             assert!(took_ns <= most_ns, "{kind:?}: loss {losses} took {took_ns} ns");
             assert_eq!(pair.sent_again(), losses, "{kind:?}");
@@ -216,17 +216,17 @@ fn what_is_lost_is_sent_again_after_a_round_trip_if_later_requests_are_answered(
 }
 
 #[test]
-fn what_is_lost_last_is_sent_again_as_a_probe() {
+fn a_last_lost_request_is_sent_again_as_a_probe() {
     for kind in [Kind::Request, Kind::Response] {
         let mut pair = Pair::new();
         let took_ns = pair.lose(kind, 0);
-        // Two round trips to be sure, and the one of the probe.
+        // Two round trips as a safety margin, and the probe's.
         assert!(took_ns <= 3 * (2 * WAY_NS) + 8 * STEP_NS, "{kind:?}: {took_ns} ns");
         assert_eq!(pair.sent_again(), 1, "{kind:?}");
     }
 }
 
-/// Requests that are answered within 200 ms where as many packets of a thousand are lost.
+/// Requests answered within 200 ms, if so many packets of a thousand are lost.
 fn answered_at(permille: u64) -> u64 {
     let mut pair = Pair::new();
     let mut random = 1_u64;
@@ -249,8 +249,8 @@ fn random_losses_do_not_take_most_of_the_rate() {
 }
 
 #[test]
-fn what_is_only_late_is_not_sent_again_but_for_probes() {
-    // Now and then all packets wait, as if a thread waited for its core: for half of the timeout.
+fn delayed_requests_are_sent_again_only_as_probes() {
+    // Sometimes all packets are delayed for half of the timeout, as if a thread waited for its core.
     let mut pair = Pair::new();
     let period_ns = 4 * TIMEOUT_NS;
     pair.set_fate(move |_, now_ns| {
@@ -265,7 +265,7 @@ fn what_is_only_late_is_not_sent_again_but_for_probes() {
 }
 
 #[test]
-fn packets_that_overtake_each_other_are_soon_not_taken_for_lost() {
+fn reordered_packets_are_soon_not_taken_for_lost() {
     let mut pair = Pair::new();
     let mut random = 1_u64;
     // Knuth's multiplicative generator. Round trips take one to three ways.

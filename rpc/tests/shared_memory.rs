@@ -1,4 +1,4 @@
-//! Endpoints over rings in memory that is mapped twice, as two processes map it; and a process that dies at its work.
+//! Endpoints over rings in memory that is mapped twice, as by two processes; and a process that is killed during its work.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;
@@ -18,12 +18,12 @@ const MTU_BYTES: usize = 16 << 10;
 const RING_BYTES: usize = 64 << 10;
 const COROUTINES: u16 = 4;
 const SIZES: [usize; 4] = [0, 32, 20_000, 1 << 20];
-/// Set for the process that a test starts of itself: how often it answers before it stops.
+/// Set in the process that a test starts from its own program: the number of answers before it stops.
 const PEER: &str = "GANNET_TEST_PEER";
-/// No answer takes so long.
+/// Longest wait for an answer.
 const GIVE_UP_NS: u64 = 60_000_000_000;
 
-/// A node, and where its thread sleeps.
+/// A node, and the waker of its thread.
 struct Node {
     endpoint: Endpoint<MemorySender, MemoryReceiver>,
     parking: Parking,
@@ -56,7 +56,7 @@ impl Node {
         }
     }
 
-    /// Sends a payload to node 1 and waits for its answer for so long; whether there was one, and it is right.
+    /// Sends a payload to node 1, and waits so long for the answer. Returns whether a correct answer came.
     fn calls(&mut self, size: usize, wait_ns: u64) -> bool {
         self.send(size);
         let start_ns = self.clock.now_ns();
@@ -92,7 +92,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// It answers so many requests; its handle.
+    /// Starts the process, which answers so many requests. Returns its handle.
     fn start(answers: u64) -> (Self, String) {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_other_process", "--nocapture"])
@@ -115,13 +115,13 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have failed by itself.
+        // The process may have failed by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Runs in the other process: node 1 answers until it has answered enough, and then spins until it is killed.
+/// Runs in the other process: node 1 answers a number of requests, and then spins until it is killed.
 #[test]
 fn the_other_process() {
     let Ok(answers) = std::env::var(PEER) else { return };
@@ -147,7 +147,7 @@ fn a_process_that_dies_leaves_no_corruption() {
     for size in SIZES.into_iter().cycle().take(400) {
         assert!(node.calls(size, GIVE_UP_NS), "a payload of {size} bytes");
     }
-    // It stops within its next answer. Then it takes no packet any more: rings fill, and whoever sends goes on.
+    // The process stops within its next answer, and takes no further packet: rings fill, and senders continue.
     node.send(1 << 20);
     let (has_stopped, stopped_itself) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -167,7 +167,7 @@ fn a_process_that_dies_leaves_no_corruption() {
         node.step();
     }
     assert_eq!(node.endpoint.receiver().refused().foreign, 0);
-    // Its memory is there for as long as a process maps it, and cannot be opened any more.
+    // The memory exists as long as a process maps it, but cannot be opened any more.
     let error = rings(0).connect(&[String::new(), handle]).err().unwrap();
     assert!(matches!(error, SharedRingsError::Unreachable { node: 1, .. }), "{error}");
 }
@@ -193,7 +193,7 @@ fn threads_that_sleep_are_woken_through_the_memory() {
 }
 
 #[test]
-fn memory_that_is_not_meant_is_refused() {
+fn unsuitable_memory_is_refused() {
     let own = || SharedRings::create(0, (2, 1), MTU_BYTES, RING_BYTES).unwrap();
     let connect = |handle: &str| {
         let error = own().connect(&[String::new(), handle.to_owned()]).err();

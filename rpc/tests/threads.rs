@@ -48,7 +48,7 @@ fn packets_cross_threads_whole() {
                 (0..COROUTINES).for_each(|coroutine| send(&mut endpoint, coroutine, 1, 0));
                 let mut now_ns = 0;
                 let mut finished = 0;
-                // It goes on serving the other until both have finished.
+                // The thread serves the other one until both have finished.
                 while done.load(std::sync::atomic::Ordering::Acquire) < 2 {
                     now_ns += 10_000;
                     endpoint.receive(&mut handler, &mut incoming, now_ns);

@@ -1,4 +1,4 @@
-//! Endpoints over real UDP sockets, and strangers who send what they like.
+//! Endpoints over real UDP sockets, and strangers that send arbitrary datagrams.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod echo;
@@ -16,7 +16,7 @@ use gannet_rpc::{
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 const COROUTINES: u16 = 20;
-/// No answer takes so long.
+/// Longest wait for an answer.
 const GIVE_UP_NS: u64 = 20_000_000_000;
 
 fn key(byte: u8) -> Option<ClusterKey> {
@@ -25,7 +25,7 @@ fn key(byte: u8) -> Option<ClusterKey> {
 
 /// Free ports of this host.
 fn addresses(ip: IpAddr, count: usize) -> Vec<SocketAddr> {
-    // All are held until the last is drawn, so that they differ.
+    // All sockets stay open until the last port is drawn, so that ports differ.
     let held: Vec<_> = (0..count).map(|_| UdpSocket::bind((ip, 0)).unwrap()).collect();
     held.iter().map(|socket| socket.local_addr().unwrap()).collect()
 }
@@ -45,7 +45,7 @@ fn identity(node: u16) -> Identity {
     }
 }
 
-/// One node, and what it needs to be driven.
+/// One node with its endpoint, handler and transport.
 struct Node {
     endpoint: Endpoint<UdpSender, UdpReceiver>,
     handler: Echo,
@@ -63,7 +63,7 @@ impl Node {
         Self { endpoint, handler: Echo::default(), incoming: Vec::new() }
     }
 
-    /// Returns whether there was anything to do.
+    /// Returns whether there was work.
     fn step(&mut self, now_ns: u64) -> bool {
         let progressed = self.endpoint.receive(&mut self.handler, &mut self.incoming, now_ns);
         self.endpoint.retransmit(now_ns);
@@ -169,7 +169,7 @@ fn each_worker_has_the_next_port() {
     let worker = |worker| UdpPort::open(&UdpOptions { worker, ..options(0, &[first], None) });
     let ports: Vec<_> = (0..3).map(worker).collect();
     for (port, opened) in (first.port()..).zip(&ports) {
-        // Another program may have one of them.
+        // Another program may use one of the ports.
         let is_taken = opened.is_ok() || matches!(opened, Err(UdpError::PortInUse { .. }));
         assert!(is_taken && UdpSocket::bind((V4, port)).is_err(), "{opened:?}");
     }
@@ -200,7 +200,7 @@ fn random_bytes_are_dropped_and_counted_while_traffic_goes_on() {
             pair.call_and(&[32, 3_000], |_| {
                 let size = random.below(200);
                 let mut bytes = random.bytes(size);
-                // Most look like datagrams of ours, the others like nobody's.
+                // Most resemble our datagrams, and the others resemble none.
                 for prefix in [&b"GN\x01\x00"[..], b"GN\x01\x01"] {
                     if random.below(3) > 0 && size > prefix.len() {
                         bytes[..prefix.len()].copy_from_slice(prefix);
@@ -210,7 +210,7 @@ fn random_bytes_are_dropped_and_counted_while_traffic_goes_on() {
                 sent += 1;
             });
         }
-        // The last ones may still be on their way.
+        // The last datagrams may still be in flight.
         pair.call(&[1]);
         let seen = pair.nodes[1].counters();
         let dropped = seen.foreign + seen.unauthentic + seen.corrupt;
@@ -220,13 +220,13 @@ fn random_bytes_are_dropped_and_counted_while_traffic_goes_on() {
     }
 }
 
-/// What another node 0 does to node 1 of a pair with key 1: changes in whom it says that it is.
+/// The counters of node 1 of a pair with key 1, after another node 0 with a changed identity has sent to it.
 fn counted(key: Option<ClusterKey>, change: impl FnOnce(&mut Identity)) -> (Counters, u64) {
     let addresses = addresses(V4, 2);
     let mut pair = Pair::new(&addresses, None, &self::key(1));
     let mut stranger = identity(0);
     change(&mut stranger);
-    // At another address, as node 0's is taken: where a datagram comes from is not what counts.
+    // From another address, because node 0's is in use: the address of the sender does not matter.
     let elsewhere = [self::addresses(V4, 1)[0], addresses[1]];
     let mut stranger = Node::open(stranger, &options(0, &elsewhere, key));
     stranger.submit(0, &[32], pair.clock.now_ns());
@@ -252,7 +252,7 @@ fn wrong_keys_clusters_epochs_and_lives_are_counted_and_not_run() {
 
 #[test]
 fn replayed_datagrams_run_nothing() {
-    // Node 0 believes a tap to be node 1.
+    // Node 0 takes a tap for node 1.
     let real = addresses(V4, 3);
     let tap = UdpSocket::bind(real[2]).unwrap();
     tap.set_nonblocking(true).unwrap();
@@ -287,10 +287,10 @@ fn replayed_datagrams_run_nothing() {
     assert_eq!(pair.nodes[1].handler.handled, handled + u64::from(COROUTINES));
 }
 
-/// Two threads, each asleep whenever it has nothing to do.
+/// Two threads, each of which sleeps when it is idle.
 #[test]
 fn idle_threads_sleep_until_a_datagram_comes() {
-    // A wake-up that is lost costs as much, and one is too many.
+    // A lost wake-up costs this much, and a single one is too many.
     const SLEEP: Duration = Duration::from_secs(600);
     let addresses = addresses(V4, 2);
     let port = |node| UdpPort::open(&options(node, &addresses, key(1))).unwrap();

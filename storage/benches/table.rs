@@ -87,7 +87,7 @@ fn lock_and_apply(criterion: &mut Criterion) {
             addresses.iter().for_each(|address| table.prefetch_slot(*address));
             for (key, address) in keys.into_iter().zip(addresses) {
                 let lock = table.lock(address, key, READER, LockMode::Update, &mut value);
-                let Lock::Granted { version } = lock else { panic!("nobody else locks") };
+                let Lock::Granted { version } = lock else { panic!("no other thread locks") };
                 let location = table.locate(key);
                 let header = (0, location.partition, location.bucket, 0);
                 unit.clear();

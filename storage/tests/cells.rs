@@ -1,5 +1,5 @@
-//! Memory that comes back at two copies: what a primary grants fits its backup (rule C9), though that applies updates of other
-//! buckets in another order, may have less memory, and whatever went before.
+//! Freed memory at two copies. A lock that a primary grants fits the backup (rule C9), although the backup applies updates of
+//! other buckets in another order and may have less memory, whatever went before.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 
@@ -19,7 +19,7 @@ const KEYS: u64 = 300;
 const FIXED_BYTES: usize = 40;
 /// Bytes of such an overflow bucket.
 const FIXED_OVERFLOW_BYTES: usize = 128;
-/// Fewer, so that its overflow buckets leave room.
+/// Fewer keys, so that overflow buckets leave room.
 const FIXED_KEYS: u64 = 150;
 const HEAP_SIZES: [usize; 7] = [0, 50, 56, 200, 700, 1_000, 4_000];
 
@@ -28,12 +28,12 @@ struct Copy {
     tables: [Table; 2],
     arena: Arc<Arena>,
     empty_bytes: usize,
-    /// The share of the partition, and the line that nobody has.
+    /// The share of the partition, and the line that belongs to no row.
     share_bytes: usize,
 }
 
 impl Copy {
-    /// A copy at a node with a multiple of the room that the smallest share of a copy has.
+    /// A copy at a node whose memory is a multiple of the smallest share.
     fn new(room: usize) -> Self {
         let partitioning = Partitioning::new(1).unwrap();
         let mut layouts = [
@@ -59,7 +59,7 @@ struct Open {
     row: (usize, u64),
     owner: Owner,
     version: u64,
-    /// Bytes of the value that it writes; none to delete the row.
+    /// Bytes of the new value; None to delete the row.
     value_bytes: Option<usize>,
     at_backup: bool,
 }
@@ -74,7 +74,7 @@ struct Copies {
 }
 
 impl Copies {
-    /// Of nodes with multiples of the room that the smallest share has.
+    /// Copies on nodes whose memory is a multiple of the smallest share.
     fn new([primary, backup]: [usize; 2]) -> Self {
         let (primary, backup) = (Copy::new(primary), Copy::new(backup));
         Self {
@@ -136,10 +136,10 @@ impl Copies {
             table.apply_at_primary(address, &unit)
         };
         assert_eq!(applied, Applied::Applied);
-        assert!(copy.arena.used_bytes() <= copy.share_bytes, "what was granted fits every copy");
+        assert!(copy.arena.used_bytes() <= copy.share_bytes, "granted locks fit every copy");
     }
 
-    /// The next step of an open transaction: the backup, then the primary; or it is given up.
+    /// The next step of an open transaction: the backup, then the primary; or an abort.
     fn step(&mut self, index: usize, gives_up: bool) {
         let open = &mut self.open[index];
         if !open.at_backup && gives_up {
@@ -169,15 +169,15 @@ impl Copies {
             self.step(0, false);
         }
         let [primary, backup] = [&self.primary, &self.backup].map(|copy| copy.arena.used_bytes());
-        // A lock for insert that was given up leaves the primary an overflow bucket of the fixed table.
+        // An aborted lock for an insert leaves an overflow bucket of the fixed table at the primary.
         assert!(backup <= primary && (primary - backup).is_multiple_of(FIXED_OVERFLOW_BYTES));
     }
 }
 
-/// What is done next: begins with a row, or goes on with an open transaction.
+/// The next step: begins with a row, or continues an open transaction.
 type Step = (u64, usize, u8);
 
-/// Long phases in which rows come, and in which they go.
+/// Long phases of inserts, and of deletes.
 fn phases() -> impl Strategy<Value = Vec<Vec<Step>>> {
     let step = (0..KEYS, 0..HEAP_SIZES.len(), any::<u8>());
     proptest::collection::vec(proptest::collection::vec(step, 200..800), 4..8)
@@ -187,7 +187,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_a_primary_grants_fits_its_backup(
+    fn granted_locks_fit_the_backup(
         phases in phases(),
         rooms in prop::sample::select(vec![[1, 1], [4, 1], [1, 4]]),
     ) {
@@ -208,7 +208,7 @@ proptest! {
         }
         copies.finish();
         prop_assert!(copies.refused > 0, "the memory was never full");
-        // All rows of the heap table go, and their memory with them; what the fixed table took stays.
+        // Deleting all rows of the heap table frees their memory; the fixed table keeps its own.
         let keys: Vec<_> = copies.rows.keys().copied().collect();
         for row in keys {
             copies.begin(row, None);

@@ -1,4 +1,4 @@
-//! Heap tables at their memory limit: whoever is granted a lock finds room for what it announced.
+//! Heap tables at their memory limit: a granted lock has room for the announced value.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 
@@ -14,7 +14,7 @@ fn arena(limit_bytes: usize) -> Result<Arena, gannet_storage::StorageError> {
     Arena::new(limit_bytes, &[Arena::share_bytes(limit_bytes, 1)])
 }
 
-/// A table whose rows lie in as many buckets, for the most part.
+/// A table whose rows are mostly in different buckets.
 struct Rows {
     table: Table,
     arena: Arc<Arena>,
@@ -70,7 +70,7 @@ impl Rows {
     }
 }
 
-/// Keys that are locked by as many owners for values of 1,000 bytes, until one is refused.
+/// Locks keys, each by another owner, for values of 1,000 bytes, until a lock is refused.
 fn lock_until_full(rows: &Rows, mode: LockMode) -> Vec<(String, Owner, u64)> {
     let mut granted = Vec::new();
     for number in 1..200 {
@@ -115,7 +115,7 @@ fn granted_updates_to_longer_values_fit() {
     let granted = lock_until_full(&rows, LockMode::Update);
     assert!(granted.len() > 10, "{} rows", granted.len());
     write_all(&rows, &granted);
-    // A row that keeps its size needs nothing, however full the table is.
+    // A row that keeps its size needs no memory, however full the table is.
     let (key, owner) = (&granted[0].0, Owner(1_000));
     let lock = rows.lock(key, owner, LockMode::Update, 999);
     let Lock::Granted { version } = lock else { panic!("{lock:?}") };
@@ -124,13 +124,13 @@ fn granted_updates_to_longer_values_fit() {
 }
 
 #[test]
-fn an_abort_gives_back_what_it_had_reserved() {
+fn an_abort_releases_its_reservation() {
     let rows = Rows::new(50_000);
     let granted = lock_until_full(&rows, LockMode::Insert);
     let (given_up, kept) = granted.split_at(5);
     for (key, owner, _) in given_up {
         assert_eq!(rows.unlock(key, *owner), Unlocked::Released);
-        // A second one gives up nothing of others.
+        // A second abort releases no other reservation.
         assert_eq!(rows.unlock(key, *owner), Unlocked::NotHeld);
     }
     let again: Vec<_> = given_up

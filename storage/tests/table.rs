@@ -1,4 +1,4 @@
-//! The table's operations against a `BTreeMap`, at a primary and at a backup that gets the same units.
+//! The operations of a table against a `BTreeMap`, at a primary and at a backup that gets the same units.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 
@@ -11,10 +11,10 @@ use gannet_storage::{
 };
 use proptest::prelude::*;
 
-/// A key, and the value that it will have; none to delete it.
+/// A key with its new value; None to delete the key.
 type Change = (u64, Option<Vec<u8>>);
 
-/// Main buckets of the tables here: few, so that a chain grows by several overflow buckets.
+/// Main buckets of the tables here: few, so that chains have several overflow buckets.
 const BUCKETS: u32 = 3;
 const KEYS: usize = 40;
 const VALUE_SIZES: [usize; 5] = [1, 8, 13, 40, 4096];
@@ -108,14 +108,14 @@ fn transaction() -> impl Strategy<Value = Transaction> {
         .prop_map(|(changes, end)| Transaction { changes, end })
 }
 
-/// Two replicas, and what they should hold.
+/// Two replicas, and the expected rows.
 struct Replicas {
     primary: Table,
     backup: Table,
     value_bytes: usize,
     rows: BTreeMap<u64, Vec<u8>>,
     versions: [u64; BUCKETS as usize],
-    /// Units that the backup has not seen, by bucket, oldest first.
+    /// Units that have not reached the backup, by bucket, oldest first.
     held: [VecDeque<Vec<u8>>; BUCKETS as usize],
     transactions: u64,
 }
@@ -165,7 +165,7 @@ impl Replicas {
         }
     }
 
-    /// Checks what others and the owner see of a bucket that is, or is not, held by `owner`.
+    /// Checks the view of a bucket for its owner and for others; `held` tells whether `owner` holds the lock.
     fn check_lock(&self, key: u64, owner: Owner, held: bool) {
         let (table, address) = (&self.primary, address(&self.primary, key));
         let version = self.versions[self.bucket(key)];
@@ -343,13 +343,13 @@ fn inserts_are_refused_at_the_limit_and_leave_no_lock() {
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
     assert_eq!(table.unlock(address(&table, 0), owner), Unlocked::NotHeld);
 
-    // Under a lock that the transaction has for another key, that lock stays.
+    // A lock that the transaction holds for another key stays.
     assert_eq!(lock(&table, 0, owner, LockMode::Delete), Lock::Granted { version: 0 });
     assert_eq!(lock(&table, capacity, owner, LockMode::Insert), Lock::Full);
     assert_eq!(snapshot(&table, 0).owner, owner);
     assert_eq!(apply_at_primary(&table, &unit(0, 0, owner, &[(0, None)])), Applied::Applied);
 
-    // The slot that the deletion freed can be promised.
+    // The slot of the deleted row can be promised.
     assert_eq!(lock(&table, capacity, owner, LockMode::Insert), Lock::Granted { version: 1 });
     let bytes = unit(0, 1, owner, &[(capacity, Some(vec![9; 8]))]);
     assert_eq!(apply_at_primary(&table, &bytes), Applied::Applied);
@@ -376,7 +376,7 @@ fn a_promised_slot_is_not_promised_twice_until_the_lock_is_released() {
 }
 
 #[test]
-fn a_backup_takes_what_its_primary_had_room_for() {
+fn a_backup_has_room_for_granted_inserts() {
     let (primary, capacity) = nearly_full(0);
     let (backup, _) = nearly_full(0);
     let mut version = 0;

@@ -1,4 +1,4 @@
-//! Threads read a bucket while others write it: what they read belongs to one version.
+//! Threads read a bucket while others write it: each read belongs to one version.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(not(loom))]
 

@@ -1,4 +1,4 @@
-//! Without the check of the physical sequence, readers see torn units: the stress would notice.
+//! Without the check of the physical sequence, readers see torn units, which the stress test would notice.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(all(feature = "mutants", not(loom)))]
 
@@ -9,7 +9,7 @@ use gannet_storage::rules;
 use hot_bucket::HotBucket;
 use hot_rows::HotRows;
 
-/// Units written before the search for a torn read is given up.
+/// Units written before the search for a torn read ends.
 const UNITS_MAX: u64 = 200_000;
 
 #[test]

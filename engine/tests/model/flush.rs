@@ -1,7 +1,7 @@
 //! The model of a membership change: propose, prepare, flush, activate.
 //!
-//! *Source*: `docs/protocol.md`, "What recovery will need". Flush and repair are one step here: what is modelled
-//! is what they decide, not how their messages interleave.
+//! *Source*: `docs/protocol.md`, "What recovery will need". Flush and repair are one step here: the model covers their
+//! decisions, not the interleaving of their messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(crate) struct Configuration {
     pub(crate) removed: BTreeSet<u8>,
     flushed: bool,
     lease_over: bool,
-    /// Transactions of the last epoch whose records were found by the flush.
+    /// Transactions of the last epoch whose records the flush has found.
     found: BTreeSet<u8>,
 }
 
@@ -44,7 +44,7 @@ impl Protocol {
                 if state.nodes.iter().all(|node| node.alive) {
                     actions.push(Action::Crash(node));
                 }
-                // One that lives may be removed as well: it was only slow.
+                // A living node may be removed as well, because it was slow.
                 actions.push(Action::Propose(node));
             }
             return;
@@ -60,7 +60,7 @@ impl Protocol {
             for (worker, &epoch) in (0..).zip(&state.nodes[usize::from(node)].epochs) {
                 if epoch < configuration.epoch {
                     actions.push(Action::Prepare(node, worker));
-                    // A node that answers for its other workers too early is the rule removed.
+                    // Without the rule, a node answers for its other workers too early.
                     all_are_prepared &= worker > 0 && !self.rules.every_worker_prepares;
                 }
             }
@@ -99,13 +99,13 @@ impl Protocol {
         }
     }
 
-    /// Commits every record that any member holds: at every member that has a copy.
+    /// Applies every record of any member, at every member that has a copy.
     fn flush(&self, state: &mut State) {
         let members: Vec<_> = self.members(state).collect();
         let mut records: BTreeMap<u8, Record> = BTreeMap::new();
         for &node in &members {
             for record in state.nodes[usize::from(node)].log.values() {
-                // Without the union each node knows its own records alone.
+                // Without the union, each node knows its own records alone.
                 records.insert(record.0, record.clone());
             }
         }
@@ -127,8 +127,7 @@ impl Protocol {
         state.configuration.flushed = true;
     }
 
-    /// The new epoch opens: coroutines of members are settled by what the flush found, and whatever
-    /// the old epoch held is free.
+    /// The new epoch opens. The flush's findings settle the coroutines of members, and locks of the old epoch are released.
     fn activate(&self, state: &mut State) {
         state.configuration.is_active = true;
         for (index, plan) in (0_u8..).zip(&self.plans) {

@@ -1,10 +1,10 @@
-//! What must hold when everything has ended.
+//! The properties of a state in which everything has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::protocol::{Access, Fate, Protocol, State, Transaction};
 
-/// What is wrong with a settled state.
+/// The violations in a settled state.
 pub(crate) fn violations(model: &Protocol, state: &State) -> Vec<String> {
     let mut wrong = Vec::new();
     let buckets: BTreeSet<u8> = model
@@ -51,7 +51,7 @@ pub(crate) fn violations(model: &Protocol, state: &State) -> Vec<String> {
     wrong
 }
 
-/// Whether the transactions that happened depend on each other in a circle.
+/// Whether the dependencies between committed transactions have a cycle.
 fn has_cycle(
     model: &Protocol,
     state: &State,
@@ -69,7 +69,7 @@ fn has_cycle(
         for &(bucket, version, writer) in &transaction.observed {
             let order = &written[&bucket];
             before.extend(writer.map(|writer| (writer, index)));
-            // Whoever wrote next comes later; a version that no copy has any more was never there.
+            // The writer of the next version comes later. An observed version that no copy has is a violation.
             if version > 0 && order.get(usize::from(version) - 1) != writer.as_ref() {
                 return true;
             }
@@ -87,7 +87,7 @@ fn has_cycle(
         before.extend(order.windows(2).map(|pair| (pair[0], pair[1])));
     }
     before.retain(|(from, to)| from != to);
-    // Transactions that nothing precedes go, until none is left or a circle remains.
+    // Removes transactions without predecessors, until none is left or a cycle remains.
     let mut left: BTreeSet<u8> = (0..count).filter(|&index| happened(index)).collect();
     loop {
         let free: Vec<u8> = left

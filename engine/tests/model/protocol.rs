@@ -5,9 +5,8 @@
 //! a coordinator's step: requests to participants, each delivered at any later moment, or never;
 //!                       when all are answered, the next step
 //! ```
-//! A bucket's value is the list of the transactions that wrote it, and its version is their number.
-//! Requests stay in the network for ever: with the RPC slots a request that comes again does nothing,
-//! without them it runs again.
+//! A bucket's value is the list of the transactions that wrote it, and its version is their number. Requests stay in the
+//! network forever: with the RPC slots a duplicate has no effect, and without them it runs again.
 //!
 //! *Source*: FaSST section 5; `docs/protocol.md`, "Commit rules". Membership changes: `flush.rs`.
 
@@ -20,14 +19,14 @@ use crate::model::{Rules, history};
 
 pub(crate) const NODES: u8 = 3;
 
-/// What a transaction does: rounds of buckets that it reads or locks. A bucket that is there twice
-/// stands for two keys in one bucket.
+/// A transaction's actions: rounds of buckets that it reads or locks. A bucket that occurs twice stands for two keys in one
+/// bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) node: u8,
-    /// Its worker, which talks to the workers of the same number and keeps their log slots.
+    /// The worker, which exchanges messages with the workers of the same number, and keeps their log slots.
     pub(crate) worker: u8,
-    /// Its coroutine: transactions of one run one after the other and share a log slot.
+    /// The coroutine. Its transactions run one after the other, and share a log slot.
     pub(crate) slot: u8,
     pub(crate) rounds: Vec<Vec<(u8, Access)>>,
 }
@@ -83,7 +82,7 @@ impl Bucket {
         u8::try_from(self.written.len()).unwrap()
     }
 
-    /// Applies a unit by its base version: a duplicate does nothing, and so does a gap.
+    /// Applies a unit by its base version: a duplicate or a gap has no effect.
     pub(crate) fn apply(&mut self, transaction: u8, base: u8) {
         if self.version() == base {
             self.written.push(transaction);
@@ -97,11 +96,11 @@ pub(crate) type Record = (u8, Vec<(u8, u8)>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) alive: bool,
-    /// By worker: each adopts an epoch at its own moment.
+    /// For each worker: workers adopt an epoch independently.
     pub(crate) epochs: Vec<u8>,
-    /// It may answer for its buckets.
+    /// Whether the node may answer for its buckets.
     pub(crate) lease: bool,
-    /// By coroutine (node, worker, slot): the last record.
+    /// For each coroutine (node, worker, slot): the last record.
     pub(crate) log: BTreeMap<(u8, u8, u8), Record>,
     pub(crate) buckets: BTreeMap<u8, Bucket>,
 }
@@ -130,7 +129,7 @@ pub(crate) struct Transaction {
     pub(crate) epoch: u8,
     step: u8,
     pending: Vec<Message>,
-    /// Bucket, version, last writer, of every read and lock.
+    /// Bucket, version and last writer of every read and lock.
     pub(crate) observed: Vec<(u8, u8, Option<u8>)>,
     pub(crate) locked: BTreeSet<u8>,
     pub(crate) told: Option<Fate>,
@@ -145,9 +144,9 @@ pub(crate) struct State {
     pub(crate) configuration: Configuration,
     sent: BTreeSet<Message>,
     answers: BTreeMap<Message, Answer>,
-    /// Requests that were run again, without RPC slots.
+    /// Requests that have run again, without RPC slots.
     repeated: BTreeSet<Message>,
-    /// Order of beginnings and ends: real time.
+    /// The order of beginnings and ends: real time.
     moment: u8,
 }
 
@@ -159,7 +158,7 @@ pub(crate) enum Action {
     Advance(u8),
     Crash(u8),
     Propose(u8),
-    /// A worker of a node stops what it does in the old epoch.
+    /// A worker of a node stops work in the old epoch.
     Prepare(u8, u8),
     Flush,
     LeaseOver,
@@ -169,7 +168,7 @@ pub(crate) enum Action {
 pub(crate) struct Protocol {
     pub(crate) plans: Vec<Plan>,
     pub(crate) rules: Rules,
-    /// Nodes that may crash, or be removed though they live; one of them does.
+    /// Nodes that may crash, or be removed although they live; one of them does.
     pub(crate) failing: Vec<u8>,
 }
 
@@ -179,7 +178,7 @@ impl Protocol {
         self.plans.iter().map(|plan| usize::from(plan.worker) + 1).max().unwrap_or(1)
     }
 
-    /// The copies of a bucket in the configuration of the manager, the first of them the primary.
+    /// The copies of a bucket in the manager's configuration; the first is the primary.
     pub(crate) fn copies(&self, state: &State, bucket: u8) -> Vec<u8> {
         let ring = [bucket % NODES, (bucket + 1) % NODES];
         ring.into_iter().filter(|node| !state.configuration.removed.contains(node)).collect()
@@ -194,7 +193,7 @@ impl Protocol {
         }
     }
 
-    /// Where a transaction is logged: its node, and the next member.
+    /// The log replicas of a transaction: its node, and the next member.
     fn log_group(&self, state: &State, index: u8) -> Vec<u8> {
         let node = self.plans[usize::from(index)].node;
         let is_older = state.transactions[usize::from(index)].epoch < state.configuration.epoch;
@@ -339,7 +338,7 @@ impl Protocol {
         }
     }
 
-    /// Whether everything has ended, and every request that will arrive has arrived.
+    /// Whether everything has ended, and every request that can arrive has arrived.
     fn is_quiet(&self, state: &State) -> bool {
         let is_under_way = |message: &Message| {
             self.is_deliverable(state, message) && !state.answers.contains_key(message)
@@ -377,7 +376,7 @@ impl Protocol {
         self.send(state, index, requests);
     }
 
-    /// All requests of a step are answered: the coordinator goes on.
+    /// The coordinator proceeds when all requests of a step are answered.
     fn advance(&self, state: &mut State, index: u8) {
         let at = usize::from(index);
         let answers: Vec<_> = state.transactions[at]
@@ -440,7 +439,7 @@ impl Protocol {
             Phase::Idle | Phase::Ended => {}
         }
         if state.transactions[at].phase == Phase::Primary && !self.rules.c8_slot_is_kept {
-            // It reports before the primaries have answered, and its coroutine goes on.
+            // Without the rule, the coordinator reports before the primaries have answered, and the coroutine continues.
             self.commit(state, index);
         }
     }
@@ -497,7 +496,7 @@ impl State {
         epoch < self.configuration.epoch || self.configuration.is_active
     }
 
-    /// Whether nothing goes on any more and no membership change is under way.
+    /// Whether nothing runs any more, and no membership change is in progress.
     pub(crate) fn is_settled(&self) -> bool {
         self.configuration.is_active
             && self.transactions.iter().all(|one| one.phase == Phase::Ended)

@@ -1,11 +1,11 @@
-//! What answers in the tests of endpoints.
+//! The handler in the tests of endpoints: an echo.
 
 use gannet_rpc::{Handler, ResponseWriter};
 
-/// What is said beside every answer.
+/// The status of every answer.
 pub(crate) const STATUS: u16 = 9;
 
-/// Answers with the payload, every byte raised by one, and counts.
+/// Answers with the payload, every byte incremented, and counts the requests.
 #[derive(Default)]
 pub(crate) struct Echo {
     pub(crate) handled: u64,

@@ -1,4 +1,4 @@
-//! Messages of all sizes, networks that lose and double packets, and threads that sleep.
+//! Messages of all sizes, networks that lose and duplicate packets, and threads that sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn messages_of_every_size_cross_queue_pairs() {
         |_| {},
         |options| options.mtu = Some(1_024),
         |options| options.key = Some(ClusterKey::new([7; 32])),
-        // The addresses of the link, of which both ends are at one device.
+        // Link-local addresses; both ends are on one device.
         |options| {
             options.gid = Some(GidChoice::Ipv6);
             options.device = Some("rx0".to_owned());
@@ -68,13 +68,13 @@ fn clusters_with_other_keys_do_not_hear_each_other() {
     while pair.nodes[0].counters().retransmitted < 4 {
         pair.step();
     }
-    assert_eq!(pair.nodes[1].counters().packets, 0, "the device drops what has another Q_Key");
+    assert_eq!(pair.nodes[1].counters().packets, 0, "the device drops packets with another Q_Key");
 }
 
-/// Two threads, each asleep whenever it has nothing to do.
+/// Two threads, each of which sleeps when it is idle.
 #[test]
 fn idle_threads_sleep_until_a_datagram_comes() {
-    // A wake-up that is lost costs as much, and one is too many.
+    // A lost wake-up costs this much, and a single one is too many.
     const SLEEP: Duration = Duration::from_secs(300);
     let ports = connected([options(0, 2), options(1, 2)]);
     let [client_parking, server_parking] =
@@ -104,7 +104,7 @@ fn idle_threads_sleep_until_a_datagram_comes() {
             while client.endpoint.take_ready().is_none() {
                 if !client.step(clock.now_ns()) {
                     sleeps += 1;
-                    // What the server's first RECVs missed is sent again.
+                    // Packets that the server's first RECVs have missed are sent again.
                     let due_ns = client.endpoint.next_due_ns().unwrap_or(u64::MAX);
                     let until_due = Duration::from_nanos(due_ns.saturating_sub(clock.now_ns()));
                     let has_packets = || client.endpoint.receiver().has_packets();

@@ -1,4 +1,4 @@
-//! Peers that are not there, peers that are killed, and queue pairs that fail.
+//! Missing peers, killed peers, and queue pairs that fail.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::nodes::{COROUTINES, GIVE_UP_NS, Node, Pair, connected, identity, opti
 /// Set in a process that is the peer of a test.
 const IS_PEER: &str = "GANNET_VERBS_PEER";
 
-/// What node 0 of three gets from node 2, while node 1 may not answer.
+/// Calls node 2 from node 0 of three nodes, while node 1 may not answer.
 fn call_node_2(nodes: &mut [&mut Node], clock: &MonotonicClock, times: u32) {
     let start_ns = clock.now_ns();
     for _ in 0..times {
@@ -24,7 +24,7 @@ fn call_node_2(nodes: &mut [&mut Node], clock: &MonotonicClock, times: u32) {
             std::thread::yield_now();
             match nodes[0].endpoint.take_ready() {
                 Some(1) => break,
-                other => assert_eq!(other, None, "nobody else answers"),
+                other => assert_eq!(other, None, "no other node answers"),
             }
             assert!(clock.now_ns() - start_ns < GIVE_UP_NS, "node 2 does not answer");
         }
@@ -33,7 +33,7 @@ fn call_node_2(nodes: &mut [&mut Node], clock: &MonotonicClock, times: u32) {
 }
 
 #[test]
-fn a_peer_that_is_not_where_it_said_is_sent_to_again_and_again() {
+fn requests_to_a_missing_peer_are_sent_again_and_again() {
     let mut ports = [0, 2].map(|node| VerbsPort::open(&options(node, 3)).unwrap());
     let gone = VerbsPort::open(&options(1, 3)).unwrap().address();
     let addresses = [ports[0].address(), gone, ports[1].address()];
@@ -64,12 +64,12 @@ fn serve_as_peer() -> ! {
 }
 
 #[test]
-fn a_killed_peer_stops_nobody_else() {
+fn a_killed_peer_does_not_stop_the_others() {
     if std::env::var_os(IS_PEER).is_some() {
         serve_as_peer();
     }
     let mut peer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "faults::a_killed_peer_stops_nobody_else", "--nocapture"])
+        .args(["--exact", "faults::a_killed_peer_does_not_stop_the_others", "--nocapture"])
         .env(IS_PEER, "")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -106,7 +106,7 @@ fn a_killed_peer_stops_nobody_else() {
     }
 }
 
-/// Raises the interface v0, and tells it the address of its other end, which going down has removed.
+/// Raises the interface v0, and restores the address of its other end, which the kernel has removed.
 fn raise_v0() {
     run("ip", "link set v0 up");
     let address = std::fs::read_to_string("/sys/class/net/v1/address").unwrap();
@@ -114,10 +114,10 @@ fn raise_v0() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_is_started_again() {
+fn a_failed_queue_pair_is_reset() {
     let mut pair = Pair::new(|_| {});
     pair.call(&[32, 9_000]);
-    // On an interface that is down Soft-RoCE fails the SEND and stops the queue pair.
+    // If the interface is down, Soft-RoCE fails the SEND and stops the queue pair.
     for _ in 0..3 {
         let dropped = pair.nodes[0].endpoint.dropped();
         let mut steps = 0_u32;
@@ -138,7 +138,7 @@ fn a_queue_pair_that_fails_is_started_again() {
     }
 }
 
-/// Sends packets that say which they are.
+/// Sends numbered packets.
 fn send(sender: &mut VerbsSender, numbers: Range<u64>) {
     for number in numbers {
         let mut packet = [0; 100];
@@ -148,7 +148,7 @@ fn send(sender: &mut VerbsSender, numbers: Range<u64>) {
     sender.ring_doorbell();
 }
 
-/// Receives packets until that with the last of these numbers has come, and says which have.
+/// Receives packets up to the last of these numbers. Returns the numbers that have arrived.
 fn receive(receiver: &mut VerbsReceiver, numbers: Range<u64>) -> Vec<u64> {
     let (clock, mut arrived) = (MonotonicClock::new(), Vec::new());
     let start_ns = clock.now_ns();
@@ -164,7 +164,7 @@ fn receive(receiver: &mut VerbsReceiver, numbers: Range<u64>) -> Vec<u64> {
 }
 
 #[test]
-fn what_finds_no_recv_is_lost_and_the_ring_goes_on() {
+fn packets_without_a_recv_are_lost_and_the_ring_goes_on() {
     // As many as a worker of two nodes posts.
     const RECVS: u64 = 256;
     let [first, second] = connected([options(0, 2), options(1, 2)]);

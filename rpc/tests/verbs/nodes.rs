@@ -10,7 +10,7 @@ use gannet_rpc::{
 use crate::echo::Echo;
 
 pub(crate) const COROUTINES: u16 = 20;
-/// No answer takes so long.
+/// Longest wait for an answer.
 pub(crate) const GIVE_UP_NS: u64 = 60_000_000_000;
 
 /// Node `node` of `nodes`, on rx0 if it is even and on rx1 if it is odd.
@@ -36,7 +36,7 @@ pub(crate) fn run(program: &str, arguments: &str) {
     assert!(status.success(), "{program} {arguments}: {status}");
 }
 
-/// One node, and what it needs to be driven.
+/// One node with its endpoint, handler and port.
 pub(crate) struct Node {
     pub(crate) endpoint: Endpoint<VerbsSender, VerbsReceiver>,
     pub(crate) handler: Echo,
@@ -50,7 +50,7 @@ impl Node {
         Self { endpoint, handler: Echo::default(), incoming: Vec::new() }
     }
 
-    /// Returns whether there was anything to do.
+    /// Returns whether there was work.
     pub(crate) fn step(&mut self, now_ns: u64) -> bool {
         let progressed = self.endpoint.receive(&mut self.handler, &mut self.incoming, now_ns);
         self.endpoint.retransmit(now_ns);
@@ -68,7 +68,7 @@ impl Node {
         self.endpoint.ring_doorbell();
     }
 
-    /// Whether the answers to a batch of payloads of these sizes are right.
+    /// Checks the answers to a batch of payloads of these sizes.
     pub(crate) fn check(&self, coroutine: u16, from: u16, sizes: &[usize]) {
         let batch = self.endpoint.batch(coroutine);
         let mut batch = batch.borrow_mut();
@@ -91,7 +91,7 @@ pub(crate) struct Pair {
     pub(crate) clock: MonotonicClock,
 }
 
-/// Opens the ports of a cluster and tells each where all are.
+/// Opens the ports of a cluster, and exchanges their addresses.
 pub(crate) fn connected<const N: usize>(options: [VerbsOptions; N]) -> [VerbsPort; N] {
     let mut ports = options.map(|options| VerbsPort::open(&options).unwrap());
     let addresses = ports.each_ref().map(VerbsPort::address);
@@ -117,7 +117,7 @@ impl Pair {
         for node in &mut self.nodes {
             node.step(now_ns);
         }
-        // The device's work is done by this processor, too.
+        // This processor does the device's work, too.
         std::thread::yield_now();
     }
 

@@ -1,4 +1,4 @@
-//! READs of another process's memory: here of another device's, in one process.
+//! READs of another process's memory; here the memory belongs to another device in the same process.
 
 use gannet_rpc::{OneSided, OneSidedPair, ReadError, RemoteRegion, SharedRegion};
 
@@ -8,7 +8,7 @@ const REGION_BYTES: usize = 3 << 20;
 const READ_BYTES_MAX: usize = 100_000;
 const READS: usize = 8;
 
-/// A region that says of each of its words which it is; and the two ends of a connection.
+/// A region whose words contain their own numbers, and the two ends of a connection.
 fn opened() -> (SharedRegion, OneSidedPair, OneSidedPair) {
     let [reader, owner] = [0, 1].map(|node| OneSided::open(&options(node, 2)).unwrap());
     let mut region = owner.region(REGION_BYTES).unwrap();
@@ -22,7 +22,7 @@ fn opened() -> (SharedRegion, OneSidedPair, OneSidedPair) {
     (region, reading, owning)
 }
 
-/// The end of the oldest READ.
+/// The result of the oldest READ.
 fn end(pair: &mut OneSidedPair) -> Result<Vec<u8>, ReadError> {
     loop {
         if let Some(ended) = pair.poll() {
@@ -33,7 +33,7 @@ fn end(pair: &mut OneSidedPair) -> Result<Vec<u8>, ReadError> {
 }
 
 #[test]
-fn what_is_read_is_what_is_there() {
+fn reads_return_the_region() {
     let (mut region, mut reader, _owner) = opened();
     let remote: RemoteRegion = region.address().parse().unwrap();
     let expected = region.bytes_mut().to_vec();
@@ -43,7 +43,7 @@ fn what_is_read_is_what_is_there() {
         reader.read(&remote, at as u64, bytes).unwrap();
         assert!(end(&mut reader).unwrap() == expected[at..at + bytes], "{bytes} bytes at {at}");
     }
-    // As many at once as there may be, again and again; they end in their order.
+    // The maximum number at once, repeatedly; READs end in order.
     for round in 0..5 {
         let places: Vec<_> =
             (0..READS).map(|index| (round * 7 + index * 1_000, 64 + index)).collect();
@@ -57,14 +57,14 @@ fn what_is_read_is_what_is_there() {
         }
         assert!(reader.poll().is_none());
     }
-    // What is written later is seen later.
+    // Later reads see later writes.
     region.bytes_mut()[..4].copy_from_slice(b"newer"[..4].as_ref());
     reader.read(&remote, 0, 4).unwrap();
     assert_eq!(end(&mut reader).unwrap(), b"newe");
 }
 
 #[test]
-fn reads_that_cannot_be_say_why() {
+fn impossible_reads_say_why() {
     let (region, mut reader, _owner) = opened();
     let remote: RemoteRegion = region.address().parse().unwrap();
     let error = reader.read(&remote, 0, READ_BYTES_MAX + 1).unwrap_err();
@@ -81,7 +81,7 @@ fn reads_that_cannot_be_say_why() {
 }
 
 #[test]
-fn a_region_that_is_gone_is_not_read() {
+fn a_dropped_region_cannot_be_read() {
     let (region, mut reader, _owner) = opened();
     let remote: RemoteRegion = region.address().parse().unwrap();
     reader.read(&remote, 0, 8).unwrap();

@@ -1,4 +1,4 @@
-//! Everything that may be missing is named.
+//! The preflight checks name every missing requirement.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -7,7 +7,7 @@ use gannet_rpc::{GidChoice, VerbsError, VerbsOptions, VerbsPort};
 
 use crate::nodes::options;
 
-/// Set in a process that may lock little memory.
+/// Set in a process with a low limit of locked memory.
 const IS_LIMITED: &str = "GANNET_VERBS_LIMITED";
 
 fn error(options: &VerbsOptions) -> String {
@@ -15,7 +15,7 @@ fn error(options: &VerbsOptions) -> String {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_requirements_are_named() {
     let right = options(0, 2);
     let device = |name: &str| VerbsOptions { device: Some(name.to_owned()), ..right.clone() };
     for (wrong, parts) in [
@@ -31,7 +31,7 @@ fn what_is_missing_is_named() {
         let error = error(&wrong);
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }
-    // Nothing is said of the device: the one that is down is passed over.
+    // Without a named device, the one that is down is skipped.
     let any = VerbsOptions { device: None, ..right };
     assert!(VerbsPort::open(&any).unwrap().address().contains("gid=::ffff:10.1.0."));
 }
@@ -53,7 +53,7 @@ fn a_limit_of_locked_memory_is_named() {
 }
 
 #[test]
-fn peers_that_do_not_fit_are_named() {
+fn unsuitable_peers_are_named() {
     let port = |options: &VerbsOptions| VerbsPort::open(options).unwrap();
     let peer = options(1, 2);
     let right = port(&peer).address();

@@ -1,4 +1,4 @@
-//! One bucket that several threads write and read, with contents that follow from its version.
+//! One bucket that several threads write and read, whose contents follow from its version.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +10,19 @@ use gannet_storage::{
 
 /// Keys that every unit overwrites: more than a main bucket's slots.
 const KEYS: u64 = 12;
-/// A key that units insert and delete in turn: there at odd versions.
+/// A key that units insert and delete in turn: present at odd versions.
 const FLICKERING: u64 = KEYS;
-/// Most times a reader or writer looks at the bucket, in case the others never finish.
+/// Longest search of a reader or writer, in case the other threads never finish.
 const LOOKS_MAX: u64 = 100_000_000;
 
-/// A table of one bucket. Every unit writes one word, drawn from the version, all over all values.
+/// A table of one bucket. Every unit fills all values with one word, which is drawn from the version.
 pub(crate) struct HotBucket {
     table: Table,
     value_bytes: usize,
     units: u64,
-    /// Reads whose value, or presence, did not belong to their version.
+    /// Reads whose value, or presence, did not match their version.
     torn: AtomicU64,
-    /// Reads that found something.
+    /// Reads that found a value.
     found: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ fn is_of_version(value: &[u8], version: u64) -> bool {
 }
 
 impl HotBucket {
-    /// A bucket that takes `units` units.
+    /// A bucket for `units` units.
     pub(crate) fn new(value_bytes: usize, units: u64) -> Self {
         assert!(value_bytes.is_multiple_of(8), "values are whole words");
         let partitioning = Partitioning::new(1).unwrap();
@@ -68,7 +68,7 @@ impl HotBucket {
         unit.finish();
     }
 
-    /// Locks and applies, in competition with other writers, until all units are there.
+    /// Locks and applies, in competition with other writers, until all units are applied.
     #[allow(dead_code, reason = "the test without the rule writes without locks")]
     pub(crate) fn write_as_primary(&self, writer: u64) {
         let address = self.table.address(FLICKERING).unwrap();
@@ -109,7 +109,7 @@ impl HotBucket {
         panic!("the other writer did not free the lock while this one looked {LOOKS_MAX} times");
     }
 
-    /// Applies the units in order, without locks, until all are there or `enough` says stop.
+    /// Applies the units in order, without locks, until all are applied or `enough` returns true.
     pub(crate) fn write_as_backup(&self, enough: impl Fn(&Self) -> bool) {
         let address = self.table.bucket_address(0, 0).unwrap();
         let mut bytes = Vec::new();
@@ -123,7 +123,7 @@ impl HotBucket {
         }
     }
 
-    /// Reads keys and the whole bucket in turn until all units are there, or `enough` says stop.
+    /// Reads keys and the whole bucket in turn, until all units are applied or `enough` returns true.
     pub(crate) fn read(&self, enough: impl Fn(&Self) -> bool) {
         let mut out = vec![0; self.value_bytes];
         let mut snapshot = BucketSnapshot::default();
@@ -157,7 +157,7 @@ impl HotBucket {
             };
             assert!(version >= last, "versions never fall");
             last = version;
-            // Relaxed: counters, looked at after the threads have ended or as a hint to stop.
+            // Relaxed: the counters are read after the threads have ended, or as a hint to stop.
             self.found.fetch_add(1, Ordering::Relaxed);
             self.torn.fetch_add(u64::from(!whole), Ordering::Relaxed);
         }
@@ -167,7 +167,7 @@ impl HotBucket {
     /// Whether a reader has seen a torn value.
     #[must_use]
     pub(crate) fn is_torn(&self) -> bool {
-        // Relaxed: a hint to stop; the tests look again after the threads have ended.
+        // Relaxed: a hint to stop; the tests check again after the threads have ended.
         self.torn.load(Ordering::Relaxed) > 0
     }
 

@@ -1,4 +1,4 @@
-//! Rows of a heap table that threads write and read, in two buckets that use each other's blocks.
+//! Rows of a heap table that threads write and read, in two buckets that reuse each other's cells.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,23 +10,23 @@ use gannet_storage::{
 
 /// Rows of a bucket.
 const ROWS: usize = 3;
-/// Most times a reader looks, in case the writers never finish.
+/// Longest search of a reader, in case the writers never finish.
 const LOOKS_MAX: u64 = 100_000_000;
 
-/// Rows whose values follow in length and contents from key and version.
+/// Rows whose length and contents follow from key and version.
 pub(crate) struct HotRows {
     table: Table,
     /// By bucket.
     keys: [Vec<Vec<u8>>; 2],
     units: u64,
-    /// Reads whose value did not belong to their key and version.
+    /// Reads whose value did not match their key and version.
     torn: AtomicU64,
     /// Reads that found a value.
     found: AtomicU64,
 }
 
-/// The value of `key` at `version`: 8 to 520 bytes, so that the next version of one row often takes
-/// cells that another has just left.
+/// The value of `key` at `version`: 8 to 520 bytes, so the next version of one row often takes cells that another row has
+/// just freed.
 fn value(key: &[u8], version: u64, out: &mut Vec<u8>) {
     let seed = Key::hashed(key).word().wrapping_add(version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = [1, 9, 21, 65][(seed >> 60) as usize % 4];
@@ -35,7 +35,7 @@ fn value(key: &[u8], version: u64, out: &mut Vec<u8>) {
 }
 
 impl HotRows {
-    /// Two buckets that take `units` units each.
+    /// Two buckets for `units` units each.
     pub(crate) fn new(units: u64) -> Self {
         let partitioning = Partitioning::new(1).unwrap();
         let mut layout = TableLayout::heap("hot", 1, partitioning).unwrap();
@@ -50,8 +50,8 @@ impl HotRows {
         Self { table, keys, units, torn: AtomicU64::new(0), found: AtomicU64::new(0) }
     }
 
-    /// Applies the units of a bucket in order until all are there, or a reader has seen a torn row.
-    /// The last row of the bucket is there at odd versions alone.
+    /// Applies the units of a bucket in order, until all are applied or a reader has seen a torn row. The last row of the
+    /// bucket exists at odd versions alone.
     pub(crate) fn write(&self, bucket: u32) {
         let address = self.table.bucket_address(0, bucket).unwrap();
         let keys = &self.keys[bucket as usize];
@@ -78,7 +78,7 @@ impl HotRows {
         }
     }
 
-    /// Reads the rows of a bucket in turn until all units are there, or one was torn.
+    /// Reads the rows of a bucket in turn, until all units are applied or a row was torn.
     pub(crate) fn read(&self, bucket: u32) {
         let keys = &self.keys[bucket as usize];
         let (mut contents, mut expected) = (Vec::new(), Vec::new());
@@ -95,21 +95,21 @@ impl HotRows {
                 match self.table.read_row(address, key, Owner(99), &mut contents) {
                     Read::Found { version } => (version, true),
                     Read::Absent { version } => (version, false),
-                    Read::Locked => panic!("nobody locks"),
+                    Read::Locked => panic!("no thread locks"),
                 };
             value(key.bytes(), version, &mut expected);
             let should_be_there = version > 0 && (number + 1 < ROWS || version % 2 == 1);
             let whole = is_there == should_be_there && (!is_there || contents == expected);
             assert!(version >= last, "versions never fall");
             last = version;
-            // Relaxed: counters, looked at after the threads have ended or as a hint to stop.
+            // Relaxed: the counters are read after the threads have ended, or as a hint to stop.
             self.found.fetch_add(u64::from(is_there), Ordering::Relaxed);
             self.torn.fetch_add(u64::from(!whole), Ordering::Relaxed);
         }
         panic!("the writer did not come to an end while a reader looked {LOOKS_MAX} times");
     }
 
-    /// Two writers and two readers, one of each for either bucket.
+    /// Two writers and two readers: one of each for either bucket.
     pub(crate) fn stress(&self) {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..2)
@@ -120,13 +120,13 @@ impl HotRows {
                     ]
                 })
                 .collect();
-            // The thread sanitizer sees a join, but not how a scope waits for its threads.
+            // The thread sanitizer understands a join, but not a scope's wait for its threads.
             threads.into_iter().for_each(|thread| thread.join().expect("no assertion failed"));
         });
         assert!(self.found.load(Ordering::Relaxed) > 0, "no read found a row");
     }
 
-    /// Whether a reader has seen a torn row.
+    /// Relaxed: a hint to stop; the tests check again after the threads have ended.
     pub(crate) fn is_torn(&self) -> bool {
         // Relaxed: a hint to stop; the tests look again after the threads have ended.
         self.torn.load(Ordering::Relaxed) > 0
