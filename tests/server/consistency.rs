@@ -215,5 +215,5 @@ fn the_checkers_notice_a_server_that_does_not_validate() {
         let names = |name: &str| failed.iter().any(|check| check.name == name);
         (names("strictly serializable") && names("adya: strictly serializable")).then_some(failed)
     });
-    println!("SkipValidation: {:?}", noticed.expect("both checkers notice"));
+    println!("READ_VALIDATION: {:?}", noticed.expect("both checkers notice"));
 }

@@ -137,7 +137,7 @@ fn benchmarks_verify_on_a_bad_network() {
 #[test]
 fn a_removed_rule_is_noticed_on_a_bad_network() {
     let rig = Rig::new("chaos-mutant");
-    let (report, code) = rig.bench("smallbank --accounts 2000 --mutant RunDuplicates");
+    let (report, code) = rig.bench("smallbank --accounts 2000 --mutant EXACTLY_ONCE");
     assert!(code == Some(1) && report.contains("FAILED"), "{report}");
     rig.finish();
 }
