@@ -1,5 +1,5 @@
-//! `--mutant`, and the variable `GANNET_MUTANT` of `serve`: the process lacks a rule or has a fault, to see that a check notices.
-//! Only in builds with the feature `mutants`.
+//! `--mutant`, and the variable `GANNET_MUTANT` of `serve`: they remove a rule or inject a fault, to see that a check notices.
+//! Only builds with the feature `mutants` have them.
 //!
 //! *Not here*: the rules and faults, which each crate lists in its `rules.rs` and `faults.rs`.
 

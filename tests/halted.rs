@@ -35,7 +35,7 @@ fn open() -> (Simulation, TableId) {
     (simulation, table)
 }
 
-/// How far the commits of the only coroutine of node 0 have come.
+/// The stages of the commits of node 0's only coroutine.
 fn only_stages(simulation: &Simulation) -> [Stage; 2] {
     simulation.stages(0).next().unwrap()
 }

@@ -1,14 +1,15 @@
-//! An exchange between the processes of one benchmark: each tells all others a text, through a table of the cluster itself.
+//! An exchange of texts between the processes of one benchmark, through a table of the cluster itself.
 //!
 //! ```text
 //! key     point / node / number of the part
 //! value   u8 1 if it is the last part | part of the text
 //! ```
-//! An exchange is a barrier, too: a process goes on when it has the texts of all.
 //!
-//! *Invariants*: a process tells one text at each point. What is told is never changed.
+//! An exchange is also a barrier: a process continues when it has the texts of all processes.
 //!
-//! *Not here*: what they tell, in `members.rs`.
+//! *Invariants*: a process writes one text at each point, and never changes it.
+//!
+//! *Not here*: the contents of the texts (`members`).
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,14 +20,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::BenchmarkError;
 
-/// The table; its rows are no rows of the workload.
+/// The table, which does not belong to the workload.
 pub(crate) const TABLE: &str = "benchmark exchange";
-/// Rows that are expected: some for each process.
+/// Expected rows: some for each process.
 const ROWS: u64 = 64;
-/// Between two looks whether another process has told its text.
+/// Time between two checks for another process's text.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What every process tells at a point, by node. Returns at once if all nodes are in this process.
+/// The values of all processes at a point, by node. Returns at once if all nodes are in this process.
 pub(crate) fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     cluster: &Cluster,
     point: &str,
@@ -102,7 +103,7 @@ fn heard(
     Ok(text)
 }
 
-/// The result of a transaction; none if it met a conflict too often, and may run again.
+/// The result of a transaction; None if it met too many conflicts, and may run again.
 fn committed<T: Debug>(
     cluster: &Cluster,
     outcome: Outcome<T, Abort>,

@@ -1,4 +1,4 @@
-//! What the processes of one benchmark exchange: settings, statistics, and digests of copies.
+//! The contents of exchanges between the processes of one benchmark: settings, statistics, and digests of copies.
 //!
 //! Every process runs the same benchmark on its own node, and ends with the same report. Each verifies the data by its own
 //! copies, of which it has one of every partition.
@@ -81,12 +81,12 @@ pub(crate) fn together(
     Ok((sum, seconds))
 }
 
-/// Table memory that this process uses before the rows are loaded.
+/// Table memory of this process before the rows are loaded.
 pub(crate) fn used_bytes(cluster: &Cluster) -> u64 {
     cluster.nodes().iter().map(|node| node.used_bytes() as u64).sum()
 }
 
-/// Table memory of all processes together, without that which each has used before.
+/// Table memory of all processes together, minus the memory that each has used before.
 pub(crate) fn memory_bytes(cluster: &Cluster, before: u64) -> Result<u64, BenchmarkError> {
     let own = used_bytes(cluster).saturating_sub(before);
     Ok(exchanged(cluster, "loading", own)?.into_iter().sum())
@@ -112,7 +112,7 @@ pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkErr
     for node in cluster.nodes() {
         own.gaps += node.gaps();
         let view = node.view();
-        // What the processes tell each other changes while they compare.
+        // The table of exchanges changes during the comparison.
         let exchange = cluster.table(exchange::TABLE).map(TableId::number);
         for (_, table) in view.tables().filter(|(number, _)| Some(*number) != exchange) {
             for partition in view.configuration().held_by(node.id()) {

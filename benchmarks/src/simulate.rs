@@ -21,7 +21,7 @@ use crate::workload::{BenchmarkError, Workload};
 
 /// After the last fault, some transaction must end within this virtual time.
 const HEAL_NS: u64 = 10_000_000_000;
-/// Clients of each coroutine, one after the other, where a member dies.
+/// Clients of each coroutine, one after the other, if a member is to die.
 const CLIENTS_PER_COROUTINE: usize = 4;
 /// Virtual time between two looks at whether there is progress.
 const LOOK_NS: u64 = 10_000_000;

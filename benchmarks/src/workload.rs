@@ -152,8 +152,8 @@ pub enum BenchmarkError {
     /// A process sent malformed statistics.
     #[error("another process sent malformed statistics: {0}; run the same program on all nodes")]
     Exchange(serde_json::Error),
-    /// A process could not tell the others anything.
-    #[error("a transaction for all processes ended with {0}; give the nodes more memory")]
+    /// A transaction for an exchange between processes failed.
+    #[error("an exchange between the processes failed with {0}; give the nodes more memory")]
     Untold(String),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]

@@ -1,4 +1,4 @@
-//! Rules by name, each of which a test can remove to see that a check notices; and faults, which a test can inject.
+//! Rules that a test can remove, and faults that a test can inject, to see that a check notices.
 //!
 //! ```text
 //! rules! {                                 in a crate's `rules.rs`
@@ -8,13 +8,14 @@
 //! if rule!(C1) { .. }                      in its code: true, unless a test has removed the rule
 //! let mutant = rules::C1.remove();         in a test: the rule holds again when the guard is dropped
 //! ```
-//! A crate that has faults lists them in the same way, by [`faults!`] in its `faults.rs`; its code asks `fault!(LOSE_LOCK)`.
+//!
+//! A crate lists its faults in the same way, by [`faults!`] in its `faults.rs`; its code tests `fault!(LOSE_LOCK)`.
 //!
 //! *Invariants*: without the feature `mutants` every rule holds and no fault strikes. Both are constants then, and the compiler
-//! removes the code of the other case. A switch belongs to the whole process, so a test that uses one has its process for itself.
-//! No two rules or faults have the same name, in whichever crates they are.
+//! removes the code of the other case. A switch belongs to the whole process, so a test that uses one has a process of its own.
+//! No two rules or faults have the same name, even in different crates.
 //!
-//! *Not here*: the rules, which each crate lists itself; which test notices that a rule is gone, which is in `tests/mutants.rs`.
+//! *Not here*: the rules, which each crate lists itself; the tests that notice a missing rule (`tests/mutants.rs`).
 #![forbid(unsafe_code)]
 
 #[cfg(any(feature = "mutants", loom))]
@@ -25,7 +26,7 @@ pub use switch::Mutant;
 #[cfg(any(feature = "mutants", loom))]
 use switch::Switch;
 
-/// A rule that the code keeps.
+/// A rule of the code.
 #[derive(Debug)]
 pub struct Rule {
     name: &'static str,
@@ -33,7 +34,7 @@ pub struct Rule {
     removed: Switch,
 }
 
-/// A fault that the code does not have.
+/// A fault that a test can inject into the code.
 #[derive(Debug)]
 pub struct Fault {
     name: &'static str,
@@ -74,7 +75,7 @@ impl Rule {
         !self.removed.is_on()
     }
 
-    /// Removes it in the whole process until the guard is dropped.
+    /// Removes the rule in the whole process until the guard is dropped.
     #[cfg(any(feature = "mutants", loom))]
     pub fn remove(&'static self) -> Mutant {
         self.removed.turn_on(self.name)
@@ -114,14 +115,14 @@ impl Fault {
         self.injected.is_on()
     }
 
-    /// Injects it in the whole process until the guard is dropped.
+    /// Injects the fault in the whole process until the guard is dropped.
     #[cfg(any(feature = "mutants", loom))]
     pub fn inject(&'static self) -> Mutant {
         self.injected.turn_on(self.name)
     }
 }
 
-/// Lists the rules of a crate, in its module `rules`: a documented name each.
+/// Lists the rules of a crate, in its module `rules`: documented names.
 #[macro_export]
 macro_rules! rules {
     ($($(#[$documentation:meta])* $name:ident,)+) => {
@@ -132,7 +133,7 @@ macro_rules! rules {
     };
 }
 
-/// Lists the faults of a crate, in its module `faults`: a documented name each.
+/// Lists the faults of a crate, in its module `faults`: documented names.
 #[macro_export]
 macro_rules! faults {
     ($($(#[$documentation:meta])* $name:ident,)+) => {

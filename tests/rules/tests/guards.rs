@@ -1,4 +1,4 @@
-//! A rule is gone, and a fault strikes, for as long as a test holds the guard.
+//! A guard removes a rule, or injects a fault, until the guard is dropped.
 #![cfg(feature = "mutants")]
 
 mod rules {
