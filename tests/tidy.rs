@@ -18,6 +18,9 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("tests/rules", &[]),
 ];
 
+/// Crates whose modules use each other in no circle.
+const WITHOUT_CIRCLES: [&str; 2] = ["engine", "rpc"];
+
 /// The files that may hold unsafe code.
 const FENCE: [&str; 5] = [
     "rpc/src/ring/memory.rs",
@@ -100,6 +103,44 @@ fn crates_depend_only_along_the_arrows() {
                 assert!(allowed.contains(&ours), "{name} must not depend on {ours}");
             }
         }
+    }
+}
+
+/// By module of a crate: the other modules that it uses.
+fn uses_of_modules(name: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in sources() {
+        let Some(path) = path.strip_prefix(&format!("{name}/src/")) else { continue };
+        let module = path.split(['/', '.']).next().unwrap();
+        if module == "lib" || path.contains("tests") {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let used = code.flat_map(|line| line.split("crate::").skip(1));
+        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let used = used.map(|path| path.split(|letter| !is_word(letter)).next().unwrap());
+        let others = used.filter(|used| *used != module).map(str::to_owned);
+        uses.entry(module.to_owned()).or_default().extend(others);
+    }
+    uses
+}
+
+#[test]
+fn modules_form_no_circle() {
+    for name in WITHOUT_CIRCLES {
+        let mut uses = uses_of_modules(name);
+        assert!(uses.len() > 5, "{name} has only {} modules", uses.len());
+        // A module that uses none of those that are left, or that none of them uses, is in no circle.
+        loop {
+            let left: BTreeSet<_> = uses.keys().cloned().collect();
+            let used: BTreeSet<_> = uses.values().flatten().cloned().collect();
+            uses.retain(|module, of| used.contains(module) && !of.is_disjoint(&left));
+            if uses.len() == left.len() {
+                break;
+            }
+        }
+        assert!(uses.is_empty(), "modules of {name} use each other in a circle: {uses:?}");
     }
 }
 

@@ -20,53 +20,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use gannet_storage::TableDefinition;
-
-use crate::configuration::{Configuration, MemberEntry};
+use crate::configuration::{Change, ChangeError, Configuration};
 
 /// The member that decides.
 pub(crate) const DECIDER: usize = 0;
-
-/// A change of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Change {
-    /// The first change: these are the members, by node.
-    Form(Vec<MemberEntry>),
-    /// There is another table. Its number is the first that no table has had.
-    Create(TableDefinition),
-    /// New transactions do not find the table any more.
-    Leave(u16),
-    /// The table is gone. No transaction uses it: all have begun after it was left.
-    Remove(u16),
-}
-
-/// Why a change is not possible.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum ChangeError {
-    /// There are members already.
-    #[error("the cluster has its members already; start all nodes again to change them")]
-    Formed,
-    /// There is a table of that name.
-    #[error("there is a table named {0} already; use another name")]
-    TableExists(String),
-    /// There are as many tables as there can be.
-    #[error("a cluster has at most {0} tables; drop one, or use fewer")]
-    TooManyTables(usize),
-    /// All numbers of tables have been used.
-    #[error("a cluster creates at most {0} tables in its life; start it again")]
-    NoMoreTables(usize),
-    /// There is no such table.
-    #[error("there is no table with number {0}; it may have been dropped")]
-    NoSuchTable(u16),
-    /// A member could not.
-    #[error("node {node} could not: {reason}")]
-    Refused {
-        /// Which one.
-        node: usize,
-        /// Why.
-        reason: String,
-    },
-}
 
 /// A message of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

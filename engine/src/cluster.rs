@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 
 use gannet_storage::{LogObserver, Owner, Partitioning, StorageError};
 
-use crate::change::ChangeError;
 use crate::cluster_state::ClusterState;
-use crate::configuration::Configuration;
+use crate::configuration::{ChangeError, Configuration};
 use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
+use crate::local_members::LocalMembers;
+use crate::manager::Manager;
 use crate::member::{Member, WorkerOptions};
 use crate::members::{JoinError, Members};
 use crate::node::Node;
@@ -185,8 +186,10 @@ pub struct Cluster {
     pub(crate) state: Arc<ClusterState>,
     /// None in a simulation.
     pub(crate) threads: Option<Threads>,
+    /// Decides on changes of the configuration.
+    pub(crate) manager: Box<dyn Manager>,
     /// The other processes, if there are any.
-    pub(crate) others: Option<Members>,
+    pub(crate) others: Option<Arc<Members>>,
     /// The worker that gets the next job which may go to several, in turn.
     pub(crate) next_worker: AtomicUsize,
     pub(crate) changing: Mutex<()>,
@@ -216,20 +219,19 @@ impl Cluster {
     pub(crate) fn unstarted(options: ClusterOptions) -> Result<Self, ClusterError> {
         let mut configuration = configuration(&options)?;
         let nodes = options.nodes;
-        let limits = vec![memory_limit_bytes(&options, nodes); nodes];
-        check_memory(&limits)?;
-        for (member, limit) in configuration.members.iter_mut().zip(&limits) {
-            member.memory_limit_bytes = *limit as u64;
+        let limit = memory_limit_bytes(&options, nodes);
+        check_memory(&vec![limit; nodes])?;
+        for member in &mut configuration.members {
+            member.memory_limit_bytes = limit as u64;
         }
-        Self::with_nodes(options, configuration, 0..nodes, &limits)
+        Self::with_nodes(options, configuration, 0..nodes)
     }
 
-    /// The part of a cluster that this process has, its members not started yet; with the memory limits of all its nodes.
+    /// The part of a cluster that this process has, its members not started yet.
     pub(crate) fn with_nodes(
         options: ClusterOptions,
         configuration: Configuration,
         local: Range<usize>,
-        limit_bytes: &[usize],
     ) -> Result<Self, ClusterError> {
         let configuration = Arc::new(configuration);
         let first_node = local.start;
@@ -242,22 +244,34 @@ impl Cluster {
             log_observer: options.log_observer.clone(),
         };
         let new_member = |id| {
-            let node = Node::new(narrow(id), Arc::clone(&configuration), limit_bytes)?;
+            let node = Node::new(narrow(id), Arc::clone(&configuration))?;
             Ok(Arc::new(Member::new(Arc::new(node), worker_options.clone())))
         };
-        let members = local.map(new_member).collect::<Result<_, StorageError>>()?;
+        let members = local.map(new_member).collect::<Result<Vec<_>, StorageError>>()?;
+        Ok(Self::of_members(options, members, first_node))
+    }
+
+    /// A cluster of members, the first of which has this number. They decide on changes themselves.
+    pub(crate) fn of_members(
+        options: ClusterOptions,
+        members: Vec<Arc<Member>>,
+        first_node: usize,
+    ) -> Self {
         let told = options.on_failure.clone();
         let tell = told.map(|told| Box::new(move |reason: &str| told(reason)) as Box<_>);
-        Ok(Self {
+        let state = Arc::new(ClusterState::new(options.busy_poll, tell));
+        let local = LocalMembers { members: members.clone(), state: Arc::clone(&state) };
+        Self {
             members,
             first_node,
-            state: Arc::new(ClusterState::new(options.busy_poll, tell)),
+            state,
             threads: None,
+            manager: Box::new(local),
             others: None,
             next_worker: AtomicUsize::new(0),
             changing: Mutex::new(()),
             options,
-        })
+        }
     }
 
     /// The options that the cluster was opened with.
@@ -304,10 +318,10 @@ impl Cluster {
     /// How each node of the cluster is, as this process sees it.
     #[must_use]
     pub fn status(&self) -> Vec<NodeStatus> {
-        let of_others = self.others.as_ref().map(Members::status).unwrap_or_default();
+        let of_others = self.others.as_ref().map(|others| others.status()).unwrap_or_default();
         let local = self.members.iter().map(|member| NodeStatus {
             node: usize::from(member.node().id()),
-            address: self.others.as_ref().map(Members::address),
+            address: self.others.as_ref().map(|others| others.address()),
             state: NodeState::Up,
             report: Some(member.report()),
         });

@@ -18,8 +18,6 @@ use std::sync::Arc;
 use gannet_storage::{Key, Partitioning, TableDefinition};
 use serde::{Deserialize, Serialize};
 
-use crate::change::{Change, ChangeError};
-
 /// Tables that a cluster has at a time.
 const TABLES_MAX: usize = 256;
 /// Tables that a cluster creates in its life.
@@ -44,6 +42,47 @@ pub struct TableEntry {
     pub definition: TableDefinition,
     /// Whether new transactions find it no more: it is removed when those before have ended.
     pub is_leaving: bool,
+}
+
+/// A change of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    /// The first change: these are the members, by node.
+    Form(Vec<MemberEntry>),
+    /// There is another table. Its number is the first that no table has had.
+    Create(TableDefinition),
+    /// New transactions do not find the table any more.
+    Leave(u16),
+    /// The table is gone. No transaction uses it: all have begun after it was left.
+    Remove(u16),
+}
+
+/// Why a change is not possible.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ChangeError {
+    /// There are members already.
+    #[error("the cluster has its members already; start all nodes again to change them")]
+    Formed,
+    /// There is a table of that name.
+    #[error("there is a table named {0} already; use another name")]
+    TableExists(String),
+    /// There are as many tables as there can be.
+    #[error("a cluster has at most {0} tables; drop one, or use fewer")]
+    TooManyTables(usize),
+    /// All numbers of tables have been used.
+    #[error("a cluster creates at most {0} tables in its life; start it again")]
+    NoMoreTables(usize),
+    /// There is no such table.
+    #[error("there is no table with number {0}; it may have been dropped")]
+    NoSuchTable(u16),
+    /// A member could not.
+    #[error("node {node} could not: {reason}")]
+    Refused {
+        /// Which one.
+        node: usize,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A cluster's membership, placement and tables.
@@ -167,6 +206,12 @@ impl Configuration {
     /// Whether the members are known.
     pub(crate) fn is_formed(&self) -> bool {
         self.version > 0
+    }
+
+    /// By node: bytes of table memory that it may use.
+    pub(crate) fn memory_limits_bytes(&self) -> Vec<usize> {
+        let limit = |member: &MemberEntry| usize::try_from(member.memory_limit_bytes);
+        self.members.iter().map(|member| limit(member).unwrap_or(usize::MAX)).collect()
     }
 
     /// By node.

@@ -13,26 +13,24 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 
 use gannet_rpc::{Parking, Port, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
 use gannet_rpc::{VerbsOptions, VerbsPort};
 
-use crate::change::Replica;
 use crate::cluster::{
     Cluster, ClusterError, ClusterOptions, MTU_BYTES, RING_BYTES, check_memory, configuration,
     memory_limit_bytes,
 };
 use crate::completion::Lost;
 use crate::configuration::{Configuration, MemberEntry};
-use crate::local_members::LocalMembers;
 use crate::member::Assignment;
 #[cfg(feature = "verbs")]
 use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};
+use crate::starting::Starting;
 use crate::threads::{ThreadPlan, Threads, cores};
-use crate::view::View;
 
 impl Cluster {
     /// Joins a cluster of processes as one of its nodes; blocks until all have come.
@@ -71,13 +69,9 @@ impl Cluster {
         let settings = settings(&options, membership);
         let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
-        let starting = Starting {
-            start: Some(Box::new(move |configuration: &Configuration| {
-                start(options, configuration, node, &addresses, ports)
-            })),
-            started,
-            local: None,
-        };
+        let starting = Starting::new(started, move |configuration| {
+            start(options, configuration, node, &addresses, ports)
+        });
         let members =
             Members::start(membership, settings, entry, configuration.unformed(), starting)?;
         if let Err(error) = members.wait_until_joined() {
@@ -97,6 +91,8 @@ impl Cluster {
         let leave = members.leaver();
         cluster.state.first_on_failure(Box::new(move |reason| leave(reason)));
         members.keep_reporting(Arc::clone(&cluster.members[0]));
+        let members = Arc::new(members);
+        cluster.manager = Box::new(Arc::clone(&members));
         cluster.others = Some(members);
         Ok(cluster)
     }
@@ -123,7 +119,7 @@ impl Cluster {
     /// The transport of packets between its processes; none if all nodes are in this one.
     #[must_use]
     pub fn transport(&self) -> Option<Transport> {
-        self.others.as_ref().map(Members::transport)
+        self.others.as_ref().map(|others| others.transport())
     }
 
     /// Why the cluster has halted, if it has: another of its processes has gone, or a worker of this one has died.
@@ -151,53 +147,6 @@ impl Cluster {
     }
 }
 
-/// A node in the process that starts it: the first change of the configuration starts it, and it takes part in all later ones.
-struct Starting {
-    start: Option<Start>,
-    /// Gets the cluster when all members have started, or why this one could not.
-    started: Sender<Result<Cluster, ClusterError>>,
-    local: Option<LocalMembers>,
-}
-
-type Start = Box<dyn FnOnce(&Configuration) -> Result<Cluster, ClusterError> + Send>;
-
-/// What a node has prepared for a change.
-enum Prepared {
-    Started(Box<Cluster>),
-    Views(Vec<View>),
-}
-
-impl Replica for Starting {
-    type Prepared = Prepared;
-
-    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Prepared, String> {
-        match (self.start.take(), &mut self.local) {
-            (Some(start), _) => match start(configuration) {
-                Ok(cluster) => Ok(Prepared::Started(Box::new(cluster))),
-                Err(error) => {
-                    let reason = error.to_string();
-                    // The receiver is gone if this process joins no longer.
-                    let _ = self.started.send(Err(error));
-                    Err(reason)
-                }
-            },
-            (None, Some(local)) => local.prepare(configuration).map(Prepared::Views),
-            (None, None) => Err("it has not started".to_owned()),
-        }
-    }
-
-    fn adopt(&mut self, prepared: Prepared) {
-        match (prepared, &mut self.local) {
-            (Prepared::Started(cluster), _) => {
-                self.local = Some(cluster.local_members());
-                let _ = self.started.send(Ok(*cluster));
-            }
-            (Prepared::Views(views), Some(local)) => local.adopt(views),
-            (Prepared::Views(_), None) => {}
-        }
-    }
-}
-
 /// Starts the node of this process, as the first configuration says. The memory limits of nodes may differ, as by default they do
 /// between hosts: all nodes derive the same shares of partitions from them (rule C9).
 fn start(
@@ -207,9 +156,7 @@ fn start(
     addresses: &[SocketAddr],
     ports: Ports,
 ) -> Result<Cluster, ClusterError> {
-    let members = &configuration.members;
-    let limit = |member: &MemberEntry| usize::try_from(member.memory_limit_bytes);
-    let limits: Vec<_> = members.iter().map(|member| limit(member).unwrap_or(usize::MAX)).collect();
+    let limits = configuration.memory_limits_bytes();
     let is_on_this_host = |address: &SocketAddr| address.ip() == addresses[node].ip();
     let by_address = || limits.iter().zip(addresses);
     let of_host = by_address().filter(|(_, address)| is_on_this_host(address));
@@ -220,8 +167,8 @@ fn start(
     let has_choice = options.threads < cores() || of_host.len() * options.threads <= cores();
     let before = addresses[..node].iter().filter(|address| is_on_this_host(address)).count();
     let first_core = has_choice.then(|| before * options.threads);
-    let mut cluster = Cluster::with_nodes(options, configuration.clone(), node..node + 1, &limits)?;
-    let told: Vec<_> = members.iter().map(|member| member.ports.clone()).collect();
+    let mut cluster = Cluster::with_nodes(options, configuration.clone(), node..node + 1)?;
+    let told: Vec<_> = configuration.members.iter().map(|member| member.ports.clone()).collect();
     match ports {
         Ports::Udp(ports) => cluster.start_node(watched(ports)?, first_core)?,
         #[cfg(feature = "verbs")]

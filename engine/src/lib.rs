@@ -32,6 +32,7 @@ mod link;
 mod loader;
 mod local_members;
 mod log_limiter;
+mod manager;
 mod member;
 mod members;
 mod node;
@@ -45,6 +46,7 @@ pub mod rules;
 mod scan_page;
 pub mod simulation;
 mod spawn;
+mod starting;
 mod statistics;
 mod tables;
 mod threads;
@@ -55,14 +57,14 @@ mod worker;
 mod worker_group;
 
 pub use cancellation::CancellationToken;
-pub use change::ChangeError;
+
 pub use clients::{
     Client, ClientError, ClientOptions, Clients, Gateway, GatewayError, GatewayOptions,
     RemoteTransaction,
 };
 pub use cluster::{Cluster, ClusterError, ClusterOptions, OnFailure, WorkerId};
 pub use completion::{Completion, Lost, block_on};
-pub use configuration::{Configuration, TableEntry};
+pub use configuration::{ChangeError, Configuration, MemberEntry, TableEntry};
 pub use coordinator::Coordinator;
 pub use deferred::{Deferred, Page, Savepoint, Seen};
 pub use hosted::{Driver, ThreadHost};

@@ -12,8 +12,9 @@ use gannet_storage::StorageError;
 
 use crate::change::Replica;
 use crate::cluster_state::ClusterState;
-use crate::configuration::Configuration;
+use crate::configuration::{Change, ChangeError, Configuration};
 use crate::member::Member;
+use crate::node::Node;
 use crate::view::View;
 
 /// Between two looks whether the cluster has halted, while workers come to another view.
@@ -34,11 +35,35 @@ impl LocalMembers {
         self.members.iter().try_for_each(|member| member.node().check_memory(next))
     }
 
-    pub(crate) fn prepare_views(
-        &self,
-        next: &Arc<Configuration>,
-    ) -> Result<Vec<View>, StorageError> {
-        self.members.iter().map(|member| member.node().prepare(Arc::clone(next))).collect()
+    /// Makes a change of a cluster that has no other members.
+    ///
+    /// # Errors
+    /// Why it is not possible.
+    pub(crate) fn make(&self, change: &Change) -> Result<(), ChangeError> {
+        let present = self.members[0].node().view();
+        let next = Arc::new(present.configuration().after(change)?);
+        let refused = |node: &Node, error: StorageError| ChangeError::Refused {
+            node: usize::from(node.id()),
+            reason: error.to_string(),
+        };
+        let prepare = |member: &Arc<Member>| {
+            let node = member.node();
+            node.prepare(Arc::clone(&next)).map_err(|error| refused(node, error))
+        };
+        let prepared = self.members.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
+        self.go_by(prepared);
+        Ok(())
+    }
+
+    /// Has the members go by views; returns when all their coroutines do.
+    fn go_by(&self, views: Vec<View>) {
+        let versions = views.iter().map(|view| view.configuration().version);
+        let Some(version) = versions.max() else { return };
+        for (member, view) in self.members.iter().zip(views) {
+            member.node().publish(view);
+        }
+        self.members.iter().for_each(|member| member.wake_all());
+        self.members.iter().for_each(|member| self.wait_for(member, version));
     }
 
     /// Waits until all coroutines of a member go by a version, or the cluster has halted. A simulator comes to it with its next steps.
@@ -56,16 +81,12 @@ impl Replica for LocalMembers {
     type Prepared = Vec<View>;
 
     fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Vec<View>, String> {
-        self.prepare_views(configuration).map_err(|error| error.to_string())
+        let prepare = |member: &Arc<Member>| member.node().prepare(Arc::clone(configuration));
+        let prepared = self.members.iter().map(prepare).collect::<Result<_, _>>();
+        prepared.map_err(|error| error.to_string())
     }
 
     fn adopt(&mut self, prepared: Vec<View>) {
-        let versions = prepared.iter().map(|view| view.configuration().version);
-        let Some(version) = versions.max() else { return };
-        for (member, view) in self.members.iter().zip(prepared) {
-            member.node().publish(view);
-        }
-        self.members.iter().for_each(|member| member.wake_all());
-        self.members.iter().for_each(|member| self.wait_for(member, version));
+        self.go_by(prepared);
     }
 }

@@ -38,21 +38,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node without tables. `memory_limit_bytes` has the limits of all nodes: that of this node bounds its tables, and the limits of
-    /// all nodes give the share of each partition.
+    /// A node without tables. Its memory limit bounds its tables; the limits of all members give the share of each partition.
     ///
     /// # Errors
     /// [`StorageError::Map`] if the operating system refuses the memory.
     ///
     /// # Panics
-    /// If there is no limit for this node or for one that holds a partition.
-    pub fn new(
-        id: u16,
-        configuration: Arc<Configuration>,
-        memory_limit_bytes: &[usize],
-    ) -> Result<Self, StorageError> {
-        let limit_bytes = memory_limit_bytes[usize::from(id)];
-        let shares = shares(&configuration, memory_limit_bytes);
+    /// If the node is no member.
+    pub fn new(id: u16, configuration: Arc<Configuration>) -> Result<Self, StorageError> {
+        let limits_bytes = configuration.memory_limits_bytes();
+        let limit_bytes = limits_bytes[usize::from(id)];
+        let shares = shares(&configuration, &limits_bytes);
         let arena = Arc::new(Arena::new(limit_bytes, &shares)?);
         let counts = Arc::<NodeCounts>::default();
         let version = AtomicU64::new(configuration.version);

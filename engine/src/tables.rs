@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError};
 
 use gannet_storage::{TableDefinition, TableKind};
 
-use crate::change::{Change, ChangeError, Replica};
 use crate::cluster::{Cluster, ClusterError};
+use crate::configuration::{Change, ChangeError};
 use crate::local_members::LocalMembers;
 use crate::node::TableId;
 
@@ -121,22 +121,12 @@ impl Cluster {
     fn change(&self, change: Change) -> Result<(), ClusterError> {
         // Nothing panics while it is held, so the data behind a poisoned lock are whole.
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut members = self.local_members();
-        match &self.others {
-            None => {
-                let next = Arc::new(self.configuration().after(&change)?);
-                members.adopt(members.prepare_views(&next)?);
-            }
-            Some(others) => {
-                let proposed = others.propose(change.clone())?;
-                if let Err(ChangeError::Refused { .. }) = &proposed {
-                    // If the memory does not suffice here, its error says more.
-                    members.check_memory(&self.configuration().after(&change)?)?;
-                }
-                proposed?;
-            }
+        let proposed = self.manager.propose(change.clone())?;
+        if let Err(ChangeError::Refused { .. }) = &proposed {
+            // If a table is not possible here, its error says more.
+            self.local_members().check_memory(&self.configuration().after(&change)?)?;
         }
-        Ok(())
+        Ok(proposed?)
     }
 
     /// What the members of this process do for a change.

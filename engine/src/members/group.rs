@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
-use crate::change::{Change, ChangeMessage, DECIDER};
-use crate::configuration::MemberEntry;
+use crate::change::{ChangeMessage, DECIDER};
+use crate::configuration::{Change, MemberEntry};
 use crate::link::LinkError;
 use crate::log_limiter::LogLimiter;
 use crate::members::JoinError;

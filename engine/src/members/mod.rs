@@ -35,8 +35,8 @@ use std::time::Duration;
 use gannet_rpc::{Clock, MonotonicClock};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::change::{Change, ChangeError, ChangeMessage, Changes, Replica};
-use crate::configuration::{Configuration, MemberEntry};
+use crate::change::{ChangeMessage, Changes, Replica};
+use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::member::Member;
 use crate::members::sockets::Sockets;
 use crate::statistics::NodeStatus;

@@ -11,8 +11,8 @@ use rand::{RngExt, SeedableRng};
 
 use super::message::Opening;
 use super::{Action, Event, Group, Hello, Input, JoinError, Setup};
-use crate::change::{Change, Replica};
-use crate::configuration::{Configuration, MemberEntry};
+use crate::change::Replica;
+use crate::configuration::{Change, Configuration, MemberEntry};
 use crate::link::{Role, Session, VERSION};
 use crate::simulation::members::SimulatedMembers;
 

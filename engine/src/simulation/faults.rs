@@ -40,11 +40,13 @@ pub enum FaultKind {
     ClockRate,
     /// A node's clock jumps forward by up to two seconds.
     ClockJump,
+    /// The streams between a node and all others break.
+    StreamBreak,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Loss,
         Self::Burst,
         Self::Duplicate,
@@ -60,6 +62,7 @@ impl FaultKind {
         Self::Slow,
         Self::ClockRate,
         Self::ClockJump,
+        Self::StreamBreak,
     ];
 
     /// Its name in reports.
@@ -81,6 +84,7 @@ impl FaultKind {
             Self::Slow => "slow node",
             Self::ClockRate => "clock rate",
             Self::ClockJump => "clock jump",
+            Self::StreamBreak => "stream break",
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! begins_at transactions ─ a commit of the member is in `stage`, for the n-th time ─ the member is killed
-//!                                             each of the others after a delay of its own ─ it halts, and settles its commits
+//!                        its streams end, and nobody listens at its port ─ the others halt, and settle their commits
 //! ```
 //! *Source*: `docs/simulation.md`, "Members that die".
 //!
@@ -22,8 +22,6 @@ pub const KILL_STAGES: [Stage; 5] =
 
 /// A member is killed after the first of so many moments in its stage.
 const MOMENTS_MAX: u32 = 40;
-/// How long it takes the others to notice, in nanoseconds of virtual time.
-const NOTICE_NS: std::ops::Range<u64> = 1_000..20_000_000;
 
 /// When a member dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +34,6 @@ pub struct Kill {
     pub begins_at: u64,
     /// How many moments in that stage come before, since then.
     pub moments: u32,
-    /// Seed of when the others notice.
-    pub seed: u64,
 }
 
 impl Kill {
@@ -50,15 +46,7 @@ impl Kill {
             stage,
             begins_at: random.random_range(0..=transactions / 2),
             moments: random.random_range(0..MOMENTS_MAX),
-            seed: random.random(),
         }
-    }
-
-    /// When each of the others notices, after `now_ns`.
-    pub(super) fn notices(&self, nodes: u16, now_ns: u64) -> Vec<(u64, u16)> {
-        let mut random = SmallRng::seed_from_u64(self.seed);
-        let others = (0..nodes).filter(|node| *node != self.node);
-        others.map(|node| (now_ns + random.random_range(NOTICE_NS), node)).collect()
     }
 }
 

@@ -5,13 +5,13 @@
 //! ```
 //! *Invariants*: a group gets virtual time, and what arrives, and nothing else. A member that was killed says nothing more.
 //!
-//! *Not here*: workers and packets, in `mod.rs`.
+//! *Not here*: how a cluster of them comes about, in `joining.rs`; workers and packets, in `mod.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::change::{Change, ChangeError, Changes, Replica};
-use crate::configuration::Configuration;
+use crate::change::{Changes, Replica};
+use crate::configuration::{Change, ChangeError, Configuration};
 use crate::members::{Action, Event, Group, Input, JoinError, Setup};
 use crate::simulation::streams::{Arrived, Streams};
 use crate::statistics::NodeReport;
@@ -117,6 +117,7 @@ impl<R: Replica> SimulatedMembers<R> {
     }
 
     /// Has a member leave.
+    #[cfg(test)]
     pub(crate) fn leave(&mut self, node: usize, because: Option<String>) {
         self.members
             .get_mut(&node)
@@ -131,6 +132,7 @@ impl<R: Replica> SimulatedMembers<R> {
     }
 
     /// Streams that were broken.
+    #[cfg(test)]
     pub(crate) fn broken(&self) -> u64 {
         self.streams.broken
     }
@@ -147,8 +149,33 @@ impl<R: Replica> SimulatedMembers<R> {
         deadlines.chain(self.streams.next_arrival_ns()).min().unwrap_or(u64::MAX)
     }
 
-    /// It is this time: handles what has arrived, and what is due.
+    /// Handles what arrives and what is due until this time, each at its own time.
+    pub(crate) fn run_until(&mut self, until_ns: u64) {
+        while self.next_event_ns() <= until_ns {
+            self.advance(self.next_event_ns());
+        }
+        self.advance(until_ns);
+    }
+
+    /// The time of the members.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Why some member could not join.
+    pub(crate) fn take_failure(&mut self) -> Option<JoinError> {
+        self.members.values_mut().find_map(|member| member.failure.take())
+    }
+
+    /// Members that have halted.
+    pub(crate) fn halted(&self) -> impl Iterator<Item = usize> {
+        let all = self.members.values();
+        all.filter(|member| member.group.halted().is_some()).map(|member| member.group.node())
+    }
+
+    /// It is this time, unless it is later already: handles what has arrived, and what is due.
     pub(crate) fn advance(&mut self, now_ns: u64) {
+        let now_ns = self.now_ns.max(now_ns);
         self.now_ns = now_ns;
         while let Some(((node, number), what)) = self.streams.take_arrived(now_ns) {
             let Some(member) = self.members.get_mut(&node) else { continue };

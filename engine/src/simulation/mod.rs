@@ -19,11 +19,10 @@
 
 mod clock;
 mod faults;
+mod joining;
 mod kill;
-#[cfg(test)]
 pub(crate) mod members;
 mod network;
-#[cfg(test)]
 mod streams;
 mod trace;
 
@@ -42,6 +41,7 @@ pub use kill::{KILL_STAGES, Kill, Verdict};
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
 use crate::simulation::clock::{NodeClock, VirtualTime};
+use crate::simulation::joining::SharedMembers;
 use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
 use crate::simulation::trace::Trace;
 use crate::worker::Worker;
@@ -70,6 +70,11 @@ struct SimulatedNode {
 /// A simulated cluster; see the module's text.
 pub struct Simulation {
     cluster: Arc<Cluster>,
+    members: SharedMembers,
+    /// The time of the members when all had joined, where that of the workers begins.
+    joined_at_ns: u64,
+    /// When something happens at the members next.
+    members_due_ns: u64,
     time: VirtualTime,
     network: Rc<RefCell<Network>>,
     nodes: Vec<SimulatedNode>,
@@ -84,8 +89,6 @@ pub struct Simulation {
     killed: Option<Kill>,
     /// Jobs of the killed member that another has got.
     handed_over: u64,
-    /// When the others halt.
-    halts: Vec<(u64, u16)>,
     /// How they have settled what was under way.
     verdicts: Vec<Verdict>,
     trace: Trace,
@@ -105,11 +108,12 @@ impl Simulation {
         mut faults: Vec<Fault>,
         trace: Option<Box<dyn Write>>,
     ) -> Result<Self, ClusterError> {
-        let cluster = Cluster::unstarted(options)?;
+        let (cluster, members) = joining::join(options, seed)?;
         let options = cluster.options();
         let narrow = |count: usize| u16::try_from(count).expect("checked by the cluster");
         let (nodes, workers) = (narrow(options.nodes), narrow(options.threads));
         let time = VirtualTime::default();
+        let joined_at_ns = members.lock().now_ns();
         let network = Network::new(Rc::clone(&time), nodes, seed);
         let network = Rc::new(RefCell::new(network));
         let worker = |node: u16, worker: u16, clock: &Rc<NodeClock>| {
@@ -135,6 +139,9 @@ impl Simulation {
         faults.sort_by_key(|fault| std::cmp::Reverse(fault.begins_at));
         Ok(Self {
             cluster: Arc::new(cluster),
+            members,
+            joined_at_ns,
+            members_due_ns: 0,
             time,
             network,
             nodes,
@@ -144,7 +151,6 @@ impl Simulation {
             planned_kill: None,
             killed: None,
             handed_over: 0,
-            halts: Vec::new(),
             verdicts: Vec::new(),
             trace: Trace::new(trace),
         })
@@ -179,7 +185,7 @@ impl Simulation {
         Arc::clone(&self.cluster)
     }
 
-    /// Virtual time since the start, in nanoseconds.
+    /// Virtual time since all members have joined, in nanoseconds.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.time.get()
@@ -273,24 +279,42 @@ impl Simulation {
         if is_later { None } else { self.planned_kill.take() }
     }
 
-    /// Kills the member whose time has come, whose jobs that have not begun go to another. Has those halt that notice.
-    fn end_members(&mut self, begun: u64) {
+    /// Kills the member whose time has come, whose jobs that have not begun go to another.
+    fn kill_member(&mut self, begun: u64) {
+        let Some(kill) = self.kill_due(begun) else { return };
+        let (now_ns, number) = (self.now_ns(), usize::from(kill.node));
+        let node = &mut self.nodes[number];
+        node.has_ended = true;
+        node.workers.iter_mut().for_each(|(worker, _)| worker.kill());
+        self.members.lock().kill(number);
+        self.members_due_ns = 0;
+        self.hand_over(number);
+        self.trace.note(now_ns, || format!("kills: {kill}"));
+        self.killed = Some(kill);
+    }
+
+    /// Lets the members hear each other, and has those halt that have lost one.
+    fn run_members(&mut self) {
         let now_ns = self.now_ns();
-        if let Some(kill) = self.kill_due(begun) {
-            let nodes = u16::try_from(self.nodes.len()).expect("checked by the cluster");
-            let node = &mut self.nodes[usize::from(kill.node)];
-            node.has_ended = true;
-            node.workers.iter_mut().for_each(|(worker, _)| worker.kill());
-            self.hand_over(usize::from(kill.node));
-            self.halts = kill.notices(nodes, now_ns);
-            self.trace.note(now_ns, || format!("kills: {kill}"));
-            self.killed = Some(kill);
+        if now_ns < self.members_due_ns {
+            return;
         }
-        while let Some(index) = self.halts.iter().position(|&(at_ns, _)| at_ns <= now_ns) {
-            let (_, node) = self.halts.swap_remove(index);
+        let mut members = self.members.lock();
+        members.advance(self.joined_at_ns + now_ns);
+        self.members_due_ns = members.next_event_ns().saturating_sub(self.joined_at_ns);
+        let halted: Vec<_> = members.halted().collect();
+        drop(members);
+        for node in
+            halted.into_iter().filter(|node| !self.nodes[*node].has_ended).collect::<Vec<_>>()
+        {
             self.trace.note(now_ns, || format!("node {node} halts"));
-            self.halt(usize::from(node));
+            self.halt(node);
         }
+    }
+
+    /// Whether a member was killed, and another has not noticed yet.
+    fn awaits_halts(&self) -> bool {
+        self.killed.is_some() && self.nodes.iter().any(|node| !node.has_ended)
     }
 
     /// Gives the jobs that a killed member has not begun to the next one that lives.
@@ -337,14 +361,17 @@ impl Simulation {
         begun: &dyn Fn() -> u64,
         clients: &mut dyn FnMut() -> bool,
     ) -> bool {
+        // A change since the last step has had its own events.
+        self.members_due_ns = 0;
         while self.now_ns() < deadline_ns {
-            if clients() && self.is_idle() && self.halts.is_empty() {
+            if clients() && self.is_idle() && !self.awaits_halts() {
                 return true;
             }
             let begun = begun();
             self.begin_faults(begun);
             self.end_faults();
-            self.end_members(begun);
+            self.kill_member(begun);
+            self.run_members();
             self.deliver();
             let progressed = self.step();
             let now_ns = self.now_ns();
@@ -398,8 +425,7 @@ impl Simulation {
             due.map(|due| due.max(node.stands_until_ns).max(node.next_step_ns))
         });
         let arrival = self.network.borrow().next_arrival_ns();
-        let halts = self.halts.iter().map(|&(at_ns, _)| at_ns);
-        ends.chain(nodes).chain(arrival).chain(halts).min().unwrap_or(u64::MAX)
+        ends.chain(nodes).chain(arrival).fold(self.members_due_ns, u64::min)
     }
 
     fn begin_faults(&mut self, begun: u64) {
@@ -414,6 +440,10 @@ impl Simulation {
                 FaultKind::Pause => node.stands_until_ns = node.stands_until_ns.max(end_ns),
                 FaultKind::Slow => {
                     node.step_ns = SLOW_NS_MAX * u64::from(fault.permille) / 1_000;
+                }
+                FaultKind::StreamBreak => {
+                    self.members.lock().break_all(usize::from(fault.node));
+                    self.members_due_ns = 0;
                 }
                 FaultKind::ClockRate => node.clock.set_rate(random.random_range(800..1_200)),
                 FaultKind::ClockJump => {
@@ -437,7 +467,7 @@ impl Simulation {
             match fault.kind {
                 FaultKind::Slow => node.step_ns = 0,
                 FaultKind::ClockRate => node.clock.set_rate(1_000),
-                FaultKind::Pause | FaultKind::ClockJump => {}
+                FaultKind::Pause | FaultKind::ClockJump | FaultKind::StreamBreak => {}
                 _ => self.network.borrow_mut().end(&fault),
             }
         }

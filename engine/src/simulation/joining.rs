@@ -1,0 +1,133 @@
+//! Joining in a simulation: members start one after the other and find each other, and the first change starts their nodes.
+//!
+//! ```text
+//! seed ─▶ when each member starts ─▶ handshakes over streams that break ─▶ Change::Form ─▶ a part of the cluster for each member
+//!                                                                                         └─▶ Cluster: the handle of all parts
+//! ```
+//! *Invariants*: the members' time begins before the first of them, and that of workers when all have joined. All later changes of the configuration take the same streams.
+//!
+//! *Not here*: groups and streams, in `members.rs` and `streams.rs`; how a process joins, in `join`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gannet_rpc::ClusterKey;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::cluster::{
+    Cluster, ClusterError, ClusterOptions, check_memory, configuration, memory_limit_bytes,
+};
+use crate::configuration::{Change, ChangeError, MemberEntry};
+use crate::manager::Manager;
+use crate::members::{Hello, JoinError, Setup};
+use crate::simulation::members::SimulatedMembers;
+use crate::starting::Starting;
+
+/// All members start within this virtual time.
+const START_NS_MAX: u64 = 500_000_000;
+/// Of 1,000 messages at most so many break their stream while members join.
+const BREAKS_PERMILLE_MAX: u32 = 100;
+/// How long members wait for each other.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Port of the first member.
+const PORT: u16 = 7_000;
+
+/// The members of a simulation, which the simulation and the cluster's manager share.
+#[derive(Clone)]
+pub(super) struct SharedMembers(Arc<Mutex<SimulatedMembers<Starting>>>);
+
+impl SharedMembers {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SimulatedMembers<Starting>> {
+        // A simulation in which something panics is over.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A cluster whose members have joined, and the members.
+pub(super) fn join(
+    options: ClusterOptions,
+    seed: u64,
+) -> Result<(Cluster, SharedMembers), ClusterError> {
+    let configuration = configuration(&options)?.unformed();
+    let nodes = options.nodes;
+    let limit = memory_limit_bytes(&options, nodes);
+    check_memory(&vec![limit; nodes])?;
+    let mut random = SmallRng::seed_from_u64(seed ^ 0x6a6f_696e);
+    let mut members = SimulatedMembers::new(random.random());
+    members.break_streams(random.random_range(0..=BREAKS_PERMILLE_MAX), 0);
+    let mut starts: Vec<_> =
+        (0..nodes).map(|node| (random.random_range(0..START_NS_MAX), node)).collect();
+    starts.sort_unstable();
+    let (started, outcomes) = channel();
+    for (at_ns, node) in starts {
+        members.run_until(at_ns);
+        let entry = MemberEntry {
+            incarnation: random.random(),
+            memory_limit_bytes: limit as u64,
+            ports: String::new(),
+        };
+        let options = options.clone();
+        let starting = Starting::new(started.clone(), move |formed| {
+            Cluster::with_nodes(options, formed.clone(), node..node + 1)
+        });
+        members.start(setup(node, nodes, entry), configuration.clone(), starting);
+    }
+    while !members.all().all(|member| member.has_joined()) {
+        members.run_until(members.next_event_ns());
+        if let Some(error) = members.take_failure() {
+            // A node that could not start tells its own reason.
+            return Err(outcomes.try_iter().find_map(Result::err).unwrap_or(error.into()));
+        }
+    }
+    members.break_streams(0, 0);
+    let mut parts = outcomes.try_iter().collect::<Result<Vec<_>, _>>()?;
+    parts.sort_by_key(|part| part.first_node);
+    let all = parts.iter().flat_map(|part| part.members.clone()).collect();
+    let mut cluster = Cluster::of_members(options, all, 0);
+    let members = SharedMembers(Arc::new(Mutex::new(members)));
+    let next_proposer = AtomicUsize::new(0);
+    cluster.manager = Box::new(SimulatedManager { members: members.clone(), nodes, next_proposer });
+    Ok((cluster, members))
+}
+
+fn setup(node: usize, nodes: usize, entry: MemberEntry) -> Setup {
+    let address = |port| ([10, 0, 0, 1], port).into();
+    Setup {
+        hello: Hello { node, entry, settings: BTreeMap::new() },
+        addresses: (PORT..).take(nodes).map(address).collect(),
+        key: Some(ClusterKey::new([7; 32])),
+        join_timeout: JOIN_TIMEOUT,
+    }
+}
+
+/// Takes the proposals of a simulated cluster to its members, each in turn. Virtual time of the members goes on meanwhile.
+struct SimulatedManager {
+    members: SharedMembers,
+    nodes: usize,
+    next_proposer: AtomicUsize,
+}
+
+impl Manager for SimulatedManager {
+    fn propose(&self, change: Change) -> Result<Result<(), ChangeError>, JoinError> {
+        let mut members = self.members.lock();
+        // Relaxed: a simulation has one thread.
+        let node = self.next_proposer.fetch_add(1, Ordering::Relaxed) % self.nodes;
+        let halted = |reason: &str| JoinError::Halted(reason.to_owned());
+        let number = members.propose(node, change);
+        let number = number.ok_or_else(|| halted("the member that proposes was killed"))?;
+        loop {
+            if let Some(answer) = members.take_answer(node, number) {
+                return Ok(answer);
+            }
+            if let Some(reason) = members.member(node).and_then(|member| member.group.halted()) {
+                return Err(halted(reason));
+            }
+            let next_ns = members.next_event_ns();
+            members.run_until(next_ns);
+        }
+    }
+}

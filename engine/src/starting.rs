@@ -1,0 +1,76 @@
+//! A node that the first change of the configuration starts, in a process of its own or in a simulator.
+//!
+//! ```text
+//! prepare the first change   the node gets memory, ports and threads, or says why it cannot start
+//! adopt it                   its process has joined
+//! later changes              the node prepares and adopts views
+//! ```
+//! *Invariant*: a node that could not start has no part in later changes.
+//!
+//! *Not here*: the rounds of a change, in `change`; what a process does to start its node, in `join`.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use crate::change::Replica;
+use crate::cluster::{Cluster, ClusterError};
+use crate::configuration::Configuration;
+use crate::local_members::LocalMembers;
+use crate::view::View;
+
+/// A node in the process that starts it: the first change of the configuration starts it, and it takes part in all later ones.
+pub(crate) struct Starting {
+    start: Option<Start>,
+    /// Gets the cluster when all members have started, or why this one could not.
+    started: Sender<Result<Cluster, ClusterError>>,
+    local: Option<LocalMembers>,
+}
+
+type Start = Box<dyn FnOnce(&Configuration) -> Result<Cluster, ClusterError> + Send>;
+
+/// What a node has prepared for a change.
+pub(crate) enum Prepared {
+    Started(Box<Cluster>),
+    Views(Vec<View>),
+}
+
+impl Starting {
+    /// A node that `start` starts.
+    pub(crate) fn new(
+        started: Sender<Result<Cluster, ClusterError>>,
+        start: impl FnOnce(&Configuration) -> Result<Cluster, ClusterError> + Send + 'static,
+    ) -> Self {
+        Self { start: Some(Box::new(start)), started, local: None }
+    }
+}
+
+impl Replica for Starting {
+    type Prepared = Prepared;
+
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Prepared, String> {
+        match (self.start.take(), &mut self.local) {
+            (Some(start), _) => match start(configuration) {
+                Ok(cluster) => Ok(Prepared::Started(Box::new(cluster))),
+                Err(error) => {
+                    let reason = error.to_string();
+                    // The receiver is gone if this process joins no longer.
+                    let _ = self.started.send(Err(error));
+                    Err(reason)
+                }
+            },
+            (None, Some(local)) => local.prepare(configuration).map(Prepared::Views),
+            (None, None) => Err("it has not started".to_owned()),
+        }
+    }
+
+    fn adopt(&mut self, prepared: Prepared) {
+        match (prepared, &mut self.local) {
+            (Prepared::Started(cluster), _) => {
+                self.local = Some(cluster.local_members());
+                let _ = self.started.send(Ok(*cluster));
+            }
+            (Prepared::Views(views), Some(local)) => local.adopt(views),
+            (Prepared::Views(_), None) => {}
+        }
+    }
+}
