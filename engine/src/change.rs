@@ -292,7 +292,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use gannet_storage::{Partitioning, TableKind};
+    use gannet_storage::{Partitioning, TableDefinition, TableKind};
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
