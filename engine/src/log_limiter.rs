@@ -35,7 +35,8 @@ impl LogLimiter {
         self.permit_at(self.clock.now_ns())
     }
 
-    fn permit_at(&self, now_ns: u64) -> Option<Suppressed> {
+    /// The same at a time that the caller tells.
+    pub(crate) fn permit_at(&self, now_ns: u64) -> Option<Suppressed> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let intervals = now_ns.saturating_sub(counted.since_ns) / LINE_INTERVAL_NS;
         if intervals > 0 {

@@ -450,14 +450,14 @@ impl Group {
         };
         if self.stage == Stage::Gathering && node < self.node() {
             self.refused(node, advice);
-        } else if let Some(suppressed) = self.log.permit() {
+        } else if let Some(suppressed) = self.log.permit_at(self.now_ns) {
             tracing::warn!("node {node} could not be called: {error}{suppressed}");
         }
     }
 
     /// Logs a call that was refused.
     fn log_call(&self, from: &str, reason: &str) {
-        if let Some(suppressed) = self.log.permit() {
+        if let Some(suppressed) = self.log.permit_at(self.now_ns) {
             tracing::warn!("a call from {from} was refused: {reason}{suppressed}");
         }
     }
