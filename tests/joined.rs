@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use gannet::{
@@ -95,6 +95,39 @@ fn nodes_that_were_closed_join_again_at_the_same_addresses() {
             });
         }
     }
+}
+
+#[test]
+fn a_table_that_is_impossible_is_refused_and_the_cluster_goes_on() {
+    on_each(&memberships(Transport::Memory), |node, cluster, barrier| {
+        for (value_bytes, rows) in [(0, 1), (4_097, 1), (8, u64::MAX)] {
+            let refused = cluster.create_table("impossible", value_bytes, rows);
+            assert!(matches!(refused, Err(ClusterError::Storage(_))), "{refused:?}");
+        }
+        let refused = cluster.open_table(&"n".repeat(9 << 20), 8, 1);
+        let refused = refused.err().map(|error| error.to_string());
+        let expected = ChangeError::NameTooLong { bytes: 9 << 20, max: 255 };
+        assert_eq!(refused, Some(expected.to_string()));
+        cluster.create_table(&format!("of {node}"), 8, 1).unwrap();
+        barrier.wait();
+    });
+}
+
+#[test]
+fn the_memory_of_a_node_goes_with_its_cluster() {
+    let barrier = Barrier::new(NODES);
+    std::thread::scope(|scope| {
+        for membership in memberships(Transport::Memory) {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let cluster = join(&membership).unwrap();
+                let node = Arc::downgrade(&cluster.nodes()[0]);
+                barrier.wait();
+                drop(cluster);
+                assert!(node.upgrade().is_none(), "something holds the node");
+            });
+        }
+    });
 }
 
 #[test]

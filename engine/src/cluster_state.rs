@@ -41,10 +41,18 @@ impl ClusterState {
         }
     }
 
-    /// Has `act` done before all others when a worker has died.
+    /// Has `act` done before all others when a worker has died; at once if one has.
     pub(crate) fn first_on_failure(&self, act: FailureAction) {
         // Nothing panics while it is held.
-        self.on_failure.lock().unwrap_or_else(PoisonError::into_inner).insert(0, act);
+        let mut actions = self.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.failure.get() {
+            // fail() may have taken the actions already.
+            Some(reason) => {
+                drop(actions);
+                act(reason);
+            }
+            None => actions.insert(0, act),
+        }
     }
 
     /// One thread fewer has jobs.

@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 /// Tables that a cluster has at a time.
 const TABLES_MAX: usize = 256;
+/// Bytes of a table's name.
+const NAME_BYTES_MAX: usize = 255;
 /// Tables that a cluster creates in its life.
 const TABLE_NUMBERS_MAX: usize = 1 << 16;
 
@@ -66,6 +68,14 @@ pub enum ChangeError {
     /// There is a table of that name.
     #[error("there is a table named {0} already; use another name")]
     TableExists(String),
+    /// The name is too long.
+    #[error("a table's name has {bytes} bytes; use at most {max}")]
+    NameTooLong {
+        /// What it has.
+        bytes: usize,
+        /// What it may have.
+        max: usize,
+    },
     /// There are as many tables as there can be.
     #[error("a cluster has at most {0} tables; drop one, or use fewer")]
     TooManyTables(usize),
@@ -154,6 +164,7 @@ impl Configuration {
                 next.members.clone_from(members);
             }
             Change::Create(definition) => {
+                check_name(&definition.name)?;
                 if self.table_named(&definition.name).is_some() {
                     return Err(ChangeError::TableExists(definition.name.clone()));
                 }
@@ -286,6 +297,12 @@ impl Configuration {
     pub fn log_group(&self, node: u16) -> &[u16] {
         &self.log_groups[usize::from(node)]
     }
+}
+
+/// Whether a table can have this name. A name that is longer than any message cannot even be proposed.
+pub(crate) fn check_name(name: &str) -> Result<(), ChangeError> {
+    let (bytes, max) = (name.len(), NAME_BYTES_MAX);
+    if bytes > max { Err(ChangeError::NameTooLong { bytes, max }) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::Sender;
 
 use gannet_rpc::{Parking, Port};
 
@@ -27,17 +28,24 @@ pub(crate) struct ThreadOptions {
     pub(crate) host: Option<Arc<dyn ThreadHost>>,
 }
 
-/// Runs the workers of one thread until the cluster closes or halts.
+/// Runs the workers of one thread until the cluster closes or halts. `started` is told when the workers are there, and dropped if they
+/// cannot be.
 pub(crate) fn drive<P: Port>(
     assignments: Vec<(Assignment, P)>,
     parking: Parking,
     options: &ThreadOptions,
     state: &Arc<ClusterState>,
+    started: Sender<()>,
 ) {
     let assigned: Vec<_> = assignments.iter().map(|(assigned, _)| assigned.clone()).collect();
     let group = catch_unwind(AssertUnwindSafe(|| {
         WorkerGroup::new(assignments, parking, Arc::clone(state))
     }));
+    if group.is_ok() {
+        // Nobody waits for it if another thread could not start.
+        let _ = started.send(());
+    }
+    drop(started);
     match (group, &options.host) {
         (Err(panic), _) => state.fail(&*panic),
         (Ok(group), None) => {

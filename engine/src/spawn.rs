@@ -23,7 +23,7 @@ impl Cluster {
     /// Runs `job` on a coroutine of a worker.
     ///
     /// # Errors
-    /// [`ClusterError::Busy`] if its queue is full, [`ClusterError::NoSuchWorker`].
+    /// [`ClusterError::Busy`] if its queue is full, [`ClusterError::Join`] if the cluster has halted, [`ClusterError::NoSuchWorker`].
     pub fn spawn<T: Send + 'static>(
         &self,
         worker: WorkerId,
@@ -43,7 +43,7 @@ impl Cluster {
     /// shares with a [`ThreadHost`](crate::ThreadHost), has the workers of that thread begin the job before.
     ///
     /// # Errors
-    /// [`ClusterError::Busy`] if every queue is full.
+    /// [`ClusterError::Busy`] if every queue is full, [`ClusterError::Join`] if the cluster has halted.
     pub fn spawn_anywhere<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
@@ -56,7 +56,7 @@ impl Cluster {
     /// the cluster's own threads stays on that, even if it drives no worker of the node.
     ///
     /// # Errors
-    /// [`ClusterError::Busy`] if every queue is full.
+    /// [`ClusterError::Busy`] if every queue is full, [`ClusterError::Join`] if the cluster has halted.
     pub fn spawn_near<T: Send + 'static>(
         &self,
         node: u16,
@@ -152,7 +152,7 @@ impl Cluster {
     /// [`Coordinator::run`]. Returns at once.
     ///
     /// # Errors
-    /// [`ClusterError::Busy`] if every queue is full.
+    /// [`ClusterError::Busy`] if every queue is full, [`ClusterError::Join`] if the cluster has halted.
     pub fn submit<T, E>(
         &self,
         body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
@@ -167,7 +167,7 @@ impl Cluster {
     /// As [`Self::submit`], and waits for the outcome.
     ///
     /// # Errors
-    /// [`ClusterError::Busy`] if every queue is full.
+    /// [`ClusterError::Busy`] if every queue is full, [`ClusterError::Join`] if the cluster has halted.
     pub fn run<T, E>(
         &self,
         body: impl FnMut(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use gannet_storage::{TableDefinition, TableKind};
 
 use crate::cluster::{Cluster, ClusterError};
-use crate::configuration::{Change, ChangeError};
+use crate::configuration::{Change, ChangeError, check_name};
 use crate::local_members::LocalMembers;
 use crate::node::TableId;
 
@@ -94,6 +94,9 @@ impl Cluster {
     }
 
     fn create(&self, definition: TableDefinition) -> Result<TableId, ClusterError> {
+        // No process could make another table, nor read its definition.
+        check_name(&definition.name)?;
+        definition.layout(self.configuration().partitioning)?;
         let name = definition.name.clone();
         self.change(Change::Create(definition))?;
         let configuration = self.configuration();
@@ -110,6 +113,9 @@ impl Cluster {
         };
         let configuration = self.configuration();
         match (configuration.table_named(&wanted.name), created) {
+            (Some((_, entry)), Ok(())) if entry.is_leaving => {
+                Err(ClusterError::TableDropped(wanted.name))
+            }
             (Some((number, entry)), _) if entry.definition == wanted => Ok(TableId(number)),
             (_, Err(error)) => Err(error),
             (Some(_), Ok(())) => Err(ClusterError::TableDiffers(wanted.name)),

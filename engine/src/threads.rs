@@ -3,12 +3,13 @@
 //! Thread i drives worker i of every member: the members of one process then exchange packets without crossing cores, and no thread
 //! waits for one that is not running. With a thread per worker each worker has a thread of its own, and messages cross cores.
 //!
-//! *Invariant*: a thread ends when the cluster has closed or halted. Threads that close first finish the jobs of all.
+//! *Invariants*: when the threads have started, all workers are there. A thread ends when the cluster has closed or halted. Threads that close first finish the jobs of all.
 //!
 //! *Not here*: what a thread does, in `driver`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use gannet_rpc::{MemoryFabric, Parking, Port};
@@ -44,7 +45,7 @@ impl Threads {
     /// Starts a thread for each plan, each on a core from the first one on, if there is one and no host.
     ///
     /// # Errors
-    /// That of the operating system, which may have no thread.
+    /// That of the operating system, which may have no thread, or no memory for the workers of one.
     pub(crate) fn start<P: Port>(
         members: &[Arc<Member>],
         state: &Arc<ClusterState>,
@@ -63,17 +64,24 @@ impl Threads {
         let (members, state) = (members.to_vec(), Arc::clone(state));
         // Threads that run already end with it if a further one does not start.
         let mut threads = Self { state, members, handles: Vec::new() };
+        let (started, all_started) = channel();
         for (number, ThreadPlan { workers, parking }) in plans.into_iter().enumerate() {
             let state = Arc::clone(&threads.state);
             let core = first_core.map(|first| (first + number) % cores());
             let options = ThreadOptions { number, core, host: host.cloned() };
+            let started = started.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("gannet-{number}"))
-                .spawn(move || drive(workers, parking, &options, &state));
+                .spawn(move || drive(workers, parking, &options, &state, started));
             // The threads that run already wait for no others.
             let thread =
                 thread.inspect_err(|_| threads.state.busy_threads.store(0, Ordering::Release))?;
             threads.handles.push(thread);
+        }
+        drop(started);
+        if all_started.iter().count() < threads.handles.len() {
+            let failure = threads.state.failure.get().cloned();
+            return Err(std::io::Error::other(failure.unwrap_or_default()));
         }
         Ok(threads)
     }

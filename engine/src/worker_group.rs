@@ -139,7 +139,7 @@ impl<P: Port> WorkerGroup<P> {
 
     /// Whether the cluster closes, and this thread has finished its jobs since.
     fn can_count_out(&self) -> bool {
-        // Acquire: pairs with the Release in Cluster::end_threads().
+        // Acquire: pairs with the Release in Threads::end().
         !self.counted_out && self.state.closing.load(Ordering::Acquire) && self.is_idle()
     }
 

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::link::LinkError;
+use crate::link::frame::MESSAGE_BYTES_MAX;
 use crate::link::session::{decoded, encoded};
 
 /// Messages that the other has not heard yet.
@@ -42,13 +43,17 @@ impl Delivery {
     /// A message that is kept until the other has heard it.
     ///
     /// # Errors
-    /// [`LinkError::Silent`] if the other has not heard too many.
+    /// [`LinkError::Silent`] if the other has not heard too many, [`LinkError::TooLong`] for a message that no frames hold.
     pub(crate) fn keep(&mut self, body: &impl Serialize) -> Result<&[u8], LinkError> {
         if self.kept.len() == KEPT_MAX {
             return Err(LinkError::Silent);
         }
         let number = self.said + 1;
         let message = encoded(&Message { number: Some(number), heard: self.heard, body })?;
+        // No connection would ever take it.
+        if message.len() > MESSAGE_BYTES_MAX {
+            return Err(LinkError::TooLong);
+        }
         self.said = number;
         self.kept.push_back((number, message));
         Ok(self.kept.back().map_or(&[], |(_, message)| message))

@@ -16,7 +16,7 @@ use snow::StatelessTransportState;
 use crate::link::LinkError;
 
 /// Longest message of whoever is trusted.
-const MESSAGE_BYTES_MAX: usize = 8 << 20;
+pub(super) const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Longest message of whoever is not trusted yet: what a caller says first.
 const OPENING_BYTES_MAX: usize = 64 << 10;
 const LENGTH_BYTES: usize = 2;

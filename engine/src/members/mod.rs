@@ -340,5 +340,10 @@ impl Drop for Members {
             // One that has panicked has nothing more to do.
             let _ = thread.join();
         }
+        // They hold what holds the group.
+        let mut state = self.shared.lock();
+        let held = (state.on_halt.take(), state.reporter.take());
+        drop(state);
+        drop(held);
     }
 }

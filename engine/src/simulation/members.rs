@@ -52,11 +52,19 @@ impl<R: Replica> SimulatedMember<R> {
                     }
                     self.answers.append(&mut self.changes.take_answers());
                     if let Some(error) = self.changes.take_failure() {
-                        self.failure.get_or_insert(JoinError::Halted(error.to_string()));
+                        self.failure.get_or_insert(match error {
+                            ChangeError::Refused { node, reason } => {
+                                JoinError::Elsewhere { node, reason }
+                            }
+                            error => JoinError::Halted(error.to_string()),
+                        });
                     }
                 }
                 Event::ReportDue => self.group.report(&NodeReport::default()),
                 Event::Failed(error) => drop(self.failure.get_or_insert(error)),
+                Event::Halted(reason) if !self.has_joined() => {
+                    self.failure.get_or_insert(JoinError::Halted(reason));
+                }
                 Event::Change(..) | Event::Halted(_) => {}
             }
         }

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //! Simulation ── Cluster without threads: tables, loader, jobs
+//!   ├─ joining.rs   members come, and the first change starts their nodes
+//!   ├─ members.rs   the groups of members, over the streams of streams.rs
 //!   ├─ clock.rs     virtual time as each node sees it
 //!   ├─ network.rs   the transport: delay, loss, duplicates, damage, partitions
 //!   ├─ faults.rs    which faults a run has, and how often each struck
@@ -89,7 +91,7 @@ pub struct Simulation {
     killed: Option<Kill>,
     /// Jobs of the killed member that another has got.
     handed_over: u64,
-    /// How they have settled what was under way.
+    /// How members that have halted have settled their commits.
     verdicts: Vec<Verdict>,
     trace: Trace,
 }
@@ -312,6 +314,16 @@ impl Simulation {
         }
     }
 
+    /// Answers the jobs that have come to members after their end: they have not begun.
+    fn drop_late_jobs(&self) {
+        let ended = self.nodes.iter().zip(&self.cluster.members).filter(|(node, _)| node.has_ended);
+        for (_, member) in ended {
+            for worker in 0..self.cluster.options.threads {
+                drop(member.take_jobs(worker));
+            }
+        }
+    }
+
     /// Whether a member was killed, and another has not noticed yet.
     fn awaits_halts(&self) -> bool {
         self.killed.is_some() && self.nodes.iter().any(|node| !node.has_ended)
@@ -372,6 +384,7 @@ impl Simulation {
             self.end_faults();
             self.kill_member(begun);
             self.run_members();
+            self.drop_late_jobs();
             self.deliver();
             let progressed = self.step();
             let now_ns = self.now_ns();
