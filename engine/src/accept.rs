@@ -65,21 +65,21 @@ impl Acceptor {
 }
 
 /// The address of the other end of `stream`, admitted among the pending connections: the stream is shut down if it is evicted.
-/// `None` if the stream has ended, or if too many files are open: then after a pause.
+/// `None` if the stream has ended.
+///
+/// # Errors
+/// Too many files are open: the caller accepts nothing for [`PAUSE`].
 pub(crate) fn admit(
     pending: &Arc<PendingConnections>,
     stream: &TcpStream,
-) -> Option<(SocketAddr, PendingConnection)> {
-    let from = stream.peer_addr().ok()?;
-    let Ok(to_close) = stream.try_clone() else {
-        std::thread::park_timeout(PAUSE);
-        return None;
-    };
+) -> io::Result<Option<(SocketAddr, PendingConnection)>> {
+    let Ok(from) = stream.peer_addr() else { return Ok(None) };
+    let to_close = stream.try_clone()?;
     let connection = pending.admit(from.ip(), move || {
         // It may have ended.
         let _ = to_close.shutdown(Shutdown::Both);
     });
-    Some((from, connection))
+    Ok(Some((from, connection)))
 }
 
 impl Drop for Acceptor {

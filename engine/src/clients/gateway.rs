@@ -214,7 +214,11 @@ impl User for Served<'_> {
 impl OpenGateway {
     /// Answers a client on a thread of its own.
     fn begin(self: Arc<Self>, number: u64, stream: TcpStream) {
-        let Some((from, pending)) = admit(&self.pending, &stream) else { return };
+        let admitted = admit(&self.pending, &stream).unwrap_or_else(|_| {
+            std::thread::park_timeout(PAUSE);
+            None
+        });
+        let Some((from, pending)) = admitted else { return };
         let gateway = Arc::clone(&self);
         let body = move || {
             let ended = match gateway.connect(number, stream) {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use gannet_rpc::{Clock, MonotonicClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use crate::accept::{PAUSE, admit};
 use crate::link::keep_alive;
@@ -34,6 +34,8 @@ const HANDSHAKES_MAX: (usize, usize) = (64, 256);
 const READ_BYTES: usize = 64 << 10;
 /// Bytes that wait for a stream; one that takes none for so long is ended.
 const UNSENT_BYTES_MAX: usize = 32 << 20;
+/// Longest time that sent bytes wait for the other host's acknowledgement; a member reports every second.
+const UNACKNOWLEDGED_MAX_MS: u32 = 10_000;
 /// Connections that are accepted before the others are heard again.
 const ACCEPTS_AT_ONCE: usize = 64;
 
@@ -88,10 +90,16 @@ impl Stream {
         let ends = (self.socket.local_addr(), self.socket.peer_addr());
         match ends {
             (Ok(own), Ok(other)) if own == other => Input::NobodyListens,
-            (Ok(_), Ok(_)) if keep_alive(&self.socket).is_ok() => Input::Connected,
+            (Ok(_), Ok(_)) if prepare(&self.socket).is_ok() => Input::Connected,
             _ => Input::Unreachable,
         }
     }
+}
+
+/// Has the system notice soon when the other host has gone.
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    keep_alive(socket)?;
+    Ok(sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MAX_MS)?)
 }
 
 fn failed_call(error: &io::Error) -> Input<'static> {
@@ -249,20 +257,26 @@ impl Sockets {
         for _ in 0..ACCEPTS_AT_ONCE {
             match self.listener.accept() {
                 Ok((socket, _)) => {
-                    let is_ready = socket.set_nonblocking(true).and_then(|()| keep_alive(&socket));
-                    let admitted = is_ready.ok().and_then(|()| admit(&self.pending, &socket));
+                    if socket.set_nonblocking(true).and_then(|()| prepare(&socket)).is_err() {
+                        continue;
+                    }
+                    let Ok(admitted) = admit(&self.pending, &socket) else {
+                        return self.pause_accepting();
+                    };
                     let Some((from, pending)) = admitted else { continue };
                     let number = self.shared.accepted(from);
                     self.streams.insert(number, Stream::new(socket, false, Some(pending)));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => {
-                    // Too many files are open, or the caller has gone.
-                    let pause_ns = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);
-                    self.accepts_from_ns = self.clock.now_ns() + pause_ns;
-                    return;
-                }
+                // Too many files are open, or the caller has gone.
+                Err(_) => return self.pause_accepting(),
             }
         }
+    }
+
+    /// Accepts nothing for a while; all else goes on.
+    fn pause_accepting(&mut self) {
+        let pause_ns = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);
+        self.accepts_from_ns = self.clock.now_ns() + pause_ns;
     }
 }
