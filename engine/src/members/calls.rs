@@ -252,11 +252,12 @@ impl Group {
     fn judge(&mut self, opening: &Opening) -> Option<Welcome> {
         let Opening { hello: Hello { node, entry, .. }, connection, resumes } = opening;
         let own = &self.setup.hello;
-        if self.stage == Stage::Leaving {
-            return Some(Welcome::Leaving(self.because.clone()));
-        }
+        // First: what this process leaves for is no news of the one that the caller means.
         if resumes.is_some_and(|(incarnation, _)| incarnation != own.entry.incarnation) {
             return Some(Welcome::Another);
+        }
+        if self.stage == Stage::Leaving {
+            return Some(Welcome::Leaving(self.because.clone()));
         }
         let is_formed = self.stage == Stage::Formed;
         let refusal = if is_formed { Welcome::TooLate } else { Welcome::Refused };
@@ -277,6 +278,13 @@ impl Group {
         if *node > own.node {
             // If this call is an earlier one, a later connection is in use.
             return (is_known && *connection <= peer.connection).then_some(Welcome::WillCall);
+        }
+        if !is_formed && !is_known && peer.present.is_some() {
+            // The process in use was started again.
+            peer.forget();
+            peer.call_at_ns = self.now_ns;
+            self.end_present(*node);
+            return Some(Welcome::WillCall);
         }
         if resumes.is_some() && peer.present.is_some() && peer.connection <= *connection {
             // The caller has lost the connection in use.
@@ -421,12 +429,13 @@ impl Group {
             }
             Connection::Open { node, .. } => {
                 let outlives = Speaker { group: self, node }.outlives(&error);
-                let is_greater = self.node() > node;
+                let has_broken = matches!(error, LinkError::Ended | LinkError::Broken(_));
+                let calls_at_once = has_broken && self.node() > node;
                 let Some(peer) = self.peers.get_mut(&node) else { return };
                 peer.present = None;
-                peer.call_at_ns = self.now_ns + if is_greater { 0 } else { CALL_INTERVAL_NS };
-                if outlives {
-                    tracing::warn!("the connection to node {node} has broken: {error}");
+                peer.call_at_ns = self.now_ns + if calls_at_once { 0 } else { CALL_INTERVAL_NS };
+                if outlives && let Some(suppressed) = self.log.permit_at(self.now_ns) {
+                    tracing::warn!("the connection to node {node} has broken: {error}{suppressed}");
                 }
             }
         }

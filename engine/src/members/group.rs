@@ -60,7 +60,7 @@ pub(crate) enum Action {
     Send { connection: u64, bytes: Vec<u8> },
     /// The other end is a member.
     Admit { connection: u64 },
-    /// Send what is left, and end the connection.
+    /// End the connection. Bytes that the system has not taken yet are lost.
     Close { connection: u64 },
 }
 
@@ -106,6 +106,8 @@ pub(crate) struct Group {
     first_change: Option<ChangeMessage>,
     /// Number of this member's last proposal.
     proposals: u64,
+    /// The first change was made here.
+    has_joined: bool,
     has_failed: bool,
     halted: Option<String>,
 }
@@ -132,11 +134,17 @@ impl Group {
             report_at_ns: now_ns + REPORT_INTERVAL_NS,
             first_change: None,
             proposals: 0,
+            has_joined: false,
             has_failed: false,
             halted: None,
         };
         group.form_if_complete();
         group
+    }
+
+    /// The first change was made here: nothing is waited for any more.
+    pub(crate) fn joined(&mut self) {
+        self.has_joined = true;
     }
 
     /// Number of this member's node.
@@ -158,10 +166,17 @@ impl Group {
         }
         if self.now_ns >= self.join_by_ns() {
             let seconds = self.setup.join_timeout.as_secs();
-            self.fail(JoinError::Missing { missing: self.missing(), seconds });
+            let missing = self.missing();
+            self.fail(match missing.is_empty() {
+                true => JoinError::NotStarted { seconds },
+                false => JoinError::Missing { missing, seconds },
+            });
         } else if self.now_ns >= self.progress_at_ns {
             self.progress_at_ns = self.now_ns + PROGRESS_INTERVAL_NS;
-            tracing::info!("waiting for {}", self.missing());
+            match self.missing() {
+                missing if missing.is_empty() => tracing::info!("waiting until all members start"),
+                missing => tracing::info!("waiting for {missing}"),
+            }
         }
     }
 
@@ -228,7 +243,8 @@ impl Group {
             self.keep(node, &Message::Leaving(because.clone()));
         }
         if self.halted.is_none() {
-            let reason = "this node stops".to_owned();
+            let because = because.map(|because| format!(": {because}")).unwrap_or_default();
+            let reason = format!("this node stops{because}");
             self.halted = Some(reason.clone());
             self.events.push_back(Event::Halted(reason));
         }
@@ -287,6 +303,7 @@ impl Group {
                 }
                 self.left(node, because);
             }
+            Message::Halted(reason) => self.other_halted(node, &reason),
             Message::Farewell => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.is_told = true;
@@ -361,18 +378,44 @@ impl Group {
         ));
     }
 
-    fn halt(&mut self, reason: String) {
-        if self.halted.is_none() {
-            self.halted = Some(reason.clone());
-            self.events.push_back(Event::Halted(reason));
+    /// A member has said that it has halted.
+    fn other_halted(&mut self, node: usize, reason: &str) {
+        let address = self.setup.addresses[node];
+        let halted = format!("node {node} at {address} has halted: {reason}");
+        match self.stage {
+            // The others have formed the group with this member.
+            Stage::Gathering => self.fail(JoinError::Halted(halted)),
+            Stage::Formed => self.halt_and_tell(halted, reason),
+            Stage::Leaving => {}
         }
     }
 
-    /// This process cannot become a member.
+    fn halt(&mut self, reason: String) {
+        self.halt_and_tell(reason.clone(), &reason);
+    }
+
+    /// Halts for a reason, unless this member has halted, and tells the others the first reason that is known.
+    fn halt_and_tell(&mut self, reason: String, first: &str) {
+        if self.halted.is_some() {
+            return;
+        }
+        self.halted = Some(reason.clone());
+        self.events.push_back(Event::Halted(reason));
+        if self.stage == Stage::Formed {
+            let message = Message::Halted(first.to_owned());
+            self.peer_nodes().into_iter().for_each(|node| self.keep(node, &message));
+        }
+    }
+
+    /// This process cannot become a member. If the group is not formed yet, it forms without this process.
     pub(super) fn fail(&mut self, error: JoinError) {
         if !self.has_failed {
             self.has_failed = true;
+            let because = error.to_string();
             self.events.push_back(Event::Failed(error));
+            if self.stage == Stage::Gathering {
+                self.leave(Some(because));
+            }
         }
     }
 
@@ -393,14 +436,9 @@ impl Group {
         self.peers.keys().copied().collect()
     }
 
-    /// Whether this member waits for others to come.
+    /// Whether this member waits for others to come, or to start.
     fn is_waiting(&self) -> bool {
-        let is_complete = match self.stage {
-            Stage::Gathering => self.peers.values().all(|peer| peer.present.is_some()),
-            Stage::Formed => self.first_change.is_none(),
-            Stage::Leaving => true,
-        };
-        !is_complete && !self.has_failed && self.halted.is_none()
+        !self.has_joined && !self.has_failed && self.halted.is_none()
     }
 
     fn join_by_ns(&self) -> u64 {
@@ -408,7 +446,7 @@ impl Group {
         self.began_ns.saturating_add(timeout_ns)
     }
 
-    /// The members that have not come.
+    /// The members that are not connected.
     fn missing(&self) -> String {
         let missing = self.peers.values().filter(|peer| peer.present.is_none());
         let named = missing.map(|peer| format!("node {} at {}", peer.node, peer.address));

@@ -112,6 +112,14 @@ pub enum JoinError {
         /// How long was waited.
         seconds: u64,
     },
+    /// All members are connected, and some did not start.
+    #[error(
+        "the other members did not all start within {seconds} s; see the log of each, or wait longer"
+    )]
+    NotStarted {
+        /// How long was waited.
+        seconds: u64,
+    },
     /// Another member could not do what all do.
     #[error("node {node} could not: {reason}")]
     Elsewhere {

@@ -3,9 +3,9 @@
 //! ```text
 //! caller    Opening: hello, number of the connection, and the incarnation that it resumes a connection with
 //! called    Welcome: its own hello, or why there is no connection
-//! both      Message: changes of the configuration, reports, and that a member leaves
+//! both      Message: changes of the configuration, reports, and that a member has halted or leaves
 //! ```
-//! *Not here*: the bytes, which are those of the link; who calls whom, in `group.rs`.
+//! *Not here*: the bytes, which are those of the link; who calls whom, in `calls.rs`.
 
 use std::collections::BTreeMap;
 
@@ -63,6 +63,8 @@ pub(crate) enum Message {
     Leaving(Option<String>),
     /// The member has heard that the other leaves.
     Farewell,
+    /// The member has halted, and why.
+    Halted(String),
 }
 
 /// What two members do not agree on, from the view of the called one.

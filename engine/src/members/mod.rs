@@ -24,9 +24,11 @@ mod sockets;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -39,6 +41,7 @@ use crate::change::{ChangeMessage, Changes, Replica};
 use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::member::Member;
 use crate::members::sockets::Sockets;
+use crate::outcome::panic_message;
 use crate::statistics::NodeStatus;
 
 pub(crate) use calls::Input;
@@ -126,7 +129,7 @@ impl Shared {
         let halted = state.handle_events();
         self.changed.notify_all();
         drop(state);
-        // Last: the log may fail, or be slow.
+        // Without the lock: the log may be slow. The group's own lines, which are few, are written under the lock.
         if let Some(reason) = halted {
             tracing::error!("{reason}");
         }
@@ -164,6 +167,17 @@ impl Shared {
         self.change(|state| state.group.accepted(from.to_string()))
     }
 
+    /// A thread has panicked: without it this member cannot go on.
+    fn met_bug(&self, panic: &(dyn Any + Send)) {
+        let why = panic_message(panic);
+        let reason = format!("it has met a bug: {why}; start the cluster again");
+        tracing::error!("this node stops: {reason}");
+        self.change_and_wake(|state| {
+            state.fail(JoinError::Halted(format!("this node stops: {reason}")));
+            state.group.leave(Some(reason));
+        });
+    }
+
     /// Takes part in changes until the cluster halts.
     fn follow_changes<R: Replica>(
         &self,
@@ -186,6 +200,7 @@ impl Shared {
                     });
                 } else if changes.is_formed() && matches!(state.joining, Joining::Waiting) {
                     state.joining = Joining::Joined;
+                    state.group.joined();
                 }
             });
         }
@@ -252,6 +267,12 @@ impl Members {
     }
 
     fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), JoinError> {
+        let shared = Arc::clone(&self.shared);
+        let body = move || {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
+                shared.met_bug(&*panic);
+            }
+        };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         self.threads.push(thread.map_err(refused("a thread"))?);
         Ok(())

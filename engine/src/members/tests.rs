@@ -299,6 +299,63 @@ fn who_does_not_fit_is_refused_and_the_others_wait_on() {
     run.until("to be refused", 10, |run| run.members.member(1).unwrap().failure.is_some());
 }
 
+#[test]
+fn a_member_that_is_started_again_before_all_have_come_is_called_again() {
+    for (seed, node) in (0..40).map(|seed| (seed, usize::from(seed % 2 == 0))) {
+        let mut run = Run::new(3, seed);
+        run.start(0, 1);
+        run.start(1, 1);
+        run.pass(SECOND_NS);
+        // Immediately: the other has not noticed the end of the stream.
+        run.members.kill(node);
+        run.start(node, 2);
+        run.start(2, 1);
+        run.until("to join", 2, |run| run.members.all().all(|member| member.has_joined()));
+        assert!(run.halted().iter().all(Option::is_none), "seed {seed}: {:?}", run.halted());
+    }
+}
+
+#[test]
+fn the_member_that_notices_a_loss_tells_the_others() {
+    for seed in 0..20 {
+        let mut run = Run::joined(3, seed);
+        run.members.kill(1);
+        run.until("to halt", 2, |run| run.halted().iter().all(Option::is_some));
+        // Node 2 calls the dead member at once, and node 0 only after a while.
+        let reason = run.members.member(0).unwrap().group.halted().unwrap();
+        let told = "node 2 at 10.0.0.1:7002 has halted: node 1 at 10.0.0.1:7001 is gone";
+        assert!(reason.starts_with(told), "{reason}");
+    }
+}
+
+#[test]
+fn a_member_that_has_failed_to_join_forms_no_group() {
+    for late in 0..2 {
+        let mut run = Run::new(2, 1);
+        run.start(1 - late, 1);
+        run.until("to time out", 61, |run| run.members.member(1 - late).unwrap().failure.is_some());
+        run.start(late, 1);
+        run.pass(5 * SECOND_NS);
+        assert!(run.members.all().all(|member| !member.has_joined()));
+    }
+}
+
+#[test]
+fn a_member_waits_no_longer_than_it_was_told_for_those_that_do_not_start() {
+    for has_joined in [false, true] {
+        // A group of one is formed at once.
+        let mut group = Group::new(setup(1, hello(0, 1)), 0);
+        if has_joined {
+            group.joined();
+        }
+        group.advance(61 * SECOND_NS);
+        let (_, events) = drained(&mut group);
+        let has_failed =
+            |event: &Event| matches!(event, Event::Failed(JoinError::NotStarted { seconds: 60 }));
+        assert_eq!(events.iter().any(has_failed), !has_joined, "{events:?}");
+    }
+}
+
 /// The actions and the events of a group so far.
 fn drained(group: &mut Group) -> (Vec<Action>, Vec<Event>) {
     let actions = std::iter::from_fn(|| group.next_action()).collect();
@@ -325,7 +382,9 @@ fn members_of_other_versions_and_keys_refuse_each_other_and_say_why() {
         group.take(connection, &Input::Heard(&preface));
         let (_, events) = drained(&mut group);
         match &events[..] {
-            [Event::Failed(JoinError::Refused { node: 0, reason, .. })] => reason.clone(),
+            [Event::Failed(JoinError::Refused { node: 0, reason, .. }), Event::Halted(_)] => {
+                reason.clone()
+            }
             other => panic!("{other:?}"),
         }
     };

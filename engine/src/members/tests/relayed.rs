@@ -13,6 +13,8 @@ use gannet_rpc::ClusterKey;
 
 use super::{Fake, hello, table, unformed};
 use crate::accept::Acceptor;
+use crate::change::Replica;
+use crate::configuration::Configuration;
 use crate::members::{JoinError, Members, Membership, RdmaPort, Transport};
 
 /// Passes connections on, and resets them.
@@ -116,6 +118,14 @@ fn free_address() -> SocketAddr {
 
 /// A member, which finds them at these addresses.
 fn join<const N: usize>(node: usize, addresses: [SocketAddr; N]) -> Result<Members, JoinError> {
+    join_with(node, addresses, Fake::default())
+}
+
+fn join_with<const N: usize>(
+    node: usize,
+    addresses: [SocketAddr; N],
+    replica: impl Replica<Prepared = Configuration> + Send + 'static,
+) -> Result<Members, JoinError> {
     let membership = Membership {
         node,
         transport: Transport::Udp,
@@ -126,10 +136,10 @@ fn join<const N: usize>(node: usize, addresses: [SocketAddr; N]) -> Result<Membe
         rdma: RdmaPort::default(),
         join_timeout: Duration::from_secs(20),
     };
-    let (mut hello, fake) = (hello(node, 1), Fake::default());
+    let mut hello = hello(node, 1);
     hello.entry.incarnation =
         u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap();
-    let members = Members::start(&membership, hello.settings, hello.entry, unformed(N), fake)?;
+    let members = Members::start(&membership, hello.settings, hello.entry, unformed(N), replica)?;
     members.wait_until_joined().map(|()| members)
 }
 
@@ -222,4 +232,28 @@ fn a_member_that_stops_says_so_though_its_connection_is_broken() {
     drop(smaller);
     wait_for("to halt", || greater.halted().is_some());
     assert!(greater.halted().unwrap().contains("was stopped"), "{:?}", greater.halted());
+}
+
+/// A member that panics when it prepares.
+struct Panicking;
+
+impl Replica for Panicking {
+    type Prepared = Configuration;
+
+    fn prepare(&mut self, _: &Arc<Configuration>) -> Result<Configuration, String> {
+        panic!("no such case")
+    }
+
+    fn adopt(&mut self, _: Configuration) {}
+}
+
+#[test]
+fn a_member_that_panics_fails_and_halts_the_others() {
+    let addresses = [free_address(), free_address()];
+    let other = std::thread::spawn(move || join(0, addresses));
+    let bug = "it has met a bug: no such case; start the cluster again";
+    let failures = [join_with(1, addresses, Panicking), other.join().unwrap()];
+    for failure in failures.map(|joined| joined.err().unwrap().to_string()) {
+        assert!(failure.contains(bug), "{failure}");
+    }
 }
