@@ -51,6 +51,9 @@ impl<R: Replica> SimulatedMember<R> {
                         self.group.say_change(to, message);
                     }
                     self.answers.append(&mut self.changes.take_answers());
+                    if self.has_joined() {
+                        self.group.joined();
+                    }
                     if let Some(error) = self.changes.take_failure() {
                         self.failure.get_or_insert(match error {
                             ChangeError::Refused { node, reason } => {

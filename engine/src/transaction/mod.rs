@@ -247,6 +247,7 @@ impl<'s> Transaction<'s> {
     /// # Errors
     /// [`Abort::NotFound`] or [`Abort::Exists`] if the row is not as the lock mode wants it,
     /// [`Abort::Usage`] for a row that is in the read set, is to be deleted, or was not executed.
+    #[inline]
     pub fn value_mut(&mut self, row: RowId) -> Result<&mut [u8], Abort> {
         let conflict = self.conflict().unwrap_or(Abort::Locked);
         self.set.value_mut(row, conflict)
@@ -306,6 +307,7 @@ impl<'s> Transaction<'s> {
     ///
     /// [`Abort::Usage`] in a closure that is run as a transaction, such as that of [`crate::Coordinator::run`]: it may be run
     /// again, also when it fails after the commit. Such a transaction does not commit at all.
+    #[inline]
     pub fn commit(&mut self) -> Result<(), Abort> {
         if self.is_committed_for && self.stage() == Stage::Executing {
             let problem = "a closure that is run as a transaction is committed when it returns; \
