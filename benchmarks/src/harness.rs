@@ -308,6 +308,7 @@ impl Control {
         self.phase.store(STOPPING, Ordering::Relaxed);
     }
 
+    #[inline]
     fn take_one(&self) -> bool {
         let taken = self
             .left

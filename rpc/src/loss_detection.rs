@@ -63,6 +63,7 @@ impl LossDetection {
     }
 
     /// When an unanswered message is lost, if a later one was answered.
+    #[inline]
     pub(crate) fn lost_at_ns(
         &self,
         number: u64,

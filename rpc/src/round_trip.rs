@@ -55,6 +55,7 @@ impl RoundTrip {
     }
 
     /// The timeout of a message that was sent `attempts` times before.
+    #[inline]
     pub(crate) fn timeout_ns(&self, attempts: u32) -> u64 {
         (self.first_ns << attempts.min(DOUBLINGS_MAX)).min(TIMEOUT_NS_MAX)
     }

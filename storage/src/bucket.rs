@@ -89,6 +89,7 @@ pub(crate) struct Slot<'a> {
 
 impl Slot<'_> {
     /// The key stored in the slot.
+    #[inline]
     pub(crate) fn key(&self) -> u64 {
         // Relaxed: ordered by the sequence protocol, as every word of a slot.
         self.words[0].load(Ordering::Relaxed)
@@ -567,10 +568,12 @@ impl<'a> Bucket<'a> {
         }
     }
 
+    #[inline]
     fn overflow(&self, number: u64) -> &'a [AtomicU64] {
         self.arena.lines(number, self.layout.overflow_words)
     }
 
+    #[inline]
     fn overflow_slots(&self, overflow: &'a [AtomicU64]) -> Slots<'a> {
         Slots {
             tags: &overflow[OVERFLOW_TAGS],

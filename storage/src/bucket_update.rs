@@ -201,6 +201,7 @@ pub struct BucketUpdateWriter<'a> {
 impl<'a> BucketUpdateWriter<'a> {
     /// Starts a unit at the end of `out`; the items of `header` are not looked at.
     #[must_use]
+    #[inline]
     pub fn begin(
         out: &'a mut Vec<u8>,
         (table, partition, bucket, layout): (u16, u16, u32, u16),
@@ -263,6 +264,7 @@ impl<'a> BucketUpdateWriter<'a> {
     ///
     /// # Panics
     /// If the unit is 4 GiB long, or has more than [`UNIT_ITEMS_MAX`] changes.
+    #[inline]
     pub fn finish(self) {
         let items = u16::try_from(self.items).expect("a unit has at most 65,535 items");
         let bytes = u32::try_from(self.out.len() - self.start - HEADER_BYTES)

@@ -119,6 +119,7 @@ impl Tatp {
         Floor::new(self.selection.clone(), self.seed)
     }
 
+    #[inline]
     fn tables(&self) -> Tables {
         self.tables.expect("the harness creates the tables first")
     }
