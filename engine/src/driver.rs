@@ -28,8 +28,8 @@ pub(crate) struct ThreadOptions {
     pub(crate) host: Option<Arc<dyn ThreadHost>>,
 }
 
-/// Runs the workers of one thread until the cluster closes or halts. `started` is told when the workers are there, and dropped if they
-/// cannot be.
+/// Runs the workers of one thread until the cluster closes or halts. `started` gets a message when the workers are there. If they
+/// cannot be made, the cluster has failed before `started` is dropped.
 pub(crate) fn drive<P: Port>(
     assignments: Vec<(Assignment, P)>,
     parking: Parking,
@@ -41,13 +41,15 @@ pub(crate) fn drive<P: Port>(
     let group = catch_unwind(AssertUnwindSafe(|| {
         WorkerGroup::new(assignments, parking, Arc::clone(state))
     }));
-    if group.is_ok() {
+    match &group {
         // Nobody waits for it if another thread could not start.
-        let _ = started.send(());
+        Ok(_) => drop(started.send(())),
+        // Whoever waits finds the reason.
+        Err(panic) => state.fail(&**panic),
     }
     drop(started);
     match (group, &options.host) {
-        (Err(panic), _) => state.fail(&*panic),
+        (Err(_), _) => {}
         (Ok(group), None) => {
             // Where the host does not allow it, the scheduler decides.
             let cores = core_affinity::get_core_ids().unwrap_or_default();
