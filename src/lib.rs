@@ -104,8 +104,8 @@
 //!
 //! [`Cluster::join`] makes a process one node of a cluster, given the addresses of all nodes. Each process opens its tables
 //! by [`Cluster::open_table`]; the first to open a table creates it for all. Each process adds all initial rows, and keeps
-//! those of its node. A process waits for another by a row that the other writes. When a process ends, the cluster halts:
-//! [`Cluster::halted`].
+//! those of its node. A process waits for another by a row that the other writes. When a process ends, the others go on without its
+//! node; [`Cluster::halted`] tells when they cannot.
 //!
 //! # Programs beside the cluster
 //!
@@ -115,7 +115,7 @@
 //!
 //! `examples/bank.rs` is a whole program.
 //!
-//! *Not here*: durability on disk, and recovery from the failure of a node. SQL is the crate `gannet_frontend` and `gannet
+//! *Not here*: durability on disk, and nodes that come back. SQL is the crate `gannet_frontend` and `gannet
 //! sql`.
 #![forbid(unsafe_code)]
 

@@ -4,6 +4,7 @@
 //!
 //! Exit codes: 0 all nodes are up, 1 a node is not up or the cluster has halted, 2 the status is unavailable.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -81,11 +82,28 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
             }
             answer => answer.map(|_| None)?,
         };
-        let prospect =
-            "can take 0 failures: the cluster halts when a node ends, as there is no recovery yet";
-        print_line(format_args!("{shown}\n\n{}", halted.as_deref().unwrap_or(prospect)))?;
-        Ok(halted.is_none() && after.iter().all(|row| row.get::<_, &str>("state") == "up"))
+        let prospect = prospect(&after, &copies);
+        let has_halted = halted.is_some();
+        print_line(format_args!("{shown}\n\n{}", halted.unwrap_or(prospect)))?;
+        Ok(!has_halted && after.iter().all(|row| row.get::<_, &str>("state") == "up"))
     })
+}
+
+/// How many of the nodes that are left can be lost before rows are.
+fn prospect(nodes: &[Row], copies: &[Row]) -> String {
+    let mut by_partition = BTreeMap::<i64, usize>::new();
+    for copy in copies {
+        *by_partition.entry(copy.get("partition")).or_default() += 1;
+    }
+    let losses = by_partition.values().min().map_or(0, |copies| copies - 1);
+    let members = nodes.iter().filter(|row| row.get::<_, &str>("state") != "gone").count();
+    let decider = match members {
+        0 | 1 => "",
+        _ => "; without node 0, which decides on changes, it halts",
+    };
+    format!(
+        "can lose {losses} of {members} nodes, one after the other, without losing rows{decider}"
+    )
 }
 
 /// The table of nodes, each with its present row and that of an interval earlier.

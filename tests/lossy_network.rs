@@ -20,7 +20,7 @@ fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
     let limit = Limit::Duration(Duration::from_millis(200));
     let found = simulate(
         workload,
-        SimulatedRun { cluster, seed: 5, faults, kill: None, limit, trace: None },
+        SimulatedRun { cluster, seed: 5, faults, kills: Vec::new(), limit, trace: None },
     );
     let found = found.unwrap();
     assert!(found.passed(), "{:?}", found.checks);

@@ -9,6 +9,7 @@
 //! | `C4` | no update before all records | `tests/flush.rs` |
 //! | `C5` | backups before primaries | `tests/simulation.rs` |
 //! | `C6` | nothing is told before all records | `tests/flush.rs` |
+//! | `C7` | nobody works while an epoch is prepared | `tests/simulation.rs` |
 //! | `C8` | a log slot for each coroutine | `tests/flush.rs` |
 //! | `C9_RESERVATION` | a lock for an insert reserves space | here: inserts beyond the memory limit |
 //! | `UNLOCK_ON_ABORT` | an abort sends UNLOCK | here (`smallbank`: no lock held), `tests/simulation.rs` |
@@ -18,6 +19,12 @@
 //! | `ONE_UNIT` | one unit for each bucket | `tests/simulation.rs` |
 //! | `BASE_VERSION` | a unit is applied on its base version | `tests/flush.rs` |
 //! | `SETTLE_BY_ID` | a commit is settled by its id | `tests/halted.rs`, `tests/simulation.rs` |
+//! | `ALL_RECORDS` | a flush has the records of all | `tests/simulation.rs` |
+//! | `FLUSHED_UNITS` | a flush applies the records' units | `tests/simulation.rs` |
+//! | `DEAD_ENTRIES` | a flush removes pending entries | `tests/simulation.rs` |
+//! | `DEAD_LOCKS` | a lock of another epoch is free | `tests/simulation.rs` |
+//! | `ONE_EPOCH` | reads of one epoch are not validated in another | `tests/epochs.rs` |
+//! | `EPOCH_OF_PACKETS` | packets of another epoch are dropped | `tests/simulation.rs` |
 //! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
 //! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |
 //! | `MAPPED_CELLS`, `UNCHANGED_CHAIN` | a walk through freed cells is bounded | loom in `storage` |
@@ -33,8 +40,6 @@
 //! | `REFUSE_BACKUP`, `LOSE_BACKUP_UPDATE` | a copy refuses or misses a decided update (C9) | `tests/server/failure.rs`: the process ends |
 //! | `LOSE_LOCK` | a PRIMARY comes without its lock | here: the cluster halts and says so, wherever the coordinator is |
 //! | `REFUSE_VALIDATION` | a VALIDATE is refused | here: `Refused`, which is not run again |
-//!
-//! C7, a coordinator's reaction to a new epoch, needs membership changes: it is a rule of the model alone, `engine/tests/model.rs`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "mutants")]
 

@@ -92,6 +92,12 @@ fn removed_rules_are_noticed() {
         "EXACTLY_ONCE",
         "CHECKSUM",
         "SETTLE_BY_ID",
+        "C7",
+        "ALL_RECORDS",
+        "FLUSHED_UNITS",
+        "DEAD_ENTRIES",
+        "DEAD_LOCKS",
+        "EPOCH_OF_PACKETS",
         "OWN_ENTRIES",
     ] {
         let mut arguments = vec!["--seeds", seeds_max, "--mutant", mutant];

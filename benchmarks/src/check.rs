@@ -11,13 +11,22 @@ pub struct Check {
     pub passed: bool,
     /// The expected and the found values.
     pub detail: String,
+    /// Whether it counts what has committed, so that it tells nothing if the outcome of some transactions is unknown.
+    #[serde(skip)]
+    pub needs_all_outcomes: bool,
 }
 
 impl Check {
     /// A statement that holds if `passed`.
     #[must_use]
     pub fn new(name: impl Into<String>, passed: bool, detail: impl Into<String>) -> Self {
-        Self { name: name.into(), passed, detail: detail.into() }
+        Self { name: name.into(), passed, detail: detail.into(), needs_all_outcomes: false }
+    }
+
+    /// The same statement, which counts what has committed.
+    #[must_use]
+    pub fn of_all_outcomes(self) -> Self {
+        Self { needs_all_outcomes: true, ..self }
     }
 
     /// Two numbers that must be equal.

@@ -250,7 +250,7 @@ pub(crate) fn client<W: Workload>(
         let end_ns = coordinator.now_ns();
         statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
         start_ns = end_ns;
-        if matches!(ran.result, Outcome::Aborted(Abort::Halted | Abort::Unknown)) {
+        if matches!(ran.result, Outcome::Aborted(Abort::Halted | Abort::Revoked | Abort::Unknown)) {
             break;
         }
         if control.backs_off {

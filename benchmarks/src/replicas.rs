@@ -65,6 +65,7 @@ pub fn check_replicas(cluster: &Cluster) -> Vec<Check> {
 fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
     let configuration = cluster.configuration();
     let copies = configuration.copies(partition);
+    let present = Owner::of_epoch(configuration.epoch);
     let views: Vec<_> = cluster.nodes().iter().map(|node| node.view()).collect();
     let (mut primary, mut backup) = (BucketSnapshot::default(), BucketSnapshot::default());
     for (number, primary_table) in views[usize::from(copies[0])].tables() {
@@ -84,7 +85,8 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
             primary_table.snapshot(partition, bucket, &mut primary);
             let place =
                 || format!("{} partition {partition} bucket {bucket}", primary_table.name());
-            if primary.owner != Owner::FREE {
+            // A lock of an earlier epoch is dead.
+            if primary.owner.is_of_epoch_of(present) {
                 // Relaxed: read after the threads are joined.
                 found.locked.fetch_add(1, Ordering::Relaxed);
                 found.describe(format!("{} is locked by {:?}", place(), primary.owner));

@@ -16,6 +16,7 @@ use gannet_rpc::Counters;
 use crate::check::Check;
 use crate::harness::{Control, Limit, client};
 use crate::replicas::check_replicas;
+use crate::simulate::deaths::Job;
 use crate::statistics::{self, Statistics, Totals};
 use crate::workload::{BenchmarkError, Workload};
 
@@ -34,8 +35,8 @@ pub struct SimulatedRun {
     pub seed: u64,
     /// The faults.
     pub faults: Vec<Fault>,
-    /// The death of a member, if one is planned.
-    pub kill: Option<Kill>,
+    /// The planned deaths of members.
+    pub kills: Vec<Kill>,
     /// The number of transactions, or the virtual time.
     pub limit: Limit,
     /// Gets a line for every event.
@@ -62,9 +63,13 @@ pub struct Simulated {
     pub totals: Totals,
     /// How often each fault struck.
     pub firings: Firings,
-    /// The death of a member, if it has happened.
-    pub killed: Option<Kill>,
-    /// Jobs that the dead member had not begun, and that another member has taken over.
+    /// The deaths of members that have happened.
+    pub killed: Vec<Kill>,
+    /// Whether the others have halted then, as they could not go on.
+    pub halted: bool,
+    /// Changes of the membership that the others have made.
+    pub membership_changes: u64,
+    /// Jobs that dead members had not begun, and that another member has taken over.
     pub handed_over: u64,
     /// The counts of the endpoints.
     pub counters: Counters,
@@ -111,9 +116,10 @@ pub fn simulate<W: Workload>(
     mut workload: W,
     run: SimulatedRun,
 ) -> Result<Simulated, BenchmarkError> {
-    let SimulatedRun { cluster, seed, faults, kill, limit, trace } = run;
+    let SimulatedRun { cluster, seed, faults, kills, limit, trace } = run;
     let mut simulation = Simulation::open(cluster, seed, faults, trace)?;
-    simulation.plan_kill(kill);
+    let some_die = !kills.is_empty();
+    simulation.plan_kills(kills);
     workload.create_tables(simulation.cluster())?;
     workload.load(simulation.cluster(), 0, 1)?;
     let workload = Arc::new(workload);
@@ -123,8 +129,8 @@ pub fn simulate<W: Workload>(
     drop(statistics::take());
     let mut completions = Vec::new();
     // If a member is to die, further clients wait in its queue.
-    let (clients, transactions) = match (kill, limit) {
-        (Some(_), Limit::Transactions(transactions)) => {
+    let (clients, transactions) = match (some_die, limit) {
+        (true, Limit::Transactions(transactions)) => {
             let clients = options.coroutines * CLIENTS_PER_COROUTINE;
             let all = (options.nodes * options.threads * clients) as u64;
             (clients, transactions.div_ceil(all))
@@ -149,37 +155,55 @@ pub fn simulate<W: Workload>(
     }
     let finished = run_to_the_end(&mut simulation, &control);
     let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
-    let mut checks = Vec::new();
-    if finished && simulation.killed().is_some() {
-        checks = deaths::check(&simulation, completions, &mut sum);
-        if workload.stands_unknowns() {
-            checks.extend(workload.verify(simulation.cluster(), &sum.whole));
-        }
-    } else if finished {
-        for completion in completions {
-            if let Some(found) = completion.wait().map_err(gannet_engine::ClusterError::from)? {
-                sum.add(&found);
-            }
-        }
-        checks = workload.verify(simulation.cluster(), &sum.whole);
-        checks.extend(check_replicas(simulation.cluster()));
-        if let Some(error) = &sum.whole.first_error {
-            checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
-        }
-        let in_use = simulation.in_use() as i128;
-        checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
-    }
-    let refused: u64 = simulation.cluster().nodes().iter().map(|node| node.refused()).sum();
-    checks.push(Check::equal("requests refused", 0, i128::from(refused)));
+    let checks =
+        if finished { check(&simulation, &*workload, completions, &mut sum)? } else { Vec::new() };
     Ok(Simulated {
         ended: if finished { Ended::Finished } else { Ended::Stuck },
         checks,
         totals: sum.whole,
         firings: simulation.firings(),
-        killed: simulation.killed(),
+        killed: simulation.killed().to_vec(),
+        halted: simulation.has_halted(),
+        membership_changes: u64::from(simulation.epoch() - 1),
         handed_over: simulation.handed_over(),
         counters: simulation.counters(),
         virtual_ns: simulation.now_ns(),
         trace_hash: simulation.trace_hash(),
     })
+}
+
+/// Checks the data and the answers after a run, and adds the counts of the clients to `sum`.
+fn check<W: Workload>(
+    simulation: &Simulation,
+    workload: &W,
+    completions: Vec<Job>,
+    sum: &mut Statistics,
+) -> Result<Vec<Check>, BenchmarkError> {
+    let cluster = simulation.cluster();
+    let some_have_died = !simulation.killed().is_empty();
+    let mut checks = Vec::new();
+    if some_have_died {
+        checks = deaths::check_jobs(simulation, completions, sum);
+    } else {
+        for completion in completions {
+            if let Some(found) = completion.wait().map_err(gannet_engine::ClusterError::from)? {
+                sum.add(&found);
+            }
+        }
+        if let Some(error) = &sum.whole.first_error {
+            checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
+        }
+    }
+    if simulation.has_halted() {
+        checks.extend(deaths::check_halted(simulation));
+    } else {
+        checks.extend(check_replicas(cluster));
+        let in_use = simulation.in_use() as i128;
+        checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
+    }
+    let of_workload = workload.verify(cluster, &sum.whole).into_iter();
+    checks.extend(of_workload.filter(|check| !(some_have_died && check.needs_all_outcomes)));
+    let refused: u64 = cluster.nodes().iter().map(|node| node.refused()).sum();
+    checks.push(Check::equal("requests refused", 0, i128::from(refused)));
+    Ok(checks)
 }

@@ -149,7 +149,7 @@ impl Workload for Skew {
                 i128::from(totals.tallies[BELOW_ZERO]),
             ),
             Check::equal("pairs below zero at the end", 0, below as i128),
-            Check::equal("sum of all accounts", expected, sums.values().sum()),
+            Check::equal("sum of all accounts", expected, sums.values().sum()).of_all_outcomes(),
         ]
     }
 }

@@ -55,7 +55,7 @@ impl From<Abort> for Reason {
     fn from(abort: Abort) -> Self {
         match abort {
             Abort::Locked | Abort::Barrier => Self::Locked,
-            Abort::Changed => Self::Changed,
+            Abort::Changed | Abort::Reconfigured => Self::Changed,
             Abort::TableFull { .. } => Self::TableFull,
             Abort::Requested => Self::Application,
             Abort::NotFound { .. }
@@ -69,6 +69,7 @@ impl From<Abort> for Reason {
             | Abort::Cancelled
             | Abort::Disconnected
             | Abort::Halted
+            | Abort::Revoked
             | Abort::Unknown => Self::Error,
         }
     }

@@ -9,6 +9,9 @@
 //!                       │◄──────── Adopted ──────────────│
 //!   ◄──── Answer ───────│
 //! ```
+//! When a member is lost, the decider revokes it (`membership_change`). A change that is under way then is finished if it is decided,
+//! and begins again afterwards if it is not.
+//!
 //! *Invariants*: there is one change at a time, and each has a number that never comes again. A change that one member refuses, no
 //! member makes. When a proposer has its answer, every coroutine of every member goes by the change. A message that comes twice
 //! counts once.
@@ -21,6 +24,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::configuration::{Change, ChangeError, Configuration};
+use crate::membership_change::{
+    self, Holder, MemberPart, MembershipChange, MembershipMessage, Progress, Step,
+};
+use crate::replica::Replica;
 
 /// The member that decides.
 pub(crate) const DECIDER: usize = 0;
@@ -55,21 +62,12 @@ pub(crate) enum ChangeMessage {
         number: u64,
         result: Result<(), ChangeError>,
     },
-}
-
-/// What a member does for a change.
-pub(crate) trait Replica {
-    /// Its part of a configuration, which nobody uses yet.
-    type Prepared;
-
-    /// Makes its part.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Self::Prepared, String>;
-
-    /// Goes by it; returns when all its coroutines do.
-    fn adopt(&mut self, prepared: Self::Prepared);
+    /// A member has ended.
+    Lost {
+        node: u16,
+    },
+    /// A step of a change of the membership.
+    Membership(MembershipMessage),
 }
 
 /// A message and the node that it is for.
@@ -83,19 +81,34 @@ pub(crate) struct Changes<R: Replica> {
     /// The last round in which this member was asked to prepare.
     round: u64,
     prepared: Option<(Arc<Configuration>, R::Prepared)>,
+    /// The round whose change was adopted, and who is to hear when all coroutines go by it.
+    adopting: Option<(usize, u64)>,
+    membership: MemberPart,
     decider: Option<Decider>,
     /// Answers to this member's proposals, by number, until they are taken.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
     /// Why there was no first change.
     failure: Option<ChangeError>,
+    /// Why the cluster cannot go on.
+    end: Option<String>,
 }
 
 impl<R: Replica> Changes<R> {
     pub(crate) fn new(node: usize, configuration: Arc<Configuration>, replica: R) -> Self {
         let decider = (node == DECIDER).then(|| Decider::new(Arc::clone(&configuration)));
-        let answers = BTreeMap::new();
-        let (prepared, failure) = (None, None);
-        Self { node, replica, configuration, round: 0, prepared, decider, answers, failure }
+        Self {
+            node,
+            replica,
+            configuration,
+            round: 0,
+            prepared: None,
+            adopting: None,
+            membership: MemberPart::default(),
+            decider,
+            answers: BTreeMap::new(),
+            failure: None,
+            end: None,
+        }
     }
 
     /// Whether the first change was made.
@@ -108,6 +121,26 @@ impl<R: Replica> Changes<R> {
         self.failure.take()
     }
 
+    /// Why the cluster cannot go on, once.
+    pub(crate) fn take_end(&mut self) -> Option<String> {
+        self.end.take()
+    }
+
+    /// Whether workers of this member are waited for: [`Self::poll`] is to be called until they have come.
+    pub(crate) fn awaits_workers(&self) -> bool {
+        self.adopting.is_some() || self.membership.awaits_workers()
+    }
+
+    /// What there is to say to others since the workers have gone on.
+    pub(crate) fn poll(&mut self) -> Vec<Addressed> {
+        let mut said = Vec::new();
+        if let Some((to, round)) = self.adopting.take_if(|_| self.replica.has_adopted()) {
+            said.push((to, ChangeMessage::Adopted { round }));
+        }
+        said.extend(self.membership.poll(&mut self.replica).map(wrapped));
+        self.deliver(said)
+    }
+
     /// The answers that have come since the last call.
     pub(crate) fn take_answers(&mut self) -> BTreeMap<u64, Result<(), ChangeError>> {
         std::mem::take(&mut self.answers)
@@ -115,15 +148,19 @@ impl<R: Replica> Changes<R> {
 
     /// Takes a message of a member, perhaps of this one; what is to be sent to others.
     pub(crate) fn receive(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
+        let said = self.step(from, message);
+        self.deliver(said)
+    }
+
+    /// Handles what this member says to itself; what is to be sent to others.
+    fn deliver(&mut self, said: Vec<Addressed>) -> Vec<Addressed> {
         let mut to_others = Vec::new();
-        let mut own = VecDeque::from([(from, message)]);
-        while let Some((from, message)) = own.pop_front() {
-            for (to, message) in self.step(from, message) {
-                if to == self.node {
-                    own.push_back((self.node, message));
-                } else {
-                    to_others.push((to, message));
-                }
+        let mut said = VecDeque::from(said);
+        while let Some((to, message)) = said.pop_front() {
+            if to == self.node {
+                said.extend(self.step(self.node, message));
+            } else {
+                to_others.push((to, message));
             }
         }
         to_others
@@ -140,8 +177,12 @@ impl<R: Replica> Changes<R> {
                 {
                     self.replica.adopt(prepared);
                     self.configuration = configuration;
+                    self.adopting = Some((from, round));
                 }
-                vec![(from, ChangeMessage::Adopted { round })]
+                match self.adopting.take_if(|_| self.replica.has_adopted()) {
+                    Some((to, round)) => vec![(to, ChangeMessage::Adopted { round })],
+                    None => Vec::new(),
+                }
             }
             ChangeMessage::Abandon { round, reason } => {
                 if round == self.round {
@@ -154,16 +195,45 @@ impl<R: Replica> Changes<R> {
                 self.answers.insert(number, result);
                 Vec::new()
             }
+            // The decider hears of it from all who notice.
+            ChangeMessage::Lost { .. } if self.decider.is_none() => vec![(DECIDER, message)],
+            ChangeMessage::Membership(MembershipMessage { epoch, step }) => {
+                self.membership_step(from, MembershipMessage { epoch, step })
+            }
             ChangeMessage::Propose { .. }
             | ChangeMessage::Prepared { .. }
-            | ChangeMessage::Adopted { .. } => {
+            | ChangeMessage::Adopted { .. }
+            | ChangeMessage::Lost { .. } => {
                 // A member that takes another than node 0 for the decider has other rules; it gets no answer.
-                self.decider
-                    .as_mut()
-                    .map(|decider| decider.receive(from, message))
-                    .unwrap_or_default()
+                let Some(decider) = &mut self.decider else { return Vec::new() };
+                let said = decider.receive(from, message);
+                self.end = self.end.take().or(decider.end.take());
+                said
             }
         }
+    }
+
+    /// A step of a change of the membership, at the decider or at a member.
+    fn membership_step(&mut self, from: usize, message: MembershipMessage) -> Vec<Addressed> {
+        let is_for_decider = match &message.step {
+            Step::Prepared { .. } | Step::Flushed { .. } | Step::Activated => true,
+            Step::Fetch { holder, .. } => *holder == Holder::Decider,
+            Step::Part { holder, .. } => *holder == Holder::Member,
+            Step::Prepare { .. } | Step::Flush { .. } | Step::Activate => false,
+        };
+        if is_for_decider {
+            let Some(decider) = &mut self.decider else { return Vec::new() };
+            let said = decider.receive(from, ChangeMessage::Membership(message));
+            self.end = self.end.take().or(decider.end.take());
+            return said;
+        }
+        if let Step::Prepare { .. } = message.step {
+            // Whoever decides begins it again, or has it finished with the epoch.
+            (self.prepared, self.adopting) = (None, None);
+        }
+        let Self { membership, configuration, replica, .. } = self;
+        let said = membership.receive((from, message), configuration, replica);
+        said.map(wrapped).into_iter().collect()
     }
 
     /// The answer to a first `Prepare`; a repeated one was answered.
@@ -184,8 +254,14 @@ impl<R: Replica> Changes<R> {
     }
 }
 
+/// A message of a change of the membership.
+fn wrapped((to, message): membership_change::Addressed) -> Addressed {
+    (to, ChangeMessage::Membership(message))
+}
+
 /// What node 0 keeps of the changes that it decides.
 struct Decider {
+    /// The last one that is decided.
     configuration: Arc<Configuration>,
     /// By node: the number of its last proposal.
     last: Vec<u64>,
@@ -193,11 +269,18 @@ struct Decider {
     proposals: VecDeque<(usize, u64, Change)>,
     rounds: u64,
     round: Option<Round>,
+    /// The change of the membership that is under way.
+    membership: Option<MembershipChange>,
+    /// Proposers whose changes are made when that has ended.
+    made: Vec<(usize, u64)>,
+    /// Why the cluster cannot go on.
+    end: Option<String>,
 }
 
 /// The change that is under way.
 struct Round {
     proposer: (usize, u64),
+    change: Change,
     next: Arc<Configuration>,
     /// Members that have not answered.
     missing: BTreeSet<usize>,
@@ -208,7 +291,16 @@ struct Round {
 impl Decider {
     fn new(configuration: Arc<Configuration>) -> Self {
         let last = vec![0; configuration.nodes()];
-        Self { configuration, last, proposals: VecDeque::new(), rounds: 0, round: None }
+        Self {
+            configuration,
+            last,
+            proposals: VecDeque::new(),
+            rounds: 0,
+            round: None,
+            membership: None,
+            made: Vec::new(),
+            end: None,
+        }
     }
 
     fn receive(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
@@ -232,17 +324,78 @@ impl Decider {
             {
                 open.missing.remove(&from);
             }
+            (ChangeMessage::Lost { node }, _) => return self.revoke(node),
+            (ChangeMessage::Membership(message), _) => {
+                return self.follow_membership(from, message);
+            }
             // What has come before, and answers to what has ended.
             _ => {}
         }
         self.go_on()
     }
 
+    /// Begins to revoke a member that has ended.
+    fn revoke(&mut self, node: u16) -> Vec<Addressed> {
+        let present = match &self.membership {
+            Some(change) => Arc::clone(change.configuration()),
+            None => Arc::clone(&self.configuration),
+        };
+        if !present.is_member(node) {
+            return Vec::new();
+        }
+        if !present.is_formed() {
+            self.end = Some(format!("node {node} has ended before all members had joined"));
+            return Vec::new();
+        }
+        self.proposals.retain(|(proposer, ..)| *proposer != usize::from(node));
+        match self.round.take() {
+            // All members have heard that it is decided, and hear of the loss after that.
+            Some(Round { proposer, is_decided: true, .. }) => self.made.push(proposer),
+            Some(Round { proposer: (from, number), change, .. }) if from != usize::from(node) => {
+                self.proposals.push_front((from, number, change));
+            }
+            Some(_) | None => {}
+        }
+        match MembershipChange::begin(&present, node) {
+            Ok((change, said)) => {
+                self.membership = Some(change);
+                said.into_iter().map(wrapped).collect()
+            }
+            Err(error) => {
+                self.end = Some(error.to_string());
+                Vec::new()
+            }
+        }
+    }
+
+    fn follow_membership(&mut self, from: usize, message: MembershipMessage) -> Vec<Addressed> {
+        let Some(change) = &mut self.membership else { return Vec::new() };
+        match change.receive(from, message) {
+            Progress::Goes(said) => said.into_iter().map(wrapped).collect(),
+            Progress::Failed(reason) => {
+                self.end = Some(reason);
+                Vec::new()
+            }
+            Progress::Ended => {
+                self.configuration = Arc::clone(change.configuration());
+                self.membership = None;
+                let made = std::mem::take(&mut self.made).into_iter();
+                let answer =
+                    |(node, number)| (node, ChangeMessage::Answer { number, result: Ok(()) });
+                made.map(answer).chain(self.go_on()).collect()
+            }
+        }
+    }
+
     /// What follows when all have answered, or when there is nothing under way.
     fn go_on(&mut self) -> Vec<Addressed> {
         let mut messages = Vec::new();
+        if self.membership.is_some() {
+            return messages;
+        }
+        let members: BTreeSet<_> = self.configuration.member_numbers().map(usize::from).collect();
         loop {
-            let all = 0..self.configuration.nodes();
+            let all = members.iter().copied();
             let round = self.rounds;
             match self.round.take_if(|open| open.missing.is_empty()) {
                 Some(Round { proposer: (node, number), refusal: Some(error), .. }) => {
@@ -250,12 +403,12 @@ impl Decider {
                     messages.extend(all.map(|member| (member, abandon.clone())));
                     messages.push((node, ChangeMessage::Answer { number, result: Err(error) }));
                 }
-                Some(Round { proposer: (node, number), next, is_decided: true, .. }) => {
-                    self.configuration = next;
+                Some(Round { proposer: (node, number), is_decided: true, .. }) => {
                     messages.push((node, ChangeMessage::Answer { number, result: Ok(()) }));
                 }
                 Some(open) => {
-                    let missing = all.clone().collect();
+                    self.configuration = Arc::clone(&open.next);
+                    let missing = members.clone();
                     self.round = Some(Round { missing, is_decided: true, ..open });
                     messages.extend(all.map(|member| (member, ChangeMessage::Decide { round })));
                     return messages;
@@ -273,13 +426,13 @@ impl Decider {
                 Ok(next) => {
                     self.rounds += 1;
                     let (proposer, next) = ((node, number), Arc::new(next));
-                    let missing = (0..next.nodes()).collect();
-                    let (refusal, is_decided) = (None, false);
-                    self.round = Some(Round { proposer, next, missing, refusal, is_decided });
+                    let missing = members.clone();
                     let prepare =
                         ChangeMessage::Prepare { round: self.rounds, change: change.clone() };
-                    let members = 0..self.configuration.nodes();
-                    messages.extend(members.map(|member| (member, prepare.clone())));
+                    let (refusal, is_decided) = (None, false);
+                    self.round =
+                        Some(Round { proposer, change, next, missing, refusal, is_decided });
+                    messages.extend(members.iter().map(|member| (*member, prepare.clone())));
                     return messages;
                 }
             }
@@ -297,6 +450,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
+    use crate::replica::Records;
 
     fn table(name: &str) -> Change {
         let name = name.to_owned();
@@ -308,6 +462,8 @@ mod tests {
     struct Fake {
         refuses: Option<&'static str>,
         adopted: Rc<RefCell<Vec<Configuration>>>,
+        is_stopped: bool,
+        records: Records,
     }
 
     impl Replica for Fake {
@@ -323,6 +479,29 @@ mod tests {
 
         fn adopt(&mut self, prepared: Configuration) {
             self.adopted.borrow_mut().push(prepared);
+        }
+
+        fn has_adopted(&self) -> bool {
+            true
+        }
+
+        fn stop(&mut self, _: &Arc<Configuration>) {
+            self.is_stopped = true;
+        }
+
+        fn records(&self) -> Option<Records> {
+            Some(self.records.clone())
+        }
+
+        fn flush(&mut self, records: &Records) -> Result<(), String> {
+            assert!(self.is_stopped, "a member is flushed while nobody works");
+            self.records = records.clone();
+            Ok(())
+        }
+
+        fn begin_epoch(&mut self, configuration: &Arc<Configuration>) {
+            self.is_stopped = false;
+            self.adopted.borrow_mut().push((**configuration).clone());
         }
     }
 

@@ -144,6 +144,12 @@ pub enum ClusterError {
         /// The worker requested.
         worker: usize,
     },
+    /// There is no such node to kill.
+    #[error("there is no node {node} whose end this process could cause; look at Cluster::status")]
+    NoSuchNode {
+        /// The node requested.
+        node: usize,
+    },
     /// This process could not become a node of a cluster, or the cluster has halted.
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -286,10 +292,11 @@ impl Cluster {
         self.view().shared_configuration()
     }
 
-    /// The configuration and the tables, as the first node of this process has them now.
+    /// The configuration and the tables, as the first node of this process that was not killed has them now.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
-        self.members[0].node().view()
+        let living = self.members.iter().find(|member| !member.node().is_killed());
+        living.unwrap_or(&self.members[0]).node().view()
     }
 
     /// The nodes that are in this process.
@@ -322,7 +329,7 @@ impl Cluster {
         let local = self.members.iter().map(|member| NodeStatus {
             node: usize::from(member.node().id()),
             address: self.others.as_ref().map(|others| others.address()),
-            state: NodeState::Up,
+            state: if member.node().is_killed() { NodeState::Gone } else { NodeState::Up },
             report: Some(member.report()),
         });
         let mut all: Vec<_> = local.chain(of_others).collect();

@@ -5,22 +5,24 @@
 //!  no log replica has    │ some    │ all log replicas have
 //!     the record         │ may     │      the record
 //! halted: Aborted        │ Unknown │ Committed
+//! flushed: Committed if a member that is left has the record, else Aborted
 //! ```
 //! The PRIMARYs of transaction n travel with the first requests of n + 1. Until they are answered the coroutine has two commits:
 //! n is decided, n + 1 is open, and the log slots of the coroutine hold the record of n.
 //!
-//! *Source*: `docs/protocol.md`, rules C3, C4, C6 and C8, and "What recovery will need".
+//! *Source*: `docs/protocol.md`, rules C3, C4, C6 and C8, and "Membership change".
 //!
 //! *Invariants*: a commit is known by the id of its transaction; the record that lies in a slot says nothing about the open one. A
 //! commit is open at most once, and decided before the next one begins to log.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use gannet_rules::rule;
 use gannet_storage::TransactionId;
 
 /// How a transaction has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Settled {
     /// All log replicas have its record, or it had nothing to log.
     Committed,
@@ -31,7 +33,7 @@ pub enum Settled {
 }
 
 /// How far a commit has come, as far as its coroutine can be suspended there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// It reads and locks; its code runs.
     Executing,
@@ -128,6 +130,25 @@ impl Commits {
             let Commit { id, stage } = if rule!(SETTLE_BY_ID) { commit } else { decided };
             let settled = decide(id.get(), stage.get());
             commit.reach(Stage::Settled(settled));
+        }
+    }
+
+    /// How a commit ends whose epoch has ended, by the ids of the records that the members that are left have.
+    ///
+    /// # Panics
+    /// If its code was told that it is committed, and there is no record: more members were lost than keep one.
+    pub(crate) fn when_flushed(
+        flushed: &BTreeSet<TransactionId>,
+        id: TransactionId,
+        stage: Stage,
+    ) -> Settled {
+        match stage {
+            Stage::Settled(settled) => settled,
+            _ if flushed.contains(&id) => Settled::Committed,
+            stage => {
+                assert!(!stage.is_committed(), "{id:?} is committed, and its record is lost");
+                Settled::Aborted
+            }
         }
     }
 

@@ -2,16 +2,18 @@
 //! a copy of.
 //!
 //! ```text
-//! partition p:  primary = member p mod N, backups = the next f members
-//! log group of node n:  n and the next f members
+//! at the start            partition p:  primary = member p mod N, backups = the next f members
+//! when a node is revoked  it is no copy any more; the first backup that is left is the primary
+//! log group of node n     n and the next f members that are left
 //! ```
+//! A revocation begins the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch `Active`.
 //!
 //! *Source*: `docs/architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
 //!
 //! *Invariants*: a configuration never changes; a change makes another one, of the next version. A number of a table is never used
 //! again.
 //!
-//! *Not here*: how changes are decided, in `change`. Membership and placement are fixed when a cluster opens.
+//! *Not here*: how changes are decided, in `change`, and what a change of the membership takes, in `membership_change`.
 
 use std::sync::Arc;
 
@@ -46,6 +48,15 @@ pub struct TableEntry {
     pub is_leaving: bool,
 }
 
+/// Whether an epoch has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The transactions of the last active epoch are finished or undone. Nobody works.
+    Preparing,
+    /// Members work.
+    Active,
+}
+
 /// A change of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Change {
@@ -57,6 +68,10 @@ pub(crate) enum Change {
     Leave(u16),
     /// The table is gone. No transaction uses it: all have begun after it was left.
     Remove(u16),
+    /// The node is no member any more. The next epoch is prepared.
+    Revoke(u16),
+    /// The epoch that was prepared begins.
+    Activate,
 }
 
 /// Why a change is not possible.
@@ -85,6 +100,30 @@ pub enum ChangeError {
     /// There is no such table.
     #[error("there is no table with number {0}; it may have been dropped")]
     NoSuchTable(u16),
+    /// There is no such member.
+    #[error("node {0} is no member; it may have been revoked before")]
+    NoSuchMember(u16),
+    /// No copy of some rows would be left.
+    #[error("node {node} has the only copy of partition {partition}; its rows would be lost")]
+    LastCopy {
+        /// The node.
+        node: u16,
+        /// A partition of which it has the only copy.
+        partition: u16,
+    },
+    /// No log replica of some transactions would be left.
+    #[error(
+        "node {node} has the only log of the transactions of node {coordinator}; whether they have committed would be unknown"
+    )]
+    LastLogReplica {
+        /// The node.
+        node: u16,
+        /// A node of which it has the only log.
+        coordinator: u16,
+    },
+    /// The membership is changed, or is not.
+    #[error("the change does not fit the phase of the epoch; propose it again")]
+    WrongPhase,
     /// A member could not.
     #[error("node {node} could not: {reason}")]
     Refused {
@@ -100,13 +139,19 @@ pub enum ChangeError {
 pub struct Configuration {
     /// Number of the cluster; packets of others are dropped.
     pub cluster_id: u32,
-    /// Membership epoch; from 1.
+    /// Membership epoch; from 1. Each revocation begins another one.
     pub epoch: u32,
+    /// Whether it has begun.
+    pub phase: Phase,
+    /// The last epoch that has begun: the present one, or the one whose transactions are being settled.
+    pub last_active_epoch: u32,
     /// Rises with every change; from 1. Before the first change, which names the members, it is 0.
     pub version: u64,
-    /// By node.
+    /// By node, those included that were revoked.
     pub members: Vec<MemberEntry>,
-    /// Copies of each partition, f + 1.
+    /// By node: whether it was revoked.
+    revoked: Vec<bool>,
+    /// Copies of each partition, f + 1, as long as there are enough members.
     pub replicas: usize,
     /// How keys divide over partitions.
     pub partitioning: Partitioning,
@@ -118,6 +163,8 @@ pub struct Configuration {
     copies: Vec<Vec<u16>>,
     /// By node: itself, then the others of its log group.
     log_groups: Vec<Vec<u16>>,
+    /// The same in the last active epoch, without those that were revoked since.
+    last_log_groups: Vec<Vec<u16>>,
 }
 
 impl Configuration {
@@ -135,17 +182,22 @@ impl Configuration {
         };
         let copies: Vec<Vec<u16>> = (0..partitioning.count()).map(ring).collect();
         let member = MemberEntry { incarnation: 1, memory_limit_bytes: 0, ports: String::new() };
+        let log_groups: Vec<_> = (0..usize::from(nodes)).map(ring).collect();
         Self {
             cluster_id,
             epoch: 1,
+            phase: Phase::Active,
+            last_active_epoch: 1,
             version: 1,
             members: vec![member; usize::from(nodes)],
+            revoked: vec![false; usize::from(nodes)],
             replicas,
             partitioning,
             tables: Vec::new(),
             primaries: copies.iter().map(|copies| copies[0]).collect(),
             copies,
-            log_groups: (0..usize::from(nodes)).map(ring).collect(),
+            last_log_groups: log_groups.clone(),
+            log_groups,
         }
     }
 
@@ -156,6 +208,16 @@ impl Configuration {
     pub(crate) fn after(&self, change: &Change) -> Result<Self, ChangeError> {
         let mut next = self.clone();
         next.version += 1;
+        let fits_phase = match change {
+            Change::Activate => self.phase == Phase::Preparing,
+            Change::Revoke(_) => true,
+            Change::Form(_) | Change::Create(_) | Change::Leave(_) | Change::Remove(_) => {
+                self.phase == Phase::Active
+            }
+        };
+        if !fits_phase {
+            return Err(ChangeError::WrongPhase);
+        }
         match change {
             Change::Form(members) => {
                 if self.is_formed() || members.len() != self.nodes() {
@@ -187,8 +249,57 @@ impl Configuration {
                 let left = entry.and_then(|entry| entry.take_if(|table| table.is_leaving));
                 left.ok_or(ChangeError::NoSuchTable(*number))?;
             }
+            Change::Revoke(node) => next.revoke(*node)?,
+            Change::Activate => {
+                (next.phase, next.last_active_epoch) = (Phase::Active, next.epoch);
+                next.last_log_groups.clone_from(&next.log_groups);
+            }
         }
         Ok(next)
+    }
+
+    /// Takes a member out of everything, and begins to prepare the next epoch.
+    fn revoke(&mut self, node: u16) -> Result<(), ChangeError> {
+        if !self.is_member(node) {
+            return Err(ChangeError::NoSuchMember(node));
+        }
+        for (partition, copies) in (0..).zip(&mut self.copies) {
+            copies.retain(|copy| *copy != node);
+            if copies.is_empty() {
+                return Err(ChangeError::LastCopy { node, partition });
+            }
+        }
+        for (coordinator, group) in (0..).zip(&mut self.last_log_groups) {
+            let had_members = !group.is_empty();
+            group.retain(|replica| *replica != node);
+            if had_members && group.is_empty() {
+                return Err(ChangeError::LastLogReplica { node, coordinator });
+            }
+        }
+        self.revoked[usize::from(node)] = true;
+        self.primaries = self.copies.iter().map(|copies| copies[0]).collect();
+        let members: Vec<u16> = self.member_numbers().collect();
+        let replicas = self.replicas.min(members.len());
+        let group = |node: u16| {
+            let from = members.iter().position(|member| *member == node)?;
+            Some(members.iter().cycle().skip(from).take(replicas).copied().collect())
+        };
+        self.log_groups =
+            (0..).take(self.nodes()).map(|node| group(node).unwrap_or_default()).collect();
+        (self.epoch, self.phase) = (self.epoch + 1, Phase::Preparing);
+        Ok(())
+    }
+
+    /// Whether the node is there and was not revoked.
+    #[must_use]
+    pub fn is_member(&self, node: u16) -> bool {
+        self.revoked.get(usize::from(node)) == Some(&false)
+    }
+
+    /// The nodes that were not revoked, in their order.
+    pub fn member_numbers(&self) -> impl Iterator<Item = u16> + '_ {
+        let numbers = (0..=u16::MAX).zip(&self.revoked);
+        numbers.filter_map(|(node, is_revoked)| (!is_revoked).then_some(node))
     }
 
     /// The tables, by number.
@@ -203,7 +314,7 @@ impl Configuration {
         self.tables().find(|(_, table)| table.definition.name == name)
     }
 
-    /// Number of members.
+    /// Number of nodes, those included that were revoked.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.members.len()
@@ -334,5 +445,43 @@ mod tests {
         }
         let small = Configuration::new(7, 5, 3, Partitioning::new(2).unwrap());
         assert_eq!(small.partition_of(4), None);
+    }
+
+    #[test]
+    fn a_revoked_node_has_no_part_in_the_next_epoch() {
+        let first = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
+        let prepared = first.after(&Change::Revoke(1)).unwrap();
+        assert_eq!((prepared.epoch, prepared.phase), (2, Phase::Preparing));
+        assert_eq!(prepared.last_active_epoch, 1);
+        assert_eq!(prepared.copies(0), [0, 2]);
+        assert_eq!((prepared.primary(1), prepared.backups(1)), (2, &[3][..]));
+        assert_eq!(prepared.log_group(0), [0, 2, 3]);
+        assert_eq!(prepared.log_group(1), []);
+        assert_eq!(prepared.log_group(4), [4, 0, 2]);
+        assert!(prepared.held_by(1).next().is_none() && !prepared.is_member(1));
+        let table = TableDefinition {
+            name: "t".to_owned(),
+            kind: gannet_storage::TableKind::Fixed,
+            value_bytes: 8,
+            rows: 1,
+        };
+        assert_eq!(prepared.after(&Change::Create(table)), Err(ChangeError::WrongPhase));
+        // Another one is lost before the epoch begins.
+        let prepared = prepared.after(&Change::Revoke(2)).unwrap();
+        assert_eq!((prepared.epoch, prepared.last_active_epoch), (3, 1));
+        let refused = ChangeError::LastCopy { node: 3, partition: 1 };
+        assert_eq!(prepared.after(&Change::Revoke(3)), Err(refused));
+        assert_eq!(prepared.after(&Change::Revoke(2)), Err(ChangeError::NoSuchMember(2)));
+        let active = prepared.after(&Change::Activate).unwrap();
+        assert_eq!((active.phase, active.last_active_epoch), (Phase::Active, 3));
+        assert_eq!(active.version, first.version + 3);
+        assert_eq!(active.after(&Change::Activate), Err(ChangeError::WrongPhase));
+        assert!(active.member_numbers().eq([0, 3, 4]));
+        // Nodes 2 and 3 may be lost one after the other, and not together: nobody would know what became of the transactions of node 2.
+        let first = Configuration::new(7, 5, 2, Partitioning::new(1).unwrap());
+        let prepared = first.after(&Change::Revoke(2)).unwrap();
+        let refused = ChangeError::LastLogReplica { node: 3, coordinator: 2 };
+        assert_eq!(prepared.after(&Change::Revoke(3)), Err(refused));
+        assert!(prepared.after(&Change::Activate).unwrap().after(&Change::Revoke(3)).is_ok());
     }
 }

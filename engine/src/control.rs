@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! coroutine ── what it waits for, how far its commits have come, which view it goes by ──► worker
-//! worker    ── the cluster has halted, the worker closes ──────────────────────────────► coroutine
+//! worker    ── another epoch has begun, the cluster has halted, the worker closes ───────► coroutine
 //! ```
 //! *Invariant*: both are on one thread, and one of them runs at a time.
 //!
@@ -12,10 +12,42 @@ use std::cell::{Cell, RefCell};
 
 use gannet_storage::{BucketAddress, TransactionId};
 
-use crate::commit::Commits;
+use crate::commit::{Commits, Settled, Stage};
+use crate::outcome::Abort;
 
-/// How often the code of a job is told that the cluster has halted, before the job is dropped.
+/// How often the code of a job is told that its node has ended, before the job is dropped.
 const ANSWERS_MAX: u32 = 1_000;
+
+/// Why a coroutine must not go on with its transaction. Its commits are settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interruption {
+    /// Another epoch has begun: the coroutine goes on with its next transaction.
+    Reconfigured,
+    /// The node was revoked: the coroutine sends nothing any more.
+    Revoked,
+    /// The cluster has halted: the coroutine sends nothing any more.
+    Halted,
+}
+
+impl Interruption {
+    /// Whether the coroutine may do nothing more.
+    pub(crate) fn is_end(self) -> bool {
+        match self {
+            Self::Reconfigured => false,
+            Self::Revoked | Self::Halted => true,
+        }
+    }
+}
+
+impl From<Interruption> for Abort {
+    fn from(interruption: Interruption) -> Self {
+        match interruption {
+            Interruption::Reconfigured => Self::Reconfigured,
+            Interruption::Revoked => Self::Revoked,
+            Interruption::Halted => Self::Halted,
+        }
+    }
+}
 
 /// What a suspended coroutine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +75,8 @@ pub(crate) struct Control {
     pub(crate) view_version: Cell<u64>,
     /// The bug, if a coroutine waits for [`WaitReason::Failure`].
     pub(crate) bug: RefCell<Option<String>>,
-    /// Whether the cluster has halted: the coroutine sends nothing any more.
-    pub(crate) is_halted: Cell<bool>,
+    /// Why the coroutine must not go on with its transaction.
+    pub(crate) interruption: Cell<Option<Interruption>>,
     /// How often its code is told so.
     pub(crate) answers_left: Cell<u32>,
     /// How far the coroutine's commits have come.
@@ -62,7 +94,7 @@ impl Control {
             closing: Cell::new(false),
             view_version: Cell::new(view_version),
             bug: RefCell::new(None),
-            is_halted: Cell::new(false),
+            interruption: Cell::new(None),
             answers_left: Cell::new(ANSWERS_MAX),
             commits: Commits::new(id),
             committed: Cell::new(0),
@@ -70,10 +102,24 @@ impl Control {
         }
     }
 
-    /// Settles the commits, each by its own id; from now on the coroutine sends nothing.
+    /// Settles the commits as those for which nothing more is sent; from now on the coroutine sends nothing.
     pub(crate) fn halt(&self) {
-        if !self.is_halted.replace(true) {
+        let has_ended = self.interruption.get().is_some_and(Interruption::is_end);
+        self.interruption.set(Some(Interruption::Halted));
+        if !has_ended {
             self.commits.halt();
+        }
+    }
+
+    /// Settles the commits as `decide` tells, each by its own id. A coroutine with a job goes on as the interruption says.
+    pub(crate) fn interrupt(
+        &self,
+        interruption: Interruption,
+        decide: impl Fn(TransactionId, Stage) -> Settled,
+    ) {
+        self.commits.settle(decide);
+        if self.waits_for.get() != WaitReason::Job {
+            self.interruption.set(Some(interruption));
         }
     }
 }

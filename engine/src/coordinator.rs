@@ -17,7 +17,7 @@ use crate::node::TableId;
 use crate::outcome::{Abort, Outcome, panic_message};
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;
-use crate::transaction::round::Halted;
+use crate::transaction::round::Interrupted;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
@@ -64,6 +64,12 @@ impl<'s> Coordinator<'s> {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
+    }
+
+    /// The epoch of the last transaction.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.transaction.epoch()
     }
 
     /// The node that the transactions run at.
@@ -240,8 +246,8 @@ impl<'s> Coordinator<'s> {
     pub(crate) fn finish_job(&mut self) {
         self.transaction.abort();
         self.release_barriers();
-        // A cluster that has halted settles no primary.
-        let _: Result<(), Halted> = self.transaction.settle();
+        // A coroutine that is interrupted has nothing to settle.
+        let _: Result<(), Interrupted> = self.transaction.settle();
         self.transaction.set_cancellation(None);
         self.turn_since_ns = None;
     }

@@ -14,6 +14,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use gannet_rules::rule;
 use gannet_storage::Direction;
 
 use crate::coordinator::Coordinator;
@@ -21,7 +22,7 @@ use crate::node::TableId;
 use crate::observed::Observed;
 use crate::outcome::Abort;
 use crate::rows::Rows;
-use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPage};
+use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPage, Transaction};
 
 /// Attempts to read what others are changing, before the conflict is reported.
 const READ_ATTEMPTS_MAX: u32 = 20;
@@ -43,9 +44,12 @@ pub struct Page {
     pub rest: Option<KeyRange>,
 }
 
-/// A row as a transaction has seen it. It has not changed as long as its bucket has the same version.
+/// A row as a transaction has seen it. It has not changed as long as its bucket has the same version, in the same epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen(Observation);
+pub struct Seen {
+    observation: Observation,
+    epoch: u32,
+}
 
 /// A point in the changes of a transaction, for a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +71,34 @@ struct Undo {
     before: Option<Write>,
 }
 
+/// The epochs in which a transaction has read. Leaves and their counters belong to one copy of a partition, and another copy may be the
+/// primary in the next epoch; so what was read in one epoch cannot be validated in another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Epochs {
+    first: Option<u32>,
+    are_several: bool,
+}
+
+impl Epochs {
+    /// Something was read in this epoch.
+    fn add(&mut self, epoch: u32) {
+        self.are_several |= *self.first.get_or_insert(epoch) != epoch && rule!(ONE_EPOCH);
+    }
+
+    /// Whether all that was read was read in the epoch of a transaction.
+    fn check(mut self, transaction: &Transaction<'_>) -> Result<(), Abort> {
+        if self.first.is_some() {
+            self.add(transaction.epoch());
+        }
+        if self.are_several { Err(Abort::Reconfigured) } else { Ok(()) }
+    }
+}
+
 /// Reads with the versions seen, and writes to be; belongs to a session, not to a coroutine.
 #[derive(Default)]
 pub struct Deferred {
     observations: Observed<Observation>,
+    epochs: Epochs,
     /// Whether the last observation was made when all others had been, so that they all hold at its
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
@@ -130,6 +158,7 @@ impl Deferred {
         let mut elsewhere = Vec::new();
         let before = observations.recent().len();
         let transaction = coordinator.begin();
+        self.epochs.add(transaction.epoch());
         for (key, number) in keys.iter().zip(0..) {
             if let Some(write) = own.and_then(|own| own.get(key)) {
                 found.push(write.value.clone());
@@ -154,6 +183,7 @@ impl Deferred {
                 Ok(())
             };
             retried(coordinator, read)?;
+            self.epochs.add(coordinator.epoch());
         }
         if observations.recent().len() > before {
             self.ends_in_latest = elsewhere.len() <= 1;
@@ -183,13 +213,16 @@ impl Deferred {
         self.tidy(coordinator);
         let before = self.observations.recent().len();
         let value = self.get_many(coordinator, table, std::slice::from_ref(key))?.pop().flatten();
-        Ok((value, self.observations.recent().get(before).copied().map(Seen)))
+        let observation = self.observations.recent().get(before).copied();
+        let epoch = coordinator.epoch();
+        Ok((value, observation.map(|observation| Seen { observation, epoch })))
     }
 
     /// Adds another transaction's observation of a row, without reading the row. Commit fails with a conflict if the row has
     /// changed since.
     pub fn assume(&mut self, seen: Seen) {
-        self.observations.push(seen.0);
+        self.observations.push(seen.observation);
+        self.epochs.add(seen.epoch);
         self.ends_in_latest = false;
     }
 
@@ -213,6 +246,7 @@ impl Deferred {
             coordinator.begin().scan(table, range, direction, limit)
         });
         let ScanPage { rows, complete_to, observations, leaves } = page?;
+        self.epochs.add(coordinator.epoch());
         self.observations.extend(observations);
         self.leaves.extend(leaves);
         self.ends_in_latest = false;
@@ -471,7 +505,9 @@ impl Deferred {
                 (None, None) => return Ok(()),
                 (part, leaf_part) => (part.unwrap_or_default(), leaf_part.unwrap_or_default()),
             };
-            coordinator.begin().revalidate(part, leaf_part)?;
+            let transaction = coordinator.begin();
+            self.epochs.check(transaction)?;
+            transaction.revalidate(part, leaf_part)?;
             if part.len() == VALIDATED_AT_A_TIME {
                 coordinator.give_way();
             }
@@ -486,6 +522,7 @@ impl Deferred {
         leaves: &[LeafObservation],
     ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
+        self.epochs.check(transaction)?;
         observations.iter().for_each(|seen| transaction.observe(*seen));
         // They are sorted, so that each is inserted at the end.
         leaves.iter().for_each(|leaf| transaction.observe_leaf(*leaf));

@@ -128,7 +128,7 @@ impl Cluster {
         self.state.failure.get().cloned().or_else(|| self.others.as_ref()?.halted())
     }
 
-    /// Tells the other processes that this one stops; for them the cluster halts.
+    /// Tells the other processes that this one stops; they go on without its node.
     pub fn leave(&self) {
         if let Some(members) = &self.others {
             members.leave();

@@ -8,7 +8,7 @@
 //! ```
 //! *Source*: FaSST section 5. The commit rules C1 to C9 are named in the phase that keeps each.
 //!
-//! *Not here*: tables and locks (crate `storage`), packets and coroutines (crate `rpc`), recovery.
+//! *Not here*: tables and locks (crate `storage`), packets and coroutines (crate `rpc`), nodes that come back.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -28,6 +28,7 @@ pub mod faults;
 mod host_memory;
 mod hosted;
 mod join;
+mod kill;
 mod link;
 mod loader;
 mod local_members;
@@ -35,11 +36,13 @@ mod log_limiter;
 mod manager;
 mod member;
 mod members;
+mod membership_change;
 mod node;
 mod observed;
 mod outcome;
 mod participant;
 mod pending;
+mod replica;
 mod request;
 mod rows;
 pub mod rules;

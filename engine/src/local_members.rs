@@ -1,6 +1,6 @@
 //! The members of this process, as those that make a change of the configuration.
 //!
-//! *Invariant*: when a change is adopted, all coroutines of these members go by it, or the cluster has halted.
+//! *Invariant*: a member that was killed has no part in changes.
 //!
 //! *Not here*: the rounds of a change, in `change`.
 
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use gannet_storage::StorageError;
 
-use crate::change::Replica;
 use crate::cluster_state::ClusterState;
 use crate::configuration::{Change, ChangeError, Configuration};
 use crate::member::Member;
 use crate::node::Node;
+use crate::replica::{Records, Replica};
 use crate::view::View;
 
-/// Between two looks whether the cluster has halted, while workers come to another view.
-const ADOPTION_LOOK: Duration = Duration::from_millis(100);
+/// Longest wait for workers before one looks whether there is something else to do.
+const WORKERS_LOOK: Duration = Duration::from_millis(1);
 
 /// The members of this process.
 pub(crate) struct LocalMembers {
@@ -40,40 +40,83 @@ impl LocalMembers {
     /// # Errors
     /// Why it is not possible.
     pub(crate) fn make(&self, change: &Change) -> Result<(), ChangeError> {
-        let present = self.members[0].node().view();
-        let next = Arc::new(present.configuration().after(change)?);
-        let refused = |node: &Node, error: StorageError| ChangeError::Refused {
-            node: usize::from(node.id()),
-            reason: error.to_string(),
-        };
-        let prepare = |member: &Arc<Member>| {
-            let node = member.node();
-            node.prepare(Arc::clone(&next)).map_err(|error| refused(node, error))
-        };
-        let prepared = self.members.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
-        self.go_by(prepared);
+        let next = Arc::new(self.configuration().after(change)?);
+        let prepared = self.prepare_views(&next)?;
+        self.publish(prepared);
+        self.wait_until(&|| self.has_adopted());
         Ok(())
     }
 
-    /// Has the members go by views; returns when all their coroutines do.
-    fn go_by(&self, views: Vec<View>) {
-        let versions = views.iter().map(|view| view.configuration().version);
-        let Some(version) = versions.max() else { return };
-        for (member, view) in self.members.iter().zip(views) {
-            member.node().publish(view);
-        }
-        self.members.iter().for_each(|member| member.wake_all());
-        self.members.iter().for_each(|member| self.wait_for(member, version));
+    /// Revokes a node whose workers have been killed, in a cluster that has no other members: its transactions are finished or
+    /// undone, and the others go on. It is not interrupted by another loss.
+    ///
+    /// # Errors
+    /// Why it is not possible.
+    pub(crate) fn revoke(&mut self, node: u16) -> Result<(), ChangeError> {
+        let prepared = Arc::new(self.configuration().after(&Change::Revoke(node))?);
+        let active = Arc::new(prepared.after(&Change::Activate)?);
+        self.stop(&prepared);
+        self.wait_until(&|| self.records().is_some());
+        let records = self.records().unwrap_or_default();
+        let flushed = Self::flush(self, &records);
+        flushed.map_err(|reason| ChangeError::Refused { node: usize::from(node), reason })?;
+        self.begin_epoch(&active);
+        self.wait_until(&|| self.has_adopted());
+        Ok(())
     }
 
-    /// Waits until all coroutines of a member go by a version, or the cluster has halted. A simulator comes to it with its next steps.
-    fn wait_for(&self, member: &Member, version: u64) {
-        while member.has_threads() && !member.node().wait_for_adoption(version, ADOPTION_LOOK) {
-            // Acquire: pairs with the Release where it is set.
-            if self.state.halted.load(Ordering::Acquire) {
-                return;
-            }
+    /// The present configuration.
+    fn configuration(&self) -> Arc<Configuration> {
+        let present = self.present().next().map(|member| member.node().view());
+        present.expect("a cluster has a member").shared_configuration()
+    }
+
+    /// The members that were not killed.
+    fn present(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.iter().filter(|member| !member.node().is_killed())
+    }
+
+    fn prepare_views(&self, next: &Arc<Configuration>) -> Result<Vec<View>, ChangeError> {
+        let prepare = |member: &Arc<Member>| {
+            let node = member.node();
+            node.prepare(Arc::clone(next)).map_err(|error| ChangeError::Refused {
+                node: usize::from(node.id()),
+                reason: error.to_string(),
+            })
+        };
+        self.present().map(prepare).collect()
+    }
+
+    /// Has the members go by views.
+    fn publish(&self, views: Vec<View>) {
+        for (member, view) in self.present().zip(views) {
+            member.node().publish(view);
+            member.wake_all();
         }
+    }
+
+    /// Has the members go by a configuration with the tables that there are.
+    fn publish_configuration(&self, configuration: &Arc<Configuration>) {
+        let views = self.prepare_views(configuration);
+        self.publish(views.expect("a change of the membership makes no tables"));
+    }
+
+    /// Waits until something is so, or the cluster has halted.
+    fn wait_until(&self, is_so: &dyn Fn() -> bool) {
+        // Acquire: pairs with the Release where it is set.
+        while !is_so() && !self.state.halted.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether something is so of every member that threads drive; each is waited for for a short time. A simulator does not wait: it
+    /// comes to another view with its next steps.
+    fn is_so_of_all(&self, is_so: impl Fn(&Node, u64, Duration) -> bool) -> bool {
+        self.present().all(|member| {
+            let (node, has_threads) = (member.node(), member.has_threads());
+            let at_most = if has_threads { WORKERS_LOOK } else { Duration::ZERO };
+            is_so(node, node.view().configuration().version, at_most)
+        })
     }
 }
 
@@ -81,12 +124,38 @@ impl Replica for LocalMembers {
     type Prepared = Vec<View>;
 
     fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Vec<View>, String> {
-        let prepare = |member: &Arc<Member>| member.node().prepare(Arc::clone(configuration));
-        let prepared = self.members.iter().map(prepare).collect::<Result<_, _>>();
-        prepared.map_err(|error| error.to_string())
+        self.prepare_views(configuration).map_err(|error| match error {
+            ChangeError::Refused { reason, .. } => reason,
+            error => error.to_string(),
+        })
     }
 
     fn adopt(&mut self, prepared: Vec<View>) {
-        self.go_by(prepared);
+        self.publish(prepared);
+    }
+
+    fn has_adopted(&self) -> bool {
+        let is_driven = self.members.iter().any(|member| member.has_threads());
+        !is_driven || self.is_so_of_all(Node::wait_for_adoption)
+    }
+
+    fn stop(&mut self, configuration: &Arc<Configuration>) {
+        self.publish_configuration(configuration);
+    }
+
+    fn records(&self) -> Option<Records> {
+        let have_stopped = self.is_so_of_all(Node::wait_for_stop);
+        have_stopped.then(|| self.present().flat_map(|member| member.node().records()).collect())
+    }
+
+    fn flush(&mut self, records: &Records) -> Result<(), String> {
+        let mut members = self.present();
+        members
+            .try_for_each(|member| member.node().flush(records))
+            .map_err(|error| error.to_string())
+    }
+
+    fn begin_epoch(&mut self, configuration: &Arc<Configuration>) {
+        self.publish_configuration(configuration);
     }
 }

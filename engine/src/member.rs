@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{Clock, Endpoint, Identity, PacketReceiver, PacketSender, Waker};
+use gannet_rpc::{Clock, Endpoint, PacketReceiver, PacketSender, Waker};
 use gannet_storage::{CommitLog, LogObserver};
 
 use crate::node::Node;
@@ -91,17 +91,10 @@ impl Member {
         let jobs = Arc::clone(&self.workers[worker].jobs);
         let node = Arc::clone(&self.node);
         let worker = u16::try_from(worker).expect("a member has its number of workers");
-        let configuration = node.view().shared_configuration();
-        let identity = Identity {
-            cluster_id: configuration.cluster_id,
-            epoch: configuration.epoch,
-            node: node.id(),
-            worker,
-            coroutines: *coroutines,
-            incarnations: configuration.incarnations(),
-        };
+        let view = node.view();
+        let identity = view.identity(worker, *coroutines);
         let slots = usize::from(*coroutines);
-        let log = CommitLog::new(configuration.nodes(), slots, log_observer.clone());
+        let log = CommitLog::new(view.configuration().nodes(), slots, log_observer.clone());
         let number = u64::from(node.id()) * u64::from(*workers) + u64::from(worker);
         Worker::new(WorkerParts {
             node,

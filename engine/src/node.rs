@@ -1,13 +1,23 @@
 //! A node: its memory, its present view, and which version of the configuration each of its workers goes by.
 //!
-//! *Invariants*: versions of views only rise. A worker is counted from the moment that it has its first view.
+//! ```text
+//! publish(an epoch that is prepared) ─▶ each worker stops, and leaves the records of its log slots      stopped()
+//!                                       flush(all records): units are applied, ids are kept
+//! publish(the epoch when it is active) ▶ each worker settles its commits by those ids, and goes on      flushed()
+//! ```
+//! *Invariants*: versions of views only rise. A worker is counted from the moment that it has its first view. While the node is
+//! flushed, no worker takes a step.
+//!
+//! *Not here*: what members tell each other for that, in `membership_change`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use gannet_storage::{Arena, StorageError, Table};
+use gannet_rules::rule;
+use gannet_storage::{Applied, Arena, CommitRecord, StorageError, Table, TransactionId};
 
 use crate::configuration::{Configuration, TableEntry};
 use crate::view::{NodeCounts, View};
@@ -24,17 +34,62 @@ impl TableId {
     }
 }
 
+/// In place of a version that any view has.
+const VERSION_OF_KILLED: u64 = u64::MAX;
+
+/// Why a node cannot take part in a membership change. This is a bug of Gannet, or of its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FlushError {
+    #[error("a commit record is damaged; this is a bug of Gannet, or the host's memory fails")]
+    Damaged,
+    #[error(
+        "bucket {bucket} of partition {partition} of table {table} misses an earlier update; this is a bug of Gannet"
+    )]
+    Gap { table: u16, partition: u16, bucket: u32 },
+}
+
+impl Flushed {
+    /// The epoch that the transactions belong to.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+}
+
 /// What all workers of a node share.
 pub struct Node {
     id: u16,
     arena: Arc<Arena>,
     counts: Arc<NodeCounts>,
     view: ArcSwap<View>,
-    /// Version of the configuration in `view`.
+    /// Version of the configuration in `view`, which workers look at in each step.
     version: AtomicU64,
-    /// By worker: the version that all its coroutines have come to; none before the worker is there.
-    adopted: Mutex<Vec<Option<u64>>>,
+    workers: Mutex<Vec<WorkerState>>,
+    /// A worker has come to another version, has stopped, or has ended.
     adoption: Condvar,
+    flushed: ArcSwap<Flushed>,
+    /// Set once: its workers take no step any more.
+    killed: AtomicBool,
+    found_by_others: OnceLock<Arc<Flushed>>,
+}
+
+/// What a node knows of one of its workers.
+#[derive(Debug, Default)]
+struct WorkerState {
+    /// The version that all its coroutines have come to; none before the worker is there, and when it has ended.
+    adopted: Option<u64>,
+    /// The version of the view for which it has stopped last.
+    stopped: u64,
+    /// The records of its log slots then, of the epoch that was active.
+    records: Vec<Vec<u8>>,
+}
+
+/// The transactions of an epoch that are committed, as far as their commits were under way when it ended.
+#[derive(Debug, Default)]
+pub(crate) struct Flushed {
+    /// The epoch.
+    epoch: u32,
+    pub(crate) ids: BTreeSet<TransactionId>,
+    records: Vec<Vec<u8>>,
 }
 
 impl Node {
@@ -54,9 +109,18 @@ impl Node {
         let version = AtomicU64::new(configuration.version);
         let tables = Box::default();
         let view = View::new(id, configuration, Arc::clone(&arena), tables, Arc::clone(&counts));
-        let (adopted, adoption) = (Mutex::default(), Condvar::new());
-        let view = ArcSwap::from_pointee(view);
-        Ok(Self { id, arena, counts, view, version, adopted, adoption })
+        Ok(Self {
+            id,
+            arena,
+            counts,
+            view: ArcSwap::from_pointee(view),
+            version,
+            workers: Mutex::default(),
+            adoption: Condvar::new(),
+            flushed: ArcSwap::default(),
+            killed: AtomicBool::new(false),
+            found_by_others: OnceLock::new(),
+        })
     }
 
     /// The node's number.
@@ -140,34 +204,130 @@ impl Node {
 
     /// A worker, and all its coroutines, go by this version.
     pub(crate) fn adopted(&self, worker: u16, version: u64) {
-        let (mut adopted, worker) = (self.lock_adopted(), usize::from(worker));
-        if adopted.len() <= worker {
-            adopted.resize(worker + 1, None);
-        }
-        adopted[worker] = Some(version);
-        self.adoption.notify_all();
+        self.change_worker(worker, |state| state.adopted = Some(version));
     }
 
     /// A worker has ended, and is waited for no longer.
     pub(crate) fn worker_ended(&self, worker: u16) {
-        if let Some(version) = self.lock_adopted().get_mut(usize::from(worker)) {
-            *version = None;
+        self.change_worker(worker, |state| state.adopted = None);
+    }
+
+    /// A worker takes no step until the epoch of a view begins that was published with this version. It leaves the records of its
+    /// log slots.
+    pub(crate) fn stopped(&self, worker: u16, version: u64, records: Vec<Vec<u8>>) {
+        self.change_worker(worker, |state| (state.stopped, state.records) = (version, records));
+    }
+
+    fn change_worker(&self, worker: u16, change: impl FnOnce(&mut WorkerState)) {
+        let (mut workers, worker) = (self.lock_workers(), usize::from(worker));
+        if workers.len() <= worker {
+            workers.resize_with(worker + 1, WorkerState::default);
         }
+        change(&mut workers[worker]);
         self.adoption.notify_all();
     }
 
     /// Waits until every worker that runs goes by this version, or a later one; at most for a time. Whether they do.
     pub(crate) fn wait_for_adoption(&self, version: u64, at_most: Duration) -> bool {
-        let is_behind = |adopted: &mut Vec<Option<u64>>| {
-            adopted.iter().flatten().any(|adopted| *adopted < version)
-        };
-        let waited = self.adoption.wait_timeout_while(self.lock_adopted(), at_most, is_behind);
+        self.wait_for_workers(at_most, |state| {
+            state.adopted.is_none_or(|adopted| adopted >= version)
+        })
+    }
+
+    /// Waits until every worker that runs has stopped for the view of this version; at most for a time. Whether they have.
+    pub(crate) fn wait_for_stop(&self, version: u64, at_most: Duration) -> bool {
+        self.wait_for_workers(at_most, |state| state.adopted.is_none() || state.stopped >= version)
+    }
+
+    fn wait_for_workers(&self, at_most: Duration, is_there: impl Fn(&WorkerState) -> bool) -> bool {
+        let is_behind = |workers: &mut Vec<WorkerState>| !workers.iter().all(&is_there);
+        let waited = self.adoption.wait_timeout_while(self.lock_workers(), at_most, is_behind);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    fn lock_adopted(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
+    fn lock_workers(&self) -> MutexGuard<'_, Vec<WorkerState>> {
         // Nothing panics while it is held.
-        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records of the last active epoch that this node has: those of its log slots, when all workers have stopped, and those that
+    /// an earlier flush of the same epoch has brought.
+    pub(crate) fn records(&self) -> BTreeSet<Vec<u8>> {
+        let flushed = self.flushed.load();
+        let is_same = flushed.epoch == self.view.load().configuration().last_active_epoch;
+        let of_flush = flushed.records.iter().filter(|_| is_same).cloned();
+        let workers = self.lock_workers();
+        workers.iter().flat_map(|worker| worker.records.iter().cloned()).chain(of_flush).collect()
+    }
+
+    /// Applies the units of records at the copies that this node has in its present view, and ends what other transactions of their
+    /// epoch have left. No worker takes a step meanwhile.
+    ///
+    /// # Errors
+    /// Why this node cannot go on: a record is damaged, or a copy misses an earlier update.
+    pub(crate) fn flush(&self, records: &BTreeSet<Vec<u8>>) -> Result<(), FlushError> {
+        let own = if rule!(ALL_RECORDS) { None } else { Some(self.records()) };
+        let records = own.as_ref().unwrap_or(records);
+        let view = self.view();
+        let mut units = Vec::new();
+        let mut ids = BTreeSet::new();
+        for record in records {
+            let is_intact = CommitRecord::is_intact(record);
+            let record = CommitRecord::parse(record).ok().filter(|_| is_intact);
+            let record = record.ok_or(FlushError::Damaged)?;
+            ids.insert(record.id);
+            for unit in record.units() {
+                units.push(unit.map_err(|_| FlushError::Damaged)?);
+            }
+        }
+        // Units of one bucket in their order.
+        units.sort_by_key(|unit| unit.base_version);
+        for unit in units.into_iter().filter(|_| rule!(FLUSHED_UNITS)) {
+            let copies = view.configuration().copies(unit.partition);
+            let table = view.table(unit.table).filter(|_| copies.contains(&self.id));
+            // A table that was removed has no transactions left that matter.
+            let Some(table) = table else { continue };
+            let address = table.bucket_address(unit.partition, unit.bucket);
+            let address = address.ok_or(FlushError::Damaged)?;
+            if table.apply_at_backup(address, &unit) == Applied::Gap {
+                view.count_gap();
+                let (table, partition) = (unit.table, unit.partition);
+                return Err(FlushError::Gap { table, partition, bucket: unit.bucket });
+            }
+        }
+        let Configuration { epoch, last_active_epoch, .. } = *view.configuration();
+        view.tables().for_each(|(_, table)| table.end_dead(epoch));
+        let records = records.iter().cloned().collect();
+        self.flushed.store(Arc::new(Flushed { epoch: last_active_epoch, ids, records }));
+        Ok(())
+    }
+
+    /// What the last flush has found.
+    pub(crate) fn flushed(&self) -> Arc<Flushed> {
+        self.flushed.load_full()
+    }
+
+    /// Stops the workers for good, as the end of the node's process would.
+    pub(crate) fn kill(&self) {
+        // Release: pairs with the Acquire in is_killed(); and the one below with that in version().
+        self.killed.store(true, Ordering::Release);
+        self.version.store(VERSION_OF_KILLED, Ordering::Release);
+    }
+
+    /// Whether the node was killed.
+    pub(crate) fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
+    }
+
+    /// Has the workers of a node that was killed settle the commits that were under way, by what the others have found.
+    pub(crate) fn bury(&self, flushed: Arc<Flushed>) {
+        // A node is killed once.
+        let _ = self.found_by_others.set(flushed);
+    }
+
+    /// What the others have found of the transactions of this node, which was killed.
+    pub(crate) fn found_by_others(&self) -> Option<&Flushed> {
+        self.found_by_others.get().map(|flushed| &**flushed)
     }
 
     /// Bytes of table memory in use.

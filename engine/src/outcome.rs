@@ -22,6 +22,9 @@ pub enum Abort {
     /// A bucket that this transaction read has changed since. Retry.
     #[error("a row that was read has changed since; retry")]
     Changed,
+    /// The membership has changed before the transaction was decided. Retry.
+    #[error("a node was lost while the transaction ran, and another epoch has begun; retry")]
+    Reconfigured,
     /// A row to update or delete is not there.
     #[error("table {table} has no row with key {key}; insert it first")]
     NotFound {
@@ -114,6 +117,11 @@ pub enum Abort {
     /// The cluster has halted, before the transaction logged anything.
     #[error("the cluster has halted; the transaction has written nothing")]
     Halted,
+    /// The node that ran the transaction is no member any more. The transaction has written nothing; run it at another node.
+    #[error(
+        "the node is no member any more; the transaction has written nothing, run it at another node"
+    )]
+    Revoked,
     /// The cluster has halted while the transaction was logged: it may have committed. Do not run it again.
     #[error("the cluster has halted while the transaction committed; whether it has is unknown")]
     Unknown,
@@ -124,7 +132,7 @@ impl Abort {
     #[must_use]
     pub fn is_conflict(self) -> bool {
         match self {
-            Self::Locked | Self::Barrier | Self::Changed => true,
+            Self::Locked | Self::Barrier | Self::Changed | Self::Reconfigured => true,
             Self::NotFound { .. }
             | Self::Exists { .. }
             | Self::TableFull { .. }
@@ -138,6 +146,7 @@ impl Abort {
             | Self::Cancelled
             | Self::Disconnected
             | Self::Halted
+            | Self::Revoked
             | Self::Unknown => false,
         }
     }

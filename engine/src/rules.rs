@@ -25,6 +25,14 @@ gannet_rules::rules! {
     UNLOCK_ON_ABORT,
     /// A transaction has one unit for each bucket, however many of its keys lie there.
     ONE_UNIT,
+    /// No coroutine and no handler takes a step while an epoch is prepared.
+    C7,
+    /// A flush has the records of all members that are left.
+    ALL_RECORDS,
+    /// A flush applies the units of all records at all copies.
+    FLUSHED_UNITS,
+    /// What a transaction has read in one epoch is not validated in another.
+    ONE_EPOCH,
     /// A commit is settled by its own id, and not by the record that lies in its coroutine's log slot.
     SETTLE_BY_ID,
 }

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use gannet_rpc::is_cancel;
@@ -30,7 +31,8 @@ impl Cluster {
         job: impl FnOnce(&mut Coordinator<'_>) -> T + Send + 'static,
     ) -> Result<Completion<T>, ClusterError> {
         let WorkerId { node, worker } = worker;
-        if self.node(node).is_none() || worker >= self.options.threads {
+        let lives = self.node(node).is_some_and(|node| !node.is_killed());
+        if !lives || worker >= self.options.threads {
             return Err(ClusterError::NoSuchWorker { node, worker });
         }
         let (job, completion) = with_completion(job);
@@ -68,12 +70,12 @@ impl Cluster {
     }
 
     /// Workers of this process.
-    fn workers(&self) -> usize {
+    pub(crate) fn workers(&self) -> usize {
         self.members.len() * self.options.threads
     }
 
     /// The member of a worker of this process, and the worker's number there.
-    fn worker(&self, index: usize) -> (&Member, usize) {
+    fn worker(&self, index: usize) -> (&Arc<Member>, usize) {
         let workers = self.options.threads;
         (&self.members[index / workers], index % workers)
     }
@@ -124,7 +126,7 @@ impl Cluster {
         Err(self.refusal())
     }
 
-    fn enqueue(&self, index: usize, job: Job) -> Result<(), Job> {
+    pub(crate) fn enqueue(&self, index: usize, job: Job) -> Result<(), Job> {
         self.put(index, job)?;
         let (member, worker) = self.worker(index);
         member.wake(worker);
@@ -134,16 +136,18 @@ impl Cluster {
     /// Puts a job where a worker finds it.
     fn put(&self, index: usize, job: Job) -> Result<(), Job> {
         let halted = || self.state.halted.load(Ordering::Relaxed);
-        if halted() {
+        let (member, worker) = self.worker(index);
+        if halted() || member.node().is_killed() {
             return Err(job);
         }
-        let (member, worker) = self.worker(index);
         member.put(worker, job)?;
         // If the cluster halts at this moment, its threads may have emptied the queues before this job came. Either they see
         // the job, or this thread sees that they have ended.
         fence(Ordering::SeqCst);
         if halted() {
             drop(member.take_jobs(worker));
+        } else if member.node().is_killed() {
+            self.hand_over_jobs(member);
         }
         Ok(())
     }

@@ -12,10 +12,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use crate::change::Replica;
 use crate::cluster::{Cluster, ClusterError};
 use crate::configuration::Configuration;
 use crate::local_members::LocalMembers;
+use crate::replica::{Records, Replica};
 use crate::view::View;
 
 /// A node in the process that starts it: the first change of the configuration starts it, and it takes part in all later ones.
@@ -72,5 +72,25 @@ impl Replica for Starting {
             (Prepared::Views(views), Some(local)) => local.adopt(views),
             (Prepared::Views(_), None) => {}
         }
+    }
+
+    fn has_adopted(&self) -> bool {
+        self.local.as_ref().is_none_or(Replica::has_adopted)
+    }
+
+    fn stop(&mut self, configuration: &Arc<Configuration>) {
+        self.local.iter_mut().for_each(|local| local.stop(configuration));
+    }
+
+    fn records(&self) -> Option<Records> {
+        self.local.as_ref().map_or_else(|| Some(Records::new()), Replica::records)
+    }
+
+    fn flush(&mut self, records: &Records) -> Result<(), String> {
+        self.local.as_mut().map_or(Ok(()), |local| local.flush(records))
+    }
+
+    fn begin_epoch(&mut self, configuration: &Arc<Configuration>) {
+        self.local.iter_mut().for_each(|local| local.begin_epoch(configuration));
     }
 }

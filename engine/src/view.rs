@@ -4,6 +4,8 @@
 //! Node::publish(view) ─► each worker, between two of its steps: Worker::adopt ─► participant, endpoint, idle coroutines
 //!                                                              each further coroutine, with its next transaction
 //! ```
+//! The view of an epoch that is prepared stops the workers, and that of the epoch when it is active has them go on: `node`.
+//!
 //! Routes, roles, log groups and the epoch of new transactions follow from the view of the worker, and from nothing else.
 //!
 //! *Invariants*: a view never changes; a change of the configuration is another view. A worker adopts a view between two steps, while no
@@ -16,6 +18,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gannet_rpc::Identity;
 use gannet_storage::{Arena, BucketAddress, Table};
 
 use crate::configuration::Configuration;
@@ -98,6 +101,13 @@ impl View {
     #[must_use]
     pub fn home_partition(&self) -> Option<u16> {
         self.home
+    }
+
+    /// How packets of a worker are known in this view's epoch.
+    pub(crate) fn identity(&self, worker: u16, coroutines: u16) -> Identity {
+        let Configuration { cluster_id, epoch, .. } = *self.configuration;
+        let incarnations = self.configuration.incarnations();
+        Identity { cluster_id, epoch, node: self.id, worker, coroutines, incarnations }
     }
 
     /// Prefetches the tags of a bucket; of no bucket that matters for [`BucketAddress::NONE`].

@@ -14,6 +14,9 @@
 //!
 //! A value without a thread or a clock of its own: an OS thread drives it, or a simulator.
 //!
+//! While an epoch is prepared, a worker is *stopped*: no coroutine and no handler takes a step, and no packet is received. When the
+//! epoch begins, the worker settles the commits of its coroutines and interrupts their transactions.
+//!
 //! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
 use std::cell::RefCell;
@@ -22,12 +25,14 @@ use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
+use gannet_rules::rule;
 use gannet_storage::{CommitLog, TransactionId};
 
-use crate::commit::{Commit, Stage};
-use crate::control::{Control, PrefetchQueue, WaitReason};
+use crate::commit::{Commit, Commits, Stage};
+use crate::configuration::{Configuration, Phase};
+use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
-use crate::node::Node;
+use crate::node::{Flushed, Node};
 use crate::participant::{Participant, Prepared};
 use crate::statistics::Statistics;
 use crate::transaction::Transaction;
@@ -81,6 +86,12 @@ pub struct Worker<S, R> {
     adopted: Rc<AdoptedView>,
     /// Version that all its coroutines have come to.
     version: u64,
+    /// Epoch that it works in.
+    epoch: u32,
+    /// Whether it takes no step, until another epoch begins.
+    is_stopped: bool,
+    /// Whether it takes no step any more.
+    has_ended: bool,
     endpoint: Endpoint<S, R>,
     participant: Participant,
     slots: Vec<Slot>,
@@ -130,6 +141,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             number: worker,
             adopted,
             version,
+            epoch: view.configuration().epoch,
+            is_stopped: false,
+            has_ended: false,
             endpoint,
             participant: Participant::new(Arc::clone(&view), log),
             view,
@@ -151,8 +165,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// If it finds a bug. The worker must not be used any more then, and a job that needs it does not end.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        if self.node.version() != self.version {
-            self.follow_views();
+        if self.node.version() != self.version && !self.follow_views() {
+            return false;
         }
         self.participant.prefetch_slots(&mut self.prefetches.borrow_mut());
         std::mem::swap(&mut self.next_turn, &mut self.this_turn);
@@ -179,18 +193,82 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         progressed
     }
 
-    /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it.
+    /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it. Whether the worker
+    /// may take a step.
     #[cold]
-    fn follow_views(&mut self) {
+    fn follow_views(&mut self) -> bool {
         let view = self.node.view();
+        if self.node.is_killed() {
+            self.end_with_node();
+            return false;
+        }
         if !Arc::ptr_eq(&view, &self.view) {
-            self.adopt(view);
+            match view.configuration().phase {
+                Phase::Preparing => self.stop(view),
+                Phase::Active if view.configuration().epoch != self.epoch => self.begin_epoch(view),
+                Phase::Active => self.adopt(view),
+            }
+        }
+        if self.is_stopped {
+            return false;
         }
         let versions = self.slots.iter().map(|slot| slot.control.view_version.get());
         let oldest = versions.min().unwrap_or(self.view.configuration().version);
         if oldest != self.version {
             self.version = oldest;
             self.node.adopted(self.number, oldest);
+        }
+        true
+    }
+
+    /// Stops, as an epoch is prepared, and leaves its records with the node.
+    fn stop(&mut self, view: Arc<View>) {
+        self.is_stopped = rule!(C7);
+        let Configuration { version, last_active_epoch, .. } = *view.configuration();
+        if self.epoch != last_active_epoch {
+            // That epoch has begun and ended between two steps of this worker.
+            self.end_epoch();
+            self.epoch = last_active_epoch;
+        }
+        let records = self.participant.log_records_of_epoch(last_active_epoch);
+        self.node.stopped(self.number, version, records);
+        self.view = view;
+    }
+
+    /// Ends the epoch that the worker works in, all nodes having been flushed: its commits are settled by the ids of the records that
+    /// were found, and the transactions under way are interrupted.
+    fn end_epoch(&mut self) {
+        let flushed = self.node.flushed();
+        assert_eq!(flushed.epoch(), self.epoch, "each epoch is flushed once");
+        let decide = |id, stage| Commits::when_flushed(&flushed.ids, id, stage);
+        let controls = self.slots.iter().map(|slot| &slot.control);
+        controls.for_each(|control| control.interrupt(Interruption::Reconfigured, decide));
+    }
+
+    /// Begins an epoch. What was sent in the one before is given up.
+    fn begin_epoch(&mut self, view: Arc<View>) {
+        self.end_epoch();
+        let coroutines = u16::try_from(self.slots.len()).expect("a worker has at most 256");
+        self.endpoint.adopt(view.identity(self.number, coroutines));
+        let waits = |slot: &Slot| slot.control.waits_for.get() == WaitReason::Responses;
+        let waiting = (0..).zip(&self.slots).filter(|(_, slot)| waits(slot));
+        self.next_turn.extend(waiting.map(|(number, _)| number));
+        self.prefetches.borrow_mut().clear();
+        self.epoch = view.configuration().epoch;
+        self.is_stopped = false;
+        self.adopt(view);
+    }
+
+    /// Stops for good, as the node was killed. When the others have settled its commits, the code of the jobs is told how.
+    fn end_with_node(&mut self) {
+        self.is_stopped = true;
+        self.node.worker_ended(self.number);
+        let node = Arc::clone(&self.node);
+        if let Some(Flushed { ids, .. }) = node.found_by_others()
+            && !std::mem::replace(&mut self.has_ended, true)
+        {
+            let decide = |id, stage| Commits::when_flushed(ids, id, stage);
+            self.end_jobs(|control| control.interrupt(Interruption::Revoked, decide));
         }
     }
 
@@ -208,6 +286,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// Whether [`Self::poll`] would find something to do at once, packets apart.
     #[must_use]
     pub fn has_work(&self) -> bool {
+        if self.is_stopped {
+            return self.node.version() > self.view.configuration().version && !self.has_ended;
+        }
         let has_jobs = !self.idle.is_empty() && !self.jobs.is_empty();
         has_jobs
             || self.node.version() > self.view.configuration().version
@@ -215,15 +296,24 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             || self.endpoint.has_work()
     }
 
-    /// The transport's receiving half.
+    /// Whether it takes no step, although there may be packets.
     #[must_use]
-    pub fn receiver(&self) -> &R {
-        self.endpoint.receiver()
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    /// Whether packets have come that it would take.
+    #[must_use]
+    pub fn has_packets(&self) -> bool {
+        !self.is_stopped && self.endpoint.receiver().has_packets()
     }
 
     /// When the worker next has something to do without a packet or a job, in nanoseconds.
     #[must_use]
     pub fn next_deadline_ns(&self) -> Option<u64> {
+        if self.is_stopped {
+            return None;
+        }
         let due = self.endpoint.next_due_ns();
         self.sleeping.iter().map(|&(until, _)| until).chain(due).min()
     }
@@ -231,7 +321,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// Whether no job runs or waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.idle.len() == self.slots.len() && self.jobs.is_empty()
+        self.has_ended || self.idle.len() == self.slots.len() && self.jobs.is_empty()
     }
 
     /// Whether a coroutine waits for answers.
@@ -276,7 +366,13 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// then on nothing is sent, and the worker takes no further step. Jobs that have not begun are dropped, and so is a job whose code
     /// does not end, or that found a bug.
     pub fn halt(&mut self) {
-        self.settle();
+        self.end_jobs(Control::halt);
+        while self.jobs.pop().is_some() {}
+    }
+
+    /// Ends the jobs that have begun: `settle` settles the commits, and the code is told how.
+    fn end_jobs(&mut self, settle: impl Fn(&Control)) {
+        self.slots.iter().for_each(|slot| settle(&slot.control));
         for Slot { coroutine, control, .. } in &mut self.slots {
             let has_job = !matches!(control.waits_for.get(), WaitReason::Job | WaitReason::Failure);
             if has_job && coroutine.is_suspended() {
@@ -284,7 +380,6 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             }
         }
         self.kill();
-        while self.jobs.pop().is_some() {}
     }
 
     /// Settles the commits under way; from now on the coroutines send nothing.

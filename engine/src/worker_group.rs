@@ -12,7 +12,7 @@ use std::task;
 use std::thread;
 use std::time::Duration;
 
-use gannet_rpc::{Clock, MonotonicClock, PacketReceiver, Parking, Port, Waker};
+use gannet_rpc::{Clock, MonotonicClock, Parking, Port, Waker};
 
 use crate::cluster_state::ClusterState;
 use crate::member::Assignment;
@@ -180,11 +180,7 @@ impl<P: Port> WorkerGroup<P> {
     /// Whether there is something to do at once.
     fn has_work(&self) -> bool {
         let is_to_end = self.is_halted() || self.can_count_out();
-        is_to_end
-            || self
-                .workers
-                .iter()
-                .any(|worker| worker.receiver().has_packets() || worker.has_work())
+        is_to_end || self.workers.iter().any(|worker| worker.has_packets() || worker.has_work())
     }
 
     /// Ends the workers; a result without an end is the panic of one of them.

@@ -140,7 +140,7 @@ impl From<Abort> for SqlError {
             Abort::TooLarge { .. } | Abort::TooManyRows { .. } | Abort::ValueBytes { .. } => {
                 Self::new("54000", abort.to_string())
             }
-            Abort::Halted => Self::new("57P03", abort.to_string()),
+            Abort::Halted | Abort::Revoked => Self::new("57P03", abort.to_string()),
             Abort::Unknown => Self::new("08007", abort.to_string())
                 .with_hint("look for its changes when the cluster has been started again"),
             _ => Self::new("XX000", abort.to_string()),

@@ -126,20 +126,10 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         let nodes = identity.incarnations.len();
         let coroutines = usize::from(identity.coroutines);
         let batch = || Rc::new(RefCell::new(RequestBatch::new(nodes)));
-        let round_trip = RoundTrip::new(sender.retransmit_floor_ns());
-        let window = Window::new(sender.loses_by_congestion());
-        let losses = LossDetection::new(sender.loses_packets());
-        let numbers = 0..u16::try_from(nodes).expect("nodes are numbered with 16 bits");
-        let route = |source, destination| RouteWords::from(identity.route(source, destination));
         Self {
             batches: (0..coroutines).map(|_| batch()).collect(),
             sessions: (0..nodes * coroutines).map(|_| Session::default()).collect(),
-            peers: numbers
-                .map(|node| {
-                    let (expected, to) = (route(node, identity.node), route(identity.node, node));
-                    Peer::new(expected, to, round_trip, window, losses, coroutines)
-                })
-                .collect(),
+            peers: peers_of(&identity, &sender),
             arrived: Vec::with_capacity(PACKETS_EXPECTED),
             local: Vec::with_capacity(coroutines),
             local_running: Vec::with_capacity(coroutines),
@@ -151,6 +141,28 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             sender,
             receiver,
         }
+    }
+
+    /// Goes by another epoch: packets of the epoch before are dropped from now on, and its requests are given up. No coroutine may
+    /// wait for their answers. Sessions go on with their sequence numbers.
+    ///
+    /// # Panics
+    /// If requests were accepted and have not run, or if there are other nodes or coroutines than before.
+    pub fn adopt(&mut self, identity: Identity) {
+        let has_run = self.arrived.is_empty() && self.local_running.is_empty();
+        assert!(has_run, "an epoch ends between two steps");
+        let size = |of: &Identity| (of.incarnations.len(), of.coroutines);
+        assert_eq!(
+            size(&identity),
+            size(&self.identity),
+            "nodes and coroutines have their numbers"
+        );
+        self.batches.iter().for_each(|batch| batch.borrow_mut().give_up());
+        self.local.clear();
+        self.ready.clear();
+        self.next_due_ns = u64::MAX;
+        self.peers = peers_of(&identity, &self.sender);
+        self.identity = identity;
     }
 
     /// The batch that `coroutine` fills and this endpoint sends.
@@ -476,6 +488,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
             counters.malformed += 1;
             return None;
         };
+        let route = if rule!(EPOCH_OF_PACKETS) { route } else { route.in_epoch(identity.epoch) };
         let source = route.source();
         if peers.get(usize::from(source)).is_none_or(|peer| peer.expected != route)
             || contents.worker() != identity.worker
@@ -523,6 +536,21 @@ impl<P> Incoming<P> {
     fn payload<'m>(&self, messages: &'m [u8]) -> &'m [u8] {
         &messages[self.payload_at as usize..][..self.payload_bytes as usize]
     }
+}
+
+/// The state of each node, before anything is sent to it in the epoch of `identity`.
+fn peers_of<S: PacketSender>(identity: &Identity, sender: &S) -> Vec<Peer> {
+    let round_trip = RoundTrip::new(sender.retransmit_floor_ns());
+    let window = Window::new(sender.loses_by_congestion());
+    let losses = LossDetection::new(sender.loses_packets());
+    let nodes =
+        u16::try_from(identity.incarnations.len()).expect("nodes are numbered with 16 bits");
+    let route = |source, destination| RouteWords::from(identity.route(source, destination));
+    let peer = |node| {
+        let (expected, to) = (route(node, identity.node), route(identity.node, node));
+        Peer::new(expected, to, round_trip, window, losses, usize::from(identity.coroutines))
+    };
+    (0..nodes).map(peer).collect()
 }
 
 /// Prepares `count` requests; `false`, with none of them left in `incoming`, if they are malformed.

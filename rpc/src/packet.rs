@@ -127,6 +127,12 @@ impl PartialEq for RouteWords {
 }
 
 impl RouteWords {
+    /// The same route in another epoch.
+    pub(crate) fn in_epoch(self, epoch: u32) -> Self {
+        let Self([first, second, third]) = self;
+        Self([first, second & !0xffff_ffff | u64::from(epoch), third])
+    }
+
     /// Writes the route into a packet's header.
     ///
     /// # Panics

@@ -111,6 +111,13 @@ impl RequestBatch {
         }
     }
 
+    /// Forgets all requests, those included that are not answered or are piggybacked.
+    pub(crate) fn give_up(&mut self) {
+        (self.unanswered, self.has_piggybacked, self.sent_piggybacked) = (0, false, false);
+        self.statuses = Statuses::NONE;
+        self.clear_all();
+    }
+
     #[inline(always)]
     fn clear_all(&mut self) {
         for &destination in &self.destinations[..self.used] {

@@ -3,6 +3,8 @@
 gannet_rules::rules! {
     /// A request that comes again is not run again.
     EXACTLY_ONCE,
+    /// A packet of another epoch is dropped.
+    EPOCH_OF_PACKETS,
     /// A packet whose checksum is wrong is dropped.
     CHECKSUM,
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gannet_benchmarks::{BenchmarkError, Progress, Simulated};
-use gannet_engine::simulation::{FaultKind, Firings, KILL_STAGES, Stage};
+use gannet_engine::simulation::{FaultKind, Firings, KILL_MOMENTS, KillMoment};
 
 use crate::simulate::scenario::{Scenario, Verdict, WorkloadKind};
 
@@ -32,9 +32,12 @@ pub(crate) struct Summary {
     pub(crate) transactions: u64,
     pub(crate) committed: u64,
     pub(crate) firings: Firings,
-    /// Seeds that planned the death of a member, and members that died, by [`KILL_STAGES`].
+    /// Seeds that planned deaths of members, and members that died, by [`KILL_MOMENTS`].
     pub(crate) kills_planned: u64,
-    pub(crate) kills: [u64; KILL_STAGES.len()],
+    pub(crate) kills: [u64; KILL_MOMENTS.len()],
+    /// Changes of the membership, and seeds in which the others halted.
+    pub(crate) membership_changes: u64,
+    pub(crate) halted: u64,
     /// Jobs that killed members had not begun, and that other members have taken over.
     pub(crate) handed_over: u64,
     pub(crate) retransmitted: u64,
@@ -50,7 +53,7 @@ pub(crate) struct Summary {
 impl Summary {
     fn add(&mut self, scenario: Scenario, verdict: Verdict) {
         self.seeds += 1;
-        self.kills_planned += u64::from(scenario.kill.is_some());
+        self.kills_planned += u64::from(!scenario.kills.is_empty());
         *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
         if let Some(found) = verdict.found() {
             self.add_found(found);
@@ -67,9 +70,11 @@ impl Summary {
         self.transactions += found.totals.attempted();
         self.committed += found.totals.qualified();
         self.firings.add(&found.firings);
-        for (stage, kills) in KILL_STAGES.into_iter().zip(&mut self.kills) {
-            *kills += u64::from(found.killed.is_some_and(|kill| kill.stage == stage));
+        for (moment, kills) in KILL_MOMENTS.into_iter().zip(&mut self.kills) {
+            *kills += found.killed.iter().filter(|kill| kill.moment == moment).count() as u64;
         }
+        self.membership_changes += found.membership_changes;
+        self.halted += u64::from(found.halted);
         self.handed_over += found.handed_over;
         self.retransmitted += found.counters.retransmitted;
     }
@@ -79,17 +84,22 @@ impl Summary {
         self.virtual_ns as f64 / 3.6e12
     }
 
-    /// Stages of a commit in which no member died, if deaths were planned.
-    pub(crate) fn idle_stages(&self) -> Vec<Stage> {
-        let by_stage = KILL_STAGES.into_iter().zip(self.kills);
-        let idle = by_stage.filter(|(_, kills)| self.kills_planned > 0 && *kills == 0);
-        idle.map(|(stage, _)| stage).collect()
+    /// Moments at which no member died, if deaths were planned.
+    pub(crate) fn idle_moments(&self) -> Vec<KillMoment> {
+        let by_moment = KILL_MOMENTS.into_iter().zip(self.kills);
+        let idle = by_moment.filter(|(_, kills)| self.kills_planned > 0 && *kills == 0);
+        idle.map(|(moment, _)| moment).collect()
     }
 
-    /// The number of deaths in each stage.
+    /// The number of deaths at each moment.
     pub(crate) fn kills_text(&self) -> String {
-        let by_stage = KILL_STAGES.into_iter().zip(self.kills);
-        let texts: Vec<_> = by_stage.map(|(stage, kills)| format!("{stage:?} {kills}")).collect();
+        let by_moment = KILL_MOMENTS.into_iter().zip(self.kills);
+        let name = |moment| match moment {
+            KillMoment::Commit(stage) => format!("{stage:?}"),
+            moment => format!("{moment:?}"),
+        };
+        let texts: Vec<_> =
+            by_moment.map(|(moment, kills)| format!("{} {kills}", name(moment))).collect();
         texts.join(", ")
     }
 
@@ -119,7 +129,12 @@ impl std::fmt::Display for Summary {
             .map(|&kind| format!("{} {}", kind.name(), self.firings.of(kind)))
             .collect();
         writeln!(out, "faults while transactions were in flight: {}", firings.join(", "))?;
-        writeln!(out, "members killed, by the stage of a commit: {}", self.kills_text())?;
+        writeln!(out, "members killed, by the moment: {}", self.kills_text())?;
+        writeln!(
+            out,
+            "{} changes of the membership; in {} seeds the others halted",
+            self.membership_changes, self.halted
+        )?;
         writeln!(
             out,
             "{} jobs of killed members were taken over by other members",

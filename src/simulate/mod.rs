@@ -28,7 +28,7 @@ use scenario::{Scenario, Verdict, WorkloadKind};
 const SEEDS_FOR_ALL_FAULTS: u64 = 100;
 
 /// Campaigns of this many seeds must have a death in each stage of a commit.
-const SEEDS_FOR_ALL_STAGES: u64 = 250;
+const SEEDS_FOR_ALL_MOMENTS: u64 = 250;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -136,9 +136,9 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
         ))?;
         return Ok(6);
     }
-    let idle = summary.idle_stages();
-    if summary.seeds >= SEEDS_FOR_ALL_STAGES && !idle.is_empty() {
-        print_line(format_args!("no member died in these stages of a commit: {idle:?}"))?;
+    let idle = summary.idle_moments();
+    if summary.seeds >= SEEDS_FOR_ALL_MOMENTS && !idle.is_empty() {
+        print_line(format_args!("no member died at these moments: {idle:?}"))?;
         return Ok(6);
     }
     print_line("passed")?;
@@ -157,7 +157,7 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     for fault in faults {
         print_line(format_args!("  {fault}"))?;
     }
-    if let Some(kill) = &scenario.kill {
+    for kill in &scenario.kills {
         print_line(format_args!("  {kill}"))?;
     }
     let trace = match &arguments.trace {
@@ -172,6 +172,13 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     if let Some(found) = verdict.found() {
         let ms = found.virtual_ns as f64 / 1e6;
         print_line(format_args!("{ms:.3} ms of virtual time, trace {:016x}", found.trace_hash))?;
+        if !found.killed.is_empty() {
+            let (killed, changes) = (found.killed.len(), found.membership_changes);
+            let end = if found.halted { "the others halted" } else { "the others went on" };
+            print_line(format_args!(
+                "{killed} killed, {changes} changes of the membership; {end}"
+            ))?;
+        }
         for check in &found.checks {
             let mark = if check.passed { "ok    " } else { "FAILED" };
             print_line(format_args!("  {mark} {}: {}", check.name, check.detail))?;

@@ -14,7 +14,7 @@ use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
 };
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Fault, KILL_STAGES, Kill, draw_faults};
+use gannet_engine::simulation::{Fault, Kill, draw_faults};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 use rand::RngExt;
@@ -23,8 +23,8 @@ use crate::simulate::builds;
 
 /// Table memory of a simulated node, in bytes.
 const MEMORY_BYTES: usize = 16 << 20;
-/// A member dies in one of this many seeds.
-const KILL_EVERY: u64 = 10;
+/// Members die in one of this many seeds.
+const KILL_EVERY: u64 = 2;
 /// The stream of a seed's generator that draws the cluster and the workload.
 const STREAM: u64 = u64::MAX;
 
@@ -49,8 +49,8 @@ pub(crate) struct Scenario {
     pub(crate) cluster: ClusterOptions,
     pub(crate) workload: WorkloadKind,
     pub(crate) faults: Vec<Fault>,
-    /// The planned death of a member, if any.
-    pub(crate) kill: Option<Kill>,
+    /// The planned deaths of members.
+    pub(crate) kills: Vec<Kill>,
     pub(crate) transactions: u64,
 }
 
@@ -99,14 +99,14 @@ impl Scenario {
             (None, drawn) => drawn,
         };
         // Sessions of builds expect a cluster that does not halt.
-        let kill = (kills && workload != WorkloadKind::Builds).then(|| {
+        let kills = if kills && workload != WorkloadKind::Builds {
             // Stages take turns, so a campaign has a death in each.
-            let turn = seed / KILL_EVERY % KILL_STAGES.len() as u64;
-            let mut stages = (0..).zip(KILL_STAGES);
-            let (_, stage) = stages.find(|(number, _)| *number == turn).expect("below the length");
-            Kill::draw(seed, nodes, transactions, stage)
-        });
-        Self { seed, cluster, workload, faults, kill, transactions }
+            let turn = usize::try_from(seed / KILL_EVERY % 1_000).expect("below 1,000");
+            Kill::draw(seed, nodes, transactions, turn)
+        } else {
+            Vec::new()
+        };
+        Self { seed, cluster, workload, faults, kills, transactions }
     }
 
     /// Runs the scenario; `trace` gets a line for each event.
@@ -143,7 +143,7 @@ impl Scenario {
             cluster: self.cluster.clone(),
             seed: self.seed,
             faults: self.faults.clone(),
-            kill: self.kill,
+            kills: self.kills.clone(),
             limit: Limit::Transactions(self.transactions),
             trace,
         };

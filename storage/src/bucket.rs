@@ -207,6 +207,14 @@ impl<'a> Bucket<'a> {
         taken.map(|_| ()).map_err(Owner)
     }
 
+    /// Takes the lock of an owner of another epoch, which is dead; whether it still was that one's.
+    #[cold]
+    pub(crate) fn take_over(&self, dead: Owner, owner: Owner) -> bool {
+        // SeqCst: as in acquire().
+        let word = &self.words[OWNER];
+        word.compare_exchange(dead.0, owner.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Frees the lock word; the caller holds the lock.
     #[inline(always)]
     pub(crate) fn release(&self) {

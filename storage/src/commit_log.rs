@@ -163,6 +163,12 @@ impl CommitLog {
         Ok(index)
     }
 
+    /// The records of transactions of an epoch, in the order of their coroutines.
+    pub fn records_of_epoch(&self, epoch: u32) -> impl Iterator<Item = &[u8]> {
+        let of_epoch = self.slots.iter().filter(move |slot| slot.position.0 == epoch);
+        of_epoch.map(|slot| slot.record.as_slice())
+    }
+
     /// The records present, in the order of their coroutines.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         self.slots.iter().map(|slot| slot.record.as_slice()).filter(|record| !record.is_empty())

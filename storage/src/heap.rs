@@ -14,6 +14,8 @@
 
 use std::cell::Cell;
 
+use gannet_rules::rule;
+
 use crate::arena::{Arena, LINE_BYTES, Quota};
 use crate::bucket::{Bucket, Slot, held};
 use crate::cells::{LINK_MASK, Need, link_of};
@@ -22,6 +24,7 @@ use crate::layout::TableKind;
 use crate::lock::{Lock, LockMode};
 use crate::ordered_index::{LeafChange, LeafVersion, OrderedIndex};
 use crate::owner::Owner;
+use crate::partition::Partition;
 use crate::read::Read;
 use crate::reservations::Reservations;
 use crate::scan_barrier::ScanBarriers;
@@ -189,6 +192,18 @@ impl Heap {
         self.reservations.release_all(arena);
     }
 
+    /// Ends what transactions of other epochs than that of `present` have left: reservations, pending entries of the index, and
+    /// scan barriers.
+    fn end_dead(&self, arena: &Arena, present: Owner) {
+        let rows = self.reservations.release_dead(arena, present);
+        if let Some((index, barriers)) = &self.order {
+            // Each pending entry has a reservation. To remove an entry raises the counter of its leaf.
+            let rows = rows.iter().filter(|_| rule!(DEAD_ENTRIES));
+            rows.for_each(|(owner, key)| index.remove_pending(key, *owner));
+            barriers.keep_epoch_of(present);
+        }
+    }
+
     pub(crate) fn find<'a>(
         arena: &'a Arena,
         bucket: Bucket<'a>,
@@ -205,6 +220,17 @@ impl Heap {
 }
 
 impl Table {
+    /// Ends what transactions of other epochs than `epoch` have left beside lock words, which are dead by themselves. The units of
+    /// those that are committed have been applied. Its time grows with the locks that were held, and not with the rows.
+    pub fn end_dead(&self, epoch: u32) {
+        let present = Owner::of_epoch(epoch);
+        for heap in
+            (0..=u16::MAX).map_while(|number| self.partition(number)).filter_map(Partition::heap)
+        {
+            heap.end_dead(self.arena(), present);
+        }
+    }
+
     /// What a new row takes.
     fn need_of(&self, key: Key<'_>, value_bytes: usize) -> Need {
         let cells = cells_of(key.bytes().len(), value_bytes);

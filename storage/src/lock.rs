@@ -85,7 +85,15 @@ impl Table {
         let held_before = match bucket.acquire(owner) {
             Ok(()) => false,
             Err(holder) if holder == owner => true,
-            Err(_) => return Lock::Locked,
+            Err(holder) if holder.excludes(owner) || !bucket.take_over(holder, owner) => {
+                return Lock::Locked;
+            }
+            Err(_) => {
+                // The slots that were reserved under the dead lock.
+                let partition = || self.locate(key).partition;
+                bucket.write(|next| bucket.end_reservation(next, false, partition));
+                false
+            }
         };
         let found = bucket.read_consistent(copy);
         let version = bucket.version();

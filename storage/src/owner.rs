@@ -3,8 +3,13 @@
 //! ```text
 //! Owner, 64 bits:  epoch 14 | node 10 | worker 8 | coroutine 8 | counter 24     0 = free
 //! ```
+//! A lock of another epoch is *dead*: a membership change has settled its transaction before the present epoch began, and
+//! everybody passes over it. So a change of the membership clears no lock words, and takes no longer for larger tables.
+//!
 //! The counter's low 24 bits rule out ABA: a coroutine would have to run 16.7 million transactions
 //! while a message of its oldest is still unanswered, and a session has one outstanding message.
+
+use gannet_rules::rule;
 
 /// Identifies a transaction for all time: a coroutine of a node in an epoch, and its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +42,27 @@ impl Owner {
     /// Largest number of coroutines in a worker.
     pub const COROUTINES: usize = 1 << 8;
     const COUNTER_BITS: u32 = 24;
+    const EPOCH_SHIFT: u32 = 50;
+
+    /// Whether the lock of this owner keeps `other` out: it is held, by another transaction of the same epoch.
+    #[inline(always)]
+    #[must_use]
+    pub fn excludes(self, other: Self) -> bool {
+        self != Self::FREE && self != other && (self.is_of_epoch_of(other) || !rule!(DEAD_LOCKS))
+    }
+
+    /// Whether both are transactions of one epoch.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_of_epoch_of(self, other: Self) -> bool {
+        (self.0 ^ other.0) >> Self::EPOCH_SHIFT == 0
+    }
+
+    /// An owner that stands for an epoch: no transaction, whose counters begin at 1.
+    #[must_use]
+    pub fn of_epoch(epoch: u32) -> Self {
+        Self::from(TransactionId { epoch, node: 0, worker: 0, coroutine: 0, counter: 0 })
+    }
 }
 
 impl From<TransactionId> for Owner {
@@ -46,7 +72,7 @@ impl From<TransactionId> for Owner {
         // Epoch 0 does not occur, and a wrapped one must not look free.
         let epoch = u64::from((id.epoch - 1) % (Self::EPOCHS - 1) + 1);
         Self(
-            epoch << 50
+            epoch << Self::EPOCH_SHIFT
                 | u64::from(id.node & 0x3ff) << 40
                 | u64::from(id.worker & 0xff) << 32
                 | u64::from(id.coroutine & 0xff) << 24
@@ -71,5 +97,18 @@ mod tests {
         for epoch in [1, 2, Owner::EPOCHS - 1, Owner::EPOCHS, 2 * Owner::EPOCHS] {
             assert_ne!(id(epoch, 0, 0, 0, 0), Owner::FREE.0, "epoch {epoch}");
         }
+    }
+
+    #[test]
+    fn a_lock_keeps_out_others_of_its_epoch() {
+        let owner = |epoch, counter| {
+            Owner::from(TransactionId { epoch, node: 3, worker: 1, coroutine: 7, counter })
+        };
+        assert!(owner(2, 5).excludes(owner(2, 6)));
+        assert!(!owner(2, 5).excludes(owner(2, 5)), "its own");
+        assert!(!owner(2, 5).excludes(owner(3, 5)), "dead");
+        assert!(!Owner::FREE.excludes(owner(2, 5)));
+        assert!(Owner::of_epoch(2).is_of_epoch_of(owner(2, 9)));
+        assert!(!Owner::of_epoch(3).is_of_epoch_of(owner(2, 9)));
     }
 }

@@ -50,7 +50,7 @@ impl Table {
     ) -> Read {
         bucket.read_consistent(|sequence| {
             let owner = bucket.owner();
-            if owner != Owner::FREE && owner != reader && rule!(LOCKED_BUCKETS) {
+            if owner.excludes(reader) && rule!(LOCKED_BUCKETS) {
                 return Read::Locked;
             }
             let version = bucket.version();

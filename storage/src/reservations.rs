@@ -83,6 +83,28 @@ impl Reservations {
         }
     }
 
+    /// Ends the reservations of other epochs than that of `present`, and names their rows.
+    pub(crate) fn release_dead(&self, arena: &Arena, present: Owner) -> Vec<(Owner, Box<[u8]>)> {
+        let mut reserved = self.reserved();
+        if reserved.is_empty() {
+            return Vec::new();
+        }
+        let is_live = |(owner, _): &(Owner, u64)| owner.is_of_epoch_of(present);
+        let (live, dead) = std::mem::take(&mut *reserved)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(row, _)| is_live(row));
+        *reserved = live;
+        drop(reserved);
+        let mut rows = Vec::new();
+        for ((owner, _), of_hash) in dead {
+            for (key, need) in of_hash {
+                arena.release(self.partition, need);
+                rows.push((owner, key));
+            }
+        }
+        rows
+    }
+
     /// Forgets a row's reservation, and returns it. Two keys may have one hash.
     fn take(&self, (owner, key): (Owner, Key<'_>)) -> Need {
         let mut reserved = self.reserved();

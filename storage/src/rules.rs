@@ -9,6 +9,10 @@ gannet_rules::rules! {
     C9_RESERVATION,
     /// A READ of a bucket that is locked by another transaction is refused.
     LOCKED_BUCKETS,
+    /// A pending entry of another epoch's transaction is removed from the index.
+    DEAD_ENTRIES,
+    /// A lock of another epoch than the requester's keeps nobody out.
+    DEAD_LOCKS,
     /// A backup applies a unit only on the version that the unit was made for.
     BASE_VERSION,
     /// An unlock of a transaction that aborts leaves the version of the bucket as it was.

@@ -24,6 +24,11 @@ impl ScanBarriers {
         Self { count: AtomicUsize::new(0), owners: Mutex::new(Vec::new()) }
     }
 
+    /// Ends the barriers of other epochs than that of `present`.
+    pub(crate) fn keep_epoch_of(&self, present: Owner) {
+        self.change(|owners| owners.retain(|owner| owner.is_of_epoch_of(present)));
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<Owner>)) {
         let mut owners = lock(&self.owners);
         change(&mut owners);

@@ -29,7 +29,7 @@ impl Table {
         // The owner first: if it was free, a later writer can only make the version differ, and an
         // earlier one stored its version before it freed the owner.
         let holder = bucket.owner();
-        if holder != Owner::FREE && holder != owner {
+        if holder.excludes(owner) {
             Validation::Locked
         } else if bucket.version() == version {
             Validation::Unchanged

@@ -119,7 +119,7 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
         |text: &String| text.contains("600 to\n") && text.contains("1808 words, 8 different");
     assert!(printed.iter().any(is_whole), "{printed:?}");
 
-    // When a process has ended, the others halt, and report that.
+    // When node 0 has ended, which decides on changes, the others halt, and report that.
     let left = client(&addresses[1..], Some('5')).unwrap();
     let accounts = left.table("accounts").unwrap();
     nodes[0].signal("KILL");
@@ -130,7 +130,7 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
             Ok(Outcome::Committed::<_, Abort>(())) => None,
             other => panic!("{other:?}"),
         });
-    let error = error.expect("a cluster that has lost a process halts");
+    let error = error.expect("a cluster that has lost node 0 halts");
     assert!(error.to_string().contains("node 0"), "{error}");
 }
 

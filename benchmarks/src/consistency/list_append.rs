@@ -203,10 +203,6 @@ impl Workload for ListAppend {
         Ran { transaction: 0, result, tally: None }
     }
 
-    fn stands_unknowns(&self) -> bool {
-        true
-    }
-
     fn verify(&self, cluster: &Cluster, _: &Totals) -> Vec<Check> {
         let mut lists = BTreeMap::new();
         for_each_row(cluster, self.table(), |key, value| {

@@ -152,10 +152,6 @@ impl Workload for Registers {
         Ran { transaction, result, tally: torn.then_some(TORN) }
     }
 
-    fn stands_unknowns(&self) -> bool {
-        true
-    }
-
     fn verify(&self, cluster: &Cluster, totals: &Totals) -> Vec<Check> {
         // A transaction that reads every register at the end.
         let mut recording = self.history.record();

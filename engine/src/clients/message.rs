@@ -141,7 +141,7 @@ impl From<Abort> for Answer {
     fn from(abort: Abort) -> Self {
         match (AbortCode::of(abort), abort) {
             (Some(code), _) => Self::Aborted(code),
-            (None, Abort::Halted) => Self::Halted(abort.to_string()),
+            (None, Abort::Halted | Abort::Revoked) => Self::Halted(abort.to_string()),
             (None, Abort::Unknown) => Self::Unknown(abort.to_string()),
             (None, _) => Self::Refused(abort.to_string()),
         }
@@ -153,6 +153,7 @@ impl From<Abort> for Answer {
 pub(super) enum AbortCode {
     Locked,
     Changed,
+    Reconfigured,
     TableFull { table: u16 },
     TooLarge { bytes: u64, max: u64 },
     NoSuchTable { table: u16 },
@@ -164,6 +165,7 @@ impl AbortCode {
         Some(match abort {
             Abort::Locked | Abort::Barrier => Self::Locked,
             Abort::Changed => Self::Changed,
+            Abort::Reconfigured => Self::Reconfigured,
             Abort::TableFull { table } => Self::TableFull { table },
             Abort::TooLarge { bytes, max } => {
                 Self::TooLarge { bytes: bytes as u64, max: max as u64 }
@@ -180,6 +182,7 @@ impl AbortCode {
             | Abort::Cancelled
             | Abort::Disconnected
             | Abort::Halted
+            | Abort::Revoked
             | Abort::Unknown => return None,
         })
     }
@@ -191,6 +194,7 @@ impl From<AbortCode> for Abort {
         match code {
             AbortCode::Locked => Self::Locked,
             AbortCode::Changed => Self::Changed,
+            AbortCode::Reconfigured => Self::Reconfigured,
             AbortCode::TableFull { table } => Self::TableFull { table },
             AbortCode::TooLarge { bytes, max } => {
                 Self::TooLarge { bytes: size(bytes), max: size(max) }

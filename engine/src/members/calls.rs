@@ -22,6 +22,8 @@ use crate::members::peer::Peer;
 const HANDSHAKE_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Between two calls of a member that is not there yet.
 pub(super) const CALL_INTERVAL_NS: u64 = 100_000_000;
+/// From the break of a connection until the member with the smaller number calls.
+const BROKEN_CALL_NS: u64 = 5_000_000;
 
 /// What the owner has seen of a connection.
 #[derive(Debug)]
@@ -271,8 +273,8 @@ impl Group {
         let is_known = peer.incarnation() == Some(entry.incarnation);
         if is_formed && !is_known {
             return Some(Welcome::TooLate(format!(
-                "node {node} has been here before, and its memory was lost since. Without recovery it cannot come back: \
-                 stop all nodes and start them again"
+                "node {node} has been here before, and its memory was lost since. A node cannot come back yet: \
+                 the others go on without it, or stop all nodes and start them again"
             )));
         }
         if *node > own.node {
@@ -430,10 +432,15 @@ impl Group {
             Connection::Open { node, .. } => {
                 let outlives = Speaker { group: self, node }.outlives(&error);
                 let has_broken = matches!(error, LinkError::Ended | LinkError::Broken(_));
-                let calls_at_once = has_broken && self.node() > node;
+                let wait_ns = match (has_broken, self.node() > node) {
+                    (true, true) => 0,
+                    // The other calls at once, unless it has ended.
+                    (true, false) => BROKEN_CALL_NS,
+                    (false, _) => CALL_INTERVAL_NS,
+                };
                 let Some(peer) = self.peers.get_mut(&node) else { return };
                 peer.present = None;
-                peer.call_at_ns = self.now_ns + if calls_at_once { 0 } else { CALL_INTERVAL_NS };
+                peer.call_at_ns = self.now_ns + wait_ns;
                 if outlives && let Some(suppressed) = self.log.permit_at(self.now_ns) {
                     tracing::warn!("the connection to node {node} has broken: {error}{suppressed}");
                 }

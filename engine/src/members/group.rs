@@ -366,15 +366,32 @@ impl Group {
         }
     }
 
-    /// A member has ended: without it the cluster cannot go on.
+    /// A member has ended. The decider revokes it, and the others go on; without the decider they cannot.
     pub(super) fn lose(&mut self, node: usize, how: &str) {
         self.end_attempt(node);
         self.end_present(node);
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        peer.is_gone = true;
+        if std::mem::replace(&mut peer.is_gone, true) {
+            return;
+        }
         let address = peer.address;
+        if node == DECIDER || !self.has_joined || self.stage != Stage::Formed {
+            let why = if node == DECIDER { ", which decides on changes" } else { "" };
+            self.halt(format!(
+                "node {node} at {address} {how}. Without it{why} the cluster cannot go on: stop all nodes and start them again"
+            ));
+            return;
+        }
+        tracing::warn!("node {node} at {address} {how}");
+        if let Ok(node) = u16::try_from(node) {
+            self.say_change(self.node(), ChangeMessage::Lost { node });
+        }
+    }
+
+    /// The cluster cannot go on without a member that was lost, and why.
+    pub(crate) fn cannot_go_on(&mut self, reason: &str) {
         self.halt(format!(
-            "node {node} at {address} {how}. Without recovery the cluster cannot go on: stop all nodes and start them again"
+            "a node was lost, and the cluster cannot go on: {reason}; stop all nodes and start them again"
         ));
     }
 

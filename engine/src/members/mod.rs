@@ -10,10 +10,13 @@
 //! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way. A stream that
 //! breaks while both live is made anew.
 //!
-//! *Invariants*: members agree on all settings and know each other's incarnations before the first request. A process that comes
-//! later, or again, is refused: its tables are empty, and no recovery can fill them yet. Reports flow while a change is made.
+//! A member counts as lost when its host says that nobody listens at its address, or when it says that it leaves. A member that is
+//! silent is waited for: it may still work.
 //!
-//! *Not here*: requests, in crate `rpc`; changes of the membership, which need recovery.
+//! *Invariants*: members agree on all settings and know each other's incarnations before the first request. A process that comes
+//! later, or again, is refused: its tables are empty, and nothing can fill them yet. Reports flow while a change is made.
+//!
+//! *Not here*: requests, in crate `rpc`; what follows when a member is lost, in `membership_change`.
 
 mod calls;
 mod group;
@@ -29,7 +32,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,11 +40,12 @@ use std::time::Duration;
 use gannet_rpc::{Clock, MonotonicClock};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::change::{ChangeMessage, Changes, Replica};
+use crate::change::{ChangeMessage, Changes};
 use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::member::Member;
 use crate::members::sockets::Sockets;
 use crate::outcome::panic_message;
+use crate::replica::Replica;
 use crate::statistics::NodeStatus;
 
 pub(crate) use calls::Input;
@@ -50,6 +54,8 @@ pub(crate) use membership::refused;
 pub use membership::{JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
 
+/// Between two looks whether workers have come to a change.
+const WORKERS_LOOK: Duration = Duration::from_micros(200);
 /// Longest time that a member that leaves waits until the others know.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -184,9 +190,21 @@ impl Shared {
         mut changes: Changes<R>,
         messages: &Receiver<(usize, ChangeMessage)>,
     ) {
-        while let Ok((from, message)) = messages.recv() {
-            let said = changes.receive(from, message);
+        loop {
+            let received = if changes.awaits_workers() {
+                messages.recv_timeout(WORKERS_LOOK)
+            } else {
+                messages.recv().map_err(RecvTimeoutError::from)
+            };
+            let said = match received {
+                Ok((from, message)) => changes.receive(from, message),
+                Err(RecvTimeoutError::Timeout) => changes.poll(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             self.change_and_wake(|state| {
+                if let Some(reason) = changes.take_end() {
+                    state.group.cannot_go_on(&reason);
+                }
                 for (to, message) in said {
                     state.group.say_change(to, message);
                 }

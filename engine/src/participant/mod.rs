@@ -71,6 +71,11 @@ impl Participant {
         }
     }
 
+    /// The records in the log slots of transactions of an epoch.
+    pub(crate) fn log_records_of_epoch(&self, epoch: u32) -> Vec<Vec<u8>> {
+        self.log.borrow().records_of_epoch(epoch).map(<[u8]>::to_vec).collect()
+    }
+
     /// The records in the log slots.
     pub(crate) fn log_records(&self) -> Vec<Vec<u8>> {
         self.log.borrow().records().map(<[u8]>::to_vec).collect()

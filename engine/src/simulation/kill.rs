@@ -1,14 +1,14 @@
-//! The death of a member in the middle of its commits, and the halt of the others.
+//! The deaths of members, in the middle of their commits or of a change of the membership.
 //!
 //! ```text
-//! begins_at transactions ─ a commit of the member is in `stage`, for the n-th time ─ the member is killed
-//!                        its streams end, and nobody listens at its port ─ the others halt, and settle their commits
+//! begins_at transactions ─ the member is at `moment`, for the n-th time ─ the member is killed
+//!     its streams end, and nobody listens at its port ─ the others revoke it and go on, or halt if they cannot
 //! ```
 //! *Source*: `docs/simulation.md`, "Members that die".
 //!
 //! *Invariants*: a killed member takes no step and sends nothing. What it has sent before still arrives.
 //!
-//! *Not here*: recovery.
+//! *Not here*: what the others do, in `membership_change`.
 
 use gannet_storage::TransactionId;
 use rand::rngs::SmallRng;
@@ -16,44 +16,83 @@ use rand::{RngExt, SeedableRng};
 
 use crate::commit::{Settled, Stage};
 
-/// The stages of a commit in which members are killed.
-pub const KILL_STAGES: [Stage; 5] =
-    [Stage::Executing, Stage::Validating, Stage::Logging, Stage::Logged, Stage::PrimariesSent];
+/// What a member is at when it dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KillMoment {
+    /// One of its commits is at this stage.
+    Commit(Stage),
+    /// It has stopped, as another member was lost.
+    Change,
+    /// It works in an epoch that has begun after a loss, for the first time.
+    NewEpoch,
+}
 
-/// A member is killed after the first of so many moments in its stage.
+/// The moments at which members are killed.
+pub const KILL_MOMENTS: [KillMoment; 7] = [
+    KillMoment::Commit(Stage::Executing),
+    KillMoment::Commit(Stage::Validating),
+    KillMoment::Commit(Stage::Logging),
+    KillMoment::Commit(Stage::Logged),
+    KillMoment::Commit(Stage::PrimariesSent),
+    KillMoment::Change,
+    KillMoment::NewEpoch,
+];
+
+/// Of [`KILL_MOMENTS`], those that need no earlier death.
+const COMMIT_MOMENTS: usize = 5;
+/// A member is killed after the first of so many such moments.
 const MOMENTS_MAX: u32 = 40;
+/// Most members that die in a run.
+const KILLS_MAX: usize = 3;
 
 /// When a member dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kill {
     /// The member.
     pub node: u16,
-    /// What one of its commits is at then.
-    pub stage: Stage,
+    /// What it is at then.
+    pub moment: KillMoment,
     /// After this many transactions have begun.
     pub begins_at: u64,
-    /// How many moments in that stage come before, since then.
+    /// How many such moments come before, since then.
     pub moments: u32,
 }
 
 impl Kill {
-    /// The death of a member of `nodes` in `stage`, somewhere in the first half of `transactions`.
+    /// The deaths of members of a run, `nodes` being all there are. The first is at a stage of a commit, which `turn` chooses, somewhere
+    /// in the first half of `transactions`. At least one member is left.
     #[must_use]
-    pub fn draw(seed: u64, nodes: u16, transactions: u64, stage: Stage) -> Self {
+    pub fn draw(seed: u64, nodes: u16, transactions: u64, turn: usize) -> Vec<Self> {
         let mut random = SmallRng::seed_from_u64(seed);
-        Self {
-            node: random.random_range(0..nodes),
-            stage,
-            begins_at: random.random_range(0..=transactions / 2),
-            moments: random.random_range(0..MOMENTS_MAX),
-        }
+        let kills = random.random_range(1..=KILLS_MAX.min(usize::from(nodes) - 1));
+        let mut left: Vec<u16> = (0..nodes).collect();
+        let mut draw = |number: usize| {
+            // Without the decider, which is node 0, the others halt. That is seldom drawn.
+            let first = usize::from(left[0] == 0 && random.random_range(0..4) > 0);
+            let node = left.remove(random.random_range(first..left.len()));
+            let moment = match number {
+                0 => turn % COMMIT_MOMENTS,
+                _ => random.random_range(0..KILL_MOMENTS.len()),
+            };
+            let begins_at = random.random_range(0..=transactions / 2);
+            let moment = KILL_MOMENTS[moment];
+            let moments = match moment {
+                KillMoment::Commit(_) => random.random_range(0..MOMENTS_MAX),
+                // There are few steps in which a member has stopped.
+                KillMoment::Change | KillMoment::NewEpoch => random.random_range(0..4),
+            };
+            // What comes with a change comes with the first one.
+            let is_of_change = !matches!(moment, KillMoment::Commit(_));
+            Self { node, moment, begins_at: if is_of_change { 0 } else { begins_at }, moments }
+        };
+        (0..kills).map(&mut draw).collect()
     }
 }
 
 impl std::fmt::Display for Kill {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { node, stage, begins_at, moments, .. } = self;
-        write!(out, "node {node} is killed after {moments} moments in {stage:?} ")?;
+        let Self { node, moment, begins_at, moments, .. } = self;
+        write!(out, "node {node} is killed after {moments} moments in {moment:?} ")?;
         write!(out, "from transaction {begins_at}")
     }
 }

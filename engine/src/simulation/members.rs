@@ -10,11 +10,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::change::{Changes, Replica};
+use crate::change::{ChangeMessage, Changes};
 use crate::configuration::{Change, ChangeError, Configuration};
 use crate::members::{Action, Event, Group, Input, JoinError, Setup};
+use crate::replica::Replica;
 use crate::simulation::streams::{Arrived, Streams};
 use crate::statistics::NodeReport;
+
+/// Between two looks whether workers have come to a change.
+const WORKERS_LOOK_NS: u64 = 2_000;
 
 /// A member that has started.
 pub(crate) struct SimulatedMember<R: Replica> {
@@ -40,6 +44,16 @@ impl<R: Replica> SimulatedMember<R> {
         self.changes.is_formed()
     }
 
+    /// Says what the member has to say about changes.
+    fn say(&mut self, said: Vec<(usize, ChangeMessage)>) {
+        for (to, message) in said {
+            self.group.say_change(to, message);
+        }
+        if let Some(reason) = self.changes.take_end() {
+            self.group.cannot_go_on(&reason);
+        }
+    }
+
     /// Handles what has happened in the group; whether anything had.
     fn handle_events(&mut self) -> bool {
         let mut has_any = false;
@@ -47,9 +61,8 @@ impl<R: Replica> SimulatedMember<R> {
             has_any = true;
             match event {
                 Event::Change(from, message) if self.group.halted().is_none() => {
-                    for (to, message) in self.changes.receive(from, message) {
-                        self.group.say_change(to, message);
-                    }
+                    let said = self.changes.receive(from, message);
+                    self.say(said);
                     self.answers.append(&mut self.changes.take_answers());
                     if self.has_joined() {
                         self.group.joined();
@@ -156,7 +169,11 @@ impl<R: Replica> SimulatedMembers<R> {
 
     /// When something happens next.
     pub(crate) fn next_event_ns(&self) -> u64 {
+        let look = |member: &SimulatedMember<R>| {
+            member.changes.awaits_workers().then_some(self.now_ns + WORKERS_LOOK_NS)
+        };
         let deadlines = self.members.values().map(|member| member.group.next_deadline_ns());
+        let deadlines = deadlines.chain(self.members.values().filter_map(look));
         deadlines.chain(self.streams.next_arrival_ns()).min().unwrap_or(u64::MAX)
     }
 
@@ -204,7 +221,11 @@ impl<R: Replica> SimulatedMembers<R> {
             self.settle(node);
         }
         for node in self.members.keys().copied().collect::<Vec<_>>() {
-            self.members.get_mut(&node).into_iter().for_each(|member| member.group.advance(now_ns));
+            if let Some(member) = self.members.get_mut(&node) {
+                member.group.advance(now_ns);
+                let said = member.changes.poll();
+                member.say(said);
+            }
             self.settle(node);
         }
     }

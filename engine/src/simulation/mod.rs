@@ -17,7 +17,7 @@
 //!
 //! *Source*: `docs/simulation.md`, "The simulator".
 //!
-//! *Not here*: disks, and recovery from the death of a member, after which the others halt.
+//! *Not here*: disks; members that come back.
 
 mod clock;
 mod faults;
@@ -39,9 +39,10 @@ use rand::{RngExt, SeedableRng};
 
 pub use crate::commit::{Settled, Stage};
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
-pub use kill::{KILL_STAGES, Kill, Verdict};
+pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
+use crate::configuration::Phase;
 use crate::simulation::clock::{NodeClock, VirtualTime};
 use crate::simulation::joining::SharedMembers;
 use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
@@ -85,10 +86,10 @@ pub struct Simulation {
     /// Begun, with the virtual time of their end.
     active: Vec<(u64, Fault)>,
     last_end_ns: u64,
-    /// The death of a member that is still to come.
-    planned_kill: Option<Kill>,
-    /// The death that has come.
-    killed: Option<Kill>,
+    /// The deaths of members that are still to come.
+    planned_kills: Vec<Kill>,
+    /// Those that have come.
+    killed: Vec<Kill>,
     /// Jobs of the killed member that another has got.
     handed_over: u64,
     /// How members that have halted have settled their commits.
@@ -150,23 +151,27 @@ impl Simulation {
             planned: faults,
             active: Vec::new(),
             last_end_ns: 0,
-            planned_kill: None,
-            killed: None,
+            planned_kills: Vec::new(),
+            killed: Vec::new(),
             handed_over: 0,
             verdicts: Vec::new(),
             trace: Trace::new(trace),
         })
     }
 
-    /// Plans the death of a member.
-    pub fn plan_kill(&mut self, kill: Option<Kill>) {
-        self.planned_kill = kill;
+    /// Plans the deaths of members.
+    pub fn plan_kills(&mut self, kills: Vec<Kill>) {
+        self.planned_kills = kills;
     }
 
-    /// The death of a member that has come.
+    /// The deaths of members that have come.
     #[must_use]
-    pub fn killed(&self) -> Option<Kill> {
-        self.killed
+    pub fn killed(&self) -> &[Kill] {
+        &self.killed
+    }
+
+    fn was_killed(&self, node: usize) -> bool {
+        self.killed.iter().any(|kill| usize::from(kill.node) == node)
     }
 
     /// How the members that have halted have settled the commits that were under way.
@@ -218,10 +223,11 @@ impl Simulation {
         workers.fold(Counters::default(), |sum, (worker, _)| sum + worker.counters())
     }
 
-    /// Requests, credits and coroutines in use on all nodes: none when nothing runs.
+    /// Requests, credits and coroutines in use on all nodes that have not ended: none when nothing runs.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.nodes.iter().flat_map(|node| &node.workers).map(|(worker, _)| worker.in_use()).sum()
+        let running = self.nodes.iter().filter(|node| !node.has_ended);
+        running.flat_map(|node| &node.workers).map(|(worker, _)| worker.in_use()).sum()
     }
 
     /// The commit records in the log slots of a node.
@@ -269,30 +275,48 @@ impl Simulation {
         }
     }
 
-    /// The death of a member whose moment has come.
-    fn kill_due(&mut self, begun: u64) -> Option<Kill> {
-        let kill = self.planned_kill.as_ref().filter(|kill| kill.begins_at <= begun)?;
-        if !self.stages(usize::from(kill.node)).flatten().any(|stage| stage == kill.stage) {
-            return None;
+    /// Whether a member is at a moment.
+    fn is_at(&self, node: usize, moment: KillMoment) -> bool {
+        let configuration = self.cluster.members[node].node().view().shared_configuration();
+        match moment {
+            KillMoment::Commit(stage) => self.stages(node).flatten().any(|at| at == stage),
+            KillMoment::Change => configuration.phase == Phase::Preparing,
+            KillMoment::NewEpoch => configuration.epoch > 1 && configuration.phase == Phase::Active,
         }
-        let kill = self.planned_kill.as_mut()?;
-        let is_later = kill.moments > 0;
-        kill.moments = kill.moments.saturating_sub(1);
-        if is_later { None } else { self.planned_kill.take() }
+    }
+
+    /// A death whose moment has come.
+    fn kill_due(&mut self, begun: u64) -> Option<Kill> {
+        for index in 0..self.planned_kills.len() {
+            let Kill { node, moment, begins_at, moments } = self.planned_kills[index];
+            let is_alive = !self.nodes[usize::from(node)].has_ended;
+            if begins_at > begun || !is_alive || !self.is_at(usize::from(node), moment) {
+                continue;
+            }
+            if moments == 0 {
+                return Some(self.planned_kills.remove(index));
+            }
+            self.planned_kills[index].moments -= 1;
+        }
+        None
     }
 
     /// Kills the member whose time has come, whose jobs that have not begun go to another.
     fn kill_member(&mut self, begun: u64) {
+        if self.planned_kills.is_empty() {
+            return;
+        }
         let Some(kill) = self.kill_due(begun) else { return };
         let (now_ns, number) = (self.now_ns(), usize::from(kill.node));
         let node = &mut self.nodes[number];
         node.has_ended = true;
         node.workers.iter_mut().for_each(|(worker, _)| worker.kill());
+        self.cluster.members[number].node().kill();
         self.members.lock().kill(number);
         self.members_due_ns = 0;
         self.hand_over(number);
         self.trace.note(now_ns, || format!("kills: {kill}"));
-        self.killed = Some(kill);
+        self.killed.push(kill);
     }
 
     /// Lets the members hear each other, and has those halt that have lost one.
@@ -324,9 +348,34 @@ impl Simulation {
         }
     }
 
-    /// Whether a member was killed, and another has not noticed yet.
-    fn awaits_halts(&self) -> bool {
-        self.killed.is_some() && self.nodes.iter().any(|node| !node.has_ended)
+    /// Whether a member was killed, and another has neither gone on without it nor halted yet.
+    fn awaits_members(&self) -> bool {
+        if self.killed.is_empty() {
+            return false;
+        }
+        let goes_on = |number: usize| {
+            let view = self.cluster.members[number].node().view();
+            let configuration = view.configuration();
+            let has_revoked = |kill: &Kill| !configuration.is_member(kill.node);
+            self.killed.iter().all(has_revoked) && configuration.phase == Phase::Active
+        };
+        let mut nodes = self.nodes.iter().enumerate();
+        nodes.any(|(number, node)| !node.has_ended && !goes_on(number))
+    }
+
+    /// Whether members have halted, as they could not go on without one that was killed.
+    #[must_use]
+    pub fn has_halted(&self) -> bool {
+        let mut nodes = self.nodes.iter().enumerate();
+        nodes.any(|(number, node)| node.has_ended && !self.was_killed(number))
+    }
+
+    /// The epoch that the members have come to which were not killed.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        let members = self.cluster.members.iter().map(|member| member.node());
+        let living = members.filter(|node| !node.is_killed());
+        living.map(|node| node.view().configuration().epoch).max().unwrap_or(1)
     }
 
     /// Gives the jobs that a killed member has not begun to the next one that lives.
@@ -376,7 +425,7 @@ impl Simulation {
         // A change since the last step has had its own events.
         self.members_due_ns = 0;
         while self.now_ns() < deadline_ns {
-            if clients() && self.is_idle() && !self.awaits_halts() {
+            if clients() && self.is_idle() && !self.awaits_members() {
                 return true;
             }
             let begun = begun();
@@ -391,7 +440,7 @@ impl Simulation {
             let next_ns = if progressed { now_ns + STEP_NS } else { self.next_event_ns() };
             self.time.set(next_ns.clamp(now_ns + 1, deadline_ns.max(now_ns + 1)));
         }
-        clients() && self.is_idle()
+        clients() && self.is_idle() && !self.awaits_members()
     }
 
     /// Lets every worker that may take a step; whether one did something.
@@ -430,7 +479,8 @@ impl Simulation {
         let nodes = self.nodes.iter().filter(|node| !node.has_ended).filter_map(|node| {
             let mut due = None;
             for (worker, inbox) in &node.workers {
-                let has_work = worker.has_work() || !inbox.borrow().is_empty();
+                let has_packets = !worker.is_stopped() && !inbox.borrow().is_empty();
+                let has_work = worker.has_work() || has_packets;
                 let deadline = worker.next_deadline_ns();
                 let deadline = deadline.map(|local_ns| node.clock.virtual_ns(local_ns));
                 due = [due, deadline, has_work.then_some(now_ns)].into_iter().flatten().min();

@@ -7,10 +7,10 @@
 use gannet_rules::rule;
 
 use crate::commit::{Settled, Stage};
-use crate::outcome::Abort;
 use crate::request::{self, TableRequest, Unlock};
 use crate::transaction::Transaction;
 use crate::transaction::access_set::{AccessSet, RowState};
+use crate::transaction::round::Interrupted;
 
 impl Transaction<'_> {
     /// Aborts the transaction: it releases its locks and has written nothing. Does nothing if it has ended.
@@ -25,15 +25,12 @@ impl Transaction<'_> {
         }
     }
 
-    /// Releases every lock that was granted, unless the cluster has halted.
+    /// Releases every lock that was granted. Those of a transaction that is interrupted are dead, or nobody is left to release them.
     pub(super) fn release_locks(&mut self) {
-        match self.send_unlocks() {
-            Ok(()) | Err(Abort::Halted) => {}
-            Err(abort) => panic!("an UNLOCK fits a message: {abort}"),
-        }
+        let _: Result<(), Interrupted> = self.send_unlocks();
     }
 
-    fn send_unlocks(&mut self) -> Result<(), Abort> {
+    fn send_unlocks(&mut self) -> Result<(), Interrupted> {
         let Self { set: AccessSet { rows, values, .. }, round, owner, scratch, .. } = self;
         let message = &mut scratch.message;
         round.begin()?;
@@ -51,7 +48,7 @@ impl Transaction<'_> {
             message.clear();
             message.extend_from_slice(&request.encode());
             message.extend_from_slice(&values[row.key_range()]);
-            round.request(row.primary, request::UNLOCK, message)?;
+            round.request_that_fits(row.primary, request::UNLOCK, message)?;
         }
         if let Some(status) = round.end()? {
             round.fail("UNLOCK", status);

@@ -3,14 +3,13 @@
 //! *Source*: FaSST section 5, step 4. The wait (rule C5) keeps a bucket's updates in the same order
 //! on every copy: the primary stays locked until its backups have this one.
 
-use crate::outcome::Abort;
 use crate::request::{self, PART_BYTES_MAX};
-use crate::transaction::round::Halted;
+use crate::transaction::round::Interrupted;
 use crate::transaction::{Transaction, local};
 
 impl Transaction<'_> {
     /// Applies the transaction at the backups.
-    pub(super) fn commit_backups(&mut self) -> Result<(), Halted> {
+    pub(super) fn commit_backups(&mut self) -> Result<(), Interrupted> {
         self.send_units(request::BACKUP)?;
         match self.round.end()? {
             None => Ok(()),
@@ -25,7 +24,7 @@ impl Transaction<'_> {
     /// no membership change removes the copy. `Gap` is such an answer, too: a backup missed an earlier update, or a primary lost
     /// the lock. Such a copy has not the update, on which a client would rely that is told of the commit.
     #[inline(always)]
-    pub(super) fn send_units(&mut self, kind: u16) -> Result<(), Halted> {
+    pub(super) fn send_units(&mut self, kind: u16) -> Result<(), Interrupted> {
         let Self { view, record, round, .. } = self;
         let configuration = view.configuration();
         let is_large = record.bytes().len() > PART_BYTES_MAX;
@@ -38,10 +37,7 @@ impl Transaction<'_> {
                     round.answered(local::applied(view, kind, unit));
                     continue;
                 }
-                match round.request(target, kind, unit) {
-                    Err(Abort::Halted) => return Err(Halted),
-                    sent => sent.expect("a unit is smaller than the record logged"),
-                }
+                round.request_that_fits(target, kind, unit)?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::node::TableId;
 use crate::outcome::Abort;
 use crate::request::{self, Barrier, Status, TableRequest};
 use crate::transaction::Transaction;
-use crate::transaction::round::Halted;
+use crate::transaction::round::Interrupted;
 
 /// A barrier that a coordinator has set on a table.
 pub(crate) struct ScanBarrier {
@@ -24,7 +24,7 @@ impl Transaction<'_> {
     /// Sets a barrier on a table, at the primaries of all its partitions.
     ///
     /// # Errors
-    /// [`Abort::NoSuchTable`] for a table without order, [`Abort::Halted`].
+    /// [`Abort::NoSuchTable`] for a table without order; that of an interruption.
     pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<ScanBarrier, Abort> {
         let barrier = ScanBarrier { table, owner: self.owner };
         let is_ordered =
@@ -48,7 +48,7 @@ impl Transaction<'_> {
         &mut self,
         kind: u16,
         barrier: &ScanBarrier,
-    ) -> Result<Option<Status>, Halted> {
+    ) -> Result<Option<Status>, Interrupted> {
         let Self { view, round, .. } = self;
         let ScanBarrier { table, owner } = *barrier;
         let configuration = view.configuration();
@@ -56,9 +56,8 @@ impl Transaction<'_> {
         for partition in 0..configuration.partitioning.count() {
             let partition = u16::try_from(partition).expect("at most 4096 partitions");
             let request = Barrier { table: table.0, partition, owner };
-            round
-                .request(configuration.primary(partition), kind, &request.encode())
-                .expect("a request without a key fits a message");
+            let primary = configuration.primary(partition);
+            round.request_that_fits(primary, kind, &request.encode())?;
         }
         round.end()
     }

@@ -32,17 +32,17 @@ impl Transaction<'_> {
             let end = self.send_rows();
             let is_sent = !self.round.batch().is_empty();
             let reason = if is_sent { WaitReason::Responses } else { WaitReason::Turn };
-            if self.round.wait_for(reason).is_err() {
-                self.doom = Some(Abort::Halted);
+            if let Err(interrupted) = self.round.wait_for(reason) {
+                self.doom = Some(interrupted.into());
                 break;
             }
             self.take_answers(end);
         }
-        match self.doom {
-            Some(Abort::Halted) => Err(self.round.answer_halted().into()),
-            Some(abort) => Err(abort),
-            None if self.stage() == Stage::Executing => Ok(()),
-            None => {
+        match (self.doom, self.round.interruption()) {
+            (_, Some(interruption)) => Err(self.round.answer(interruption).into()),
+            (Some(abort), None) => Err(abort),
+            (None, None) if self.stage() == Stage::Executing => Ok(()),
+            (None, None) => {
                 let problem = "the transaction has ended; begin another";
                 Err(Abort::Usage { table: 0, key: 0, problem })
             }

@@ -12,7 +12,7 @@ use crate::commit::Stage;
 use crate::outcome::Abort;
 use crate::request::{self, PART_BYTES_MAX, Status, encode_part};
 use crate::transaction::access_set::AccessSet;
-use crate::transaction::round::{Halted, Round};
+use crate::transaction::round::{Interrupted, Round};
 use crate::transaction::{Scratch, Transaction};
 
 /// A commit record: the bytes that log replicas store, and where the units of the copies lie in them.
@@ -98,7 +98,7 @@ impl Transaction<'_> {
     /// Stores the record at every log replica and waits for all of them.
     ///
     /// # Errors
-    /// [`Abort::Halted`]; no other after [`Self::write_record`] succeeded: the record fits.
+    /// That of an interruption; no other after [`Self::write_record`] succeeded: the record fits.
     pub(super) fn log(&mut self) -> Result<(), Abort> {
         self.round.assert_settled();
         self.reach(Stage::Logging);
@@ -143,7 +143,7 @@ impl Transaction<'_> {
 }
 
 /// Ends a round: no log replica refuses a record of its cluster.
-fn end_logged(round: &mut Round<'_>) -> Result<(), Halted> {
+fn end_logged(round: &mut Round<'_>) -> Result<(), Interrupted> {
     if let Some(status) = round.end()? {
         round.fail("LOG", status);
     }

@@ -47,7 +47,7 @@ use crate::transaction::buckets::BucketGroup;
 pub use crate::transaction::heap::Change;
 pub(crate) use crate::transaction::heap::Observation;
 use crate::transaction::log::Record;
-use crate::transaction::round::{Halted, Round};
+use crate::transaction::round::{Interrupted, Round};
 pub use crate::transaction::scan::KeyRange;
 pub(crate) use crate::transaction::scan::{LeafObservation, ScanPage};
 use crate::view::{AdoptedView, View};
@@ -121,9 +121,10 @@ impl<'s> Transaction<'s> {
         if !rule!(C6) && is_committed() {
             self.replicate().expect("the record fits a message");
         }
+        self.round.go_on();
         self.refresh_view();
         self.owner = Owner::from(self.round.commits().begin(self.view.configuration().epoch));
-        self.doom = self.round.is_halted().then_some(Abort::Halted);
+        self.doom = self.round.interruption().map(Abort::from);
         self.is_committed_for = false;
         self.set.clear();
         if self.set.values.capacity() > BYTES_KEPT_MAX || self.record.capacity() > BYTES_KEPT_MAX {
@@ -328,11 +329,11 @@ impl<'s> Transaction<'s> {
     pub(crate) fn commit_decided(&mut self) -> Result<(), Abort> {
         match self.stage() {
             stage if stage.is_committed() => return Ok(()),
-            Stage::Settled(_) => return Err(self.doom.unwrap_or(Abort::Requested)),
+            Stage::Settled(_) => return Err(self.end_reason().unwrap_or(Abort::Requested)),
             _ => {}
         }
         let result = match self.commit_phases() {
-            Err(Abort::Halted) => self.verdict(),
+            Err(_) if self.round.interruption().is_some() => self.verdict(),
             result => result,
         };
         self.round.count(result.is_ok());
@@ -344,17 +345,23 @@ impl<'s> Transaction<'s> {
         result
     }
 
-    /// How the worker has settled the commit, as the cluster has halted.
+    /// How the worker has settled the commit, which was interrupted.
     #[cold]
     fn verdict(&mut self) -> Result<(), Abort> {
-        let abort = match self.stage() {
-            Stage::Settled(Settled::Committed) => return Ok(()),
-            Stage::Settled(Settled::Unknown) => Abort::Unknown,
-            _ => Abort::Halted,
+        let abort = match (self.stage(), self.round.interruption()) {
+            (Stage::Settled(Settled::Committed), _) => return Ok(()),
+            (Stage::Settled(Settled::Unknown), _) => Abort::Unknown,
+            (_, Some(interruption)) => self.round.answer(interruption).into(),
+            (_, None) => Abort::Requested,
         };
         self.doom = Some(abort);
-        self.round.answer_halted();
         Err(abort)
+    }
+
+    /// Why the transaction has ended without the doing of its code, if so.
+    #[cold]
+    fn end_reason(&self) -> Option<Abort> {
+        self.doom.or_else(|| self.round.interruption().map(Abort::from))
     }
 
     fn commit_phases(&mut self) -> Result<(), Abort> {
@@ -424,7 +431,7 @@ impl<'s> Transaction<'s> {
     /// The conflict because of which its reads were not valid. Its locks are released either way.
     pub(crate) fn give_up(&mut self) -> Result<(), Abort> {
         let valid = match self.doom {
-            Some(abort) if abort.is_conflict() || abort == Abort::Halted => Err(abort),
+            Some(abort) if abort.is_conflict() || self.round.interruption().is_some() => Err(abort),
             _ => self.group_buckets().and_then(|()| self.validate()),
         };
         self.abort();
@@ -442,6 +449,12 @@ impl<'s> Transaction<'s> {
     /// Whether the job is cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled())
+    }
+
+    /// The epoch that it began in.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.view.configuration().epoch
     }
 
     /// The node that it runs at.
@@ -478,25 +491,27 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// Waits until the clock shows `until_ns`, or the cluster has halted.
+    /// Waits until the clock shows `until_ns`, or the node has ended.
     pub(crate) fn sleep_until(&mut self, until_ns: u64) {
-        if self.round.is_halted() {
-            self.round.answer_halted();
-        } else if self.settle().is_ok() {
-            // A wait that ends early needs no answer.
-            let _: Result<(), Halted> = self.round.wait_for(WaitReason::Time(until_ns));
+        match self.round.interruption().filter(|interruption| interruption.is_end()) {
+            Some(interruption) => drop(self.round.answer(interruption)),
+            None if self.settle().is_ok() => {
+                // A wait that ends early needs no answer.
+                let _: Result<(), Interrupted> = self.round.wait_for(WaitReason::Time(until_ns));
+            }
+            None => {}
         }
     }
 
-    /// Waits until the primaries have applied what was committed, or the cluster has halted.
+    /// Waits until the primaries have applied what was committed, or the coroutine is interrupted.
     #[inline]
-    pub(crate) fn settle(&mut self) -> Result<(), Halted> {
+    pub(crate) fn settle(&mut self) -> Result<(), Interrupted> {
         self.round.settle()
     }
 
     /// Waits for the next job of the coroutine.
     pub(crate) fn wait_for_job(&mut self) {
         // The worker ends a coroutine without a job whether the cluster has halted or not.
-        let _: Result<(), Halted> = self.round.wait_for(WaitReason::Job);
+        let _: Result<(), Interrupted> = self.round.wait_for(WaitReason::Job);
     }
 }

@@ -9,14 +9,14 @@
 use crate::commit::Stage;
 use crate::request;
 use crate::transaction::Transaction;
-use crate::transaction::round::Halted;
+use crate::transaction::round::Interrupted;
 
 /// A longer record's units take packets of their own.
 const PIGGYBACKED_BYTES_MAX: usize = 512;
 
 impl Transaction<'_> {
     /// Applies the transaction at the primaries.
-    pub(super) fn commit_primaries(&mut self) -> Result<(), Halted> {
+    pub(super) fn commit_primaries(&mut self) -> Result<(), Interrupted> {
         self.send_units(request::PRIMARY)?;
         self.reach(Stage::PrimariesSent);
         self.round.piggyback();

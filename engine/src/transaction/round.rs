@@ -1,8 +1,8 @@
 //! A round: the requests of one phase are sent together, and the coroutine waits for all answers.
 //!
 //! *Invariants*: the first answer that is not `Done` decides a phase; `Refused` counts more than any other. Piggybacked requests are
-//! answered before the coroutine logs, sleeps, or ends its job. When the cluster has halted, the wait of a round ends with [`Halted`], and
-//! no further round begins.
+//! answered before the coroutine logs, sleeps, or ends its job. When another epoch has begun or the node has ended, the wait of a round ends
+//! with [`Interrupted`], and the transaction begins no further round.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -10,17 +10,17 @@ use std::rc::Rc;
 use gannet_rpc::{RequestBatch, Suspend};
 
 use crate::commit::Commits;
-use crate::control::{Control, WaitReason};
+use crate::control::{Control, Interruption, WaitReason};
 use crate::outcome::Abort;
 use crate::request::Status;
 
-/// The cluster has halted: nothing more is sent.
+/// The transaction must not go on: nothing more is sent for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Halted;
+pub(crate) struct Interrupted(Interruption);
 
-impl From<Halted> for Abort {
-    fn from(_: Halted) -> Self {
-        Self::Halted
+impl From<Interrupted> for Abort {
+    fn from(Interrupted(interruption): Interrupted) -> Self {
+        interruption.into()
     }
 }
 
@@ -67,16 +67,27 @@ impl<'s> Round<'s> {
         self.batch.borrow_mut()
     }
 
-    /// Whether the cluster has halted.
+    /// Why the transaction must not go on, if so.
     #[inline(always)]
-    pub(super) fn is_halted(&self) -> bool {
-        self.control.is_halted.get()
+    pub(super) fn interruption(&self) -> Option<Interruption> {
+        self.control.interruption.get()
     }
 
-    /// Code that is answered that the cluster has halted, as often as it may be: if it asks on, it is suspended for good.
+    /// Lets the coroutine go on with its next transaction, in the epoch that has begun; not if its node has ended.
+    #[inline(always)]
+    pub(super) fn go_on(&self) {
+        if self.interruption() == Some(Interruption::Reconfigured) {
+            self.control.interruption.set(None);
+        }
+    }
+
+    /// Code that is answered that its node has ended, as often as it may be: if it asks on, it is suspended for good.
     #[cold]
-    pub(super) fn answer_halted(&self) -> Halted {
+    pub(super) fn answer(&self, interruption: Interruption) -> Interrupted {
         let Control { answers_left, waits_for, .. } = &*self.control;
+        if !interruption.is_end() {
+            return Interrupted(interruption);
+        }
         let Some(left) = answers_left.get().checked_sub(1) else {
             waits_for.set(WaitReason::End);
             loop {
@@ -85,19 +96,19 @@ impl<'s> Round<'s> {
             }
         };
         answers_left.set(left);
-        Halted
+        Interrupted(interruption)
     }
 
     /// Hands control to the worker until it can give what is wanted.
     #[inline(always)]
-    pub(super) fn wait_for(&self, reason: WaitReason) -> Result<(), Halted> {
+    pub(super) fn wait_for(&self, reason: WaitReason) -> Result<(), Interrupted> {
         if reason != WaitReason::Responses {
             self.assert_settled();
         }
         self.control.waits_for.set(reason);
         self.suspend.suspend();
-        if self.is_halted() {
-            return Err(self.answer_halted());
+        if let Some(interruption) = self.interruption() {
+            return Err(self.answer(interruption));
         }
         if reason == WaitReason::Responses {
             let refusal = self.batch().first_piggybacked_other_than(Status::Done as u16);
@@ -128,9 +139,9 @@ impl<'s> Round<'s> {
 
     /// Starts a phase whose requests are answered by a status alone.
     #[inline(always)]
-    pub(super) fn begin(&mut self) -> Result<(), Halted> {
-        if self.is_halted() {
-            return Err(self.answer_halted());
+    pub(super) fn begin(&mut self) -> Result<(), Interrupted> {
+        if let Some(interruption) = self.interruption() {
+            return Err(self.answer(interruption));
         }
         self.refusal = None;
         self.batch().clear();
@@ -152,7 +163,7 @@ impl<'s> Round<'s> {
 
     /// Sends what is piggybacked, and waits until it is answered.
     #[inline(always)]
-    pub(super) fn settle(&mut self) -> Result<(), Halted> {
+    pub(super) fn settle(&mut self) -> Result<(), Interrupted> {
         if self.batch().has_piggybacked() {
             // Not with what gave up before it was sent.
             self.begin()?;
@@ -165,7 +176,7 @@ impl<'s> Round<'s> {
     #[inline(always)]
     pub(super) fn assert_settled(&self) {
         debug_assert!(
-            self.is_halted() || !self.batch().has_piggybacked(),
+            self.interruption().is_some() || !self.batch().has_piggybacked(),
             "requests wait to be sent"
         );
     }
@@ -173,7 +184,7 @@ impl<'s> Round<'s> {
     /// Adds a request; sends what there is first if the message to its destination is full.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the request alone does not fit a message, [`Abort::Halted`].
+    /// [`Abort::TooLarge`] if the request alone does not fit a message, that of an interruption.
     #[inline(always)]
     pub(super) fn request(
         &mut self,
@@ -186,6 +197,27 @@ impl<'s> Round<'s> {
             Ok(()) => Ok(()),
             Err(too_large) if self.batch().is_empty() => Err(too_large.into()),
             Err(_) => self.request_in_next_message(destination, kind, payload),
+        }
+    }
+
+    /// As [`Self::request`], for one that fits a message.
+    ///
+    /// # Errors
+    /// That of an interruption.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    #[inline(always)]
+    pub(super) fn request_that_fits(
+        &mut self,
+        destination: u16,
+        kind: u16,
+        payload: &[u8],
+    ) -> Result<(), Interrupted> {
+        match (self.request(destination, kind, payload), self.interruption()) {
+            (Ok(()), _) => Ok(()),
+            (Err(_), Some(interruption)) => Err(Interrupted(interruption)),
+            (Err(abort), None) => panic!("a request is larger than a message: {abort}"),
         }
     }
 
@@ -218,7 +250,7 @@ impl<'s> Round<'s> {
 
     /// Ends the phase: the first answer that was not `Done`, if any.
     #[inline(always)]
-    pub(super) fn end(&mut self) -> Result<Option<Status>, Halted> {
+    pub(super) fn end(&mut self) -> Result<Option<Status>, Interrupted> {
         if !self.batch().is_empty() {
             self.wait_for_answers()?;
         }
@@ -226,7 +258,7 @@ impl<'s> Round<'s> {
     }
 
     #[inline(always)]
-    fn wait_for_answers(&mut self) -> Result<(), Halted> {
+    fn wait_for_answers(&mut self) -> Result<(), Interrupted> {
         self.wait_for(WaitReason::Responses)?;
         let mut batch = self.batch.borrow_mut();
         let refused = Status::Refused as u16;

@@ -123,7 +123,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`Abort::Locked`] if another transaction holds a row, [`Abort::NoSuchTable`],
-    /// [`Abort::TooLarge`] for bounds that do not fit a message, [`Abort::Halted`].
+    /// [`Abort::TooLarge`] for bounds that do not fit a message, that of an interruption.
     ///
     /// # Panics
     /// Never: there are at most 4096 partitions.

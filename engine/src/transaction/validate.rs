@@ -15,7 +15,7 @@ impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
     ///
     /// # Errors
-    /// [`Abort::Changed`] or [`Abort::Locked`]; [`Abort::Halted`]; [`Abort::Refused`], a bug.
+    /// [`Abort::Changed`] or [`Abort::Locked`]; that of an interruption; [`Abort::Refused`], a bug.
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot =

@@ -1,6 +1,6 @@
 //! The model of a membership change: propose, prepare, flush, activate.
 //!
-//! *Source*: `docs/protocol.md`, "What recovery will need". Flush and repair are one step here: the model covers their
+//! *Source*: `docs/protocol.md`, "Membership change". Flush and repair are one step here: the model covers their
 //! decisions, not the interleaving of their messages.
 
 use std::collections::{BTreeMap, BTreeSet};

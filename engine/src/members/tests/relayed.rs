@@ -13,9 +13,9 @@ use gannet_rpc::ClusterKey;
 
 use super::{Fake, hello, table, unformed};
 use crate::accept::Acceptor;
-use crate::change::Replica;
 use crate::configuration::Configuration;
 use crate::members::{JoinError, Members, Membership, RdmaPort, Transport};
+use crate::replica::{Records, Replica};
 
 /// Passes connections on, and resets them.
 struct Relay {
@@ -245,6 +245,22 @@ impl Replica for Panicking {
     }
 
     fn adopt(&mut self, _: Configuration) {}
+
+    fn has_adopted(&self) -> bool {
+        true
+    }
+
+    fn stop(&mut self, _: &Arc<Configuration>) {}
+
+    fn records(&self) -> Option<Records> {
+        None
+    }
+
+    fn flush(&mut self, _: &Records) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn begin_epoch(&mut self, _: &Arc<Configuration>) {}
 }
 
 #[test]

@@ -1,0 +1,44 @@
+//! What a member does for changes of the configuration, as those see it who have it done.
+//!
+//! *Not here*: what the members of a process do, in `local_members`; when they do it, in `change` and `membership_change`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::configuration::Configuration;
+
+/// Commit records, as log slots have them.
+pub(crate) type Records = BTreeSet<Vec<u8>>;
+
+/// What a member does for a change.
+pub(crate) trait Replica {
+    /// Its part of a configuration, which nobody uses yet.
+    type Prepared;
+
+    /// Makes its part.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Self::Prepared, String>;
+
+    /// Goes by it.
+    fn adopt(&mut self, prepared: Self::Prepared);
+
+    /// Whether all its coroutines go by what was adopted last.
+    fn has_adopted(&self) -> bool;
+
+    /// Stops its workers for an epoch that is prepared.
+    fn stop(&mut self, configuration: &Arc<Configuration>);
+
+    /// The records that it has of the last active epoch; none until its workers have stopped.
+    fn records(&self) -> Option<Records>;
+
+    /// Applies the records of all members.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn flush(&mut self, records: &Records) -> Result<(), String>;
+
+    /// Has its workers begin the epoch.
+    fn begin_epoch(&mut self, configuration: &Arc<Configuration>);
+}

@@ -1,0 +1,166 @@
+//! Nodes of a process that are killed in the middle of their transactions: the others go on, and what was acknowledged stays.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use gannet::{
+    Abort, ChangeError, Cluster, ClusterError, ClusterOptions, Coordinator, LockMode, NodeState,
+    Outcome, TableId, Topology, Transaction, WorkerId,
+};
+use gannet_benchmarks::check_replicas;
+
+const ACCOUNTS: u64 = 200;
+const FIRST_BALANCE: u64 = 1_000;
+const CLIENTS: u64 = 4;
+
+fn open(nodes: usize, replicas: usize, topology: Topology) -> Cluster {
+    let options = ClusterOptions {
+        nodes,
+        replicas,
+        topology,
+        threads: 1,
+        memory_limit_bytes: Some(64 << 20),
+        ..ClusterOptions::default()
+    };
+    Cluster::open(options).unwrap()
+}
+
+fn balances(cluster: &Cluster) -> TableId {
+    let table = cluster.create_table("balances", 8, ACCOUNTS).unwrap();
+    let mut loader = cluster.loader();
+    (0..ACCOUNTS).for_each(|account| {
+        loader.add(table, account, &FIRST_BALANCE.to_le_bytes()).unwrap();
+    });
+    loader.finish().unwrap();
+    table
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+/// Adds 1 to a row, and moves 1 between two others.
+fn change(tx: &mut Transaction<'_>, table: TableId, rows: [u64; 3]) -> Result<(), Abort> {
+    let rows = rows.map(|key| tx.add_to_write_set(table, key, LockMode::Update));
+    tx.execute()?;
+    for (row, change) in rows.into_iter().zip([1, 1_u64.wrapping_neg(), 1]) {
+        let balance = number(tx.value(row).unwrap()).wrapping_add(change);
+        tx.put(row, &balance.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+fn read(cluster: &Cluster, table: TableId, key: u64) -> u64 {
+    let read = cluster.run(move |tx| tx.get(table, key).map(|row| number(row.unwrap())));
+    read.unwrap().committed()
+}
+
+/// Ends the clients, also when a check fails.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_outlives_the_death_of_nodes() {
+    for topology in [Topology::ThreadPerWorkerNumber, Topology::ThreadPerWorker] {
+        let cluster = &open(4, 3, topology);
+        let table = balances(cluster);
+        let is_over = &AtomicBool::new(false);
+        let progress = &AtomicU64::new(0);
+        let acknowledged = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    scope.spawn(move || {
+                        let mut acknowledged = 0;
+                        let mut other = client;
+                        while !is_over.load(Ordering::Relaxed) {
+                            other = (other * 7 + 11) % (ACCOUNTS - CLIENTS - 1);
+                            let (from, to) = (CLIENTS + other, CLIENTS + other + 1);
+                            let body = move |tx: &mut Transaction<'_>| {
+                                change(tx, table, [client, from, to])
+                            };
+                            match cluster.run(body).unwrap() {
+                                Outcome::Committed(()) => acknowledged += 1,
+                                // The job's node was killed before the transaction was decided.
+                                Outcome::Aborted(Abort::Revoked) => {}
+                                other => panic!("{other:?}"),
+                            }
+                            progress.fetch_add(1, Ordering::Relaxed);
+                        }
+                        acknowledged
+                    })
+                })
+                .collect();
+            let over = Over(is_over);
+            let await_progress = || {
+                let before = progress.load(Ordering::Relaxed);
+                while progress.load(Ordering::Relaxed) < before + 2_000 {
+                    std::thread::yield_now();
+                }
+            };
+            for (node, epoch) in [(2, 2), (0, 3)] {
+                await_progress();
+                cluster.kill_node(node).unwrap();
+                assert_eq!(cluster.configuration().epoch, epoch);
+                assert_eq!(cluster.status()[node].state, NodeState::Gone);
+            }
+            await_progress();
+            drop(over);
+            clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<u64>>()
+        });
+        for (client, count) in (0..).zip(&acknowledged) {
+            assert_eq!(read(cluster, table, client), FIRST_BALANCE + count, "client {client}");
+        }
+        let sum = (CLIENTS..ACCOUNTS).map(|key| read(cluster, table, key)).sum::<u64>();
+        assert_eq!(sum, (ACCOUNTS - CLIENTS) * FIRST_BALANCE);
+        let checks = check_replicas(cluster);
+        assert!(checks.iter().all(|check| check.passed), "{checks:?}");
+        // Each of the two nodes that are left has the only copy of some rows.
+        let refused = cluster.kill_node(3);
+        assert!(matches!(
+            refused,
+            Err(ClusterError::Change(ChangeError::LastCopy { node: 3, .. }))
+        ));
+        assert!(matches!(cluster.kill_node(2), Err(ClusterError::NoSuchNode { node: 2 })));
+        // Tables come and go as before.
+        let later = cluster.create_table("later", 8, 10).unwrap();
+        cluster.run(move |tx| tx.insert(later, 1, &[1; 8])).unwrap().committed();
+        cluster.drop_table(table).unwrap();
+    }
+}
+
+#[test]
+fn jobs_that_have_not_begun_go_to_other_nodes() {
+    let cluster = open(3, 3, Topology::ThreadPerWorker);
+    let table = balances(&cluster);
+    let at = WorkerId { node: 1, worker: 0 };
+    let add = move |coordinator: &mut Coordinator<'_>| {
+        let outcome = coordinator.run(|tx| change(tx, table, [0, 1, 2]));
+        (coordinator.node(), outcome)
+    };
+    let jobs: Vec<_> = (0..200).map(|_| cluster.spawn(at, add).unwrap()).collect();
+    cluster.kill_node(1).unwrap();
+    let (mut committed, mut elsewhere) = (0, 0);
+    for job in jobs {
+        // Each is answered: where it ran, or that it had begun and was undone.
+        let (node, outcome) = job.wait().unwrap();
+        elsewhere += u64::from(node != 1);
+        match outcome {
+            Outcome::Committed(()) => committed += 1,
+            Outcome::Aborted(Abort::Revoked) => assert_eq!(node, 1),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(read(&cluster, table, 0), FIRST_BALANCE + committed);
+    println!("{elsewhere} of 200 jobs ran elsewhere, {committed} committed");
+    let refused = cluster.spawn(at, add).map(drop);
+    assert!(matches!(refused, Err(ClusterError::NoSuchWorker { node: 1, worker: 0 })));
+    // A job near the killed node runs at another.
+    let near = cluster.spawn_near(1, |coordinator| coordinator.node()).unwrap().wait().unwrap();
+    assert_ne!(near, 1);
+    cluster.close();
+}
