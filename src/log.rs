@@ -19,6 +19,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Lines in the queue.
 const LINES_MAX: usize = 1_024;
@@ -66,9 +69,11 @@ impl Log {
             .with_max_level(level)
             .with_ansi(ansi)
             .with_writer(move || lines.clone());
+        // Raft warns of each message that is not answered; what follows from that, the manager says itself.
+        let targets = Targets::new().with_default(level).with_target("openraft", LevelFilter::OFF);
         match format {
-            LogFormat::Text => log.with_target(false).init(),
-            LogFormat::Json => log.json().init(),
+            LogFormat::Text => log.with_target(false).finish().with(targets).init(),
+            LogFormat::Json => log.json().finish().with(targets).init(),
         }
         // The default hook would block on standard error.
         std::panic::set_hook(Box::new(|panic| {

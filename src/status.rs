@@ -89,20 +89,28 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     })
 }
 
-/// How many of the nodes that are left can be lost before rows are.
+/// How many of the nodes that are left can be lost before rows are, and how many while the cluster goes on.
 fn prospect(nodes: &[Row], copies: &[Row]) -> String {
     let mut by_partition = BTreeMap::<i64, usize>::new();
     for copy in copies {
         *by_partition.entry(copy.get("partition")).or_default() += 1;
     }
     let losses = by_partition.values().min().map_or(0, |copies| copies - 1);
-    let members = nodes.iter().filter(|row| row.get::<_, &str>("state") != "gone").count();
-    let decider = match members {
-        0 | 1 => "",
-        _ => "; without node 0, which decides on changes, it halts",
+    let members: Vec<_> =
+        nodes.iter().filter(|row| row.get::<_, &str>("state") != "gone").collect();
+    let is_one_process =
+        members.iter().all(|row| row.get::<_, Option<String>>("address").is_none());
+    // Of as many nodes as decide on the membership, a majority must be left.
+    let going_on = match members.len() {
+        _ if is_one_process => losses,
+        0..=2 => 0,
+        3..=4 => losses.min(1),
+        _ => losses.min(2),
     };
+    let members = members.len();
     format!(
-        "can lose {losses} of {members} nodes, one after the other, without losing rows{decider}"
+        "of {members} nodes {losses} can be lost, one after the other, without losing rows, and {going_on} \
+         while the cluster goes on"
     )
 }
 

@@ -6,13 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each crate, and the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     (".", &["rules", "rpc", "storage", "engine", "frontend", "benchmarks", "tatp", "smallbank"]),
     ("tatp", &["benchmarks", "engine", "rules"]),
     ("smallbank", &["benchmarks", "engine"]),
     ("frontend", &["engine", "rules"]),
     ("benchmarks", &["engine", "rpc", "storage"]),
-    ("engine", &["rpc", "storage", "rules"]),
+    ("engine", &["manager", "rpc", "storage", "rules"]),
+    ("manager", &[]),
     ("rpc", &["rules"]),
     ("storage", &["rules"]),
     ("tests/rules", &[]),

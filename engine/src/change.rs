@@ -1,10 +1,11 @@
-//! Changes of the configuration: any member proposes one, node 0 decides, all members prepare before any goes by it. The first
-//! change names the members: a process joins by it, and prepares by starting its node.
+//! Changes of the configuration: any member proposes one, the decider decides, all members prepare before any goes by it. The first change
+//! names the members: a process joins by it, and prepares by starting its node.
 //!
 //! ```text
-//! proposer           decider (node 0)               each member
+//! proposer           decider                        each member
 //!   Propose ───────────►│── Prepare(change) ────────────►│ makes its part: memory for a table, or says why not
 //!                       │◄──────── Prepared ─────────────│
+//!                       │   the decision is made         │
 //!                       │── Decide, or Abandon ─────────►│ adopts the view; all its workers and coroutines come to it
 //!                       │◄──────── Adopted ──────────────│
 //!   ◄──── Answer ───────│
@@ -16,75 +17,57 @@
 //! member makes. When a proposer has its answer, every coroutine of every member goes by the change. A message that comes twice
 //! counts once.
 //!
-//! *Not here*: streams and threads, in `members`. A decider that outlives node 0: without one the cluster halts with node 0.
+//! *Not here*: streams and threads, in `members`; what the decider does, in `decider`; how a decision is made that outlives the decider,
+//! in crate `manager`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use crate::configuration::{Change, ChangeError, Configuration};
-use crate::membership_change::{
-    self, Holder, MemberPart, MembershipChange, MembershipMessage, Progress, Step,
-};
+use crate::change_message::{Addressed, ChangeMessage, wrapped};
+use crate::configuration::{Change, ChangeError, Configuration, Phase};
+use crate::decider::Decider;
+use crate::decision::{Decided, Decision};
+use crate::membership_change::{Holder, MemberPart, MembershipMessage, Step};
 use crate::replica::Replica;
 
-/// The member that decides.
-pub(crate) const DECIDER: usize = 0;
+/// The member that decides on the first change.
+pub(crate) const FOUNDER: usize = 0;
 
-/// A message of the protocol.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ChangeMessage {
-    /// `number` rises with each proposal of a member.
-    Propose {
-        number: u64,
-        change: Change,
-    },
-    Prepare {
-        round: u64,
-        change: Change,
-    },
-    Prepared {
-        round: u64,
-        refusal: Option<String>,
-    },
-    Decide {
-        round: u64,
-    },
-    Abandon {
-        round: u64,
-        reason: ChangeError,
-    },
-    Adopted {
-        round: u64,
-    },
-    Answer {
-        number: u64,
-        result: Result<(), ChangeError>,
-    },
-    /// A member has ended.
-    Lost {
-        node: u16,
-    },
-    /// A step of a change of the membership.
-    Membership(MembershipMessage),
+/// Who decides after the first change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deciding {
+    /// The founder. Its decisions are made at once, and the others cannot go on without it.
+    ByFounder,
+    /// Whoever leads the manager's replicas. Decisions are made by their log.
+    ByLeader,
 }
 
-/// A message and the node that it is for.
-pub(crate) type Addressed = (usize, ChangeMessage);
-
-/// The part of one member in all changes, and the decider's if it is node 0.
+/// The part of one member in all changes, and the decider's if it decides.
 pub(crate) struct Changes<R: Replica> {
     node: usize,
     replica: R,
+    deciding: Deciding,
+    /// What this member goes by.
     configuration: Arc<Configuration>,
     /// The last round in which this member was asked to prepare.
     round: u64,
     prepared: Option<(Arc<Configuration>, R::Prepared)>,
-    /// The round whose change was adopted, and who is to hear when all coroutines go by it.
-    adopting: Option<(usize, u64)>,
+    /// Who is to hear what when all coroutines go by what was adopted.
+    adopting: Option<Addressed>,
     membership: MemberPart,
+    /// What is decided, as far as this member has heard of it.
+    decided: Decided,
     decider: Option<Decider>,
+    /// The first change has not been made, and another decides afterwards.
+    is_founding: bool,
+    /// Who decides, as far as is known.
+    leader: Option<usize>,
+    /// Own proposals that are not answered, by number.
+    proposals: BTreeMap<u64, Change>,
+    /// Members that have ended.
+    lost: BTreeSet<u16>,
+    /// Decisions for the log.
+    decisions: Vec<Decision>,
     /// Answers to this member's proposals, by number, until they are taken.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
     /// Why there was no first change.
@@ -94,17 +77,30 @@ pub(crate) struct Changes<R: Replica> {
 }
 
 impl<R: Replica> Changes<R> {
-    pub(crate) fn new(node: usize, configuration: Arc<Configuration>, replica: R) -> Self {
-        let decider = (node == DECIDER).then(|| Decider::new(Arc::clone(&configuration)));
+    pub(crate) fn new(
+        node: usize,
+        configuration: Arc<Configuration>,
+        replica: R,
+        deciding: Deciding,
+    ) -> Self {
+        let decided = Decided::new(Arc::clone(&configuration));
+        let decider = (node == FOUNDER).then(|| Decider::first(&decided));
         Self {
             node,
             replica,
+            deciding,
             configuration,
             round: 0,
             prepared: None,
             adopting: None,
             membership: MemberPart::default(),
+            decided,
             decider,
+            is_founding: deciding == Deciding::ByLeader,
+            leader: Some(FOUNDER),
+            proposals: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            decisions: Vec::new(),
             answers: BTreeMap::new(),
             failure: None,
             end: None,
@@ -114,6 +110,16 @@ impl<R: Replica> Changes<R> {
     /// Whether the first change was made.
     pub(crate) fn is_formed(&self) -> bool {
         self.configuration.is_formed()
+    }
+
+    /// What this member goes by.
+    pub(crate) fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// Members that have ended.
+    pub(crate) fn lost(&self) -> &BTreeSet<u16> {
+        &self.lost
     }
 
     /// Why there will be no first change.
@@ -126,6 +132,16 @@ impl<R: Replica> Changes<R> {
         self.end.take()
     }
 
+    /// Decisions for the log, which this member leads.
+    pub(crate) fn take_decisions(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.decisions)
+    }
+
+    /// The answers that have come since the last call.
+    pub(crate) fn take_answers(&mut self) -> BTreeMap<u64, Result<(), ChangeError>> {
+        std::mem::take(&mut self.answers)
+    }
+
     /// Whether workers of this member are waited for: [`Self::poll`] is to be called until they have come.
     pub(crate) fn awaits_workers(&self) -> bool {
         self.adopting.is_some() || self.membership.awaits_workers()
@@ -134,16 +150,9 @@ impl<R: Replica> Changes<R> {
     /// What there is to say to others since the workers have gone on.
     pub(crate) fn poll(&mut self) -> Vec<Addressed> {
         let mut said = Vec::new();
-        if let Some((to, round)) = self.adopting.take_if(|_| self.replica.has_adopted()) {
-            said.push((to, ChangeMessage::Adopted { round }));
-        }
+        said.extend(self.adopting.take_if(|_| self.replica.has_adopted()));
         said.extend(self.membership.poll(&mut self.replica).map(wrapped));
         self.deliver(said)
-    }
-
-    /// The answers that have come since the last call.
-    pub(crate) fn take_answers(&mut self) -> BTreeMap<u64, Result<(), ChangeError>> {
-        std::mem::take(&mut self.answers)
     }
 
     /// Takes a message of a member, perhaps of this one; what is to be sent to others.
@@ -152,18 +161,72 @@ impl<R: Replica> Changes<R> {
         self.deliver(said)
     }
 
+    /// This member leads the manager's replicas, in a term that no other leads in, and has heard of all decisions.
+    pub(crate) fn leads(&mut self, term: u64) -> Vec<Addressed> {
+        self.end_founding();
+        self.decider = Some(Decider::next(term, &self.decided));
+        self.deliver(Vec::new())
+    }
+
+    /// This member does not lead them any more.
+    pub(crate) fn follows(&mut self) {
+        self.end_founding();
+        self.decider = None;
+        self.decisions.clear();
+    }
+
+    /// A decision was made; what is to be sent to others.
+    pub(crate) fn made(&mut self, decision: &Decision) -> Vec<Addressed> {
+        self.make(decision);
+        self.deliver(Vec::new())
+    }
+
+    fn make(&mut self, decision: &Decision) {
+        let made = self.decided.make(decision);
+        if let Some(decider) = &mut self.decider {
+            decider.made(decision, &made, &self.decided);
+        }
+    }
+
     /// Handles what this member says to itself; what is to be sent to others.
     fn deliver(&mut self, said: Vec<Addressed>) -> Vec<Addressed> {
         let mut to_others = Vec::new();
         let mut said = VecDeque::from(said);
-        while let Some((to, message)) = said.pop_front() {
+        loop {
+            if let Some(decider) = &mut self.decider {
+                let (more, decisions) = decider.take();
+                self.end = self.end.take().or(decider.take_end());
+                said.extend(more);
+                if self.deciding == Deciding::ByLeader && !self.is_founding {
+                    self.decisions.extend(decisions);
+                } else {
+                    let is_last = decisions.is_empty();
+                    decisions.iter().for_each(|decision| self.make(decision));
+                    if !is_last {
+                        continue;
+                    }
+                }
+            }
+            let Some((to, message)) = said.pop_front() else { break };
             if to == self.node {
                 said.extend(self.step(self.node, message));
             } else {
                 to_others.push((to, message));
             }
         }
+        if self.is_formed() && self.decider.as_ref().is_none_or(Decider::is_idle) {
+            self.end_founding();
+        }
         to_others
+    }
+
+    /// After the first change the leader of the replicas decides.
+    fn end_founding(&mut self) {
+        if std::mem::replace(&mut self.is_founding, false) {
+            assert_eq!(self.configuration.version, 1, "the founder decides on the members alone");
+            self.decided = Decided::new(Arc::clone(&self.configuration));
+            (self.leader, self.decider) = (None, None);
+        }
     }
 
     fn step(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
@@ -177,12 +240,9 @@ impl<R: Replica> Changes<R> {
                 {
                     self.replica.adopt(prepared);
                     self.configuration = configuration;
-                    self.adopting = Some((from, round));
+                    self.adopting = Some((from, ChangeMessage::Adopted { round }));
                 }
-                match self.adopting.take_if(|_| self.replica.has_adopted()) {
-                    Some((to, round)) => vec![(to, ChangeMessage::Adopted { round })],
-                    None => Vec::new(),
-                }
+                self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
             }
             ChangeMessage::Abandon { round, reason } => {
                 if round == self.round {
@@ -192,25 +252,80 @@ impl<R: Replica> Changes<R> {
                 Vec::new()
             }
             ChangeMessage::Answer { number, result } => {
-                self.answers.insert(number, result);
+                if self.proposals.remove(&number).is_some() {
+                    self.answers.insert(number, result);
+                }
                 Vec::new()
             }
-            // The decider hears of it from all who notice.
-            ChangeMessage::Lost { .. } if self.decider.is_none() => vec![(DECIDER, message)],
-            ChangeMessage::Membership(MembershipMessage { epoch, step }) => {
-                self.membership_step(from, MembershipMessage { epoch, step })
+            ChangeMessage::Leads => self.follow(from),
+            ChangeMessage::Sync { configuration } => self.sync(from, configuration),
+            ChangeMessage::Membership(message) => self.membership_step(from, message),
+            ChangeMessage::Lost { node } => {
+                self.lost.insert(node);
+                if self.deciding == Deciding::ByFounder && usize::from(node) == FOUNDER {
+                    self.end = Some(format!("node {node} decides on changes"));
+                }
+                self.for_decider(from, ChangeMessage::Lost { node })
             }
-            ChangeMessage::Propose { .. }
-            | ChangeMessage::Prepared { .. }
+            ChangeMessage::Propose { number, change } => {
+                if from == self.node {
+                    self.proposals.insert(number, change.clone());
+                }
+                if self.is_founding && !matches!(change, Change::Form(_)) {
+                    // The founder decides on nothing else. Whoever leads hears it again.
+                    return Vec::new();
+                }
+                self.for_decider(from, ChangeMessage::Propose { number, change })
+            }
+            ChangeMessage::Prepared { .. }
             | ChangeMessage::Adopted { .. }
-            | ChangeMessage::Lost { .. } => {
-                // A member that takes another than node 0 for the decider has other rules; it gets no answer.
-                let Some(decider) = &mut self.decider else { return Vec::new() };
-                let said = decider.receive(from, message);
-                self.end = self.end.take().or(decider.end.take());
-                said
-            }
+            | ChangeMessage::Synced => self.for_decider(from, message),
         }
+    }
+
+    /// Has the decider take a message, if this member is it. Own messages go to whoever is; if that is not known yet, they wait.
+    fn for_decider(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
+        match (&mut self.decider, self.leader) {
+            (Some(decider), _) => {
+                decider.receive(from, message, &self.decided);
+                Vec::new()
+            }
+            (None, Some(leader)) if from == self.node && leader != from => vec![(leader, message)],
+            // Whoever has said it says it again to the next decider.
+            (None, _) => Vec::new(),
+        }
+    }
+
+    /// Another member decides from now on, or this one: it hears what waits for it.
+    fn follow(&mut self, leader: usize) -> Vec<Addressed> {
+        self.leader = Some(leader);
+        let proposals = self.proposals.iter().map(|(number, change)| ChangeMessage::Propose {
+            number: *number,
+            change: change.clone(),
+        });
+        let lost = self.lost.iter().map(|node| ChangeMessage::Lost { node: *node });
+        lost.chain(proposals).map(|message| (leader, message)).collect()
+    }
+
+    /// Goes by what is decided, all of which every member has prepared before.
+    fn sync(&mut self, from: usize, decided: Box<Configuration>) -> Vec<Addressed> {
+        self.prepared = None;
+        if decided.version > self.configuration.version {
+            let decided = Arc::new(*decided);
+            if self.configuration.phase == Phase::Preparing {
+                // All members were flushed, or the epoch would not be active.
+                self.membership = MemberPart::default();
+                self.replica.begin_epoch(&decided);
+            } else {
+                match self.replica.prepare(&decided) {
+                    Ok(prepared) => self.replica.adopt(prepared),
+                    Err(reason) => self.end = Some(reason),
+                }
+            }
+            self.configuration = decided;
+        }
+        self.adopting = Some((from, ChangeMessage::Synced));
+        self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
     }
 
     /// A step of a change of the membership, at the decider or at a member.
@@ -222,10 +337,7 @@ impl<R: Replica> Changes<R> {
             Step::Prepare { .. } | Step::Flush { .. } | Step::Activate => false,
         };
         if is_for_decider {
-            let Some(decider) = &mut self.decider else { return Vec::new() };
-            let said = decider.receive(from, ChangeMessage::Membership(message));
-            self.end = self.end.take().or(decider.end.take());
-            return said;
+            return self.for_decider(from, ChangeMessage::Membership(message));
         }
         if let Step::Prepare { .. } = message.step {
             // Whoever decides begins it again, or has it finished with the epoch.
@@ -251,192 +363,6 @@ impl<R: Replica> Changes<R> {
         let refusal = prepared.as_ref().err().cloned();
         self.prepared = prepared.ok();
         Some(ChangeMessage::Prepared { round, refusal })
-    }
-}
-
-/// A message of a change of the membership.
-fn wrapped((to, message): membership_change::Addressed) -> Addressed {
-    (to, ChangeMessage::Membership(message))
-}
-
-/// What node 0 keeps of the changes that it decides.
-struct Decider {
-    /// The last one that is decided.
-    configuration: Arc<Configuration>,
-    /// By node: the number of its last proposal.
-    last: Vec<u64>,
-    /// Those that wait for their turn.
-    proposals: VecDeque<(usize, u64, Change)>,
-    rounds: u64,
-    round: Option<Round>,
-    /// The change of the membership that is under way.
-    membership: Option<MembershipChange>,
-    /// Proposers whose changes are made when that has ended.
-    made: Vec<(usize, u64)>,
-    /// Why the cluster cannot go on.
-    end: Option<String>,
-}
-
-/// The change that is under way.
-struct Round {
-    proposer: (usize, u64),
-    change: Change,
-    next: Arc<Configuration>,
-    /// Members that have not answered.
-    missing: BTreeSet<usize>,
-    refusal: Option<ChangeError>,
-    is_decided: bool,
-}
-
-impl Decider {
-    fn new(configuration: Arc<Configuration>) -> Self {
-        let last = vec![0; configuration.nodes()];
-        Self {
-            configuration,
-            last,
-            proposals: VecDeque::new(),
-            rounds: 0,
-            round: None,
-            membership: None,
-            made: Vec::new(),
-            end: None,
-        }
-    }
-
-    fn receive(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
-        let is_present = |round: u64| round == self.rounds;
-        match (message, &mut self.round) {
-            (ChangeMessage::Propose { number, change }, _) if number > self.last[from] => {
-                self.last[from] = number;
-                self.proposals.push_back((from, number, change));
-            }
-            (ChangeMessage::Prepared { round, refusal }, Some(open))
-                if is_present(round) && !open.is_decided =>
-            {
-                if open.missing.remove(&from)
-                    && let Some(reason) = refusal
-                {
-                    open.refusal.get_or_insert(ChangeError::Refused { node: from, reason });
-                }
-            }
-            (ChangeMessage::Adopted { round }, Some(open))
-                if is_present(round) && open.is_decided =>
-            {
-                open.missing.remove(&from);
-            }
-            (ChangeMessage::Lost { node }, _) => return self.revoke(node),
-            (ChangeMessage::Membership(message), _) => {
-                return self.follow_membership(from, message);
-            }
-            // What has come before, and answers to what has ended.
-            _ => {}
-        }
-        self.go_on()
-    }
-
-    /// Begins to revoke a member that has ended.
-    fn revoke(&mut self, node: u16) -> Vec<Addressed> {
-        let present = match &self.membership {
-            Some(change) => Arc::clone(change.configuration()),
-            None => Arc::clone(&self.configuration),
-        };
-        if !present.is_member(node) {
-            return Vec::new();
-        }
-        if !present.is_formed() {
-            self.end = Some(format!("node {node} has ended before all members had joined"));
-            return Vec::new();
-        }
-        self.proposals.retain(|(proposer, ..)| *proposer != usize::from(node));
-        match self.round.take() {
-            // All members have heard that it is decided, and hear of the loss after that.
-            Some(Round { proposer, is_decided: true, .. }) => self.made.push(proposer),
-            Some(Round { proposer: (from, number), change, .. }) if from != usize::from(node) => {
-                self.proposals.push_front((from, number, change));
-            }
-            Some(_) | None => {}
-        }
-        match MembershipChange::begin(&present, node) {
-            Ok((change, said)) => {
-                self.membership = Some(change);
-                said.into_iter().map(wrapped).collect()
-            }
-            Err(error) => {
-                self.end = Some(error.to_string());
-                Vec::new()
-            }
-        }
-    }
-
-    fn follow_membership(&mut self, from: usize, message: MembershipMessage) -> Vec<Addressed> {
-        let Some(change) = &mut self.membership else { return Vec::new() };
-        match change.receive(from, message) {
-            Progress::Goes(said) => said.into_iter().map(wrapped).collect(),
-            Progress::Failed(reason) => {
-                self.end = Some(reason);
-                Vec::new()
-            }
-            Progress::Ended => {
-                self.configuration = Arc::clone(change.configuration());
-                self.membership = None;
-                let made = std::mem::take(&mut self.made).into_iter();
-                let answer =
-                    |(node, number)| (node, ChangeMessage::Answer { number, result: Ok(()) });
-                made.map(answer).chain(self.go_on()).collect()
-            }
-        }
-    }
-
-    /// What follows when all have answered, or when there is nothing under way.
-    fn go_on(&mut self) -> Vec<Addressed> {
-        let mut messages = Vec::new();
-        if self.membership.is_some() {
-            return messages;
-        }
-        let members: BTreeSet<_> = self.configuration.member_numbers().map(usize::from).collect();
-        loop {
-            let all = members.iter().copied();
-            let round = self.rounds;
-            match self.round.take_if(|open| open.missing.is_empty()) {
-                Some(Round { proposer: (node, number), refusal: Some(error), .. }) => {
-                    let abandon = ChangeMessage::Abandon { round, reason: error.clone() };
-                    messages.extend(all.map(|member| (member, abandon.clone())));
-                    messages.push((node, ChangeMessage::Answer { number, result: Err(error) }));
-                }
-                Some(Round { proposer: (node, number), is_decided: true, .. }) => {
-                    messages.push((node, ChangeMessage::Answer { number, result: Ok(()) }));
-                }
-                Some(open) => {
-                    self.configuration = Arc::clone(&open.next);
-                    let missing = members.clone();
-                    self.round = Some(Round { missing, is_decided: true, ..open });
-                    messages.extend(all.map(|member| (member, ChangeMessage::Decide { round })));
-                    return messages;
-                }
-                None => {}
-            }
-            if self.round.is_some() {
-                return messages;
-            }
-            let Some((node, number, change)) = self.proposals.pop_front() else { return messages };
-            match self.configuration.after(&change) {
-                Err(error) => {
-                    messages.push((node, ChangeMessage::Answer { number, result: Err(error) }));
-                }
-                Ok(next) => {
-                    self.rounds += 1;
-                    let (proposer, next) = ((node, number), Arc::new(next));
-                    let missing = members.clone();
-                    let prepare =
-                        ChangeMessage::Prepare { round: self.rounds, change: change.clone() };
-                    let (refusal, is_decided) = (None, false);
-                    self.round =
-                        Some(Round { proposer, change, next, missing, refusal, is_decided });
-                    messages.extend(members.iter().map(|member| (*member, prepare.clone())));
-                    return messages;
-                }
-            }
-        }
     }
 }
 
@@ -524,7 +450,9 @@ mod tests {
             .collect();
         let members = fakes.iter().enumerate();
         let mut members: Vec<_> = members
-            .map(|(node, fake)| Changes::new(node, Arc::new(first.clone()), fake.clone()))
+            .map(|(node, fake)| {
+                Changes::new(node, Arc::new(first.clone()), fake.clone(), Deciding::ByFounder)
+            })
             .collect();
         let mut random = SmallRng::seed_from_u64(seed);
         let mut links: BTreeMap<(usize, usize), (Vec<ChangeMessage>, usize)> = BTreeMap::new();
@@ -550,11 +478,7 @@ mod tests {
                     Some((node, change)) => {
                         numbers[node] += 1;
                         let propose = ChangeMessage::Propose { number: numbers[node], change };
-                        if node != 0 {
-                            links.entry((node, 0)).or_default().0.push(propose);
-                            continue;
-                        }
-                        (0, 0, propose)
+                        (node, node, propose)
                     }
                     None if waiting.is_empty() => break,
                     None => continue,

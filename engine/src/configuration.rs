@@ -40,7 +40,7 @@ pub struct MemberEntry {
 }
 
 /// A table of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableEntry {
     /// What it is.
     pub definition: TableDefinition,
@@ -49,7 +49,7 @@ pub struct TableEntry {
 }
 
 /// Whether an epoch has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// The transactions of the last active epoch are finished or undone. Nobody works.
     Preparing,
@@ -135,7 +135,7 @@ pub enum ChangeError {
 }
 
 /// A cluster's membership, placement and tables.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
     /// Number of the cluster; packets of others are dropped.
     pub cluster_id: u32,

@@ -14,6 +14,7 @@
 mod accept;
 mod cancellation;
 mod change;
+mod change_message;
 mod clients;
 mod cluster;
 mod cluster_state;
@@ -22,6 +23,8 @@ mod completion;
 mod configuration;
 mod control;
 mod coordinator;
+mod decider;
+mod decision;
 mod deferred;
 mod driver;
 pub mod faults;

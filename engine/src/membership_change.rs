@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! decider                          each member that is left
-//!   Prepare(revoked node) ──────────────►│ its workers stop: no coroutine and no handler takes a step
+//!   Prepare(configuration) ─────────────►│ its workers stop: no coroutine and no handler takes a step
 //!   ◄───── Prepared, records by parts ───│ the records of the last active epoch in its log slots
 //!   the union of all records
 //!   Flush, records by parts ────────────►│ keeps the records, and applies each unit at its copies
 //!   ◄──────────── Flushed ───────────────│
+//!   the decision is made: active
 //!   Activate ───────────────────────────►│ settles its commits by the ids of the records, and begins the epoch
 //!   ◄──────────── Activated ─────────────│ all its coroutines work in the epoch
 //! ```
@@ -19,14 +20,15 @@
 //!
 //! *Source*: `docs/protocol.md`, "Membership change"; FaRM (NSDI'14) section 5 has the reconfiguration that this one is simpler than.
 //!
-//! *Not here*: what a node does for each step, in `node` and `worker`; how the decider hears of a loss, in `members`.
+//! *Not here*: what a node does for each step, in `node` and `worker`; what is decided and when, in `decider`; how a loss is noticed, in
+//! `members`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::{Change, ChangeError, Configuration};
+use crate::configuration::{Change, Configuration, Phase};
 use crate::replica::{Records, Replica};
 
 /// Bytes of records in a message.
@@ -44,8 +46,8 @@ pub(crate) enum Holder {
 /// What the message is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Step {
-    /// This node is revoked.
-    Prepare { node: u16 },
+    /// The configuration of the epoch, which all members know then, and in which a node is revoked.
+    Prepare { configuration: Box<Configuration> },
     /// The member has stopped, and has so many bytes of records.
     Prepared { bytes: u64 },
     /// All members have stopped. Their records take so many bytes.
@@ -155,13 +157,16 @@ impl MemberPart {
         replica: &mut R,
     ) -> Option<Addressed> {
         let MembershipMessage { epoch, step } = message;
-        if let Step::Prepare { node } = step {
-            if epoch > configuration.epoch
-                && let Ok(next) = configuration.after(&Change::Revoke(node))
-            {
-                *configuration = Arc::new(next);
-                *self = Self { epoch, decider: from, is_stopping: true, ..Self::default() };
+        if let Step::Prepare { configuration: prepared } = step {
+            let is_new = epoch > configuration.epoch;
+            if is_new {
+                *configuration = Arc::new(*prepared);
                 replica.stop(configuration);
+            }
+            // Another decider goes on with the same epoch.
+            let is_again = from != self.decider && configuration.phase == Phase::Preparing;
+            if is_new || is_again && epoch == self.epoch {
+                *self = Self { epoch, decider: from, is_stopping: true, ..Self::default() };
             }
             return self.poll(replica);
         }
@@ -246,6 +251,8 @@ pub(crate) struct MembershipChange {
 /// What has come of a message.
 pub(crate) enum Progress {
     Goes(Vec<Addressed>),
+    /// All members are flushed: the epoch may be active.
+    Flushed,
     /// All members work in the next epoch.
     Ended,
     /// It cannot go on, and why.
@@ -253,29 +260,25 @@ pub(crate) enum Progress {
 }
 
 impl MembershipChange {
-    /// Revokes a node of a configuration.
-    ///
-    /// # Errors
-    /// Why that is not possible.
-    pub(crate) fn begin(
-        before: &Configuration,
-        node: u16,
-    ) -> Result<(Self, Vec<Addressed>), ChangeError> {
+    /// Prepares the epoch of a configuration that is decided.
+    pub(crate) fn begin(configuration: Arc<Configuration>) -> (Self, Vec<Addressed>) {
+        let prepare = Step::Prepare { configuration: Box::new((*configuration).clone()) };
         let mut change = Self {
-            configuration: Arc::new(before.after(&Change::Revoke(node))?),
+            configuration,
             stage: Stage::Preparing,
             missing: BTreeSet::new(),
             incoming: BTreeMap::new(),
             records: Records::new(),
             outgoing: Outgoing::default(),
         };
-        let said = change.say_to_all(Stage::Preparing, &Step::Prepare { node });
-        Ok((change, said))
+        let said = change.say_to_all(Stage::Preparing, &prepare);
+        (change, said)
     }
 
-    /// The configuration that it has come to.
-    pub(crate) fn configuration(&self) -> &Arc<Configuration> {
-        &self.configuration
+    /// Has all members begin the epoch, which is decided to be active.
+    pub(crate) fn activate(&mut self, configuration: &Arc<Configuration>) -> Vec<Addressed> {
+        self.configuration = Arc::clone(configuration);
+        self.say_to_all(Stage::Activating, &Step::Activate)
     }
 
     /// Takes a message of a member.
@@ -302,12 +305,10 @@ impl MembershipChange {
             }
             (Step::Flushed { failure: None }, Stage::Flushing) => {
                 self.missing.remove(&from);
-                if !self.missing.is_empty() {
-                    return Progress::Goes(Vec::new());
+                match self.missing.is_empty() {
+                    true => Progress::Flushed,
+                    false => Progress::Goes(Vec::new()),
                 }
-                let active = self.configuration.after(&Change::Activate);
-                self.configuration = Arc::new(active.expect("it was prepared"));
-                Progress::Goes(self.say_to_all(Stage::Activating, &Step::Activate))
             }
             (Step::Activated, Stage::Activating) => {
                 self.missing.remove(&from);

@@ -6,6 +6,8 @@
 //! The table takes no part in the hash, so that rows of several tables with the same key have the
 //! same primary (SmallBank's savings and checking of one account).
 
+use serde::{Deserialize, Serialize};
+
 /// Where a key lives: the same on every replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -18,7 +20,7 @@ pub struct Location {
 }
 
 /// How the key space is divided: a power of two of partitions, the same for all tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partitioning {
     partition_bits: u32,
 }

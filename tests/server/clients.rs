@@ -119,19 +119,15 @@ fn programs_share_the_tables_of_a_cluster_of_processes() {
         |text: &String| text.contains("600 to\n") && text.contains("1808 words, 8 different");
     assert!(printed.iter().any(is_whole), "{printed:?}");
 
-    // When node 0 has ended, which decides on changes, the others halt, and report that.
+    // When a process has ended, the others go on, and the program that is connected to one of them, too.
     let left = client(&addresses[1..], Some('5')).unwrap();
     let accounts = left.table("accounts").unwrap();
     nodes[0].signal("KILL");
     nodes[0].wait();
-    let error =
-        (0..100_000).find_map(|_| match left.run(|tx| tx.put(accounts, 0, &7_u64.to_le_bytes())) {
-            Err(error @ (ClientError::Halted(_) | ClientError::Unknown(_))) => Some(error),
-            Ok(Outcome::Committed::<_, Abort>(())) => None,
-            other => panic!("{other:?}"),
-        });
-    let error = error.expect("a cluster that has lost node 0 halts");
-    assert!(error.to_string().contains("node 0"), "{error}");
+    for value in 0..50_u64 {
+        let put = left.run(|tx| tx.put(accounts, 0, &value.to_le_bytes()));
+        assert_eq!(put.unwrap(), Outcome::Committed::<_, Abort>(()));
+    }
 }
 
 /// Starts `examples/client.rs`.

@@ -41,12 +41,9 @@ fn a_log_that_cannot_be_written_neither_ends_nor_blocks_a_cluster() {
         first.query("CREATE TABLE town (id INTEGER PRIMARY KEY); INSERT INTO town VALUES (1), (2)");
         others[0].signal("KILL");
         others[0].wait();
-        // The loss and what follows are logged.
-        assert_eq!(
-            first.query("UPDATE town SET id = id + 10; SELECT count(*) FROM town"),
-            "2",
-            "{kind:?}"
-        );
+        // The loss and what follows are logged. A statement on its own is run again if it meets them.
+        first.query("UPDATE town SET id = id + 10");
+        assert_eq!(first.query("SELECT count(*) FROM town"), "2", "{kind:?}");
         first.signal("TERM");
         assert_eq!(first.wait().code(), Some(0), "{kind:?}");
         drop(kept);

@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
-use crate::change::{ChangeMessage, DECIDER};
+use crate::change::FOUNDER;
+use crate::change_message::ChangeMessage;
 use crate::configuration::{Change, MemberEntry};
 use crate::link::LinkError;
 use crate::log_limiter::LogLimiter;
@@ -69,6 +70,8 @@ pub(crate) enum Action {
 pub(crate) enum Event {
     /// A member's message about a change of the configuration, perhaps of this one.
     Change(usize, ChangeMessage),
+    /// What another node's replica of the manager has carried here.
+    Manager(u16, Vec<u8>),
     /// A report is due.
     ReportDue,
     /// This process cannot become a member.
@@ -110,6 +113,8 @@ pub(crate) struct Group {
     has_joined: bool,
     has_failed: bool,
     halted: Option<String>,
+    /// Which member was lost last, and how.
+    last_loss: String,
 }
 
 impl Group {
@@ -137,6 +142,7 @@ impl Group {
             has_joined: false,
             has_failed: false,
             halted: None,
+            last_loss: String::new(),
         };
         group.form_if_complete();
         group
@@ -201,7 +207,7 @@ impl Group {
     pub(crate) fn propose(&mut self, change: Change) -> u64 {
         self.proposals += 1;
         let number = self.proposals;
-        self.say_change(DECIDER, ChangeMessage::Propose { number, change });
+        self.say_change(self.node(), ChangeMessage::Propose { number, change });
         number
     }
 
@@ -279,11 +285,15 @@ impl Group {
                     peer.reported(report);
                 }
             }
+            Message::Manager(bytes) => {
+                let node = u16::try_from(node).map_err(|_| LinkError::Malformed)?;
+                self.events.push_back(Event::Manager(node, bytes));
+            }
             Message::Change(message) => match (&message, self.stage) {
                 (
                     ChangeMessage::Prepare { change: Change::Form(members), .. },
                     Stage::Gathering,
-                ) if node == DECIDER => {
+                ) if node == FOUNDER => {
                     let members = members.clone();
                     self.form(&members)?;
                     self.first_change = Some(message);
@@ -335,14 +345,14 @@ impl Group {
         if self.stage == Stage::Leaving || self.peers.values().any(|peer| peer.present.is_none()) {
             return;
         }
-        if self.stage == Stage::Gathering && self.node() == DECIDER {
+        if self.stage == Stage::Gathering && self.node() == FOUNDER {
             let entries = self.peers.values().filter_map(|peer| peer.entry.clone());
             let members = std::iter::once(self.setup.hello.entry.clone()).chain(entries).collect();
             self.stage = Stage::Formed;
             self.propose(Change::Form(members));
         }
         if let Some(change) = self.first_change.take() {
-            self.events.push_back(Event::Change(DECIDER, change));
+            self.events.push_back(Event::Change(FOUNDER, change));
         }
     }
 
@@ -366,7 +376,7 @@ impl Group {
         }
     }
 
-    /// A member has ended. The decider revokes it, and the others go on; without the decider they cannot.
+    /// A member has ended. The decider revokes it, and the others go on.
     pub(super) fn lose(&mut self, node: usize, how: &str) {
         self.end_attempt(node);
         self.end_present(node);
@@ -375,24 +385,31 @@ impl Group {
             return;
         }
         let address = peer.address;
-        if node == DECIDER || !self.has_joined || self.stage != Stage::Formed {
-            let why = if node == DECIDER { ", which decides on changes" } else { "" };
-            self.halt(format!(
-                "node {node} at {address} {how}. Without it{why} the cluster cannot go on: stop all nodes and start them again"
-            ));
-            return;
+        self.last_loss = format!("node {node} at {address} {how}");
+        if !self.has_joined || self.stage != Stage::Formed {
+            return self.cannot_go_on("not all members have joined");
         }
-        tracing::warn!("node {node} at {address} {how}");
+        tracing::warn!("{}", self.last_loss);
         if let Ok(node) = u16::try_from(node) {
             self.say_change(self.node(), ChangeMessage::Lost { node });
         }
     }
 
     /// The cluster cannot go on without a member that was lost, and why.
-    pub(crate) fn cannot_go_on(&mut self, reason: &str) {
+    pub(crate) fn cannot_go_on(&mut self, why: &str) {
+        let last_loss = self.last_loss.clone();
         self.halt(format!(
-            "a node was lost, and the cluster cannot go on: {reason}; stop all nodes and start them again"
+            "{last_loss}. Without it the cluster cannot go on: {why}; stop all nodes and start them again"
         ));
+    }
+
+    /// Carries bytes between the manager's replicas; they are lost if there is no connection.
+    pub(crate) fn carry(&mut self, to: usize, bytes: Vec<u8>) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        if let Some(connection) = peer.present {
+            let message = peer.delivery.pass(&Message::Manager(bytes));
+            self.say(connection, message);
+        }
     }
 
     /// A member has said that it has halted.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
 
+use crate::configuration::ChangeError;
+
 /// The transport of packets between processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
@@ -139,6 +141,16 @@ pub enum JoinError {
         /// What it said.
         reason: String,
     },
+}
+
+impl From<ChangeError> for JoinError {
+    /// Why there was no first change.
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Refused { node, reason } => Self::Elsewhere { node, reason },
+            error => Self::Halted(error.to_string()),
+        }
+    }
 }
 
 /// What the operating system refused, as an error.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::ChangeMessage;
+use crate::change_message::ChangeMessage;
 use crate::configuration::MemberEntry;
 use crate::statistics::NodeReport;
 
@@ -57,6 +57,8 @@ pub(crate) enum Welcome {
 pub(crate) enum Message {
     /// A part in a change of the configuration.
     Change(ChangeMessage),
+    /// What the manager's replica of one says to that of the other; it may be lost.
+    Manager(Vec<u8>),
     /// The member's report, every second.
     Report(NodeReport),
     /// The member leaves, and why if it does not do so on request.

@@ -5,7 +5,8 @@
 //!   ├─ Group    who is there, what was said and not heard, why it halts          group.rs, calls.rs, peer.rs
 //!   │             a state machine; messages in message.rs, bytes by `link`
 //!   ├─ Sockets  a thread that serves the group                                   sockets.rs
-//!   └─ Changes  a thread that takes part in changes, which may block             crate::change
+//!   └─ Changes  a thread that takes part in changes, which may block, with the    deciding.rs
+//!               manager's replica
 //! ```
 //! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way. A stream that
 //! breaks while both live is made anew.
@@ -19,6 +20,7 @@
 //! *Not here*: requests, in crate `rpc`; what follows when a member is lost, in `membership_change`.
 
 mod calls;
+mod deciding;
 mod group;
 mod membership;
 mod message;
@@ -32,17 +34,20 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use gannet_manager::Replica as ManagerReplica;
 use gannet_rpc::{Clock, MonotonicClock};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::change::{ChangeMessage, Changes};
+use crate::change::Changes;
+use crate::change::Deciding::ByLeader;
 use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::member::Member;
+use crate::members::deciding::Heard;
 use crate::members::sockets::Sockets;
 use crate::outcome::panic_message;
 use crate::replica::Replica;
@@ -54,8 +59,6 @@ pub(crate) use membership::refused;
 pub use membership::{JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
 
-/// Between two looks whether workers have come to a change.
-const WORKERS_LOOK: Duration = Duration::from_micros(200);
 /// Longest time that a member that leaves waits until the others know.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -71,7 +74,9 @@ struct State {
     group: Group,
     joining: Joining,
     /// Messages about changes go here, until the cluster halts.
-    changes: Option<Sender<(usize, ChangeMessage)>>,
+    changes: Option<Sender<Heard>>,
+    /// This node's replica of the manager, when the members are known.
+    manager: Option<Arc<ManagerReplica>>,
     /// Answers to this member's proposals, by number.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
     reporter: Option<Arc<Member>>,
@@ -87,9 +92,12 @@ impl State {
         let mut halted = None;
         while let Some(event) = self.group.next_event() {
             match event {
-                Event::Change(from, message) => {
-                    // The thread has ended if the cluster has halted.
-                    self.changes.iter().for_each(|to| drop(to.send((from, message.clone()))));
+                Event::Change(from, message) => self.tell(Heard::Member(from, message)),
+                Event::Manager(from, bytes) => {
+                    // Before there is a replica, nothing is missed: it is said again.
+                    if let Some(manager) = &self.manager {
+                        manager.hear(from, bytes);
+                    }
                 }
                 Event::ReportDue => {
                     let report = self.reporter.as_ref().map(|member| member.report());
@@ -105,6 +113,14 @@ impl State {
             }
         }
         halted
+    }
+
+    /// Tells the thread of changes something.
+    fn tell(&self, heard: Heard) {
+        if let Some(changes) = &self.changes {
+            // The thread has ended if the cluster has halted.
+            let _ = changes.send(heard);
+        }
     }
 
     fn fail(&mut self, error: JoinError) {
@@ -126,6 +142,11 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the lock, so a poisoned state is a whole one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of this process's node.
+    fn node(&self) -> u16 {
+        u16::try_from(self.lock().group.node()).expect("nodes are numbered with 16 bits")
     }
 
     /// Does something with the state, and what follows.
@@ -183,46 +204,6 @@ impl Shared {
             state.group.leave(Some(reason));
         });
     }
-
-    /// Takes part in changes until the cluster halts.
-    fn follow_changes<R: Replica>(
-        &self,
-        mut changes: Changes<R>,
-        messages: &Receiver<(usize, ChangeMessage)>,
-    ) {
-        loop {
-            let received = if changes.awaits_workers() {
-                messages.recv_timeout(WORKERS_LOOK)
-            } else {
-                messages.recv().map_err(RecvTimeoutError::from)
-            };
-            let said = match received {
-                Ok((from, message)) => changes.receive(from, message),
-                Err(RecvTimeoutError::Timeout) => changes.poll(),
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            self.change_and_wake(|state| {
-                if let Some(reason) = changes.take_end() {
-                    state.group.cannot_go_on(&reason);
-                }
-                for (to, message) in said {
-                    state.group.say_change(to, message);
-                }
-                state.answers.append(&mut changes.take_answers());
-                if let Some(error) = changes.take_failure() {
-                    state.fail(match error {
-                        ChangeError::Refused { node, reason } => {
-                            JoinError::Elsewhere { node, reason }
-                        }
-                        error => JoinError::Halted(error.to_string()),
-                    });
-                } else if changes.is_formed() && matches!(state.joining, Joining::Waiting) {
-                    state.joining = Joining::Joined;
-                    state.group.joined();
-                }
-            });
-        }
-    }
 }
 
 /// This process's member among all members.
@@ -262,6 +243,7 @@ impl Members {
             group: Group::new(setup, clock.now_ns()),
             joining: Joining::Waiting,
             changes: Some(changes),
+            manager: None,
             answers: BTreeMap::new(),
             reporter: None,
             on_halt: None,
@@ -279,8 +261,8 @@ impl Members {
         let mut members = Self { address, transport, shared, threads: Vec::new() };
         members.spawn("members", || sockets.serve())?;
         let shared = Arc::clone(&members.shared);
-        let changes = Changes::new(node, Arc::new(configuration), replica);
-        members.spawn("members-change", move || shared.follow_changes(changes, &messages))?;
+        let changes = Changes::new(node, Arc::new(configuration), replica, ByLeader);
+        members.spawn("members-change", move || deciding::follow(shared, changes, &messages))?;
         Ok(members)
     }
 
@@ -379,9 +361,9 @@ impl Drop for Members {
             // One that has panicked has nothing more to do.
             let _ = thread.join();
         }
-        // They hold what holds the group.
+        // They hold what holds the group. The end of the replica waits for its thread, which may want the lock.
         let mut state = self.shared.lock();
-        let held = (state.on_halt.take(), state.reporter.take());
+        let held = (state.on_halt.take(), state.reporter.take(), state.manager.take());
         drop(state);
         drop(held);
     }

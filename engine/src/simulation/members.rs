@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::change::{ChangeMessage, Changes};
+use crate::change::{Changes, Deciding};
+use crate::change_message::ChangeMessage;
 use crate::configuration::{Change, ChangeError, Configuration};
 use crate::members::{Action, Event, Group, Input, JoinError, Setup};
 use crate::replica::Replica;
@@ -68,12 +69,7 @@ impl<R: Replica> SimulatedMember<R> {
                         self.group.joined();
                     }
                     if let Some(error) = self.changes.take_failure() {
-                        self.failure.get_or_insert(match error {
-                            ChangeError::Refused { node, reason } => {
-                                JoinError::Elsewhere { node, reason }
-                            }
-                            error => JoinError::Halted(error.to_string()),
-                        });
+                        self.failure.get_or_insert(error.into());
                     }
                 }
                 Event::ReportDue => self.group.report(&NodeReport::default()),
@@ -81,7 +77,8 @@ impl<R: Replica> SimulatedMember<R> {
                 Event::Halted(reason) if !self.has_joined() => {
                     self.failure.get_or_insert(JoinError::Halted(reason));
                 }
-                Event::Change(..) | Event::Halted(_) => {}
+                // There are no replicas of the manager: node 0 decides.
+                Event::Change(..) | Event::Halted(_) | Event::Manager(..) => {}
             }
         }
         has_any
@@ -99,7 +96,7 @@ impl<R: Replica> SimulatedMembers<R> {
         let node = setup.hello.node;
         let member = SimulatedMember {
             group: Group::new(setup, self.now_ns),
-            changes: Changes::new(node, Arc::new(configuration), replica),
+            changes: Changes::new(node, Arc::new(configuration), replica, Deciding::ByFounder),
             answers: BTreeMap::new(),
             failure: None,
         };

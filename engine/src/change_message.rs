@@ -1,0 +1,62 @@
+//! The messages of changes of the configuration.
+//!
+//! *Not here*: who says what and when, in `change`, `decider` and `membership_change`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::configuration::{Change, ChangeError, Configuration};
+use crate::membership_change::{self, MembershipMessage};
+
+/// A message of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ChangeMessage {
+    /// `number` rises with each proposal of a member.
+    Propose {
+        number: u64,
+        change: Change,
+    },
+    /// The sender decides from now on: what it has not answered is said again.
+    Leads,
+    /// What is decided. A member that has not come to it does so.
+    Sync {
+        configuration: Box<Configuration>,
+    },
+    /// The member goes by what is decided.
+    Synced,
+    Prepare {
+        round: u64,
+        change: Change,
+    },
+    Prepared {
+        round: u64,
+        refusal: Option<String>,
+    },
+    Decide {
+        round: u64,
+    },
+    Abandon {
+        round: u64,
+        reason: ChangeError,
+    },
+    Adopted {
+        round: u64,
+    },
+    Answer {
+        number: u64,
+        result: Result<(), ChangeError>,
+    },
+    /// A member has ended.
+    Lost {
+        node: u16,
+    },
+    /// A step of a change of the membership.
+    Membership(MembershipMessage),
+}
+
+/// A message and the node that it is for.
+pub(crate) type Addressed = (usize, ChangeMessage);
+
+/// A message of a change of the membership.
+pub(crate) fn wrapped((to, message): membership_change::Addressed) -> Addressed {
+    (to, ChangeMessage::Membership(message))
+}

@@ -1,0 +1,288 @@
+//! The decider: the member that decides on changes of the configuration for as long as it leads the manager's replicas.
+//!
+//! ```text
+//! lost members ──▶ revoked, one after the other: MembershipChange
+//! proposals    ──▶ prepared by all members ─▶ decided ─▶ adopted by all members ─▶ answered
+//! ```
+//! A decision is made when the manager's log has it. A new decider knows all decisions, and no round: it brings all members to what is
+//! decided, and proposals that were not answered come again.
+//!
+//! *Invariants*: one decision is under way at a time. A loss goes before all proposals. Two deciders give no two rounds the same number.
+//!
+//! *Not here*: the members' part, in `change`; the steps of a change of the membership, in `membership_change`.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::change_message::{Addressed, ChangeMessage, wrapped};
+use crate::configuration::{Change, ChangeError, Configuration, Phase};
+use crate::decision::{Decided, Decision};
+use crate::membership_change::{MembershipChange, MembershipMessage, Progress};
+
+/// Rounds of a term.
+const ROUNDS_BITS: u32 = 32;
+
+/// See the module's text.
+pub(crate) struct Decider {
+    /// By node: the number of its last proposal.
+    last: Vec<u64>,
+    /// Those that wait for their turn.
+    proposals: VecDeque<(usize, u64, Change)>,
+    /// Lost members that wait to be revoked.
+    losses: VecDeque<u16>,
+    /// Number of the last round.
+    rounds: u64,
+    round: Option<Round>,
+    /// The change of the membership that is under way.
+    membership: Option<MembershipChange>,
+    /// Proposers whose changes are made when that has ended.
+    made: Vec<(usize, u64)>,
+    /// Members that have not come to what was decided before.
+    missing: BTreeSet<usize>,
+    /// A decision is on its way to the log.
+    is_deciding: bool,
+    said: Vec<Addressed>,
+    decisions: Vec<Decision>,
+    /// Why the cluster cannot go on.
+    end: Option<String>,
+}
+
+/// The change of tables that is under way.
+struct Round {
+    proposer: (usize, u64),
+    change: Change,
+    /// Members that have not answered.
+    missing: BTreeSet<usize>,
+    refusal: Option<ChangeError>,
+    is_decided: bool,
+}
+
+fn members(configuration: &Configuration) -> BTreeSet<usize> {
+    configuration.member_numbers().map(usize::from).collect()
+}
+
+impl Decider {
+    /// Of a cluster that nobody has decided on before.
+    pub(crate) fn first(decided: &Decided) -> Self {
+        Self {
+            last: vec![0; decided.configuration.nodes()],
+            proposals: VecDeque::new(),
+            losses: VecDeque::new(),
+            rounds: 0,
+            round: None,
+            membership: None,
+            made: Vec::new(),
+            missing: BTreeSet::new(),
+            is_deciding: false,
+            said: Vec::new(),
+            decisions: Vec::new(),
+            end: None,
+        }
+    }
+
+    /// Of a cluster on which others have decided before; no other has this term.
+    pub(crate) fn next(term: u64, decided: &Decided) -> Self {
+        let mut decider = Self { rounds: term << ROUNDS_BITS, ..Self::first(decided) };
+        let all = members(&decided.configuration);
+        decider.said.extend(all.iter().map(|member| (*member, ChangeMessage::Leads)));
+        match decided.configuration.phase {
+            Phase::Preparing => decider.change_membership(&decided.configuration),
+            Phase::Active => {
+                let configuration = Box::new((*decided.configuration).clone());
+                let sync = ChangeMessage::Sync { configuration };
+                decider.said.extend(all.iter().map(|member| (*member, sync.clone())));
+                decider.missing = all;
+            }
+        }
+        decider
+    }
+
+    /// What there is to say, and to decide.
+    pub(crate) fn take(&mut self) -> (Vec<Addressed>, Vec<Decision>) {
+        (std::mem::take(&mut self.said), std::mem::take(&mut self.decisions))
+    }
+
+    /// Why the cluster cannot go on, once.
+    pub(crate) fn take_end(&mut self) -> Option<String> {
+        self.end.take()
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.round.is_none() && self.membership.is_none() && self.proposals.is_empty()
+    }
+
+    /// Takes a message of a member.
+    pub(crate) fn receive(&mut self, from: usize, message: ChangeMessage, decided: &Decided) {
+        let is_present = |round: u64| round == self.rounds;
+        match (message, &mut self.round) {
+            (ChangeMessage::Propose { number, change }, _) if number > self.last[from] => {
+                self.last[from] = number;
+                self.proposals.push_back((from, number, change));
+            }
+            (ChangeMessage::Prepared { round, refusal }, Some(open))
+                if is_present(round) && !open.is_decided =>
+            {
+                if open.missing.remove(&from)
+                    && let Some(reason) = refusal
+                {
+                    open.refusal.get_or_insert(ChangeError::Refused { node: from, reason });
+                }
+            }
+            (ChangeMessage::Adopted { round }, Some(open))
+                if is_present(round) && open.is_decided =>
+            {
+                open.missing.remove(&from);
+            }
+            (ChangeMessage::Synced, _) => drop(self.missing.remove(&from)),
+            (ChangeMessage::Lost { node }, _) if !self.losses.contains(&node) => {
+                self.losses.push_back(node);
+            }
+            (ChangeMessage::Membership(message), _) => {
+                self.follow_membership(from, message, decided)
+            }
+            // What has come before, and answers to what has ended.
+            _ => {}
+        }
+        self.go_on(decided);
+    }
+
+    /// The decision that was under way is made, or is none.
+    pub(crate) fn made(
+        &mut self,
+        decision: &Decision,
+        made: &Result<(), ChangeError>,
+        decided: &Decided,
+    ) {
+        self.is_deciding = false;
+        if made.is_ok() {
+            match decision.change {
+                Change::Revoke(_) => {
+                    self.stop_round();
+                    self.change_membership(&decided.configuration);
+                }
+                Change::Activate => {
+                    let activate =
+                        |change: &mut MembershipChange| change.activate(&decided.configuration);
+                    let said = self.membership.as_mut().map(activate).unwrap_or_default();
+                    self.said.extend(said.into_iter().map(wrapped));
+                }
+                Change::Form(_) | Change::Create(_) | Change::Leave(_) | Change::Remove(_) => {
+                    if let Some(round) = &mut self.round {
+                        round.is_decided = true;
+                        round.missing = members(&decided.configuration);
+                        let decide = ChangeMessage::Decide { round: self.rounds };
+                        let to_all = round.missing.iter().map(|member| (*member, decide.clone()));
+                        self.said.extend(to_all);
+                    }
+                }
+            }
+        }
+        self.go_on(decided);
+    }
+
+    fn decide(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
+        self.is_deciding = true;
+        let version = decided.configuration.version;
+        self.decisions.push(Decision { version, proposer, change });
+    }
+
+    /// A member was lost: what is decided all members hear of with the change of the membership, and the rest begins again after it.
+    fn stop_round(&mut self) {
+        match self.round.take() {
+            Some(Round { proposer, is_decided: true, .. }) => self.made.push(proposer),
+            Some(Round { proposer: (from, number), change, .. }) => {
+                self.proposals.push_front((from, number, change));
+            }
+            None => {}
+        }
+    }
+
+    /// Prepares the epoch that is decided.
+    fn change_membership(&mut self, configuration: &Arc<Configuration>) {
+        let (change, said) = MembershipChange::begin(Arc::clone(configuration));
+        self.said.extend(said.into_iter().map(wrapped));
+        self.membership = Some(change);
+        self.missing.clear();
+    }
+
+    fn follow_membership(&mut self, from: usize, message: MembershipMessage, decided: &Decided) {
+        let Some(change) = &mut self.membership else { return };
+        match change.receive(from, message) {
+            Progress::Goes(said) => self.said.extend(said.into_iter().map(wrapped)),
+            // A loss meanwhile is revoked first, and the flush begins again.
+            Progress::Flushed if !self.is_deciding => self.decide(None, Change::Activate, decided),
+            Progress::Flushed => {}
+            Progress::Failed(reason) => self.end = Some(reason),
+            Progress::Ended => {
+                self.membership = None;
+                let made = std::mem::take(&mut self.made).into_iter();
+                let answer =
+                    |(node, number)| (node, ChangeMessage::Answer { number, result: Ok(()) });
+                self.said.extend(made.map(answer));
+            }
+        }
+    }
+
+    /// What follows when all have answered, or when there is nothing under way.
+    fn go_on(&mut self, decided: &Decided) {
+        if self.is_deciding {
+            return;
+        }
+        while let Some(node) = self.losses.pop_front() {
+            self.proposals.retain(|(proposer, ..)| *proposer != usize::from(node));
+            match decided.configuration.after(&Change::Revoke(node)) {
+                Ok(_) => return self.decide(None, Change::Revoke(node), decided),
+                Err(ChangeError::NoSuchMember(_)) => {}
+                Err(error) => self.end = Some(error.to_string()),
+            }
+        }
+        if self.membership.is_some() || !self.missing.is_empty() {
+            return;
+        }
+        while !self.is_deciding && self.finish_round(decided) {
+            let Some((node, number, change)) = self.proposals.pop_front() else { return };
+            self.begin_round((node, number), change, decided);
+        }
+    }
+
+    /// Goes on with the round that is under way, if all have answered. Whether there is none any more.
+    fn finish_round(&mut self, decided: &Decided) -> bool {
+        let Some(open) = self.round.take_if(|open| open.missing.is_empty()) else {
+            return self.round.is_none();
+        };
+        let Round { proposer: (node, number), refusal, is_decided, .. } = &open;
+        let (node, number) = (*node, *number);
+        if let Some(error) = refusal {
+            let abandon = ChangeMessage::Abandon { round: self.rounds, reason: error.clone() };
+            let all = members(&decided.configuration).into_iter();
+            self.said.extend(all.map(|member| (member, abandon.clone())));
+            let result = Err(error.clone());
+            self.said.push((node, ChangeMessage::Answer { number, result }));
+        } else if *is_decided {
+            self.said.push((node, ChangeMessage::Answer { number, result: Ok(()) }));
+        } else {
+            self.decide(Some((node, number)), open.change.clone(), decided);
+            self.round = Some(open);
+        }
+        self.round.is_none()
+    }
+
+    /// Has all members prepare a proposal, unless it is not possible, or was made before.
+    fn begin_round(&mut self, proposer: (usize, u64), change: Change, decided: &Decided) {
+        let (node, number) = proposer;
+        let possible = match decided.has_made(proposer) {
+            true => Some(Ok(())),
+            false => decided.configuration.after(&change).err().map(Err),
+        };
+        if let Some(result) = possible {
+            return self.said.push((node, ChangeMessage::Answer { number, result }));
+        }
+        self.rounds += 1;
+        let missing = members(&decided.configuration);
+        let prepare = ChangeMessage::Prepare { round: self.rounds, change: change.clone() };
+        self.said.extend(missing.iter().map(|member| (*member, prepare.clone())));
+        let (refusal, is_decided) = (None, false);
+        self.round = Some(Round { proposer, change, missing, refusal, is_decided });
+    }
+}

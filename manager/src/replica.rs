@@ -1,0 +1,365 @@
+//! One node's replica of the log, on a thread of its own.
+//!
+//! ```text
+//! owner: heard bytes, decisions of the leader, voters ──▶ Replica ──▶ events: leads, follows, decisions, voters, bytes to carry
+//! ```
+//! *Invariants*: events come in one order. Between `Leads` and the next `Follows` the node is the only one whose decisions can be made, and
+//! it has heard all that were made before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use openraft::{ChangeMembers, Config, EmptyNode, Raft, ServerState, SnapshotPolicy};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::Types;
+use crate::network::Network;
+use crate::store::{Decisions, LogStore};
+
+/// What has happened at a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This node leads from now on, in a term that no other node leads in.
+    Leads {
+        /// The term.
+        term: u64,
+    },
+    /// Another node leads, or none that is known.
+    Follows {
+        /// Which one.
+        leader: Option<u16>,
+    },
+    /// A decision was made.
+    Made(Vec<u8>),
+    /// These nodes vote.
+    Voters(BTreeSet<u16>),
+    /// Carry these bytes to a node; they may be lost.
+    Carry {
+        /// The node.
+        to: u16,
+        /// What it is to hear.
+        bytes: Vec<u8>,
+    },
+}
+
+/// How a replica is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The node.
+    pub node: u16,
+    /// All nodes of the cluster.
+    pub nodes: Vec<u16>,
+    /// Those that vote at first, the same at all nodes.
+    pub voters: BTreeSet<u16>,
+    /// Between two signs of life of the leader. A node that has had none for about three times as long stands for election.
+    pub heartbeat: Duration,
+}
+
+enum Command {
+    Hear(u16, Vec<u8>),
+    Decide(Vec<u8>),
+    SetVoters(BTreeSet<u16>),
+    End,
+}
+
+/// A replica that runs. It ends when it is dropped.
+pub struct Replica {
+    commands: UnboundedSender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Replica {
+    /// Starts a replica; `on_event` is called for each event, on the replica's thread.
+    ///
+    /// # Errors
+    /// That of the operating system, which may refuse a thread.
+    pub fn start(
+        options: Options,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let (commands, received) = unbounded_channel();
+        let on_event: OnEvent = Arc::new(on_event);
+        let body = move || runtime.block_on(run(options, on_event, received));
+        let thread = std::thread::Builder::new().name("manager".to_owned()).spawn(body)?;
+        Ok(Self { commands, thread: Some(thread) })
+    }
+
+    /// Takes bytes that another node's replica had carried here.
+    pub fn hear(&self, from: u16, bytes: Vec<u8>) {
+        self.command(Command::Hear(from, bytes));
+    }
+
+    /// Proposes a decision, as the leader. It is made when [`Event::Made`] says so; if another node leads before, it may not be.
+    pub fn decide(&self, decision: Vec<u8>) {
+        self.command(Command::Decide(decision));
+    }
+
+    /// Has these nodes vote from now on, as the leader.
+    pub fn set_voters(&self, voters: BTreeSet<u16>) {
+        self.command(Command::SetVoters(voters));
+    }
+
+    fn command(&self, command: Command) {
+        // A replica that has ended, because raft has met a bug, was logged.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.command(Command::End);
+        if let Some(thread) =
+            self.thread.take().filter(|it| it.thread().id() != std::thread::current().id())
+        {
+            // One that has panicked has nothing more to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// The body of the thread.
+async fn run(options: Options, on_event: OnEvent, mut commands: UnboundedReceiver<Command>) {
+    let carried = Arc::clone(&on_event);
+    let network = Network::new(Arc::new(move |to, bytes| carried(Event::Carry { to, bytes })));
+    let made = Arc::clone(&on_event);
+    let decisions = Decisions::new(Box::new(move |decision| made(Event::Made(decision.to_vec()))));
+    let config = Arc::new(config(&options));
+    let node = u64::from(options.node);
+    let raft = Raft::<Types>::new(node, config, network.clone(), LogStore::default(), decisions);
+    let raft = match raft.await {
+        Ok(raft) => raft,
+        Err(error) => return tracing::error!("the manager's replica cannot start: {error}"),
+    };
+    if options.voters.contains(&options.node) {
+        let voters = options.voters.iter().map(|voter| (u64::from(*voter), EmptyNode {}));
+        // All voters begin so, with the same members, which raft allows; some have heard of it from another before.
+        let _ = raft.initialize(voters.collect::<BTreeMap<_, _>>()).await;
+    }
+    let watch = watch(raft.clone(), options.clone(), on_event);
+    let serve = async {
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Hear(from, bytes) => {
+                    let (network, raft) = (network.clone(), raft.clone());
+                    tokio::spawn(async move { network.hear(&raft, from, &bytes).await });
+                }
+                Command::Decide(decision) => {
+                    // Its end is an event, or another node leads.
+                    let _ = raft.client_write_ff(decision).await;
+                }
+                Command::SetVoters(voters) => {
+                    let raft = raft.clone();
+                    let voters: BTreeSet<u64> = voters.into_iter().map(u64::from).collect();
+                    tokio::spawn(async move {
+                        let change = ChangeMembers::ReplaceAllVoters(voters);
+                        if let Err(error) = raft.change_membership(change, true).await {
+                            tracing::warn!("the manager's voters could not be changed: {error}");
+                        }
+                    });
+                }
+                Command::End => return,
+            }
+        }
+    };
+    tokio::select! {
+        () = watch => tracing::error!("the manager's replica has ended"),
+        () = serve => {}
+    }
+    // It ends with its runtime, if not so.
+    let _ = raft.shutdown().await;
+}
+
+/// Says who leads and who votes. The leader takes all other nodes in as learners.
+async fn watch(raft: Raft<Types>, options: Options, on_event: OnEvent) {
+    let number = |node: u64| u16::try_from(node).unwrap_or(u16::MAX);
+    let mut metrics = raft.metrics();
+    let (mut role, mut voters) = (None, BTreeSet::new());
+    loop {
+        let seen = metrics.borrow_and_update().clone();
+        let present: BTreeSet<_> = seen.membership_config.voter_ids().map(number).collect();
+        if present != voters {
+            voters = present;
+            on_event(Event::Voters(voters.clone()));
+        }
+        let leads = seen.state == ServerState::Leader;
+        let leader = seen.current_leader.map(number);
+        let now = (leads.then_some(seen.current_term), leader.filter(|_| !leads));
+        if role != Some(now) {
+            match now {
+                // It has heard of all decisions before it decides.
+                (Some(term), _) if raft.ensure_linearizable().await.is_ok() => {
+                    on_event(Event::Leads { term });
+                    take_in(&raft, &options);
+                    role = Some(now);
+                }
+                (Some(_), _) => {}
+                (None, leader) => {
+                    on_event(Event::Follows { leader });
+                    role = Some(now);
+                }
+            }
+        }
+        if metrics.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Has the nodes that do not vote hear decisions.
+fn take_in(raft: &Raft<Types>, options: &Options) {
+    let others: Vec<_> =
+        options.nodes.iter().filter(|node| !options.voters.contains(*node)).copied().collect();
+    let raft = raft.clone();
+    tokio::spawn(async move {
+        for node in others {
+            // The next leader does the same.
+            let _ = raft.add_learner(u64::from(node), EmptyNode {}, false).await;
+        }
+    });
+}
+
+fn config(options: &Options) -> Config {
+    let heartbeat_ms = u64::try_from(options.heartbeat.as_millis()).unwrap_or(u64::MAX).max(1);
+    // Windows that do not overlap: raft draws once for each process, and two equal draws would tie for ever.
+    let rank = options.voters.iter().position(|voter| *voter == options.node).unwrap_or(0) as u64;
+    let election_timeout_min = heartbeat_ms * (3 + 2 * rank);
+    Config {
+        cluster_name: "gannet".to_owned(),
+        heartbeat_interval: heartbeat_ms,
+        election_timeout_min,
+        election_timeout_max: election_timeout_min + heartbeat_ms,
+        snapshot_policy: SnapshotPolicy::Never,
+        ..Config::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    /// Longest wait for what must come.
+    const COMES: Duration = Duration::from_secs(60);
+
+    type Replicas = Arc<Mutex<BTreeMap<u16, Replica>>>;
+
+    /// Replicas in this process; what each says but for bytes, which are carried.
+    fn start(nodes: u16, voters: u16) -> (Replicas, Vec<Receiver<Event>>) {
+        let replicas = Replicas::default();
+        let all: Vec<u16> = (0..nodes).collect();
+        let start = |node: u16| {
+            let (said, events) = channel();
+            let others = Arc::downgrade(&replicas);
+            let options = Options {
+                node,
+                nodes: all.clone(),
+                voters: (0..voters).collect(),
+                heartbeat: Duration::from_millis(50),
+            };
+            let replica = Replica::start(options, move |event| match event {
+                Event::Carry { to, bytes } => {
+                    let Some(others) = others.upgrade() else { return };
+                    let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                    others.get(&to).into_iter().for_each(|other| other.hear(node, bytes.clone()));
+                }
+                event => drop(said.send(event)),
+            });
+            (replica.expect("a thread"), events)
+        };
+        let started: Vec<_> = all.iter().map(|node| start(*node)).collect();
+        let mut events = Vec::new();
+        for (node, (replica, said)) in (0..).zip(started) {
+            replicas.lock().unwrap_or_else(PoisonError::into_inner).insert(node, replica);
+            events.push(said);
+        }
+        (replicas, events)
+    }
+
+    fn until<T>(events: &Receiver<Event>, is_it: impl Fn(&Event) -> Option<T>) -> T {
+        loop {
+            match events.recv_timeout(COMES) {
+                Ok(event) => {
+                    if let Some(found) = is_it(&event) {
+                        return found;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    panic!("the event does not come")
+                }
+            }
+        }
+    }
+
+    fn leader(events: &Receiver<Event>, node: u16) -> u16 {
+        until(events, |event| match event {
+            Event::Leads { .. } => Some(node),
+            Event::Follows { leader } => *leader,
+            _ => None,
+        })
+    }
+
+    fn with<T>(replicas: &Replicas, node: u16, act: impl FnOnce(&Replica) -> T) -> T {
+        act(&replicas.lock().unwrap_or_else(PoisonError::into_inner)[&node])
+    }
+
+    fn made(events: &Receiver<Event>, expected: &[u8]) {
+        until(events, |event| match event {
+            Event::Made(decision) => {
+                assert_eq!(decision, expected, "decisions come in one order");
+                Some(())
+            }
+            _ => None,
+        });
+    }
+
+    #[test]
+    fn decisions_reach_all_nodes_and_outlive_their_leader() {
+        let (replicas, events) = start(4, 3);
+        let first = leader(&events[0], 0);
+        // The leader says itself that it leads, if that was not heard already.
+        if first != 0 {
+            assert_eq!(leader(&events[usize::from(first)], first), first);
+        }
+        with(&replicas, first, |replica| replica.decide(b"one".to_vec()));
+        events.iter().for_each(|events| made(events, b"one"));
+        let ended = replicas.lock().unwrap_or_else(PoisonError::into_inner).remove(&first);
+        drop(ended);
+        let second = (0..3).find(|node| *node != first).expect("two are left");
+        let next = loop {
+            let next = leader(&events[usize::from(second)], second);
+            if next != first {
+                break next;
+            }
+        };
+        if next != second {
+            while leader(&events[usize::from(next)], next) != next {}
+        }
+        with(&replicas, next, |replica| replica.decide(b"two".to_vec()));
+        let left = (0..4).filter(|node| *node != first).collect::<Vec<u16>>();
+        left.iter().for_each(|node| made(&events[usize::from(*node)], b"two"));
+        // One voter is enough from then on.
+        with(&replicas, next, |replica| replica.set_voters([next].into()));
+        let voters = |event: &Event| match event {
+            Event::Voters(voters) if voters.len() == 1 => Some(()),
+            _ => None,
+        };
+        until(&events[usize::from(next)], voters);
+        let others = left.into_iter().filter(|node| *node != next && *node < 3);
+        for node in others {
+            let ended = replicas.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
+            drop(ended);
+        }
+        with(&replicas, next, |replica| replica.decide(b"three".to_vec()));
+        for node in [next, 3] {
+            made(&events[usize::from(node)], b"three");
+        }
+    }
+}
