@@ -30,7 +30,7 @@ pub(crate) struct Decider {
     proposals: VecDeque<(usize, u64, Change)>,
     /// Lost members that wait to be revoked.
     losses: VecDeque<u16>,
-    /// Number of the last round.
+    /// Number of the last round or change of the membership.
     rounds: u64,
     round: Option<Round>,
     /// The change of the membership that is under way.
@@ -200,7 +200,8 @@ impl Decider {
 
     /// Prepares the epoch that is decided.
     fn change_membership(&mut self, configuration: &Arc<Configuration>) {
-        let (change, said) = MembershipChange::begin(Arc::clone(configuration));
+        self.rounds += 1;
+        let (change, said) = MembershipChange::begin(Arc::clone(configuration), self.rounds);
         self.said.extend(said.into_iter().map(wrapped));
         self.membership = Some(change);
         self.missing.clear();

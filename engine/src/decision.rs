@@ -48,8 +48,8 @@ impl Decided {
         Ok(())
     }
 
-    /// Whether this proposal was made.
+    /// Whether this proposal was made. A member proposes one change after the other.
     pub(crate) fn has_made(&self, (node, number): (usize, u64)) -> bool {
-        self.made.get(&node) == Some(&number)
+        self.made.get(&node).is_some_and(|made| *made >= number)
     }
 }

@@ -15,8 +15,8 @@
 //! A transaction is committed if any member that is left has its record, and aborted otherwise: rules C3 and C4. When another member is
 //! lost meanwhile, a further epoch is prepared at once, from the same records and those that the flush has brought.
 //!
-//! *Invariants*: no member works in an epoch before all members are flushed for it. A message of another epoch than the one that is
-//! prepared is passed over, and so is one that comes twice.
+//! *Invariants*: no member works in an epoch before all members are flushed for it. A message of an earlier change is passed over, and so is
+//! one that comes twice.
 //!
 //! *Source*: `docs/protocol.md`, "Membership change"; FaRM (NSDI'14) section 5 has the reconfiguration that this one is simpler than.
 //!
@@ -64,10 +64,11 @@ pub(crate) enum Step {
     Part { holder: Holder, offset: u64, bytes: Vec<u8> },
 }
 
-/// A message of the protocol, about the epoch that is prepared.
+/// A message of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MembershipMessage {
-    pub(crate) epoch: u32,
+    /// Number of the change: a later one, of a further epoch or by another decider, has a higher number.
+    pub(crate) number: u64,
     pub(crate) step: Step,
 }
 
@@ -131,8 +132,8 @@ impl Incoming {
 /// A member's part in changes of the membership.
 #[derive(Default)]
 pub(crate) struct MemberPart {
-    /// The epoch that is prepared.
-    epoch: u32,
+    /// Number of the change.
+    number: u64,
     /// Who decides.
     decider: usize,
     /// Its workers have not all stopped.
@@ -156,21 +157,23 @@ impl MemberPart {
         configuration: &mut Arc<Configuration>,
         replica: &mut R,
     ) -> Option<Addressed> {
-        let MembershipMessage { epoch, step } = message;
+        let MembershipMessage { number, step } = message;
         if let Step::Prepare { configuration: prepared } = step {
-            let is_new = epoch > configuration.epoch;
-            if is_new {
-                *configuration = Arc::new(*prepared);
-                replica.stop(configuration);
-            }
-            // Another decider goes on with the same epoch.
-            let is_again = from != self.decider && configuration.phase == Phase::Preparing;
-            if is_new || is_again && epoch == self.epoch {
-                *self = Self { epoch, decider: from, is_stopping: true, ..Self::default() };
+            let is_behind = |configuration: &Configuration| {
+                let is_prepared = configuration.phase == Phase::Preparing;
+                prepared.epoch > configuration.epoch
+                    || prepared.epoch == configuration.epoch && is_prepared
+            };
+            if number > self.number && is_behind(configuration) {
+                *self = Self { number, decider: from, is_stopping: true, ..Self::default() };
+                if prepared.epoch > configuration.epoch {
+                    *configuration = Arc::new(*prepared);
+                    replica.stop(configuration);
+                }
             }
             return self.poll(replica);
         }
-        if epoch != self.epoch {
+        if number != self.number {
             return None;
         }
         match step {
@@ -224,7 +227,7 @@ impl MemberPart {
     }
 
     fn say(&self, step: Step) -> Option<Addressed> {
-        Some((self.decider, MembershipMessage { epoch: self.epoch, step }))
+        Some((self.decider, MembershipMessage { number: self.number, step }))
     }
 }
 
@@ -238,6 +241,7 @@ enum Stage {
 
 /// The change of the membership that is under way, as the decider sees it.
 pub(crate) struct MembershipChange {
+    number: u64,
     /// The configuration that it has come to.
     configuration: Arc<Configuration>,
     stage: Stage,
@@ -260,10 +264,11 @@ pub(crate) enum Progress {
 }
 
 impl MembershipChange {
-    /// Prepares the epoch of a configuration that is decided.
-    pub(crate) fn begin(configuration: Arc<Configuration>) -> (Self, Vec<Addressed>) {
+    /// Prepares the epoch of a configuration that is decided. The number is higher than that of any change before.
+    pub(crate) fn begin(configuration: Arc<Configuration>, number: u64) -> (Self, Vec<Addressed>) {
         let prepare = Step::Prepare { configuration: Box::new((*configuration).clone()) };
         let mut change = Self {
+            number,
             configuration,
             stage: Stage::Preparing,
             missing: BTreeSet::new(),
@@ -283,8 +288,8 @@ impl MembershipChange {
 
     /// Takes a message of a member.
     pub(crate) fn receive(&mut self, from: usize, message: MembershipMessage) -> Progress {
-        let MembershipMessage { epoch, step } = message;
-        if epoch != self.configuration.epoch || !self.missing.contains(&from) {
+        let MembershipMessage { number, step } = message;
+        if number != self.number || !self.missing.contains(&from) {
             return Progress::Goes(Vec::new());
         }
         match (step, self.stage) {
@@ -354,6 +359,6 @@ impl MembershipChange {
     }
 
     fn message(&self, step: Step) -> MembershipMessage {
-        MembershipMessage { epoch: self.configuration.epoch, step }
+        MembershipMessage { number: self.number, step }
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use gannet_storage::{
     Applied, Arena, BucketAddress, BucketSnapshot, BucketUpdate, BucketUpdateWriter, Key, Lock,
-    LockMode, Owner, Partitioning, Read, StorageError, Table, TableLayout, Unlocked, Validation,
+    LockMode, Owner, Partitioning, Read, StorageError, Table, TableDefinition, TableKind,
+    TableLayout, TransactionId, Unlocked, Validation,
 };
 use proptest::prelude::*;
 
@@ -18,7 +19,8 @@ type Change = (u64, Option<Vec<u8>>);
 const BUCKETS: u32 = 3;
 const KEYS: usize = 40;
 const VALUE_SIZES: [usize; 5] = [1, 8, 13, 40, 4096];
-const OTHER: Owner = Owner(u64::MAX);
+/// Of the same epoch as the owners with small numbers.
+const OTHER: Owner = Owner((1 << 50) - 1);
 
 fn table(value_bytes: usize, buckets: u32, limit_bytes: usize) -> Table {
     let partitioning = Partitioning::new(1).unwrap();
@@ -442,4 +444,60 @@ fn a_primary_applies_only_under_the_units_own_lock() {
     assert_eq!(snapshot(&table, 0).owner, Owner(2));
     assert_eq!(apply_at_primary(&table, &put(Owner(2))), Applied::Applied);
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+}
+
+#[test]
+fn a_lock_of_an_earlier_epoch_is_dead() {
+    let (table, capacity) = nearly_full(0);
+    for key in 1..capacity {
+        table.load(address(&table, key), key, &[0; 8]).unwrap();
+    }
+    let of_epoch =
+        |epoch| Owner::from(TransactionId { epoch, node: 1, worker: 0, coroutine: 3, counter: 7 });
+    let (dead, owner) = (of_epoch(4), of_epoch(5));
+    // It has the only slot that is free.
+    assert_eq!(lock(&table, 0, dead, LockMode::Insert), Lock::Granted { version: 0 });
+    let at = address(&table, 0);
+    assert_eq!(table.validate(at, 0, owner), Validation::Unchanged);
+    assert_eq!(table.read(at, 0, owner, &mut [0; 8]), Read::Absent { version: 0 });
+    assert_eq!(lock(&table, 0, owner, LockMode::Insert), Lock::Granted { version: 0 });
+    assert_eq!(table.validate(at, 0, of_epoch(6)), Validation::Unchanged);
+    // Late messages of the dead transaction do nothing.
+    assert_eq!(table.unlock(at, dead), Unlocked::NotHeld);
+    let put = |owner| unit(0, 0, owner, &[(0, Some(vec![1; 8]))]);
+    assert_eq!(apply_at_primary(&table, &put(dead)), Applied::Gap);
+    assert_eq!(apply_at_primary(&table, &put(owner)), Applied::Applied);
+    assert_eq!(snapshot(&table, 0).rows().len() as u64, capacity);
+}
+
+#[test]
+fn what_dead_transactions_have_left_is_removed() {
+    let partitioning = Partitioning::new(1).unwrap();
+    let definition = TableDefinition {
+        name: "ordered".to_owned(),
+        kind: TableKind::Ordered,
+        value_bytes: 0,
+        rows: 10,
+    };
+    let layout = definition.layout(partitioning).unwrap();
+    let arena = Arc::new(Arena::new(1 << 20, &[1 << 19]).unwrap());
+    let table = Table::new("ordered", layout, Arc::clone(&arena), |_| true).unwrap();
+    let used = arena.used_bytes();
+    let of_epoch = |epoch, counter| {
+        Owner::from(TransactionId { epoch, node: 0, worker: 0, coroutine: 0, counter })
+    };
+    let insert = |key: &'static [u8], owner| {
+        let key = Key::from(key);
+        let address = table.address(key.word()).unwrap();
+        table.lock_row(address, key, owner, (LockMode::Insert, 100)).0
+    };
+    table.set_barrier(0, of_epoch(1, 9));
+    assert_eq!(insert(b"dead", of_epoch(1, 1)), Lock::Granted { version: 0 });
+    assert_eq!(insert(b"alive", of_epoch(2, 1)), Lock::Granted { version: 0 });
+    assert_eq!((table.barrier_count(0), table.index_differences(0)), (1, 4));
+    table.end_dead(2);
+    // The pending entry that is left is in no row.
+    assert_eq!((table.barrier_count(0), table.index_differences(0)), (0, 2));
+    table.end_dead(3);
+    assert_eq!((table.index_differences(0), arena.used_bytes()), (0, used));
 }

@@ -1,0 +1,321 @@
+//! Changes over links that say messages again, and by deciders that change at any moment while members end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gannet_storage::{Partitioning, TableDefinition, TableKind};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::replica::Records;
+
+fn table(name: &str) -> Change {
+    let name = name.to_owned();
+    Change::Create(TableDefinition { name, kind: TableKind::Fixed, value_bytes: 8, rows: 9 })
+}
+
+/// A member that refuses tables of one name, and remembers what it has adopted.
+#[derive(Clone, Default)]
+struct Fake {
+    refuses: Option<&'static str>,
+    adopted: Rc<RefCell<Vec<Configuration>>>,
+    is_stopped: bool,
+    records: Records,
+}
+
+impl Replica for Fake {
+    type Prepared = Configuration;
+
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Configuration, String> {
+        let refused = |name: &str| configuration.table_named(name).is_some();
+        match self.refuses {
+            Some(name) if refused(name) => Err(format!("no room for {name}")),
+            _ => Ok((**configuration).clone()),
+        }
+    }
+
+    fn adopt(&mut self, prepared: Configuration) {
+        self.adopted.borrow_mut().push(prepared);
+    }
+
+    fn has_adopted(&self) -> bool {
+        true
+    }
+
+    fn stop(&mut self, _: &Arc<Configuration>) {
+        self.is_stopped = true;
+    }
+
+    fn records(&self) -> Option<Records> {
+        Some(self.records.clone())
+    }
+
+    fn flush(&mut self, records: &Records) -> Result<(), String> {
+        assert!(self.is_stopped, "a member is flushed while nobody works");
+        self.records = records.clone();
+        Ok(())
+    }
+
+    fn begin_epoch(&mut self, configuration: &Arc<Configuration>) {
+        self.is_stopped = false;
+        self.adopted.borrow_mut().push((**configuration).clone());
+    }
+}
+
+/// By member: the answers to its proposals, and the configurations that it has adopted.
+type Ended = (Vec<BTreeMap<u64, Result<(), ChangeError>>>, Vec<Vec<Configuration>>);
+
+/// Runs proposals of all members to their end, over links that keep the order between two members and say the last four messages
+/// again at any time. Each member's answers, and what it has adopted.
+fn run(seed: u64, proposals: &[(usize, Change)], refuses: Option<(usize, &'static str)>) -> Ended {
+    let first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+    let fakes: Vec<_> = (0..3)
+        .map(|node| Fake {
+            refuses: refuses.filter(|(who, _)| *who == node).map(|(_, name)| name),
+            ..Fake::default()
+        })
+        .collect();
+    let members = fakes.iter().enumerate();
+    let mut members: Vec<_> = members
+        .map(|(node, fake)| {
+            Changes::new(node, Arc::new(first.clone()), fake.clone(), Deciding::ByFounder)
+        })
+        .collect();
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut links: BTreeMap<(usize, usize), (Vec<ChangeMessage>, usize)> = BTreeMap::new();
+    let mut numbers = [0; 3];
+    let mut proposals: VecDeque<_> = proposals.iter().cloned().collect();
+    loop {
+        let waiting: Vec<_> =
+            links.iter().filter(|(_, (all, at))| *at < all.len()).map(|(way, _)| *way).collect();
+        let (from, to, message) = match waiting.get(random.random_range(0..=waiting.len())) {
+            Some(&way) => {
+                let (all, at) = links.get_mut(&way).unwrap();
+                let message = all[*at].clone();
+                *at += 1;
+                if random.random_range(0..10) == 0 {
+                    *at = at.saturating_sub(random.random_range(1..=4));
+                }
+                (way.0, way.1, message)
+            }
+            None => match proposals.pop_front() {
+                Some((node, change)) => {
+                    numbers[node] += 1;
+                    let propose = ChangeMessage::Propose { number: numbers[node], change };
+                    (node, node, propose)
+                }
+                None if waiting.is_empty() => break,
+                None => continue,
+            },
+        };
+        for (next, message) in members[to].receive(from, message) {
+            links.entry((to, next)).or_default().0.push(message);
+        }
+    }
+    let answers = members.iter_mut().map(Changes::take_answers).collect();
+    (answers, fakes.iter().map(|fake| fake.adopted.borrow().clone()).collect())
+}
+
+#[test]
+fn all_members_go_by_the_same_configurations_and_each_proposal_is_answered() {
+    let proposals: Vec<_> = ["a", "b", "c", "a", "d"]
+        .iter()
+        .enumerate()
+        .map(|(n, name)| (n % 3, table(name)))
+        .collect();
+    for seed in 0..200 {
+        let (answers, adopted) = run(seed, &proposals, None);
+        assert_eq!(answers.iter().map(BTreeMap::len).sum::<usize>(), 5, "seed {seed}");
+        let exists = Err(ChangeError::TableExists("a".to_owned()));
+        let refused = answers.iter().flat_map(BTreeMap::values).filter(|it| **it == exists);
+        assert_eq!(refused.count(), 1, "seed {seed}");
+        let versions: Vec<_> = adopted[0].iter().map(|it| it.version).collect();
+        assert_eq!(versions, [2, 3, 4, 5]);
+        assert!(adopted[1] == adopted[0] && adopted[2] == adopted[0], "seed {seed}");
+    }
+}
+
+#[test]
+fn what_one_member_refuses_no_member_makes() {
+    for seed in 0..200 {
+        for node in 0..3 {
+            let proposals = [(1, table("a")), (2, table("big")), (0, table("b"))];
+            let (answers, adopted) = run(seed, &proposals, Some((node, "big")));
+            let reason = "no room for big".to_owned();
+            assert_eq!(answers[2][&1], Err(ChangeError::Refused { node, reason }));
+            assert!(answers[1][&1].is_ok() && answers[0][&1].is_ok(), "seed {seed}");
+            for adopted in adopted {
+                assert_eq!(adopted.len(), 2, "seed {seed}");
+                assert!(adopted.iter().all(|it| it.table_named("big").is_none()));
+            }
+        }
+    }
+}
+
+/// Members whose decisions are made by a log, and what is under way between them.
+struct Elected {
+    members: Vec<Changes<Fake>>,
+    fakes: Vec<Fake>,
+    lost: BTreeSet<usize>,
+    links: BTreeMap<(usize, usize), VecDeque<ChangeMessage>>,
+    log: Vec<Decision>,
+    /// By member: how many decisions it has heard of.
+    heard: Vec<usize>,
+    leader: Option<usize>,
+    term: u64,
+    random: SmallRng,
+}
+
+impl Elected {
+    fn new(nodes: u16, seed: u64) -> Self {
+        let first = Configuration::new(7, nodes, 3, Partitioning::new(4).unwrap());
+        let fake = |node| Fake { records: Records::from([vec![node]]), ..Fake::default() };
+        let fakes: Vec<_> = (0..).take(usize::from(nodes)).map(fake).collect();
+        let new = |(node, fake): (usize, &Fake)| {
+            Changes::new(node, Arc::new(first.clone()), fake.clone(), Deciding::ByLeader)
+        };
+        let mut members: Vec<_> = fakes.iter().enumerate().map(new).collect();
+        members.iter_mut().for_each(|member| drop(member.poll()));
+        Self {
+            heard: vec![0; members.len()],
+            members,
+            fakes,
+            lost: BTreeSet::new(),
+            links: BTreeMap::new(),
+            log: Vec::new(),
+            leader: None,
+            term: 0,
+            random: SmallRng::seed_from_u64(seed),
+        }
+    }
+
+    fn left(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|node| !self.lost.contains(node)).collect()
+    }
+
+    /// What a member has said goes to the others. What it has decided goes to the log, if it leads.
+    fn take(&mut self, from: usize, said: Vec<Addressed>) {
+        for (to, message) in said.into_iter().filter(|(to, _)| !self.lost.contains(to)) {
+            self.links.entry((from, to)).or_default().push_back(message);
+        }
+        let decisions = self.members[from].take_decisions();
+        if self.leader == Some(from) {
+            self.log.extend(decisions);
+        }
+    }
+
+    fn receive(&mut self, node: usize, from: usize, message: ChangeMessage) {
+        let said = self.members[node].receive(from, message);
+        self.take(node, said);
+    }
+
+    fn hear_decision(&mut self, node: usize) {
+        if let Some(decision) = self.log.get(self.heard[node]).cloned() {
+            self.heard[node] += 1;
+            let said = self.members[node].made(&decision);
+            self.take(node, said);
+        }
+    }
+
+    /// Another member leads, or the same one again.
+    fn elect(&mut self) {
+        if let Some(before) = self.leader.filter(|leader| !self.lost.contains(leader)) {
+            self.members[before].follows();
+        }
+        let left = self.left();
+        let leader = left[self.random.random_range(0..left.len())];
+        while self.heard[leader] < self.log.len() {
+            self.hear_decision(leader);
+        }
+        (self.leader, self.term) = (Some(leader), self.term + 1);
+        let said = self.members[leader].leads(self.term);
+        self.take(leader, said);
+    }
+
+    fn kill(&mut self, node: usize) {
+        self.lost.insert(node);
+        self.links.retain(|(from, to), _| *from != node && *to != node);
+        if self.leader == Some(node) {
+            self.leader = None;
+        }
+        for left in self.left() {
+            self.receive(left, left, ChangeMessage::Lost { node: u16::try_from(node).unwrap() });
+        }
+    }
+
+    /// A step of whatever may happen next; whether anything could.
+    fn step(&mut self) -> bool {
+        let ways: Vec<_> =
+            self.links.iter().filter(|(_, all)| !all.is_empty()).map(|(way, _)| *way).collect();
+        let behind: Vec<_> =
+            self.left().into_iter().filter(|node| self.heard[*node] < self.log.len()).collect();
+        if ways.is_empty() && behind.is_empty() {
+            return false;
+        }
+        let choice = self.random.random_range(0..ways.len() + behind.len());
+        match ways.get(choice) {
+            Some(&(from, to)) => {
+                let message = self.links.get_mut(&(from, to)).unwrap().pop_front().unwrap();
+                self.receive(to, from, message);
+            }
+            None => self.hear_decision(behind[choice - ways.len()]),
+        }
+        true
+    }
+}
+
+#[test]
+fn deciders_may_change_and_members_end_at_any_moment() {
+    for seed in 0..3_000 {
+        let mut run = Elected::new(5, seed);
+        run.elect();
+        let names = ["a", "b", "c"];
+        // In any order: members propose, other ones lead, and two members end.
+        let mut events: VecDeque<_> = (0..9).collect();
+        let mut proposers = Vec::new();
+        loop {
+            let is_time = run.random.random_range(0..8) == 0;
+            match if is_time { events.pop_front() } else { None } {
+                Some(event @ (0 | 3 | 6)) => {
+                    // A member proposes one change after the other.
+                    let has_none = |node: &usize| proposers.iter().all(|(other, _)| other != node);
+                    let left: Vec<_> = run.left().into_iter().filter(has_none).collect();
+                    let Some(&node) = left.first() else { continue };
+                    let (number, change) = (event + 1, table(names[proposers.len()]));
+                    proposers.push((node, number));
+                    run.receive(node, node, ChangeMessage::Propose { number, change });
+                }
+                Some(2 | 7) => {
+                    let left = run.left();
+                    let node = left[run.random.random_range(0..left.len())];
+                    run.kill(node);
+                }
+                Some(_) => run.elect(),
+                None if run.leader.is_none() => run.elect(),
+                None => {
+                    if !run.step() && events.is_empty() {
+                        break;
+                    }
+                }
+            }
+        }
+        let left = run.left();
+        let last = run.members[left[0]].configuration().clone();
+        assert_eq!((last.phase, last.epoch), (Phase::Active, 3), "seed {seed}");
+        for node in left {
+            let member = &mut run.members[node];
+            assert_eq!(*member.configuration(), last, "seed {seed}, node {node}");
+            assert!(!run.lost.contains(&node) && member.take_end().is_none(), "seed {seed}");
+            let answers = member.take_answers();
+            for (_, number) in proposers.iter().filter(|(proposer, _)| *proposer == node) {
+                assert_eq!(answers.get(number), Some(&Ok(())), "seed {seed}, node {node}");
+            }
+            let adopted = run.fakes[node].adopted.borrow();
+            let epochs = adopted.iter().map(|it| (it.epoch, it.version));
+            assert!(epochs.is_sorted(), "seed {seed}, node {node}");
+        }
+        let is_member = |node: &usize| last.is_member(u16::try_from(*node).unwrap());
+        assert!(!run.lost.iter().any(is_member), "seed {seed}");
+    }
+}
