@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use crate::change_message::{Addressed, ChangeMessage, wrapped};
 use crate::configuration::{Change, ChangeError, Configuration, Phase};
-use crate::decider::Decider;
+use crate::decider::{Decider, term_of};
 use crate::decision::{Decided, Decision};
 use crate::membership_change::{Holder, MemberPart, MembershipMessage, Step};
 use crate::replica::Replica;
@@ -58,10 +58,11 @@ pub(crate) struct Changes<R: Replica> {
     /// What is decided, as far as this member has heard of it.
     decided: Decided,
     decider: Option<Decider>,
-    /// The first change has not been made, and another decides afterwards.
+    /// The decider decides on the first change alone.
     is_founding: bool,
-    /// Who decides, as far as is known.
+    /// Who decides, as far as is known, and in which term.
     leader: Option<usize>,
+    term: u64,
     /// Own proposals that are not answered, by number.
     proposals: BTreeMap<u64, Change>,
     /// Members that have ended.
@@ -97,7 +98,8 @@ impl<R: Replica> Changes<R> {
             decided,
             decider,
             is_founding: deciding == Deciding::ByLeader,
-            leader: Some(FOUNDER),
+            leader: (deciding == Deciding::ByFounder).then_some(FOUNDER),
+            term: 0,
             proposals: BTreeMap::new(),
             lost: BTreeSet::new(),
             decisions: Vec::new(),
@@ -175,15 +177,17 @@ impl<R: Replica> Changes<R> {
         self.decisions.clear();
     }
 
-    /// A decision was made; what is to be sent to others.
-    pub(crate) fn made(&mut self, decision: &Decision) -> Vec<Addressed> {
-        self.make(decision);
+    /// The log has taken a decision in this term; what is to be sent to others.
+    pub(crate) fn made(&mut self, term: u64, decision: &Decision) -> Vec<Addressed> {
+        self.make(term, decision);
         self.deliver(Vec::new())
     }
 
-    fn make(&mut self, decision: &Decision) {
-        let made = self.decided.make(decision);
-        if let Some(decider) = &mut self.decider {
+    fn make(&mut self, term: u64, decision: &Decision) {
+        let made = self.decided.make(term, decision);
+        if let Some(decider) =
+            self.decider.as_mut().filter(|decider| decider.has_term(decision.term))
+        {
             decider.made(decision, &made, &self.decided);
         }
     }
@@ -201,7 +205,7 @@ impl<R: Replica> Changes<R> {
                     self.decisions.extend(decisions);
                 } else {
                     let is_last = decisions.is_empty();
-                    decisions.iter().for_each(|decision| self.make(decision));
+                    decisions.iter().for_each(|decision| self.make(0, decision));
                     if !is_last {
                         continue;
                     }
@@ -223,23 +227,38 @@ impl<R: Replica> Changes<R> {
     /// After the first change the leader of the replicas decides.
     fn end_founding(&mut self) {
         if std::mem::replace(&mut self.is_founding, false) {
-            assert_eq!(self.configuration.version, 1, "the founder decides on the members alone");
-            self.decided = Decided::new(Arc::clone(&self.configuration));
-            (self.leader, self.decider) = (None, None);
+            self.decider = None;
         }
+    }
+
+    /// Goes by a configuration. The first one is what all members have decided on before there is a log.
+    fn go_by(&mut self, configuration: Arc<Configuration>) {
+        if !self.decided.configuration.is_formed() {
+            self.decided = Decided::new(Arc::clone(&configuration));
+        }
+        self.configuration = configuration;
+    }
+
+    /// Whether a message of a decider of this term is to be heard: no later one is known.
+    fn hears(&mut self, term: u64) -> bool {
+        let is_present = term >= self.term;
+        self.term = self.term.max(term);
+        is_present
     }
 
     fn step(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
         match message {
             ChangeMessage::Prepare { round, change } => {
-                self.prepare(round, &change).map(|message| (from, message)).into_iter().collect()
+                let hears = self.hears(term_of(round));
+                let prepared = if hears { self.prepare(round, &change) } else { None };
+                prepared.map(|message| (from, message)).into_iter().collect()
             }
             ChangeMessage::Decide { round } => {
                 if round == self.round
                     && let Some((configuration, prepared)) = self.prepared.take()
                 {
                     self.replica.adopt(prepared);
-                    self.configuration = configuration;
+                    self.go_by(configuration);
                     self.adopting = Some((from, ChangeMessage::Adopted { round }));
                 }
                 self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
@@ -257,13 +276,20 @@ impl<R: Replica> Changes<R> {
                 }
                 Vec::new()
             }
-            ChangeMessage::Leads => self.follow(from),
-            ChangeMessage::Sync { configuration } => self.sync(from, configuration),
+            ChangeMessage::Leads { term } if self.hears(term) => self.follow(from),
+            ChangeMessage::Sync { term, configuration } if self.hears(term) => {
+                self.sync((from, term), configuration)
+            }
+            ChangeMessage::Leads { .. } | ChangeMessage::Sync { .. } => Vec::new(),
             ChangeMessage::Membership(message) => self.membership_step(from, message),
             ChangeMessage::Lost { node } => {
                 self.lost.insert(node);
                 if self.deciding == Deciding::ByFounder && usize::from(node) == FOUNDER {
                     self.end = Some(format!("node {node} decides on changes"));
+                }
+                if self.is_founding {
+                    // Whoever leads hears it again.
+                    return Vec::new();
                 }
                 self.for_decider(from, ChangeMessage::Lost { node })
             }
@@ -279,7 +305,7 @@ impl<R: Replica> Changes<R> {
             }
             ChangeMessage::Prepared { .. }
             | ChangeMessage::Adopted { .. }
-            | ChangeMessage::Synced => self.for_decider(from, message),
+            | ChangeMessage::Synced { .. } => self.for_decider(from, message),
         }
     }
 
@@ -298,6 +324,9 @@ impl<R: Replica> Changes<R> {
 
     /// Another member decides from now on, or this one: it hears what waits for it.
     fn follow(&mut self, leader: usize) -> Vec<Addressed> {
+        if leader != self.node {
+            self.end_founding();
+        }
         self.leader = Some(leader);
         let proposals = self.proposals.iter().map(|(number, change)| ChangeMessage::Propose {
             number: *number,
@@ -308,7 +337,12 @@ impl<R: Replica> Changes<R> {
     }
 
     /// Goes by what is decided, all of which every member has prepared before.
-    fn sync(&mut self, from: usize, decided: Box<Configuration>) -> Vec<Addressed> {
+    fn sync(&mut self, (from, term): (usize, u64), decided: Box<Configuration>) -> Vec<Addressed> {
+        if let (false, Some((first, prepared))) = (self.is_formed(), self.prepared.take()) {
+            // The others have formed the cluster with this member, which has not heard of it from the founder yet.
+            self.replica.adopt(prepared);
+            self.go_by(first);
+        }
         self.prepared = None;
         if decided.version > self.configuration.version {
             let decided = Arc::new(*decided);
@@ -322,9 +356,9 @@ impl<R: Replica> Changes<R> {
                     Err(reason) => self.end = Some(reason),
                 }
             }
-            self.configuration = decided;
+            self.go_by(decided);
         }
-        self.adopting = Some((from, ChangeMessage::Synced));
+        self.adopting = Some((from, ChangeMessage::Synced { term }));
         self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
     }
 
@@ -339,11 +373,14 @@ impl<R: Replica> Changes<R> {
         if is_for_decider {
             return self.for_decider(from, ChangeMessage::Membership(message));
         }
-        if let Step::Prepare { .. } = message.step {
+        if !self.hears(term_of(message.number)) {
+            return Vec::new();
+        }
+        let Self { membership, configuration, replica, .. } = self;
+        if membership.begins(&message, configuration) {
             // Whoever decides begins it again, or has it finished with the epoch.
             (self.prepared, self.adopting) = (None, None);
         }
-        let Self { membership, configuration, replica, .. } = self;
         let said = membership.receive((from, message), configuration, replica);
         said.map(wrapped).into_iter().collect()
     }

@@ -16,13 +16,18 @@ pub(crate) enum ChangeMessage {
         change: Change,
     },
     /// The sender decides from now on: what it has not answered is said again.
-    Leads,
+    Leads {
+        term: u64,
+    },
     /// What is decided. A member that has not come to it does so.
     Sync {
+        term: u64,
         configuration: Box<Configuration>,
     },
     /// The member goes by what is decided.
-    Synced,
+    Synced {
+        term: u64,
+    },
     Prepare {
         round: u64,
         change: Change,

@@ -19,11 +19,18 @@ use crate::configuration::{Change, ChangeError, Configuration, Phase};
 use crate::decision::{Decided, Decision};
 use crate::membership_change::{MembershipChange, MembershipMessage, Progress};
 
-/// Rounds of a term.
+/// Bits of the number of a round or of a change of the membership within its term.
 const ROUNDS_BITS: u32 = 32;
+
+/// The term of the decider that has given a round or a change of the membership this number.
+pub(crate) fn term_of(number: u64) -> u64 {
+    number >> ROUNDS_BITS
+}
 
 /// See the module's text.
 pub(crate) struct Decider {
+    /// No other decider has it. Deciders without a log have 0.
+    term: u64,
     /// By node: the number of its last proposal.
     last: Vec<u64>,
     /// Those that wait for their turn.
@@ -65,6 +72,7 @@ impl Decider {
     /// Of a cluster that nobody has decided on before.
     pub(crate) fn first(decided: &Decided) -> Self {
         Self {
+            term: 0,
             last: vec![0; decided.configuration.nodes()],
             proposals: VecDeque::new(),
             losses: VecDeque::new(),
@@ -82,19 +90,24 @@ impl Decider {
 
     /// Of a cluster on which others have decided before; no other has this term.
     pub(crate) fn next(term: u64, decided: &Decided) -> Self {
-        let mut decider = Self { rounds: term << ROUNDS_BITS, ..Self::first(decided) };
+        let mut decider = Self { term, rounds: term << ROUNDS_BITS, ..Self::first(decided) };
         let all = members(&decided.configuration);
-        decider.said.extend(all.iter().map(|member| (*member, ChangeMessage::Leads)));
+        decider.said.extend(all.iter().map(|member| (*member, ChangeMessage::Leads { term })));
         match decided.configuration.phase {
             Phase::Preparing => decider.change_membership(&decided.configuration),
             Phase::Active => {
                 let configuration = Box::new((*decided.configuration).clone());
-                let sync = ChangeMessage::Sync { configuration };
+                let sync = ChangeMessage::Sync { term, configuration };
                 decider.said.extend(all.iter().map(|member| (*member, sync.clone())));
                 decider.missing = all;
             }
         }
         decider
+    }
+
+    /// Whether it has this term.
+    pub(crate) fn has_term(&self, term: u64) -> bool {
+        self.term == term
     }
 
     /// What there is to say, and to decide.
@@ -134,7 +147,9 @@ impl Decider {
             {
                 open.missing.remove(&from);
             }
-            (ChangeMessage::Synced, _) => drop(self.missing.remove(&from)),
+            (ChangeMessage::Synced { term }, _) if term == self.term => {
+                self.missing.remove(&from);
+            }
             (ChangeMessage::Lost { node }, _) if !self.losses.contains(&node) => {
                 self.losses.push_back(node);
             }
@@ -155,6 +170,10 @@ impl Decider {
         decided: &Decided,
     ) {
         self.is_deciding = false;
+        // The decision is none; the loss stands.
+        if let (Change::Revoke(node), Err(_)) = (&decision.change, made) {
+            self.losses.push_front(*node);
+        }
         if made.is_ok() {
             match decision.change {
                 Change::Revoke(_) => {
@@ -184,7 +203,7 @@ impl Decider {
     fn decide(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
         self.is_deciding = true;
         let version = decided.configuration.version;
-        self.decisions.push(Decision { version, proposer, change });
+        self.decisions.push(Decision { term: self.term, version, proposer, change });
     }
 
     /// A member was lost: what is decided all members hear of with the change of the membership, and the rest begins again after it.

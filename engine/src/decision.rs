@@ -1,6 +1,7 @@
 //! Decisions: changes of the configuration in the order in which they were made, as the manager's log has them.
 //!
-//! *Invariants*: a decision changes the version that it names, and no other (compare-and-set). Of one proposal at most one decision is made.
+//! *Invariants*: a decision changes the version that it names, and no other (compare-and-set), in the term of its decider. Of one proposal at
+//! most one decision is made.
 //!
 //! *Not here*: the log, in crate `manager`; a cluster whose members are all in one process has none, and makes decisions at once.
 
@@ -14,6 +15,8 @@ use crate::configuration::{Change, ChangeError, Configuration};
 /// A change that is decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Decision {
+    /// Term of the decider.
+    pub(crate) term: u64,
     /// Version of the configuration that it changes.
     pub(crate) version: u64,
     /// The member that has proposed it, and the number of the proposal; none of a change of the membership.
@@ -33,12 +36,12 @@ impl Decided {
         Self { configuration, made: BTreeMap::new() }
     }
 
-    /// Makes a decision.
+    /// Makes a decision that the log has taken in this term.
     ///
     /// # Errors
-    /// Why it is none: another one came before.
-    pub(crate) fn make(&mut self, decision: &Decision) -> Result<(), ChangeError> {
-        if decision.version != self.configuration.version {
+    /// Why it is none: another one came before, or another decider.
+    pub(crate) fn make(&mut self, term: u64, decision: &Decision) -> Result<(), ChangeError> {
+        if (decision.term, decision.version) != (term, self.configuration.version) {
             return Err(ChangeError::WrongPhase);
         }
         self.configuration = Arc::new(self.configuration.after(&decision.change)?);

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use gannet_rpc::{Parking, Port, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
@@ -31,6 +32,9 @@ use crate::members::RdmaPort;
 use crate::members::{JoinError, Members, Membership, Transport, refused};
 use crate::starting::Starting;
 use crate::threads::{ThreadPlan, Threads, cores};
+
+/// Longest wait for the last steps of workers when the cluster halts: one that is the calling thread's own cannot be waited for.
+const LAST_STEP: Duration = Duration::from_millis(20);
 
 impl Cluster {
     /// Joins a cluster of processes as one of its nodes; blocks until all have come.
@@ -85,7 +89,10 @@ impl Cluster {
         members.on_halt(move || {
             // Release: pairs with the Acquire of the threads.
             state.halted.store(true, Ordering::Release);
+            // Before the others go on without this node, it answers nobody.
+            member.node().end();
             member.wake_all();
+            member.node().wait_for_stop(u64::MAX, LAST_STEP);
         });
         // The others hear at once that this process is of no use any more.
         let leave = members.leaver();

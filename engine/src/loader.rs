@@ -77,18 +77,22 @@ impl<'c> Loader<'c> {
         value: &[u8],
     ) -> Result<(), StorageError> {
         let key = key.into();
-        if self.views[0].table(table.number()).is_none() {
+        if self.present().table(table.number()).is_none() {
             // It was created after the loader.
             self.flush()?;
             self.views = self.cluster.nodes().iter().map(|node| node.view()).collect();
         }
-        let definition = self.views[0].table(table.number());
+        let definition = self.present().table(table.number());
         definition.expect("the table is of this cluster").check_row(key, value)?;
         let (at, key_bytes, value_bytes) = (self.bytes.len(), key.bytes().len(), value.len());
         self.bytes.extend_from_slice(key.bytes());
         self.bytes.extend_from_slice(value);
         self.rows.push(PendingRow { table, key: key.word(), at, key_bytes, value_bytes });
         if self.rows.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    fn present(&self) -> &View {
+        present(&self.views)
     }
 
     /// Writes the rows still gathered.
@@ -101,7 +105,7 @@ impl<'c> Loader<'c> {
 
     fn flush(&mut self) -> Result<(), StorageError> {
         let Self { cluster, views, rows, bytes, copies } = self;
-        let configuration = views[0].configuration();
+        let configuration = present(views).configuration();
         let table = |node: usize, row: &PendingRow| {
             let table = views[node].table(row.table.number());
             table.expect("a row was added to a table that is there")
@@ -128,4 +132,10 @@ impl<'c> Loader<'c> {
         bytes.clear();
         Ok(())
     }
+}
+
+/// The latest view. A node that was killed gets no later ones.
+fn present(views: &[Arc<View>]) -> &View {
+    let latest = views.iter().max_by_key(|view| view.configuration().version);
+    latest.expect("a process has a node")
 }

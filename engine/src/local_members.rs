@@ -57,9 +57,10 @@ impl LocalMembers {
         let active = Arc::new(prepared.after(&Change::Activate)?);
         self.stop(&prepared);
         self.wait_until(&|| self.records().is_some());
-        let records = self.records().unwrap_or_default();
+        let refused = |reason| ChangeError::Refused { node: usize::from(node), reason };
+        let records = self.records().ok_or_else(|| refused("the cluster has halted".to_owned()))?;
         let flushed = Self::flush(self, &records);
-        flushed.map_err(|reason| ChangeError::Refused { node: usize::from(node), reason })?;
+        flushed.map_err(refused)?;
         self.begin_epoch(&active);
         self.wait_until(&|| self.has_adopted());
         Ok(())

@@ -150,6 +150,14 @@ impl MemberPart {
         self.is_stopping || self.is_activating
     }
 
+    /// Whether a message begins a change that is later than any before.
+    pub(crate) fn begins(&self, message: &MembershipMessage, present: &Configuration) -> bool {
+        let Step::Prepare { configuration: prepared } = &message.step else { return false };
+        // Another decider, or the same one again, goes on with an epoch that is prepared.
+        let is_again = prepared.epoch == present.epoch && present.phase == Phase::Preparing;
+        message.number > self.number && (prepared.epoch > present.epoch || is_again)
+    }
+
     /// Takes a message of the decider; the configuration changes with some.
     pub(crate) fn receive<R: Replica>(
         &mut self,
@@ -157,14 +165,10 @@ impl MemberPart {
         configuration: &mut Arc<Configuration>,
         replica: &mut R,
     ) -> Option<Addressed> {
+        let begins = self.begins(&message, configuration);
         let MembershipMessage { number, step } = message;
         if let Step::Prepare { configuration: prepared } = step {
-            let is_behind = |configuration: &Configuration| {
-                let is_prepared = configuration.phase == Phase::Preparing;
-                prepared.epoch > configuration.epoch
-                    || prepared.epoch == configuration.epoch && is_prepared
-            };
-            if number > self.number && is_behind(configuration) {
+            if begins {
                 *self = Self { number, decider: from, is_stopping: true, ..Self::default() };
                 if prepared.epoch > configuration.epoch {
                     *configuration = Arc::new(*prepared);

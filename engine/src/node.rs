@@ -35,7 +35,7 @@ impl TableId {
 }
 
 /// In place of a version that any view has.
-const VERSION_OF_KILLED: u64 = u64::MAX;
+const VERSION_OF_ENDED: u64 = u64::MAX;
 
 /// Why a node cannot take part in a membership change. This is a bug of Gannet, or of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +68,8 @@ pub struct Node {
     adoption: Condvar,
     flushed: ArcSwap<Flushed>,
     /// Set once: its workers take no step any more.
+    ended: AtomicBool,
+    /// Set once: they have ended as those of a process that was killed.
     killed: AtomicBool,
     found_by_others: OnceLock<Arc<Flushed>>,
 }
@@ -118,6 +120,7 @@ impl Node {
             workers: Mutex::default(),
             adoption: Condvar::new(),
             flushed: ArcSwap::default(),
+            ended: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             found_by_others: OnceLock::new(),
         })
@@ -191,6 +194,9 @@ impl Node {
     /// If its version is not later: whoever decides on configurations numbers them.
     pub(crate) fn publish(&self, view: View) {
         let version = view.configuration().version;
+        if self.has_ended() {
+            return;
+        }
         assert!(version > self.version(), "versions of configurations only rise");
         let configuration = view.configuration();
         for (number, _) in configuration.tables().filter(|(_, table)| table.is_leaving) {
@@ -309,9 +315,21 @@ impl Node {
 
     /// Stops the workers for good, as the end of the node's process would.
     pub(crate) fn kill(&self) {
-        // Release: pairs with the Acquire in is_killed(); and the one below with that in version().
+        // Release: pairs with the Acquire in is_killed().
         self.killed.store(true, Ordering::Release);
-        self.version.store(VERSION_OF_KILLED, Ordering::Release);
+        self.end();
+    }
+
+    /// Stops the workers for good, with their next steps.
+    pub(crate) fn end(&self) {
+        // Release: pairs with the Acquire in has_ended(), and the one below with that in version().
+        self.ended.store(true, Ordering::Release);
+        self.version.store(VERSION_OF_ENDED, Ordering::Release);
+    }
+
+    /// Whether the workers are to take no step any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Whether the node was killed.

@@ -91,6 +91,8 @@ pub struct Worker<S, R> {
     /// Whether it takes no step, until another epoch begins.
     is_stopped: bool,
     /// Whether it takes no step any more.
+    is_ending: bool,
+    /// Whether its jobs have been told so.
     has_ended: bool,
     endpoint: Endpoint<S, R>,
     participant: Participant,
@@ -143,6 +145,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             version,
             epoch: view.configuration().epoch,
             is_stopped: false,
+            is_ending: false,
             has_ended: false,
             endpoint,
             participant: Participant::new(Arc::clone(&view), log),
@@ -166,6 +169,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
         if self.node.version() != self.version && !self.follow_views() {
+            self.endpoint.discard();
             return false;
         }
         self.participant.prefetch_slots(&mut self.prefetches.borrow_mut());
@@ -198,7 +202,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     #[cold]
     fn follow_views(&mut self) -> bool {
         let view = self.node.view();
-        if self.node.is_killed() {
+        if self.node.has_ended() {
             self.end_with_node();
             return false;
         }
@@ -259,10 +263,12 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.adopt(view);
     }
 
-    /// Stops for good, as the node was killed. When the others have settled its commits, the code of the jobs is told how.
+    /// Stops for good, as the node was killed or has halted. When the others have settled its commits, the code of the jobs is told how.
     fn end_with_node(&mut self) {
         self.is_stopped = true;
-        self.node.worker_ended(self.number);
+        if !std::mem::replace(&mut self.is_ending, true) {
+            self.node.worker_ended(self.number);
+        }
         let node = Arc::clone(&self.node);
         if let Some(Flushed { ids, .. }) = node.found_by_others()
             && !std::mem::replace(&mut self.has_ended, true)
@@ -302,10 +308,10 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.is_stopped
     }
 
-    /// Whether packets have come that it would take.
+    /// Whether packets have come.
     #[must_use]
     pub fn has_packets(&self) -> bool {
-        !self.is_stopped && self.endpoint.receiver().has_packets()
+        self.endpoint.receiver().has_packets()
     }
 
     /// When the worker next has something to do without a packet or a job, in nanoseconds.
@@ -465,6 +471,9 @@ impl<S, R> Drop for Worker<S, R> {
     fn drop(&mut self) {
         // A job that is dropped sends nothing, and does nothing at its own node, even if its code goes on.
         self.slots.iter().for_each(|slot| slot.control.halt());
+        // The records are still there for a change of the membership.
+        let records = self.participant.log_records_of_epoch(self.epoch);
+        self.node.stopped(self.number, u64::MAX, records);
         self.node.worker_ended(self.number);
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! owner: heard bytes, decisions of the leader, voters ──▶ Replica ──▶ events: leads, follows, decisions, voters, bytes to carry
 //! ```
-//! *Invariants*: events come in one order. Between `Leads` and the next `Follows` the node is the only one whose decisions can be made, and
-//! it has heard all that were made before.
+//! *Invariants*: events come in one order. A node that `Leads` has heard of all decisions of earlier terms. It may learn late that another
+//! leads: the log takes none of its decisions then, and each decision has the term in which the log has taken it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,6 +18,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::Types;
 use crate::network::Network;
 use crate::store::{Decisions, LogStore};
+
+/// Between two attempts to change the voters.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// What has happened at a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +36,12 @@ pub enum Event {
         leader: Option<u16>,
     },
     /// A decision was made.
-    Made(Vec<u8>),
+    Made {
+        /// The term in which the log has taken it.
+        term: u64,
+        /// The decision.
+        decision: Vec<u8>,
+    },
     /// These nodes vote.
     Voters(BTreeSet<u16>),
     /// Carry these bytes to a node; they may be lost.
@@ -128,7 +136,9 @@ async fn run(options: Options, on_event: OnEvent, mut commands: UnboundedReceive
     let carried = Arc::clone(&on_event);
     let network = Network::new(Arc::new(move |to, bytes| carried(Event::Carry { to, bytes })));
     let made = Arc::clone(&on_event);
-    let decisions = Decisions::new(Box::new(move |decision| made(Event::Made(decision.to_vec()))));
+    let decisions = Decisions::new(Box::new(move |term, decision| {
+        made(Event::Made { term, decision: decision.to_vec() });
+    }));
     let config = Arc::new(config(&options));
     let node = u64::from(options.node);
     let raft = Raft::<Types>::new(node, config, network.clone(), LogStore::default(), decisions);
@@ -154,14 +164,7 @@ async fn run(options: Options, on_event: OnEvent, mut commands: UnboundedReceive
                     let _ = raft.client_write_ff(decision).await;
                 }
                 Command::SetVoters(voters) => {
-                    let raft = raft.clone();
-                    let voters: BTreeSet<u64> = voters.into_iter().map(u64::from).collect();
-                    tokio::spawn(async move {
-                        let change = ChangeMembers::ReplaceAllVoters(voters);
-                        if let Err(error) = raft.change_membership(change, true).await {
-                            tracing::warn!("the manager's voters could not be changed: {error}");
-                        }
-                    });
+                    tokio::spawn(set_voters(raft.clone(), node, voters));
                 }
                 Command::End => return,
             }
@@ -173,6 +176,19 @@ async fn run(options: Options, on_event: OnEvent, mut commands: UnboundedReceive
     }
     // It ends with its runtime, if not so.
     let _ = raft.shutdown().await;
+}
+
+/// Has these nodes vote, tried again for as long as this node leads: another change may be under way.
+async fn set_voters(raft: Raft<Types>, node: u64, voters: BTreeSet<u16>) {
+    let voters: BTreeSet<u64> = voters.into_iter().map(u64::from).collect();
+    while raft.current_leader().await == Some(node) {
+        let change = ChangeMembers::ReplaceAllVoters(voters.clone());
+        match raft.change_membership(change, true).await {
+            Ok(_) => return,
+            Err(error) => tracing::debug!("the voters are not changed yet: {error}"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 /// Says who leads and who votes. The leader takes all other nodes in as learners.
@@ -227,7 +243,7 @@ fn take_in(raft: &Raft<Types>, options: &Options) {
 fn config(options: &Options) -> Config {
     let heartbeat_ms = u64::try_from(options.heartbeat.as_millis()).unwrap_or(u64::MAX).max(1);
     // Windows that do not overlap: raft draws once for each process, and two equal draws would tie for ever.
-    let rank = options.voters.iter().position(|voter| *voter == options.node).unwrap_or(0) as u64;
+    let rank = options.nodes.iter().position(|node| *node == options.node).unwrap_or(0) as u64;
     let election_timeout_min = heartbeat_ms * (3 + 2 * rank);
     Config {
         cluster_name: "gannet".to_owned(),
@@ -324,7 +340,9 @@ mod tests {
                 while let Ok(event) = events.recv_timeout(Duration::from_millis(100)) {
                     match event {
                         Event::Leads { .. } => leader = *node,
-                        Event::Made(decision) => made.entry(*node).or_default().push(decision),
+                        Event::Made { decision, .. } => {
+                            made.entry(*node).or_default().push(decision)
+                        }
                         Event::Follows { .. } | Event::Voters(_) | Event::Carry { .. } => {}
                     }
                 }

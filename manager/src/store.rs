@@ -111,11 +111,12 @@ impl RaftLogStorage<Types> for LogStore {
 struct Made {
     last: Option<LogId<u64>>,
     voters: StoredMembership<u64, EmptyNode>,
-    decisions: Vec<Vec<u8>>,
+    /// With their terms.
+    decisions: Vec<(u64, Vec<u8>)>,
 }
 
-/// Gets each decision when it is made.
-pub(crate) type OnDecision = Box<dyn FnMut(&[u8]) + Send + Sync>;
+/// Gets each decision when it is made, and the term in which the log has taken it.
+pub(crate) type OnDecision = Box<dyn FnMut(u64, &[u8]) + Send + Sync>;
 
 /// The decisions that were made.
 pub(crate) struct Decisions {
@@ -172,8 +173,9 @@ impl RaftStateMachine<Types> for Decisions {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(decision) => {
-                    (self.on_decision)(&decision);
-                    self.made.decisions.push(decision);
+                    let term = entry.log_id.leader_id.term;
+                    (self.on_decision)(term, &decision);
+                    self.made.decisions.push((term, decision));
                 }
                 EntryPayload::Membership(voters) => {
                     self.made.voters = StoredMembership::new(Some(entry.log_id), voters);
@@ -200,7 +202,8 @@ impl RaftStateMachine<Types> for Decisions {
         let Made { decisions, .. } =
             postcard::from_bytes(snapshot.get_ref()).map_err(snapshot_error)?;
         let known = self.made.decisions.len();
-        decisions.iter().skip(known).for_each(|decision| (self.on_decision)(decision));
+        let new = decisions.iter().skip(known);
+        new.for_each(|(term, decision)| (self.on_decision)(*term, decision));
         let (last, voters) = (meta.last_log_id, meta.last_membership.clone());
         self.made = Made { last, voters, decisions };
         self.snapshot = Some(Snapshot { meta: meta.clone(), snapshot });
@@ -225,7 +228,7 @@ mod tests {
 
     impl StoreBuilder<Types, LogStore, Decisions> for Builder {
         async fn build(&self) -> Result<((), LogStore, Decisions)> {
-            Ok(((), LogStore::default(), Decisions::new(Box::new(|_| {}))))
+            Ok(((), LogStore::default(), Decisions::new(Box::new(|_, _| {}))))
         }
     }
 

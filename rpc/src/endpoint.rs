@@ -165,6 +165,13 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         self.identity = identity;
     }
 
+    /// Drops the packets that have come: nobody works in the present epoch any more, and what belongs to the next one is sent again.
+    pub fn discard(&mut self) {
+        if self.receiver.poll() > 0 {
+            self.receiver.release();
+        }
+    }
+
     /// The batch that `coroutine` fills and this endpoint sends.
     #[must_use]
     pub fn batch(&self, coroutine: u16) -> Rc<RefCell<RequestBatch>> {

@@ -159,7 +159,8 @@ struct Elected {
     fakes: Vec<Fake>,
     lost: BTreeSet<usize>,
     links: BTreeMap<(usize, usize), VecDeque<ChangeMessage>>,
-    log: Vec<Decision>,
+    /// With the term in which each was taken.
+    log: Vec<(u64, Decision)>,
     /// By member: how many decisions it has heard of.
     heard: Vec<usize>,
     leader: Option<usize>,
@@ -201,7 +202,8 @@ impl Elected {
         }
         let decisions = self.members[from].take_decisions();
         if self.leader == Some(from) {
-            self.log.extend(decisions);
+            let term = self.term;
+            self.log.extend(decisions.into_iter().map(|decision| (term, decision)));
         }
     }
 
@@ -213,7 +215,8 @@ impl Elected {
     fn hear_decision(&mut self, node: usize) {
         if let Some(decision) = self.log.get(self.heard[node]).cloned() {
             self.heard[node] += 1;
-            let said = self.members[node].made(&decision);
+            let (term, decision) = decision;
+            let said = self.members[node].made(term, &decision);
             self.take(node, said);
         }
     }

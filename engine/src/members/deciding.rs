@@ -115,8 +115,8 @@ impl<R: Replica> Deciding<R> {
                 self.changes.follows();
                 Vec::new()
             }
-            Event::Made(decision) => match postcard::from_bytes(&decision) {
-                Ok(decision) => self.changes.made(&decision),
+            Event::Made { term, decision } => match postcard::from_bytes(&decision) {
+                Ok(decision) => self.changes.made(term, &decision),
                 Err(error) => {
                     tracing::error!("a decision in the manager's log is damaged: {error}");
                     Vec::new()

@@ -462,7 +462,11 @@ impl Group {
                     self.say(connection, Ok(message));
                 }
             }
-            Err(error) => self.lose(to, &format!("is lost: {error}")),
+            Err(error) => {
+                // It may still work, so it cannot be revoked.
+                self.last_loss = format!("node {to} is silent: {error}");
+                self.cannot_go_on("it cannot be told of changes");
+            }
         }
     }
 

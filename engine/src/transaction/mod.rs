@@ -38,7 +38,7 @@ use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind};
 
 use crate::cancellation::CancellationToken;
 use crate::commit::{Settled, Stage};
-use crate::control::{PrefetchQueue, WaitReason};
+use crate::control::{Interruption, PrefetchQueue, WaitReason};
 use crate::node::TableId;
 use crate::outcome::{Abort, panic_message};
 pub use crate::transaction::access_set::RowId;
@@ -142,10 +142,12 @@ impl<'s> Transaction<'s> {
 
     #[cold]
     fn take_view(&mut self) {
-        // The last PRIMARYs were sent by the view before; if the cluster has halted, that stays.
-        if self.settle().is_err() {
+        // The last PRIMARYs were sent by the view before; if the node has ended, that stays.
+        if self.settle().is_err() && self.round.interruption().is_some_and(Interruption::is_end) {
             return;
         }
+        // Another epoch may have begun meanwhile, and this is the view of it.
+        self.round.go_on();
         self.view = self.adopted.get();
         self.round.tell_view(self.view.configuration().version);
     }
