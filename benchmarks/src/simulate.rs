@@ -201,7 +201,7 @@ fn check<W: Workload>(
         let in_use = simulation.in_use() as i128;
         checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
     }
-    if !deaths::may_have_lost_records(simulation) {
+    if !(simulation.has_halted() && simulation.may_have_lost_records()) {
         let of_workload = workload.verify(cluster, &sum.whole).into_iter();
         checks.extend(of_workload.filter(|check| !(some_have_died && check.needs_all_outcomes)));
     }

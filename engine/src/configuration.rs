@@ -402,6 +402,12 @@ impl Configuration {
         keys.into_iter().find(lies_there).expect("keys spread over all partitions")
     }
 
+    /// By coordinator: the log group of the last active epoch, without the members that were revoked since. A coordinator that was
+    /// no member of that epoch has none.
+    pub(crate) fn last_log_groups(&self) -> impl Iterator<Item = &[u16]> {
+        self.last_log_groups.iter().map(Vec::as_slice)
+    }
+
     /// Where the transactions of `node` are logged: itself and f others.
     #[inline]
     #[must_use]

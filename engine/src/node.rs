@@ -48,13 +48,6 @@ pub(crate) enum FlushError {
     Gap { table: u16, partition: u16, bucket: u32 },
 }
 
-impl Flushed {
-    /// The epoch that the transactions belong to.
-    pub(crate) fn epoch(&self) -> u32 {
-        self.epoch
-    }
-}
-
 /// What all workers of a node share.
 pub struct Node {
     id: u16,
@@ -92,6 +85,13 @@ pub(crate) struct Flushed {
     epoch: u32,
     pub(crate) ids: BTreeSet<TransactionId>,
     records: Vec<Vec<u8>>,
+}
+
+impl Flushed {
+    /// The epoch that the transactions belong to.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
 }
 
 impl Node {
@@ -197,15 +197,16 @@ impl Node {
         if self.has_ended() {
             return;
         }
-        assert!(version > self.version(), "versions of configurations only rise");
+        let present = self.view.load().configuration().version;
+        assert!(version > present, "versions of configurations only rise");
         let configuration = view.configuration();
         for (number, _) in configuration.tables().filter(|(_, table)| table.is_leaving) {
             let table = view.table(number).expect("a view has the tables of its configuration");
             configuration.held_by(self.id).for_each(|partition| table.leave_partition(partition));
         }
         self.view.store(Arc::new(view));
-        // Release: pairs with the Acquire in version().
-        self.version.store(version, Ordering::Release);
+        // Release: pairs with the Acquire in version(). The maximum: the node may have ended meanwhile.
+        self.version.fetch_max(version, Ordering::Release);
     }
 
     /// A worker, and all its coroutines, go by this version.

@@ -19,7 +19,7 @@ use crate::Types;
 use crate::network::Network;
 use crate::store::{Decisions, LogStore};
 
-/// Between two attempts to change the voters.
+/// Between two attempts of a leader: to hear of all decisions, or to change the members of the log.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// What has happened at a replica.
@@ -164,7 +164,9 @@ async fn run(options: Options, on_event: OnEvent, mut commands: UnboundedReceive
                     let _ = raft.client_write_ff(decision).await;
                 }
                 Command::SetVoters(voters) => {
-                    tokio::spawn(set_voters(raft.clone(), node, voters));
+                    let voters = voters.into_iter().map(u64::from).collect();
+                    let change = ChangeMembers::ReplaceAllVoters(voters);
+                    tokio::spawn(change_members(raft.clone(), node, change));
                 }
                 Command::End => return,
             }
@@ -178,14 +180,12 @@ async fn run(options: Options, on_event: OnEvent, mut commands: UnboundedReceive
     let _ = raft.shutdown().await;
 }
 
-/// Has these nodes vote, tried again for as long as this node leads: another change may be under way.
-async fn set_voters(raft: Raft<Types>, node: u64, voters: BTreeSet<u16>) {
-    let voters: BTreeSet<u64> = voters.into_iter().map(u64::from).collect();
+/// Changes who votes or hears decisions, tried again for as long as this node leads: another change may be under way.
+async fn change_members(raft: Raft<Types>, node: u64, change: ChangeMembers<u64, EmptyNode>) {
     while raft.current_leader().await == Some(node) {
-        let change = ChangeMembers::ReplaceAllVoters(voters.clone());
-        match raft.change_membership(change, true).await {
+        match raft.change_membership(change.clone(), true).await {
             Ok(_) => return,
-            Err(error) => tracing::debug!("the voters are not changed yet: {error}"),
+            Err(error) => tracing::debug!("the manager's members are not changed yet: {error}"),
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -214,7 +214,10 @@ async fn watch(raft: Raft<Types>, options: Options, on_event: OnEvent) {
                     take_in(&raft, &options);
                     role = Some(now);
                 }
-                (Some(_), _) => {}
+                (Some(_), _) => {
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
                 (None, leader) => {
                     on_event(Event::Follows { leader });
                     role = Some(now);
@@ -229,15 +232,12 @@ async fn watch(raft: Raft<Types>, options: Options, on_event: OnEvent) {
 
 /// Has the nodes that do not vote hear decisions.
 fn take_in(raft: &Raft<Types>, options: &Options) {
-    let others: Vec<_> =
-        options.nodes.iter().filter(|node| !options.voters.contains(*node)).copied().collect();
-    let raft = raft.clone();
-    tokio::spawn(async move {
-        for node in others {
-            // The next leader does the same.
-            let _ = raft.add_learner(u64::from(node), EmptyNode {}, false).await;
-        }
-    });
+    let learners = options.nodes.iter().filter(|node| !options.voters.contains(*node));
+    let learners: BTreeMap<_, _> = learners.map(|node| (u64::from(*node), EmptyNode {})).collect();
+    if !learners.is_empty() {
+        let change = ChangeMembers::AddNodes(learners);
+        tokio::spawn(change_members(raft.clone(), u64::from(options.node), change));
+    }
 }
 
 fn config(options: &Options) -> Config {

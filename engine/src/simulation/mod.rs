@@ -378,6 +378,20 @@ impl Simulation {
         living.map(|node| node.view().configuration().epoch).max().unwrap_or(1)
     }
 
+    /// Whether all members that had a record of some transaction may have been killed before a change of the membership has flushed
+    /// that record. The others halt then.
+    #[must_use]
+    pub fn may_have_lost_records(&self) -> bool {
+        let members = self.cluster.members.iter().map(|member| member.node());
+        let living = members.filter(|node| !node.is_killed()).map(|node| node.view());
+        let latest = living.max_by_key(|view| view.configuration().version);
+        let is_dead = |replica: &u16| self.was_killed(usize::from(*replica));
+        latest.is_some_and(|view| {
+            let mut groups = view.configuration().last_log_groups();
+            groups.any(|group| !group.is_empty() && group.iter().all(is_dead))
+        })
+    }
+
     /// Gives the jobs that a killed member has not begun to the next one that lives.
     fn hand_over(&mut self, killed: usize) {
         let members = &self.cluster.members;
