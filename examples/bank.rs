@@ -9,7 +9,7 @@
 use std::process::ExitCode;
 
 use gannet::{
-    Abort, Cluster, ClusterError, ClusterOptions, LockMode, Outcome, TableId, Transaction,
+    Abort, Cluster, ClusterError, ClusterOptions, Failure, LockMode, Outcome, TableId, Transaction,
 };
 
 const ACCOUNTS: u64 = 64;
@@ -51,7 +51,7 @@ fn transfer(
     let from = tx.add_to_write_set(accounts, from, LockMode::Update);
     let to = tx.add_to_write_set(accounts, to, LockMode::Update);
     tx.execute()?;
-    // value_mut gives the bytes that commit will write, or Abort::NotFound if there is no such row.
+    // value_mut gives the bytes that commit will write, or Misuse::NotFound if there is no such row.
     let balance = to_cents(tx.value_mut(from)?);
     let Some(rest) = balance.checked_sub(cents) else {
         // An error releases the locks and writes nothing.
@@ -116,7 +116,7 @@ impl Tally {
             // Nothing was written, and the cluster goes on. This program stops.
             Outcome::Panicked(message) => return Err(BankError::Panicked(message)),
             // The cluster halted in the commit. A bank would look at the accounts before it runs the transfer again.
-            Outcome::Unknown => return Err(BankError::Refused(Abort::Unknown)),
+            Outcome::Unknown => return Err(BankError::Refused(Failure::Unknown.into())),
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ fn open_accounts(cluster: &Cluster) -> Result<TableId, BankError> {
         Outcome::Committed(()) => Ok(accounts),
         Outcome::Aborted(abort) | Outcome::Failed(abort) => Err(BankError::Refused(abort)),
         Outcome::Panicked(message) => Err(BankError::Panicked(message)),
-        Outcome::Unknown => Err(BankError::Refused(Abort::Unknown)),
+        Outcome::Unknown => Err(BankError::Refused(Failure::Unknown.into())),
     }
 }
 
@@ -212,7 +212,7 @@ fn run_bank() -> Result<Tally, BankError> {
         Outcome::Committed(found) => return Err(BankError::Audit { found, expected }),
         Outcome::Aborted(abort) | Outcome::Failed(abort) => return Err(BankError::Refused(abort)),
         Outcome::Panicked(message) => return Err(BankError::Panicked(message)),
-        Outcome::Unknown => return Err(BankError::Refused(Abort::Unknown)),
+        Outcome::Unknown => return Err(BankError::Refused(Failure::Unknown.into())),
     }
     // Completes the accepted work, and ends the threads. Dropping the cluster does the same.
     cluster.close();

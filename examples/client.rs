@@ -86,7 +86,7 @@ fn committed<T>(outcome: Outcome<T, Abort>) -> Result<T, Failure> {
         Outcome::Aborted(abort) | Outcome::Failed(abort) => Err(abort.into()),
         Outcome::Panicked(message) => Err(message.into()),
         // `Client::run` reports this as `ClientError::Unknown`.
-        Outcome::Unknown => Err(Abort::Unknown.into()),
+        Outcome::Unknown => Err(gannet::Failure::Unknown.into()),
     }
 }
 

@@ -4,9 +4,10 @@
 //!
 //! *Not here*: the workloads and the harness, which are crates of their own; the processes of one benchmark (`symmetric`).
 //!
-//! Exit codes: 0 verified, 1 verification failed, 2 the benchmark could not run.
+//! Exit codes: 0 verified, 1 verification failed or a partition did not come back, 2 the benchmark could not run.
 
 mod embedded;
+mod recovery;
 mod rpc;
 mod symmetric;
 mod wire;
@@ -31,6 +32,7 @@ use gannet_tatp::Tatp;
 use crate::output::unless_left;
 use crate::units::{parse_bytes, parse_duration};
 use embedded::Embedded;
+use recovery::{RecoveryArguments, RecoveryError};
 use rpc::RpcArguments;
 use symmetric::{Processes, ProcessesError};
 use wire::Server;
@@ -214,6 +216,10 @@ enum WorkloadArguments {
     /// RPC echo, without transactions. It takes these common options: threads, thread-per-node, coroutines, duration, warmup,
     /// format and output.
     Rpc(RpcArguments),
+    /// Kill a node under TATP, and measure until every partition has committed a write again. It takes these common options:
+    /// nodes, replicas, threads, thread-per-node, coroutines, warmup, seed, memory, busy-poll, processes, transport, format and
+    /// output.
+    Recovery(RecoveryArguments),
 }
 
 /// Why the command could not run.
@@ -227,6 +233,12 @@ pub(crate) enum CommandError {
     OneProcess(&'static str),
     #[error("--transport is for --processes and the RPC echo: leave it out, or add --processes")]
     Transport,
+    #[error(
+        "recovery starts its processes itself: give --processes, and leave --node and --members out"
+    )]
+    StartsItself,
+    #[error(transparent)]
+    Recovery(#[from] RecoveryError),
     #[error("cannot write the report to {path}: {source}; choose another --output")]
     Output { path: String, source: std::io::Error },
     #[cfg(feature = "mutants")]
@@ -240,7 +252,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
     #[cfg(feature = "mutants")]
     let _mutant = common.mutant.as_deref().map(crate::mutant::named).transpose()?;
     arguments.check_processes()?;
-    if common.processes.starts() {
+    let is_recovery = matches!(arguments.workload, WorkloadArguments::Recovery(_));
+    if common.processes.starts() && !is_recovery {
         return Ok(common.processes.run(common.nodes(), common.threads.unwrap_or(1))?);
     }
     // Each side of an echo prints its own report; in other benchmarks the first process reports for all.
@@ -291,6 +304,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, CommandError> {
         }
         &WorkloadArguments::Skew { pairs } => gannet_benchmarks::run(Skew::new(pairs)?, &settings)?,
         WorkloadArguments::Rpc(rpc) => rpc.run(common, settings.cluster.threads)?,
+        WorkloadArguments::Recovery(recovery) => {
+            let report = recovery.run(common, settings)?;
+            common.print(output, || report.to_text(), || report.to_json())?;
+            return Ok(report.passed);
+        }
     };
     common.finish(output, &report)
 }
@@ -308,6 +326,9 @@ impl Arguments {
         let refused = match &self.workload {
             _ if !self.common.processes.starts() && !self.common.processes.is_member() => None,
             WorkloadArguments::Rpc(_) if self.common.processes.is_member() => None,
+            WorkloadArguments::Recovery(_) if self.common.processes.is_member() => {
+                return Err(CommandError::StartsItself);
+            }
             _ if self.common.thread_per_node => Some("--thread-per-node"),
             WorkloadArguments::Rpc(_) => Some("rpc"),
             WorkloadArguments::Sql { .. } => Some("sql"),
@@ -424,15 +445,26 @@ impl Common {
 
     /// Prints the report if this process is to print one. Returns whether the data were right.
     fn finish(&self, output: Option<Output>, report: &Report) -> Result<bool, CommandError> {
+        self.print(output, || report.to_text(), || report.to_json())?;
+        Ok(report.verify.passed)
+    }
+
+    /// Prints a report in the wanted format, if this process is to print one.
+    fn print(
+        &self,
+        output: Option<Output>,
+        to_text: impl FnOnce() -> String,
+        to_json: impl FnOnce() -> String,
+    ) -> Result<(), CommandError> {
         if let Some(Output { path, mut write }) = output {
             let text = match self.format {
-                Format::Text => report.to_text(),
-                Format::Json => report.to_json() + "\n",
+                Format::Text => to_text(),
+                Format::Json => to_json() + "\n",
             };
             let written = write.write_all(text.as_bytes()).and_then(|()| write.flush());
             unless_left(written).map_err(|source| output_error(&path, source))?;
         }
-        Ok(report.verify.passed)
+        Ok(())
     }
 }
 

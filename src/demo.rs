@@ -1,27 +1,23 @@
 //! `gannet demo`: a cluster of processes on this host, and its shell.
 //!
-//! The nodes are `gannet serve` processes on free ports of the loopback, with a key of their own. They end with the shell.
+//! The nodes are `gannet serve` processes on free ports of the loopback, with a key of their own. They end with the shell. Its
+//! command `.kill` ends one of them before, as a fault would.
 //!
-//! *Not here*: nodes on other hosts (`serve`).
+//! *Not here*: the processes (`node_process`); nodes on other hosts (`serve`).
 //!
 //! Exit codes: 0 everything succeeded, 1 a statement failed, 2 the cluster could not start.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
 
 use clap::{Args, builder::PossibleValuesParser};
-use gannet_engine::Transport;
 use gannet_frontend::{
-    AddressError, Mode, Script, ServerAddress, ShellError, ShellOptions, ShellTarget, run_shell,
+    AddressError, Mode, Script, ServerAddress, ShellCommand, ShellError, ShellOptions, ShellTarget,
+    run_shell,
 };
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::signal::unix::SignalKind;
 
-use crate::processes::{Folder, TransportName, free_addresses};
+use crate::node_process::{NodeError, NodeOptions, NodeProcess, NodeProcesses};
+use crate::processes::{Folder, TransportName};
 use crate::units::parse_bytes;
 
 #[derive(Args)]
@@ -54,10 +50,8 @@ pub(crate) struct Arguments {
 pub(crate) enum CommandError {
     #[error("cannot prepare the nodes: {0}")]
     System(#[from] std::io::Error),
-    #[error("no {0} free ports follow one another; use fewer nodes or threads")]
-    Ports(usize),
-    #[error("node {node} did not start: {log}")]
-    Node { node: usize, log: String },
+    #[error(transparent)]
+    Node(#[from] NodeError),
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error(transparent)]
@@ -67,99 +61,60 @@ pub(crate) enum CommandError {
 /// Starts the nodes, runs the shell, and stops the nodes. Returns whether all statements succeeded.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let folder = Folder::new(&[SignalKind::terminate(), SignalKind::hangup()])?;
-    let key = folder.write_key()?;
-    let (count, threads) = (usize::from(arguments.nodes), usize::from(arguments.threads));
-    let addresses = free_addresses(count, threads);
-    let addresses = addresses.ok_or(CommandError::Ports(count * threads))?;
-    let members: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    let mut nodes = Vec::new();
-    for number in 0..count {
-        nodes.push(Node::start(number, &members.join(","), &key, &folder, &arguments)?);
-    }
-    let mut addresses = Vec::new();
-    for node in &mut nodes {
-        addresses.push(node.listening()?);
-    }
-    for (number, address) in addresses.iter().enumerate() {
+    let key = folder.write_key("cluster.key")?;
+    let options = NodeOptions {
+        count: usize::from(arguments.nodes),
+        replicas: arguments.replicas,
+        threads: usize::from(arguments.threads),
+        memory: Some(arguments.memory),
+        transport: arguments.transport,
+        key: &key,
+        further: Vec::new(),
+    };
+    let nodes = NodeProcess::start_all(&folder, &options)?;
+    for (number, node) in nodes.iter().enumerate() {
         // Standard error may be closed; the shell goes on.
-        let _ = writeln!(std::io::stderr(), "node {number} serves SQL at {address}");
+        let _ = writeln!(std::io::stderr(), "node {number} serves SQL at {}", node.address());
     }
-    let url = addresses.first().map(|address| format!("postgres://gannet@{address}/gannet"));
-    let target = ServerAddress::parse(&url.unwrap_or_default())?;
+    let of_node = |node: &NodeProcess| {
+        ServerAddress::parse(&format!("postgres://gannet@{}/gannet", node.address()))
+    };
+    let servers = nodes.iter().map(of_node).collect::<Result<Vec<_>, _>>()?;
     Ok(run_shell(ShellOptions {
-        target: ShellTarget::Server(Box::new(target)),
+        target: ShellTarget::Servers(servers),
         scripts: arguments.command.into_iter().map(Script::Text).collect(),
         mode: arguments.format.as_deref().and_then(Mode::from_name),
         bail: None,
+        commands: vec![kill_command(nodes)],
     })?)
 }
 
-/// A node's process. Dropping this stops the process.
-struct Node {
-    number: usize,
-    child: Child,
-    log: PathBuf,
-}
-
-impl Node {
-    fn start(
-        number: usize,
-        members: &str,
-        key: &Path,
-        folder: &Folder,
-        arguments: &Arguments,
-    ) -> std::io::Result<Self> {
-        let log = folder.path().join(format!("node-{number}.log"));
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .args([
-                "serve",
-                "--stop-with-parent",
-                "--listen",
-                "127.0.0.1:0",
-                "--join-timeout",
-                "30s",
-            ])
-            .args(["--node", &number.to_string(), "--members", members])
-            .arg("--cluster-key")
-            .arg(key)
-            .args(["--threads", &arguments.threads.to_string()])
-            .args(["--memory", &arguments.memory.to_string()])
-            .args(["--transport", Transport::from(arguments.transport).name()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log)?)
-            // Ctrl-C must reach the shell alone.
-            .process_group(0);
-        if arguments.transport == TransportName::Verbs {
-            // RDMA packets are unencrypted, which a node accepts only with this option.
-            command.arg("--trusted-network");
-        }
-        if let Some(replicas) = arguments.replicas {
-            command.args(["--replicas", &replicas.to_string()]);
-        }
-        Ok(Self { number, child: folder.spawn(&mut command)?, log })
-    }
-
-    /// Waits until the node listens. Returns the address for clients.
-    fn listening(&mut self) -> Result<String, CommandError> {
-        let mut line = String::new();
-        if let Some(output) = &mut self.child.stdout {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        line.trim().strip_prefix("listening on ").map(str::to_owned).ok_or_else(|| {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            CommandError::Node { node: self.number, log: log.trim_end().to_owned() }
-        })
+/// The command `.kill` of the shell. A shell whose own node ends goes on at another by itself.
+fn kill_command(mut nodes: NodeProcesses) -> ShellCommand {
+    ShellCommand {
+        name: ".kill",
+        usage: ".kill N",
+        help: "end the process of node N by SIGKILL",
+        run: Box::new(move |arguments: &str| kill(&mut nodes, arguments)),
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        // The process may have ended by itself.
-        if let Ok(id) = i32::try_from(self.child.id()) {
-            let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
+/// Ends a node; what there is to say.
+fn kill(nodes: &mut [NodeProcess], arguments: &str) -> Result<String, String> {
+    let last = nodes.len() - 1;
+    let usage = || format!("use .kill N, where N is the number of a node, 0 to {last}");
+    let number: usize = arguments.parse().map_err(|_| usage())?;
+    let left = nodes.iter().filter(|node| !node.has_ended()).count();
+    match nodes.get(number).map(NodeProcess::has_ended) {
+        None => return Err(format!("there is no node {number}; {}", usage())),
+        Some(true) => return Err(format!("node {number} has ended before; kill another one")),
+        Some(false) if left == 1 => {
+            return Err(format!("node {number} is the only one left; .quit ends it, too"));
         }
-        let _ = self.child.wait();
+        Some(false) => {}
     }
+    let killed = nodes[number].kill();
+    killed.map_err(|error| format!("cannot kill node {number}: {error}"))?;
+    let (left, all) = (left - 1, nodes.len());
+    Ok(format!("node {number} was killed, and {left} of {all} nodes are left"))
 }

@@ -15,7 +15,7 @@
 //! # A transaction
 //!
 //! ```
-//! use gannet::{Abort, Cluster, ClusterOptions, LockMode, Outcome};
+//! use gannet::{Abort, Cluster, ClusterOptions, Failure, LockMode, Outcome};
 //!
 //! /// What the application itself can object to, and what the engine does.
 //! #[derive(Debug)]
@@ -66,7 +66,7 @@
 //!         // The closure panicked; the cluster goes on.
 //!         Outcome::Panicked(message) => return Err(message.into()),
 //!         // The cluster halted in the commit: whether one was sold is unknown.
-//!         Outcome::Unknown => return Err(Abort::Unknown.into()),
+//!         Outcome::Unknown => return Err(Failure::Unknown.into()),
 //!     }
 //! }
 //!
@@ -95,6 +95,15 @@
 //! - A row read by [`Transaction::add_to_read_set`] keeps the value in the table, whatever the transaction writes. A key may
 //!   be in the write set once.
 //!
+//! # Transactions whose outcome is unknown
+//!
+//! [`Cluster::run_once`] runs a closure under a [`Token`], the name of a client and the number of its transaction. However often
+//! it is run under the same token, at whatever nodes, it commits at most once, and each later run gives the result of that one:
+//! so a transaction is run again safely that ended with [`Outcome::Unknown`], or whose answer was lost. [`Cluster::decide`] asks
+//! for the outcome, and aborts what is still under way. [`Cluster::open_tokens`] opens the table of outcomes, which keeps the
+//! last one of each client for [`ClusterOptions::token_ttl`]. [`Client::run_once`] and [`Client::outcome`] are the same for
+//! programs beside the cluster.
+//!
 //! # Full queues
 //!
 //! Work enters through bounded queues. When all are full, [`Cluster::run`] and [`Cluster::submit`] return
@@ -120,10 +129,13 @@
 #![forbid(unsafe_code)]
 
 pub use gannet_engine::{
-    Abort, Change, ChangeError, Client, ClientError, ClientOptions, Clients, Cluster, ClusterError,
-    ClusterKey, ClusterKeyError, ClusterOptions, Completion, Configuration, Coordinator, Deferred,
-    Direction, Driver, Gateway, GatewayError, GatewayOptions, JoinError, Key, KeyRange, KeyValue,
-    Loader, LockMode, LogObserver, Lost, Membership, Node, NodeReport, NodeState, NodeStatus,
-    OnFailure, Outcome, Page, RdmaPort, RemoteTransaction, RowId, Rows, Savepoint, Statistics,
-    StorageError, TableId, ThreadHost, Topology, Transaction, Transport, WorkerId, block_on,
+    Abort, Change, ChangeCounts, ChangeError, Client, ClientError, ClientOptions, Clients, Cluster,
+    ClusterError, ClusterKey, ClusterKeyError, ClusterOptions, Completion, Configuration, Conflict,
+    Coordinator, Deferred, Direction, Driver, Failure, Gateway, GatewayError, GatewayOptions,
+    JoinError, Key, KeyRange, KeyStart, KeyValue, LeaseLeft, Loader, LockMode, LogObserver, Losses,
+    Lost, Membership, MembershipStatus, Misuse, Node, NodeReport, NodeState, NodeStatus, Obstacle,
+    OnFailure, Once, OnlyCopies, Outcome, Page, Phase, RdmaPort, RemoteTransaction, RowId, RowKey,
+    RowProblem, Rows, Savepoint, SilentNode, Statistics, StorageError, TOKEN_RESULT_BYTES_MAX,
+    TableId, ThreadHost, Token, TokenError, TokenOutcome, TokenRefusal, Tokens, Topology,
+    Transaction, Transport, WorkerId, block_on,
 };

@@ -9,6 +9,7 @@ mod demo;
 mod log;
 #[cfg(feature = "mutants")]
 mod mutant;
+mod node_process;
 mod output;
 mod processes;
 mod serve;

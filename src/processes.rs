@@ -1,6 +1,6 @@
 //! The needs of a cluster of processes on this host: free addresses, a shared key, and a transport.
 //!
-//! *Not here*: the processes themselves (`demo`, `bench/symmetric`).
+//! *Not here*: the processes themselves (`node_process`, `bench/symmetric`).
 
 use std::fs::{self, OpenOptions};
 use std::future::poll_fn;
@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use clap::ValueEnum;
@@ -47,11 +47,27 @@ impl From<TransportName> for Transport {
     }
 }
 
+/// Processes that end if a signal ends this one.
+#[derive(Clone, Default)]
+pub(crate) struct Started(Arc<Mutex<Vec<Pid>>>);
+
+impl Started {
+    fn lock(&self) -> MutexGuard<'_, Vec<Pid>> {
+        // Nothing panics while it is held, so the data behind a poisoned lock are whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process has been waited for: its number may be that of another one from now on.
+    pub(crate) fn forget(&self, process: &Child) {
+        self.lock().retain(|started| u32::try_from(started.as_raw()) != Ok(process.id()));
+    }
+}
+
 /// A folder for files of the processes. The folder is removed at the end, also if a signal ends this process.
 pub(crate) struct Folder {
     path: PathBuf,
-    /// The processes started here; a signal to this process ends them.
-    started: Arc<Mutex<Vec<Pid>>>,
+    /// The processes started here.
+    started: Started,
 }
 
 impl Folder {
@@ -60,12 +76,11 @@ impl Folder {
     pub(crate) fn new(ended_by: &[SignalKind]) -> io::Result<Self> {
         let number = getrandom::u64()?;
         let path = std::env::temp_dir().join(format!("gannet-{number:016x}"));
-        let started = Arc::default();
-        let folder = Self { path, started };
-        let (path, started) = (folder.path.clone(), Arc::clone(&folder.started));
+        let folder = Self { path, started: Started::default() };
+        let (path, started) = (folder.path.clone(), folder.started.clone());
         on_signal(ended_by, move |number| {
             // The lock is held to the end: `Drop` waits for it, so the exit code is always the signal's.
-            let started = started.lock().unwrap_or_else(PoisonError::into_inner);
+            let started = started.lock();
             for process in started.iter() {
                 // The process may have ended by itself.
                 let _ = kill(*process, Signal::SIGTERM);
@@ -84,15 +99,20 @@ impl Folder {
 
     /// Starts a process that ends if a signal ends this one.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = self.started.lock();
         let child = command.spawn()?;
         started.extend(i32::try_from(child.id()).ok().map(Pid::from_raw));
         Ok(child)
     }
 
+    /// The processes started here.
+    pub(crate) fn started(&self) -> &Started {
+        &self.started
+    }
+
     /// Writes a file with a new random key.
-    pub(crate) fn write_key(&self) -> io::Result<PathBuf> {
-        let path = self.path.join("cluster.key");
+    pub(crate) fn write_key(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.path.join(name);
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -104,7 +124,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _signal_has_come = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let _signal_has_come = self.started.lock();
         // Remaining files lie in the system's folder for temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use clap::{Args, builder::PossibleValuesParser};
 use gannet_engine::{Cluster, ClusterError, ClusterOptions};
 use gannet_frontend::{
-    AddressError, Database, Mode, Script, ServerAddress, ShellError, ShellOptions, ShellTarget,
-    SqlError, run_shell,
+    AddressError, Database, Mode, Script, ShellError, ShellOptions, ShellTarget, SqlError,
+    run_shell,
 };
 
-use crate::connection::{Credentials, parse_address};
+use crate::connection::{Addresses, Credentials, parse_addresses};
 use crate::units::parse_bytes;
 
 #[derive(Args)]
@@ -32,9 +32,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     keep_going: bool,
     /// Connect to a server instead of opening a cluster in this process: 127.0.0.1:5433, or
-    /// postgres://user:password@host:port/database. The password may come from PGPASSWORD.
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
-    connect: Option<ServerAddress>,
+    /// postgres://user:password@host:port/database. The password may come from PGPASSWORD. Of several nodes, separated by commas,
+    /// the first that answers is taken, and the next when the connection ends.
+    #[arg(long, value_name = "ADDRESSES", value_parser = parse_addresses)]
+    connect: Option<Addresses>,
     #[command(flatten)]
     credentials: Credentials,
     /// Nodes of the cluster, all in this process.
@@ -66,12 +67,14 @@ pub(crate) enum CommandError {
 /// Runs the shell. Returns whether everything succeeded.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let target = match arguments.connect {
-        Some(mut address) => {
-            arguments.credentials.complete(&mut address)?;
-            if address.config.get_application_name().is_none() {
-                address.config.application_name("gannet sql");
+        Some(addresses) => {
+            let mut addresses = arguments.credentials.complete(addresses)?;
+            for address in &mut addresses {
+                if address.config.get_application_name().is_none() {
+                    address.config.application_name("gannet sql");
+                }
             }
-            ShellTarget::Server(Box::new(address))
+            ShellTarget::Servers(addresses)
         }
         None => {
             if let Some(option) = arguments.credentials.given() {
@@ -93,6 +96,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         scripts,
         mode: arguments.format.as_deref().and_then(Mode::from_name),
         bail: arguments.keep_going.then_some(false),
+        commands: Vec::new(),
     };
     Ok(run_shell(options)?)
 }

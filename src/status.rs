@@ -1,19 +1,18 @@
-//! `gannet status`: the state of a cluster's nodes, as one of them reports it.
+//! `gannet status`: the state of a cluster's nodes, as one of them reports it: the first that answers.
 //!
 //! *Not here*: how the node knows (`gannet_frontend`, the tables `gannet_nodes` and `gannet_copies`).
 //!
 //! Exit codes: 0 all nodes are up, 1 a node is not up or the cluster has halted, 2 the status is unavailable.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use gannet_frontend::{AddressError, ServerAddress};
+use gannet_frontend::{AddressError, ConnectError, Connected, connect_to_first, server_error_text};
 use tokio_postgres::Row;
 use tokio_postgres::error::{DbError, SqlState};
 
-use crate::connection::{Credentials, parse_address};
+use crate::connection::{Addresses, Credentials, parse_addresses};
 use crate::output::{OutputError, print_line};
 use crate::units::parse_duration;
 
@@ -26,9 +25,9 @@ const COUNTED: [&str; 5] = ["committed", "aborted", "packets", "retransmitted", 
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The server of one node: 127.0.0.1:5433, or postgres://user:password@host:port/database. The password may come from
-    /// PGPASSWORD.
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, default_value = "127.0.0.1")]
-    connect: ServerAddress,
+    /// PGPASSWORD. Of several nodes, separated by commas, the first that answers is asked.
+    #[arg(long, value_name = "ADDRESSES", value_parser = parse_addresses, default_value = "127.0.0.1")]
+    connect: Addresses,
     #[command(flatten)]
     credentials: Credentials,
     /// Time over which rates are measured.
@@ -41,7 +40,9 @@ pub(crate) struct Arguments {
 pub(crate) enum CommandError {
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("{}", said(.0))]
+    #[error("no node answers: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("{}", server_error_text(.0))]
     Server(#[from] tokio_postgres::Error),
     #[error("the operating system refused a thread: {0}")]
     Runtime(#[from] std::io::Error),
@@ -49,25 +50,13 @@ pub(crate) enum CommandError {
     Output(#[from] OutputError),
 }
 
-/// The server's error, or the connection's.
-fn said(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(error) => format!("the server says {}: {}", error.code().code(), error.message()),
-        None => {
-            let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-            format!("{error}{}", cause.unwrap_or_default())
-        }
-    }
-}
-
 /// Prints the state of the nodes. Returns whether all are up.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
-    let Arguments { connect: mut address, credentials, interval } = arguments;
-    credentials.complete(&mut address)?;
-    let (config, tls) = address.connector()?;
+    let Arguments { connect, credentials, interval } = arguments;
+    let addresses = credentials.complete(connect)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (client, connection) = config.connect(tls).await?;
+        let Connected { client, connection, .. } = connect_to_first(&addresses, 0).await?;
         // The connection's error is also that of the next statement.
         tokio::spawn(async { connection.await.unwrap_or_default() });
         let before = client.query(NODES, &[]).await?;
@@ -82,35 +71,45 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
             }
             answer => answer.map(|_| None)?,
         };
-        let prospect = prospect(&after, &copies);
+        let (membership, prospect) = (membership(&after), prospect(&after));
         let has_halted = halted.is_some();
-        print_line(format_args!("{shown}\n\n{}", halted.unwrap_or(prospect)))?;
+        let outlook = halted.unwrap_or(prospect);
+        print_line(format_args!("{shown}\n\n{membership}{outlook}"))?;
         Ok(!has_halted && after.iter().all(|row| row.get::<_, &str>("state") == "up"))
     })
 }
 
-/// How many of the nodes that are left can be lost before rows are, and how many while the cluster goes on.
-fn prospect(nodes: &[Row], copies: &[Row]) -> String {
-    let mut by_partition = BTreeMap::<i64, usize>::new();
-    for copy in copies {
-        *by_partition.entry(copy.get("partition")).or_default() += 1;
-    }
-    let losses = by_partition.values().min().map_or(0, |copies| copies - 1);
-    let members: Vec<_> =
-        nodes.iter().filter(|row| row.get::<_, &str>("state") != "gone").collect();
-    let is_one_process =
-        members.iter().all(|row| row.get::<_, Option<String>>("address").is_none());
-    // Of as many nodes as decide on the membership, a majority must be left.
-    let going_on = match members.len() {
-        _ if is_one_process => losses,
-        0..=2 => 0,
-        3..=4 => losses.min(1),
-        _ => losses.min(2),
+/// The epoch, and who decides on the membership: a line, if there is a node.
+fn membership(nodes: &[Row]) -> String {
+    let Some(any) = nodes.first() else { return String::new() };
+    let (epoch, phase): (i64, &str) = (any.get("epoch"), any.get("phase"));
+    let those = |column: &str| -> Vec<i64> {
+        nodes.iter().filter(|row| row.get(column)).map(|row| row.get("node")).collect()
     };
-    let members = members.len();
+    let named = |nodes: &[i64]| {
+        let numbers: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+        let word = if nodes.len() == 1 { "node" } else { "nodes" };
+        format!("{word} {}", numbers.join(", "))
+    };
+    let (leading, voting) = (those("leads"), those("votes"));
+    let deciders = match (&leading[..], &voting[..]) {
+        (_, []) => String::new(),
+        ([], voting) => format!("; of {}, which vote on it, none is known to lead", named(voting)),
+        (leading, voting) => {
+            format!("; {} decides on it, by the votes of {}", named(leading), named(voting))
+        }
+    };
+    format!("epoch {epoch} of the membership is {phase}{deciders}\n")
+}
+
+/// How many of the nodes that are left can be lost before rows are, and how many while the cluster goes on.
+fn prospect(nodes: &[Row]) -> String {
+    let members = nodes.iter().filter(|row| row.get::<_, &str>("state") != "gone").count();
+    let number = |column: &str| nodes.first().map_or(0_i64, |row| row.get(column));
+    let (keeping_rows, serving) = (number("losses_keeping_rows"), number("losses_serving"));
     format!(
-        "of {members} nodes {losses} can be lost, one after the other, without losing rows, and {going_on} \
-         while the cluster goes on"
+        "of {members} nodes {keeping_rows} can be lost, one after the other, without losing rows, and {serving} \
+         while the cluster goes on, even at once"
     )
 }
 
@@ -119,7 +118,8 @@ fn table(nodes: &[(&Row, &Row)], copies: &[Row], interval: Duration) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let rates = COUNTED.map(|name| format!("{name}/s"));
-    let fixed = ["node", "address", "state", "primary of", "copies", "memory", "main buckets"];
+    let fixed =
+        ["node", "address", "state", "lease", "primary of", "copies", "memory", "main buckets"];
     table.set_header(fixed.iter().map(ToString::to_string).chain(rates));
     for (row, earlier) in nodes {
         table.add_row(cells(row, earlier, copies, interval));
@@ -147,10 +147,18 @@ fn cells(row: &Row, earlier: &Row, copies: &[Row], interval: Duration) -> Vec<St
         Some(seconds) => format!("silent for {seconds} s"),
         None => row.get("state"),
     };
+    let address: Option<String> = row.get("address");
+    let lease = match number(row, "lease_ms") {
+        None if address.is_none() => "none needed".to_owned(),
+        None => "?".to_owned(),
+        Some(0) => "over".to_owned(),
+        Some(left) => format!("{left} ms"),
+    };
     let mut cells = vec![
         node.to_string(),
-        row.get::<_, Option<String>>("address").unwrap_or_else(|| "in this process".to_owned()),
+        address.unwrap_or_else(|| "in this process".to_owned()),
         state,
+        lease,
         primaries.to_string(),
         copies.len().to_string(),
         format!("{} of {} MiB", mebibytes("memory_bytes"), mebibytes("memory_limit_bytes")),

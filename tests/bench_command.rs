@@ -217,6 +217,57 @@ fn the_json_report_has_its_fields() {
 }
 
 #[test]
+fn recovery_is_measured_after_every_kill() {
+    for (shape, kills, topology) in [
+        ("--threads 1 --warmup 50ms", 3, "3 nodes in one process"),
+        ("--processes --clients 2", 1, "3 processes over udp"),
+    ] {
+        let output = gannet(&format!(
+            "recovery --kills {kills} --subscribers 1000 --memory 64MiB --format json {shape}"
+        ));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{shape}: {text}{errors}");
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["workload"], "recovery");
+        assert_eq!(report["passed"], true);
+        assert_eq!(report["settings"]["subscribers"], "1000");
+        assert!(report["topology"].as_str().unwrap().starts_with(topology), "{text}");
+        let quantiles = |times: &serde_json::Value| {
+            ["median", "p95", "worst"].map(|quantile| times[quantile].as_f64().unwrap())
+        };
+        assert!(quantiles(&report["recovery_ms"]).is_sorted(), "{text}");
+        let of_kills = report["kills"].as_array().unwrap();
+        assert_eq!(of_kills.len(), kills);
+        // Nodes take turns.
+        let of_nodes = report["nodes"].as_array().unwrap();
+        for ((number, kill), node) in (0_u64..).zip(of_kills).zip(of_nodes) {
+            assert!(kill["recovery_ms"].as_f64().unwrap() > 0.0, "{text}");
+            assert_eq!(kill["missing_partitions"], serde_json::json!([]));
+            assert_eq!(kill["node"], number);
+            assert_eq!(node["node"], number);
+            assert_eq!(node["kills"], 1);
+            assert!(quantiles(&node["recovery_ms"]).iter().all(|ms| *ms > 0.0), "{text}");
+            let commits = kill["committed_per_10_ms"].as_array().unwrap();
+            assert_eq!(commits.len(), 200);
+            // Those before the kill.
+            assert!(commits[..50].iter().any(|count| count.as_u64().unwrap() > 0), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_partition_that_does_not_come_back_in_time_is_named() {
+    let output = gannet(
+        "recovery --kills 3 --subscribers 100 --threads 1 --warmup 0s --timeout 0s --memory 64MiB",
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let missing = "FAILED kill 1, of node 0: no write committed in partition 0, 1, 2, 3, 4, ";
+    assert!(text.contains(missing) && text.contains("1 kills: FAILED"), "{text}");
+}
+
+#[test]
 fn bad_input_is_an_error_that_says_what_to_do() {
     for (arguments, expected) in [
         ("tatp --replicas 4", "use 1 to 3, a copy per node at most"),
@@ -266,6 +317,16 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         (
             "tatp --node 0 --members 127.0.0.1:1 --cluster-key key --trusted-network",
             "one of --cluster-key and --trusted-network",
+        ),
+        ("recovery --kills 0", "--kills is 0; use at least 1"),
+        ("recovery --nodes 1 --replicas 1", "--nodes is 1; use at least 2"),
+        ("recovery --processes --replicas 1", "--replicas is 1; use at least 2"),
+        ("recovery --threads 1 --coroutines 8", "use at least 9: 8 are for probes"),
+        ("recovery --processes --clients 0", "--clients is 0; use at least 1"),
+        ("recovery --processes --thread-per-node", "--thread-per-node is for nodes in one process"),
+        (
+            "recovery --node 0 --members 127.0.0.1:1 --trusted-network",
+            "leave --node and --members out",
         ),
         ("nothing", "unrecognized subcommand"),
     ] {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use gannet::{
-    Abort, Change, ChangeError, Cluster, ClusterError, ClusterOptions, LockMode, LogObserver,
-    Outcome, TableId, WorkerId,
+    Abort, Change, ChangeError, Cluster, ClusterError, ClusterOptions, Conflict, Failure, LockMode,
+    LogObserver, Misuse, Outcome, RowKey, RowProblem, TableId, WorkerId,
 };
 use gannet_benchmarks::check_replicas;
 use gannet_storage::Key;
@@ -77,15 +77,22 @@ fn rows_are_inserted_updated_and_deleted() {
 fn a_row_that_the_lock_mode_forbids_is_an_error_that_leaves_no_lock() {
     let (cluster, table) = open_with_table(10);
     let exists = cluster.run(move |tx| tx.insert(table, 3, &[0; 8]));
-    assert!(matches!(exists.unwrap(), Outcome::Failed(Abort::Exists { key: 3, .. })));
+    assert!(matches!(
+        exists.unwrap(),
+        Outcome::Failed(Abort::Misuse(Misuse::Exists { key: RowKey::Number(3), .. }))
+    ));
     let not_found = cluster.run(move |tx| {
         let row = tx.add_to_write_set(table, 77, LockMode::Update);
         tx.execute()?;
         tx.put(row, &[0; 8])
     });
-    assert!(matches!(not_found.unwrap(), Outcome::Failed(Abort::NotFound { key: 77, .. })));
+    assert!(matches!(
+        not_found.unwrap(),
+        Outcome::Failed(Abort::Misuse(Misuse::NotFound { key: RowKey::Number(77), .. }))
+    ));
     let too_long = cluster.run(move |tx| tx.insert(table, 78, &[0; 9]));
-    let expected = Abort::ValueBytes { table: table.number(), expected: 8, found: 9 };
+    let expected =
+        Abort::Misuse(Misuse::ValueBytes { table: table.number(), expected: 8, found: 9 });
     assert_eq!(too_long.unwrap(), Outcome::Failed(expected));
     assert_sound(&cluster);
     assert_eq!((read(&cluster, table, 77), read(&cluster, table, 78)), (None, None));
@@ -99,22 +106,29 @@ fn misuse_of_rows_is_an_error() {
         tx.execute()?;
         tx.put(row, &[0; 8])
     });
-    assert!(matches!(in_read_set.unwrap(), Outcome::Failed(Abort::Usage { key: 1, .. })));
+    let misuse = |problem| {
+        let (table, key) = (table.number(), RowKey::Number(1));
+        Abort::Misuse(Misuse::Row { table, key, problem })
+    };
+    assert_eq!(in_read_set.unwrap(), Outcome::Failed(misuse(RowProblem::InReadSet)));
     let not_executed = cluster.run(move |tx| {
         let row = tx.add_to_write_set(table, 1, LockMode::Update);
         tx.put(row, &[0; 8])
     });
-    assert!(matches!(not_executed.unwrap(), Outcome::Failed(Abort::Usage { .. })));
+    assert_eq!(not_executed.unwrap(), Outcome::Failed(misuse(RowProblem::NotExecuted)));
     let twice = cluster.run(move |tx| {
         let rows = [1, 1].map(|key| tx.add_to_write_set(table, key, LockMode::Update));
         tx.execute()?;
         rows.iter().try_for_each(|&row| tx.put(row, &[0; 8]))
     });
-    assert!(matches!(twice.unwrap(), Outcome::Aborted(Abort::Usage { key: 1, .. })));
+    assert_eq!(twice.unwrap(), Outcome::Aborted(misuse(RowProblem::AddedTwice)));
     let (other, _) = open_with_table(0);
     let foreign = other.create_table("second", 8, 1).unwrap();
     let no_table = cluster.run(move |tx| tx.get(foreign, 1).map(|_| ()));
-    assert!(matches!(no_table.unwrap(), Outcome::Failed(Abort::NoSuchTable { table: 1 })));
+    assert!(matches!(
+        no_table.unwrap(),
+        Outcome::Failed(Abort::Misuse(Misuse::NoSuchTable { table: 1 }))
+    ));
     assert_sound(&cluster);
 }
 
@@ -149,7 +163,7 @@ fn a_closure_that_panics_is_an_outcome_and_the_cluster_goes_on() {
 #[test]
 fn a_closure_may_abort_its_transaction_and_not_commit_it() {
     let (cluster, table) = open_with_table(1);
-    let is_refused = |abort: &Abort| matches!(abort, Abort::Usage { problem, .. } if problem.contains("return Ok"));
+    let is_refused = |abort: &Abort| *abort == Abort::Misuse(Misuse::CommitsItself);
     let committed = cluster.run(move |tx| {
         tx.insert(table, 10, &[1; 8])?;
         tx.commit()
@@ -172,7 +186,7 @@ fn a_closure_may_abort_its_transaction_and_not_commit_it() {
         let value = tx.value_mut(row)?;
         value[0] += 1;
         tx.commit()?;
-        Err::<(), _>(Abort::Locked)
+        Err::<(), _>(Abort::Conflict(Conflict::Locked))
     });
     assert!(matches!(failed.unwrap(), Outcome::Failed(abort) if is_refused(&abort)));
     assert_eq!((runs.load(Ordering::SeqCst), read(&cluster, table, 0)), (1, Some(0)));
@@ -261,7 +275,7 @@ fn a_table_that_fills_up_refuses_inserts_and_goes_on_otherwise() {
             other => break other,
         }
     };
-    assert!(matches!(full, Outcome::Failed(Abort::TableFull { .. })), "{full:?}");
+    assert!(matches!(full, Outcome::Failed(Abort::Failure(Failure::TableFull { .. }))), "{full:?}");
     assert!(inserted > 1000, "{inserted}");
     assert_sound(&cluster);
     let deleted = cluster.run(move |tx| {
@@ -307,7 +321,10 @@ fn large_values_and_large_transactions() {
     assert_eq!(insert(10_000..12_000).unwrap(), Outcome::Committed(()));
     assert_sound(&cluster);
     let too_much = insert(20_000..36_400).unwrap();
-    assert!(matches!(too_much, Outcome::Aborted(Abort::TooLarge { .. })), "{too_much:?}");
+    assert!(
+        matches!(too_much, Outcome::Aborted(Abort::Misuse(Misuse::TooLarge { .. }))),
+        "{too_much:?}"
+    );
     assert_sound(&cluster);
     let many_locks = cluster.run(move |tx| {
         let mode = LockMode::Insert;
@@ -563,7 +580,10 @@ fn two_keys_with_one_hash_are_two_rows_of_a_transaction() {
         tx.add_row_to_write_set(table, &b, Change::Delete);
         Ok::<_, Abort>(())
     });
-    assert!(matches!(twice.unwrap(), Outcome::Aborted(Abort::Usage { .. })));
+    // The error names the key by its bytes.
+    let (table, key, problem) = (table.number(), RowKey::from(&b[..]), RowProblem::AddedTwice);
+    let expected = Abort::Misuse(Misuse::Row { table, key, problem });
+    assert_eq!(twice.unwrap(), Outcome::Aborted(expected));
     assert_sound(&cluster);
 }
 

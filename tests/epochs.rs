@@ -9,8 +9,8 @@
 use std::ops::Bound;
 
 use gannet::{
-    Abort, Change, Cluster, ClusterOptions, Coordinator, Deferred, Direction, KeyRange, Outcome,
-    WorkerId,
+    Abort, Change, Cluster, ClusterOptions, Conflict, Coordinator, Deferred, Direction, KeyRange,
+    Outcome, WorkerId,
 };
 
 const AT: WorkerId = WorkerId { node: 2, worker: 0 };
@@ -77,8 +77,8 @@ fn scanned_before_a_loss() -> [Result<(), Abort>; 2] {
 
 #[test]
 fn a_transaction_whose_reads_span_two_epochs_ends_in_a_conflict() {
-    assert_eq!(scanned_before_a_loss(), [Err(Abort::Reconfigured), Ok(())]);
-    assert!(Abort::Reconfigured.is_conflict());
+    assert_eq!(scanned_before_a_loss(), [Err(Abort::Conflict(Conflict::Reconfigured)), Ok(())]);
+    assert!(Abort::Conflict(Conflict::Reconfigured).is_conflict());
     #[cfg(feature = "mutants")]
     {
         let _without = gannet_engine::rules::ONE_EPOCH.remove();

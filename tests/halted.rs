@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use gannet::{
-    Abort, ClusterOptions, Completion, Coordinator, LockMode, Lost, Outcome, TableId, WorkerId,
+    Abort, ClusterOptions, Completion, Coordinator, Failure, LockMode, Lost, Outcome, TableId,
+    WorkerId,
 };
 use gannet_engine::simulation::{Settled, Simulation, Stage};
 use gannet_storage::CommitRecord;
@@ -83,9 +84,9 @@ fn logged(simulation: &Simulation) -> Vec<u64> {
 
 fn a_jobs_answer_follows_from_the_stage_of_its_commit() {
     for (stage, expected) in [
-        (Stage::Executing, Err(Abort::Halted)),
-        (Stage::Validating, Err(Abort::Halted)),
-        (Stage::Logging, Err(Abort::Unknown)),
+        (Stage::Executing, Err(Abort::Failure(Failure::Halted))),
+        (Stage::Validating, Err(Abort::Failure(Failure::Halted))),
+        (Stage::Logging, Err(Abort::Failure(Failure::Unknown))),
         (Stage::Logged, Ok(())),
         (Stage::PrimariesSent, Ok(())),
     ] {
@@ -104,12 +105,18 @@ fn a_jobs_answer_follows_from_the_stage_of_its_commit() {
         simulation.halt(0);
         let (first, again, read, once_more) = told(completion).unwrap();
         assert_eq!(first, expected, "{stage:?}");
-        assert_eq!((again, read), (Err(Abort::Halted), Err(Abort::Halted)), "{stage:?}");
-        assert_eq!(once_more, Err(Abort::Halted), "{stage:?}");
+        assert_eq!(
+            (again, read),
+            (Err(Abort::Failure(Failure::Halted)), Err(Abort::Failure(Failure::Halted))),
+            "{stage:?}"
+        );
+        assert_eq!(once_more, Err(Abort::Failure(Failure::Halted)), "{stage:?}");
         let copies = logged(&simulation).len();
         match expected {
             Ok(()) => assert_eq!(copies, 3, "{stage:?}"),
-            Err(Abort::Unknown) => assert!((1..=3).contains(&copies), "{stage:?}: {copies}"),
+            Err(Abort::Failure(Failure::Unknown)) => {
+                assert!((1..=3).contains(&copies), "{stage:?}: {copies}")
+            }
             Err(_) => assert_eq!(copies, 0, "{stage:?}"),
         }
         let settled = only_stages(&simulation);
@@ -148,7 +155,7 @@ fn an_unknown_commit_is_settled_so() {
     run_to(&mut simulation, |[_, open]| open == Stage::Logging);
     simulation.halt(0);
     assert_eq!(only_stages(&simulation)[1], Stage::Settled(Settled::Unknown));
-    assert_eq!(told(completion).unwrap(), Err(Abort::Unknown));
+    assert_eq!(told(completion).unwrap(), Err(Abort::Failure(Failure::Unknown)));
 }
 
 fn every_job_is_answered() {
@@ -171,8 +178,8 @@ fn every_job_is_answered() {
 
 fn a_closures_outcome_may_be_unknown() {
     for (stage, expected) in [
-        (Stage::Executing, Outcome::Aborted(Abort::Halted)),
-        (Stage::Validating, Outcome::Aborted(Abort::Halted)),
+        (Stage::Executing, Outcome::Aborted(Abort::Failure(Failure::Halted))),
+        (Stage::Validating, Outcome::Aborted(Abort::Failure(Failure::Halted))),
         (Stage::Logging, Outcome::Unknown),
         (Stage::Logged, Outcome::Committed(7)),
     ] {
@@ -199,7 +206,7 @@ fn a_member_that_halts_answers_every_job() {
     an_unknown_commit_is_settled_so();
     every_job_is_answered();
     a_closures_outcome_may_be_unknown();
-    let by_id = (Ok(()), Err(Abort::Halted));
+    let by_id = (Ok(()), Err(Abort::Failure(Failure::Halted)));
     assert_eq!(halted_between(), by_id);
     #[cfg(feature = "mutants")]
     {

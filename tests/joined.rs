@@ -12,8 +12,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use gannet::{
-    Abort, Change, ChangeError, Cluster, ClusterError, ClusterKey, ClusterOptions, JoinError,
-    LockMode, Membership, Outcome, RdmaPort, TableId, Transport,
+    Abort, Change, ChangeError, Cluster, ClusterError, ClusterKey, ClusterOptions, Failure,
+    JoinError, LockMode, Membership, Misuse, Outcome, RdmaPort, TableId, Transport,
 };
 use gannet_storage::{BucketSnapshot, TableKind};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -45,6 +45,9 @@ fn memberships(transport: Transport) -> Vec<Membership> {
         mtu: None,
         rdma: RdmaPort::default(),
         join_timeout: Duration::from_secs(60),
+        lease: Membership::LEASE,
+        manager_data: None,
+        begin_anew: false,
     };
     (0..NODES).map(membership).collect()
 }
@@ -165,7 +168,7 @@ fn a_table_is_created_and_dropped_by_any_process_for_all() {
             all.wait();
             assert!((0..NODES).all(|node| cluster.table(&format!("of {node}")).is_none()));
             let read = cluster.run(move |tx| tx.get(next, 7).map(|_| ()));
-            let gone = Abort::NoSuchTable { table: next.number() };
+            let gone = Abort::Misuse(Misuse::NoSuchTable { table: next.number() });
             assert_eq!(read.unwrap(), Outcome::Failed(gone));
             all.wait();
         });
@@ -237,7 +240,7 @@ fn fill(node: usize, cluster: &Cluster, (rows, numbers): (TableId, TableId)) -> 
                 here.insert(key);
                 done += 1;
             }
-            Outcome::Failed(Abort::TableFull { .. }) => refused += 1,
+            Outcome::Failed(Abort::Failure(Failure::TableFull { .. })) => refused += 1,
             other => panic!("{other:?}"),
         }
     }

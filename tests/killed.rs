@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gannet::{
-    Abort, ChangeError, Cluster, ClusterError, ClusterOptions, Coordinator, LockMode, NodeState,
-    Outcome, TableId, Topology, Transaction, WorkerId,
+    Abort, ChangeError, Cluster, ClusterError, ClusterOptions, Coordinator, Failure, LockMode,
+    NodeState, Outcome, StorageError, TableId, Topology, Transaction, WorkerId,
 };
 use gannet_benchmarks::check_replicas;
 
@@ -86,7 +86,7 @@ fn what_was_acknowledged_outlives_the_death_of_nodes() {
                             match cluster.run(body).unwrap() {
                                 Outcome::Committed(()) => acknowledged += 1,
                                 // The job's node was killed before the transaction was decided.
-                                Outcome::Aborted(Abort::Revoked) => {}
+                                Outcome::Aborted(Abort::Failure(Failure::Revoked)) => {}
                                 other => panic!("{other:?}"),
                             }
                             progress.fetch_add(1, Ordering::Relaxed);
@@ -151,7 +151,7 @@ fn jobs_that_have_not_begun_go_to_other_nodes() {
         elsewhere += u64::from(node != 1);
         match outcome {
             Outcome::Committed(()) => committed += 1,
-            Outcome::Aborted(Abort::Revoked) => assert_eq!(node, 1),
+            Outcome::Aborted(Abort::Failure(Failure::Revoked)) => assert_eq!(node, 1),
             other => panic!("{other:?}"),
         }
     }
@@ -163,4 +163,26 @@ fn jobs_that_have_not_begun_go_to_other_nodes() {
     let near = cluster.spawn_near(1, |coordinator| coordinator.node()).unwrap().wait().unwrap();
     assert_ne!(near, 1);
     cluster.close();
+}
+
+#[test]
+fn a_load_that_meets_the_loss_of_a_node_fails_as_a_whole() {
+    let cluster = open(3, 2, Topology::ThreadPerWorkerNumber);
+    let table = cluster.create_table("balances", 8, ACCOUNTS).unwrap();
+    let mut loader = cluster.loader();
+    (0..10).for_each(|account| loader.add(table, account, &[1; 8]).unwrap());
+    cluster.kill_node(2).unwrap();
+    // The first rows are still gathered, and those of the other partitions would all find their copies.
+    let refused = (10..ACCOUNTS).map(|account| loader.add(table, account, &[1; 8]));
+    let refused: Vec<_> = refused.filter_map(Result::err).collect();
+    assert!(!refused.is_empty());
+    let is_clear = |error: &StorageError| matches!(error, StorageError::MembersChanged);
+    assert!(refused.iter().all(is_clear), "{refused:?}");
+    assert!(matches!(loader.finish(), Err(StorageError::MembersChanged)));
+    let is_there = |key: u64| cluster.run(move |tx| tx.get(table, key).map(|row| row.is_some()));
+    assert!(!(0..ACCOUNTS).any(|key| is_there(key).unwrap().committed()), "nothing was loaded");
+    // The next load begins with the members that are left.
+    cluster.drop_table(table).unwrap();
+    let table = balances(&cluster);
+    assert_eq!(read(&cluster, table, ACCOUNTS - 1), FIRST_BALANCE);
 }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gannet::{Abort, Cluster, ClusterOptions, LockMode, Node, Outcome, TableId, WorkerId};
+use gannet::{
+    Abort, Cluster, ClusterOptions, Failure, LockMode, Misuse, Node, Outcome, TableId, WorkerId,
+};
 use gannet_benchmarks::check_replicas;
 
 const KEY: u64 = 7;
@@ -53,7 +55,7 @@ fn a_transaction_that_has_locked_a_row_commits_and_later_ones_are_refused() {
         assert_eq!(written.unwrap().wait().unwrap(), Outcome::Committed(()));
         // The copies are equal and nothing is locked.
         assert!(check_replicas(&cluster).iter().all(|check| check.passed));
-        let refused = Abort::NoSuchTable { table: table.number() };
+        let refused = Abort::Misuse(Misuse::NoSuchTable { table: table.number() });
         let reads = at_each_node(&cluster, move |coordinator| {
             coordinator.run(|tx| tx.get(table, KEY).map(|_| ()))
         });
@@ -82,7 +84,10 @@ fn earlier_reads_fail_validation() {
                 Ok::<_, Abort>(())
             })
         });
-        assert_eq!(written.unwrap().wait().unwrap(), Outcome::Aborted(Abort::Refused));
+        assert_eq!(
+            written.unwrap().wait().unwrap(),
+            Outcome::Aborted(Abort::Failure(Failure::Refused))
+        );
         assert!(check_replicas(&cluster).iter().all(|check| check.passed));
     }
 }
@@ -113,14 +118,16 @@ fn later_transactions_do_not_see_a_dropped_table_whose_name_is_free() {
                             tx.execute()?;
                             // From the second round on, the row exists.
                             tx.value_mut(row).map(drop).or_else(|abort| match abort {
-                                Abort::Exists { .. } => Ok(()),
+                                Abort::Misuse(Misuse::Exists { .. }) => Ok(()),
                                 abort => Err(abort),
                             })
                         });
                         match outcome.unwrap() {
                             Outcome::Committed(()) if !was_dropped => committed += 1,
-                            Outcome::Failed(Abort::NoSuchTable { .. })
-                            | Outcome::Aborted(Abort::NoSuchTable { .. }) => return committed,
+                            Outcome::Failed(Abort::Misuse(Misuse::NoSuchTable { .. }))
+                            | Outcome::Aborted(Abort::Misuse(Misuse::NoSuchTable { .. })) => {
+                                return committed;
+                            }
                             other => panic!("{other:?}, dropped before: {was_dropped}"),
                         }
                     }

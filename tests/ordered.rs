@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gannet::{
-    Abort, Change, Cluster, ClusterOptions, Coordinator, Deferred, Direction, Key, Outcome,
-    StorageError, TableId, WorkerId,
+    Abort, Change, Cluster, ClusterOptions, Conflict, Coordinator, Deferred, Direction, Key,
+    Misuse, Outcome, RowProblem, StorageError, TableId, WorkerId,
 };
 use ordered::groups::{GROUP_ROWS_MAX, largest_group};
 use ordered::rows::{ALL, assert_sound, open, range, run, scan, set};
@@ -164,7 +164,7 @@ fn what_came_and_went_between_two_scans_is_noticed() {
             writer.commit(coordinator).unwrap();
         }
         assert_eq!(seen(&mut reader, coordinator), 1);
-        assert_eq!(reader.commit(coordinator), Err(Abort::Changed));
+        assert_eq!(reader.commit(coordinator), Err(Abort::Conflict(Conflict::Changed)));
         // Without the other transaction, the same reads commit.
         assert_eq!((seen(&mut reader, coordinator), seen(&mut reader, coordinator)), (1, 1));
         assert_eq!(reader.commit(coordinator), Ok(()));
@@ -192,7 +192,7 @@ fn rows_read_before_the_last_one_are_validated() {
             reader.get_many(coordinator, table, std::slice::from_ref(first)).unwrap();
             write(coordinator, &[first, second]);
             reader.get_many(coordinator, table, std::slice::from_ref(second)).unwrap();
-            assert_eq!(reader.commit(coordinator), Err(Abort::Changed));
+            assert_eq!(reader.commit(coordinator), Err(Abort::Conflict(Conflict::Changed)));
             // A change after the read of the last row does not matter; an earlier one does.
             reader.get_many(coordinator, table, std::slice::from_ref(first)).unwrap();
             reader.get_many(coordinator, table, std::slice::from_ref(second)).unwrap();
@@ -250,7 +250,7 @@ fn rows_behind_a_scan_barrier_are_locked_after_its_commit() {
         // The barrier does not concern another table.
         assert_eq!(set_each(coordinator, other, &["a", "e"], Some(b"new")), [Ok(()), Ok(())]);
         // An update, an insert, and a deletion.
-        let refused = Err(Abort::Barrier);
+        let refused = Err(Abort::Conflict(Conflict::Barrier));
         assert_eq!(set_each(coordinator, table, &["c", "d"], Some(b"new")), [refused, refused]);
         assert_eq!(set_each(coordinator, table, &["c"], None), [refused]);
         // A key outside of the range shares a bucket.
@@ -429,17 +429,24 @@ fn bad_requests_say_what_is_wrong() {
     run(&cluster, move |coordinator| {
         let mut transaction = Deferred::new();
         let mut get = |table, key: &[u8]| transaction.get_many(coordinator, table, &[key.to_vec()]);
-        assert!(matches!(get(fixed, b"key"), Err(Abort::Usage { .. })));
-        assert!(matches!(get(table, b""), Err(Abort::Usage { .. })));
-        assert!(matches!(get(table, &[1; 4097]), Err(Abort::Usage { .. })));
+        let misuse = |table: TableId, key: &[u8], problem| {
+            Err(Abort::Misuse(Misuse::Row { table: table.number(), key: key.into(), problem }))
+        };
+        assert_eq!(get(fixed, b"key"), misuse(fixed, b"key", RowProblem::IsBytes));
+        assert_eq!(get(table, b""), misuse(table, b"", RowProblem::KeyBytes));
+        let long = [1; 4097];
+        assert_eq!(get(table, &long), misuse(table, &long, RowProblem::KeyBytes));
         assert_eq!(get(table, &[1; 4096]), Ok(vec![None]));
         let scanned = transaction.scan(coordinator, fixed, &ALL, Direction::Ascending, 1);
-        assert!(matches!(scanned, Err(Abort::NoSuchTable { .. })));
+        assert!(matches!(scanned, Err(Abort::Misuse(Misuse::NoSuchTable { .. }))));
         set(&mut transaction, coordinator, table, b"large", Some(&vec![1; 1 << 20])).unwrap();
         transaction.commit(coordinator).unwrap();
         set(&mut transaction, coordinator, table, b"larger", Some(&vec![1; (1 << 20) + 1]))
             .unwrap();
-        assert!(matches!(transaction.commit(coordinator), Err(Abort::ValueBytes { .. })));
+        assert!(matches!(
+            transaction.commit(coordinator),
+            Err(Abort::Misuse(Misuse::ValueBytes { .. }))
+        ));
         let found = transaction.get_many(coordinator, table, &[b"large".to_vec()]).unwrap();
         assert_eq!(found[0].as_ref().map(Vec::len), Some(1 << 20));
         // Eight of these do not fit one message.
@@ -460,7 +467,8 @@ fn bad_requests_say_what_is_wrong() {
     let number = cluster.run(move |tx| tx.get(table, 1).map(|_| ()));
     assert!(matches!(
         number.unwrap(),
-        Outcome::Aborted(Abort::Usage { .. }) | Outcome::Failed(Abort::Usage { .. })
+        Outcome::Aborted(Abort::Misuse(Misuse::Row { problem: RowProblem::IsNumber, .. }))
+            | Outcome::Failed(Abort::Misuse(Misuse::Row { problem: RowProblem::IsNumber, .. }))
     ));
     assert_sound(&cluster);
 }

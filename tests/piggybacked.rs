@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use gannet::{
-    Abort, ClusterOptions, Coordinator, LockMode, Lost, Outcome, TableId, Transaction, WorkerId,
+    Abort, ClusterOptions, Coordinator, LockMode, Lost, Misuse, Outcome, TableId, Transaction,
+    WorkerId,
 };
 use gannet_benchmarks::check_replicas;
 use gannet_engine::simulation::Simulation;
@@ -107,7 +108,7 @@ fn no_lock_is_left_when_a_jobs_end_is_reported_whatever_the_job_did_last() {
         },
         |coordinator, table| {
             let too_long = coordinator.run(|tx| tx.insert(table, 5000, &[0; 9]));
-            assert!(matches!(too_long, Outcome::Failed(Abort::ValueBytes { .. })));
+            assert!(matches!(too_long, Outcome::Failed(Abort::Misuse(Misuse::ValueBytes { .. }))));
         },
         |coordinator, table| {
             let other = key_of(coordinator, 0);

@@ -149,6 +149,10 @@ fn unknown_commands_are_errors() {
     let failed = script(&[], ".tabels\n");
     assert_eq!(failed.status.code(), Some(1));
     assert!(errors(&failed).contains("did you mean .tables?"));
+    // A shell without processes of its own has no command that kills one.
+    let failed = script(&[], ".kill 1\n");
+    assert_eq!(errors(&failed), "ERROR: there is no command .kill; see .help\n");
+    assert!(!output(&[], ".help\n").contains(".kill"));
 }
 
 #[test]

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gannet_engine::{Abort, Cluster, ClusterOptions, Coordinator, Membership, Topology, WorkerId};
+use gannet_engine::{
+    Abort, Cluster, ClusterOptions, Coordinator, Failure, Membership, Topology, WorkerId,
+};
 
 use crate::check::Check;
 use crate::exchange::exchanged;
@@ -161,13 +163,23 @@ pub(crate) fn stuck(statistics: &Statistics) -> Option<String> {
         .then(|| format!("{} attempted, none committed", whole.attempted()))
 }
 
-/// Loads on as many threads as the cluster has.
+/// Loads the rows, and measures what that takes.
 fn load<W: Workload>(
     workload: &W,
     cluster: &Cluster,
     before_bytes: u64,
 ) -> Result<Load, BenchmarkError> {
     let start = now();
+    load_rows(workload, cluster)?;
+    let memory_bytes = members::memory_bytes(cluster, before_bytes)?;
+    Ok(Load::new(cluster, memory_bytes, start.elapsed()))
+}
+
+/// Loads the rows of a workload, on as many threads as the cluster has.
+pub(crate) fn load_rows<W: Workload>(
+    workload: &W,
+    cluster: &Cluster,
+) -> Result<(), BenchmarkError> {
     let shares = cluster.thread_count() as u64;
     std::thread::scope(|scope| {
         let loaders: Vec<_> = (0..shares)
@@ -176,9 +188,7 @@ fn load<W: Workload>(
         loaders
             .into_iter()
             .try_for_each(|loader| loader.join().expect("a loader returns its errors"))
-    })?;
-    let memory_bytes = members::memory_bytes(cluster, before_bytes)?;
-    Ok(Load::new(cluster, memory_bytes, start.elapsed()))
+    })
 }
 
 fn measure<W: Workload>(
@@ -250,10 +260,15 @@ pub(crate) fn client<W: Workload>(
         let end_ns = coordinator.now_ns();
         statistics::record(&ran, end_ns.saturating_sub(start_ns), phase == MEASURING, sizes);
         start_ns = end_ns;
-        if matches!(ran.result, Outcome::Aborted(Abort::Halted | Abort::Revoked | Abort::Unknown)) {
+        if matches!(
+            ran.result,
+            Outcome::Aborted(Abort::Failure(Failure::Halted | Failure::Revoked | Failure::Unknown))
+        ) {
             break;
         }
-        if control.backs_off {
+        // A transaction that ends at once, as its rows are lost, lets others run.
+        let is_lost = matches!(ran.result, Outcome::Aborted(Abort::Failure(Failure::Lost { .. })));
+        if control.backs_off || is_lost {
             conflicts = if matches!(ran.result, Outcome::Aborted(_)) { conflicts + 1 } else { 0 };
             if conflicts > 0 {
                 coordinator.back_off(conflicts);

@@ -20,6 +20,7 @@ pub mod object_store;
 pub mod pairs;
 mod progress;
 pub mod ranges;
+pub mod recovery;
 mod replicas;
 mod report;
 mod rows;

@@ -65,6 +65,10 @@ pub fn check_replicas(cluster: &Cluster) -> Vec<Check> {
 fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
     let configuration = cluster.configuration();
     let copies = configuration.copies(partition);
+    if copies.is_empty() {
+        // It is lost.
+        return;
+    }
     let present = Owner::of_epoch(configuration.epoch);
     let views: Vec<_> = cluster.nodes().iter().map(|node| node.view()).collect();
     let (mut primary, mut backup) = (BucketSnapshot::default(), BucketSnapshot::default());

@@ -41,7 +41,7 @@ pub fn for_each_row_in_order(
     });
 }
 
-/// Visits every partition of a table at its primary, or at this process's copy.
+/// Visits every partition of a table that is not lost at its primary, or at this process's copy.
 pub(crate) fn for_each_partition(
     cluster: &Cluster,
     table: u16,
@@ -50,6 +50,9 @@ pub(crate) fn for_each_partition(
     let configuration = cluster.configuration();
     for partition in 0..configuration.partitioning.count() {
         let partition = u16::try_from(partition).expect("fewer partitions than 2^16");
+        if configuration.is_lost(partition) {
+            continue;
+        }
         let mut copies = configuration.copies(partition).iter();
         let node = copies.find_map(|copy| cluster.node(usize::from(*copy)));
         let node = node.expect("a process has a copy of everything");

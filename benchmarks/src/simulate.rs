@@ -65,6 +65,8 @@ pub struct Simulated {
     pub firings: Firings,
     /// The deaths of members that have happened.
     pub killed: Vec<Kill>,
+    /// How many members the others have removed, as they were silent or cut off.
+    pub removed: u64,
     /// Whether the others have halted then, as they could not go on.
     pub halted: bool,
     /// Changes of the membership that the others have made.
@@ -122,6 +124,7 @@ pub fn simulate<W: Workload>(
     simulation.plan_kills(kills);
     workload.create_tables(simulation.cluster())?;
     workload.load(simulation.cluster(), 0, 1)?;
+    simulation.require_leases();
     let workload = Arc::new(workload);
     let options = simulation.cluster().options();
     let control = Arc::new(Control::new(limit, true, options.nodes * options.threads));
@@ -163,6 +166,7 @@ pub fn simulate<W: Workload>(
         totals: sum.whole,
         firings: simulation.firings(),
         killed: simulation.killed().to_vec(),
+        removed: simulation.removed().len() as u64,
         halted: simulation.has_halted(),
         membership_changes: u64::from(simulation.epoch() - 1),
         handed_over: simulation.handed_over(),
@@ -180,7 +184,7 @@ fn check<W: Workload>(
     sum: &mut Statistics,
 ) -> Result<Vec<Check>, BenchmarkError> {
     let cluster = simulation.cluster();
-    let some_have_died = !simulation.killed().is_empty();
+    let some_have_died = !simulation.dead().is_empty();
     let mut checks = Vec::new();
     if some_have_died {
         checks = deaths::check_jobs(simulation, completions, sum);
@@ -201,7 +205,8 @@ fn check<W: Workload>(
         let in_use = simulation.in_use() as i128;
         checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
     }
-    if !(simulation.has_halted() && simulation.may_have_lost_records()) {
+    let has_lost_rows = simulation.has_lost_rows();
+    if !(has_lost_rows || simulation.has_halted() && simulation.may_have_lost_records()) {
         let of_workload = workload.verify(cluster, &sum.whole).into_iter();
         checks.extend(of_workload.filter(|check| !(some_have_died && check.needs_all_outcomes)));
     }

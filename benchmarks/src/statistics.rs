@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use gannet_engine::Abort;
+use gannet_engine::{Abort, Conflict, Failure};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -54,23 +54,20 @@ impl Reason {
 impl From<Abort> for Reason {
     fn from(abort: Abort) -> Self {
         match abort {
-            Abort::Locked | Abort::Barrier => Self::Locked,
-            Abort::Changed | Abort::Reconfigured => Self::Changed,
-            Abort::TableFull { .. } => Self::TableFull,
+            Abort::Conflict(Conflict::Locked | Conflict::Barrier) => Self::Locked,
+            Abort::Conflict(Conflict::Changed | Conflict::Reconfigured) => Self::Changed,
+            Abort::Failure(Failure::TableFull { .. }) => Self::TableFull,
             Abort::Requested => Self::Application,
-            Abort::NotFound { .. }
-            | Abort::Exists { .. }
-            | Abort::TooLarge { .. }
-            | Abort::TooManyRows { .. }
-            | Abort::ValueBytes { .. }
-            | Abort::NoSuchTable { .. }
-            | Abort::Usage { .. }
-            | Abort::Refused
-            | Abort::Cancelled
-            | Abort::Disconnected
-            | Abort::Halted
-            | Abort::Revoked
-            | Abort::Unknown => Self::Error,
+            Abort::Misuse(_)
+            | Abort::Failure(
+                Failure::Refused
+                | Failure::Disconnected
+                | Failure::Lost { .. }
+                | Failure::Halted
+                | Failure::Revoked
+                | Failure::Unknown,
+            )
+            | Abort::Cancelled => Self::Error,
         }
     }
 }

@@ -23,30 +23,22 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::change_message::{Addressed, ChangeMessage, wrapped};
+use crate::change_message::{Addressed, ChangeMessage, Loss, wrapped};
+use crate::change_steps::MemberSteps;
 use crate::configuration::{Change, ChangeError, Configuration, Phase};
 use crate::decider::{Decider, term_of};
 use crate::decision::{Decided, Decision};
+use crate::lease::LeaseTerms;
 use crate::membership_change::{Holder, MemberPart, MembershipMessage, Step};
 use crate::replica::Replica;
 
 /// The member that decides on the first change.
 pub(crate) const FOUNDER: usize = 0;
 
-/// Who decides after the first change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deciding {
-    /// The founder. Its decisions are made at once, and the others cannot go on without it.
-    ByFounder,
-    /// Whoever leads the manager's replicas. Decisions are made by their log.
-    ByLeader,
-}
-
 /// The part of one member in all changes, and the decider's if it decides.
 pub(crate) struct Changes<R: Replica> {
     node: usize,
     replica: R,
-    deciding: Deciding,
     /// What this member goes by.
     configuration: Arc<Configuration>,
     /// The last round in which this member was asked to prepare.
@@ -63,10 +55,15 @@ pub(crate) struct Changes<R: Replica> {
     /// Who decides, as far as is known, and in which term.
     leader: Option<usize>,
     term: u64,
+    /// The term in which this member was last brought to what is decided.
+    synced: u64,
     /// Own proposals that are not answered, by number.
     proposals: BTreeMap<u64, Change>,
     /// Members that have ended.
-    lost: BTreeSet<u16>,
+    lost: BTreeMap<u16, Loss>,
+    /// The times of leases, if members need them.
+    terms: Option<LeaseTerms>,
+    now_ns: u64,
     /// Decisions for the log.
     decisions: Vec<Decision>,
     /// Answers to this member's proposals, by number, until they are taken.
@@ -75,6 +72,9 @@ pub(crate) struct Changes<R: Replica> {
     failure: Option<ChangeError>,
     /// Why the cluster cannot go on.
     end: Option<String>,
+    steps: MemberSteps,
+    /// Members that have not finished a step in time, while this one decided.
+    suspicions: u64,
 }
 
 impl<R: Replica> Changes<R> {
@@ -82,14 +82,13 @@ impl<R: Replica> Changes<R> {
         node: usize,
         configuration: Arc<Configuration>,
         replica: R,
-        deciding: Deciding,
+        terms: Option<LeaseTerms>,
     ) -> Self {
         let decided = Decided::new(Arc::clone(&configuration));
-        let decider = (node == FOUNDER).then(|| Decider::first(&decided));
+        let decider = (node == FOUNDER).then(|| Decider::first(&decided, terms));
         Self {
             node,
             replica,
-            deciding,
             configuration,
             round: 0,
             prepared: None,
@@ -97,15 +96,20 @@ impl<R: Replica> Changes<R> {
             membership: MemberPart::default(),
             decided,
             decider,
-            is_founding: deciding == Deciding::ByLeader,
-            leader: (deciding == Deciding::ByFounder).then_some(FOUNDER),
+            is_founding: true,
+            leader: None,
             term: 0,
+            synced: 0,
             proposals: BTreeMap::new(),
-            lost: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            terms,
+            now_ns: 0,
             decisions: Vec::new(),
             answers: BTreeMap::new(),
             failure: None,
             end: None,
+            steps: MemberSteps::default(),
+            suspicions: 0,
         }
     }
 
@@ -120,8 +124,37 @@ impl<R: Replica> Changes<R> {
     }
 
     /// Members that have ended.
-    pub(crate) fn lost(&self) -> &BTreeSet<u16> {
-        &self.lost
+    pub(crate) fn lost(&self) -> BTreeSet<u16> {
+        self.lost.keys().copied().collect()
+    }
+
+    /// Members that were removed, as far as this one knows.
+    pub(crate) fn removed(&self) -> BTreeSet<u16> {
+        let Self { configuration, decided, .. } = self;
+        let both = [configuration, &decided.configuration].into_iter();
+        both.flat_map(|configuration| configuration.removed()).collect()
+    }
+
+    /// Whether the membership changes, as far as this member knows.
+    pub(crate) fn is_changing(&self) -> bool {
+        let decides_change = self.decider.as_ref().is_some_and(Decider::changes_membership);
+        self.configuration.phase == Phase::Preparing || decides_change
+    }
+
+    /// How often this member has suspected another that did not finish a step in time.
+    pub(crate) fn suspicions(&self) -> u64 {
+        self.suspicions
+    }
+
+    /// It is this time, on a clock that only goes forward.
+    pub(crate) fn set_time(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.decider.iter_mut().for_each(|decider| decider.set_time(now_ns));
+    }
+
+    /// When [`Self::poll`] has something to do without workers.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        self.decider.as_ref().and_then(Decider::next_deadline_ns)
     }
 
     /// Why there will be no first change.
@@ -149,8 +182,11 @@ impl<R: Replica> Changes<R> {
         self.adopting.is_some() || self.membership.awaits_workers()
     }
 
-    /// What there is to say to others since the workers have gone on.
+    /// What there is to say to others since the workers, or the time, have gone on.
     pub(crate) fn poll(&mut self) -> Vec<Addressed> {
+        if let Some(decider) = &mut self.decider {
+            self.suspicions += decider.advance(&self.decided);
+        }
         let mut said = Vec::new();
         said.extend(self.adopting.take_if(|_| self.replica.has_adopted()));
         said.extend(self.membership.poll(&mut self.replica).map(wrapped));
@@ -166,7 +202,7 @@ impl<R: Replica> Changes<R> {
     /// This member leads the manager's replicas, in a term that no other leads in, and has heard of all decisions.
     pub(crate) fn leads(&mut self, term: u64) -> Vec<Addressed> {
         self.end_founding();
-        self.decider = Some(Decider::next(term, &self.decided));
+        self.decider = Some(Decider::next((term, self.now_ns), &self.decided, self.terms));
         self.deliver(Vec::new())
     }
 
@@ -175,6 +211,16 @@ impl<R: Replica> Changes<R> {
         self.end_founding();
         self.decider = None;
         self.decisions.clear();
+    }
+
+    /// What the log begins with: the configuration of the first change, at all members alike.
+    pub(crate) fn first_decided(&self) -> Decided {
+        Decided::new(Arc::clone(&self.decided.configuration))
+    }
+
+    /// All that the log has decided up to some place, in place of decisions that this member has not heard of. It does not lead.
+    pub(crate) fn installed(&mut self, decided: Decided) {
+        self.decided = decided;
     }
 
     /// The log has taken a decision in this term; what is to be sent to others.
@@ -201,7 +247,7 @@ impl<R: Replica> Changes<R> {
                 let (more, decisions) = decider.take();
                 self.end = self.end.take().or(decider.take_end());
                 said.extend(more);
-                if self.deciding == Deciding::ByLeader && !self.is_founding {
+                if !self.is_founding {
                     self.decisions.extend(decisions);
                 } else {
                     let is_last = decisions.is_empty();
@@ -282,16 +328,19 @@ impl<R: Replica> Changes<R> {
             }
             ChangeMessage::Leads { .. } | ChangeMessage::Sync { .. } => Vec::new(),
             ChangeMessage::Membership(message) => self.membership_step(from, message),
-            ChangeMessage::Lost { node } => {
-                self.lost.insert(node);
-                if self.deciding == Deciding::ByFounder && usize::from(node) == FOUNDER {
-                    self.end = Some(format!("node {node} decides on changes"));
-                }
+            // Whoever decides suspects nobody else's suspects.
+            ChangeMessage::Lost { how: Loss::Silent, .. } if self.decider.is_none() => Vec::new(),
+            ChangeMessage::Lost { node, how: Loss::Silent } => {
+                self.for_decider(from, ChangeMessage::Lost { node, how: Loss::Silent })
+            }
+            ChangeMessage::Lost { node, how } => {
+                let known = self.lost.entry(node).or_insert(how);
+                *known = how.max(*known);
                 if self.is_founding {
                     // Whoever leads hears it again.
                     return Vec::new();
                 }
-                self.for_decider(from, ChangeMessage::Lost { node })
+                self.for_decider(from, ChangeMessage::Lost { node, how })
             }
             ChangeMessage::Propose { number, change } => {
                 if from == self.node {
@@ -332,12 +381,17 @@ impl<R: Replica> Changes<R> {
             number: *number,
             change: change.clone(),
         });
-        let lost = self.lost.iter().map(|node| ChangeMessage::Lost { node: *node });
+        let lost = self.lost.iter();
+        let lost = lost.map(|(node, how)| ChangeMessage::Lost { node: *node, how: *how });
         lost.chain(proposals).map(|message| (leader, message)).collect()
     }
 
     /// Goes by what is decided, all of which every member has prepared before.
     fn sync(&mut self, (from, term): (usize, u64), decided: Box<Configuration>) -> Vec<Addressed> {
+        if std::mem::replace(&mut self.synced, term) == term {
+            // It has come twice.
+            return Vec::new();
+        }
         if let (false, Some((first, prepared))) = (self.is_formed(), self.prepared.take()) {
             // The others have formed the cluster with this member, which has not heard of it from the founder yet.
             self.replica.adopt(prepared);
@@ -346,6 +400,7 @@ impl<R: Replica> Changes<R> {
         self.prepared = None;
         if decided.version > self.configuration.version {
             let decided = Arc::new(*decided);
+            self.tell_steps(&Arc::clone(&self.configuration), &decided);
             if self.configuration.phase == Phase::Preparing {
                 // All members were flushed, or the epoch would not be active.
                 self.membership = MemberPart::default();
@@ -376,13 +431,22 @@ impl<R: Replica> Changes<R> {
         if !self.hears(term_of(message.number)) {
             return Vec::new();
         }
+        let before = Arc::clone(&self.configuration);
         let Self { membership, configuration, replica, .. } = self;
         if membership.begins(&message, configuration) {
             // Whoever decides begins it again, or has it finished with the epoch.
             (self.prepared, self.adopting) = (None, None);
         }
         let said = membership.receive((from, message), configuration, replica);
+        self.tell_steps(&before, &Arc::clone(&self.configuration));
         said.map(wrapped).into_iter().collect()
+    }
+
+    /// Tells the log what a change of the membership has come to here. The decider tells more.
+    fn tell_steps(&mut self, before: &Configuration, present: &Configuration) {
+        if self.decider.is_none() {
+            self.steps.follow(before, present, self.now_ns);
+        }
     }
 
     /// The answer to a first `Prepare`; a repeated one was answered.

@@ -50,12 +50,24 @@ pub(crate) enum ChangeMessage {
         number: u64,
         result: Result<(), ChangeError>,
     },
-    /// A member has ended.
+    /// A member was lost.
     Lost {
         node: u16,
+        how: Loss,
     },
     /// A step of a change of the membership.
     Membership(MembershipMessage),
+}
+
+/// How a member was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Loss {
+    /// It is suspected. It may go on, and come back.
+    Silent,
+    /// Its process has ended, as its host or another process in its place says.
+    Gone,
+    /// It has said that it leaves, and has given up its lease.
+    Left,
 }
 
 /// A message and the node that it is for.

@@ -6,7 +6,9 @@
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use gannet_rpc::{BootClock, Clock};
 use gannet_storage::{LogObserver, Owner, Partitioning, StorageError};
 
 use crate::cluster_state::ClusterState;
@@ -17,6 +19,7 @@ use crate::local_members::LocalMembers;
 use crate::manager::Manager;
 use crate::member::{Member, WorkerOptions};
 use crate::members::{JoinError, Members};
+use crate::membership_status::MembershipStatus;
 use crate::node::Node;
 use crate::statistics::{NodeState, NodeStatus};
 use crate::threads::{Threads, Topology, cores};
@@ -32,6 +35,9 @@ pub(crate) const RING_BYTES: usize = 64 << 10;
 const MEMORY_PERCENT: usize = 70;
 /// Assumed where the system does not tell how much memory is free.
 const MEMORY_BYTES_UNKNOWN: usize = 1 << 30;
+
+/// How long what became of a transaction under a token is kept by default.
+const TOKEN_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A function that is called when a worker has died, with the reason.
 pub type OnFailure = Arc<dyn Fn(&str) + Send + Sync>;
@@ -61,6 +67,9 @@ pub struct ClusterOptions {
     /// A host that runs other tasks on these threads. Jobs that those tasks spawn run on the workers of their thread. Only for a
     /// cluster whose nodes are all in this process: the threads of [`Cluster::join`] run no other tasks.
     pub host: Option<Arc<dyn ThreadHost>>,
+    /// How long [`crate::Tokens`] keeps what became of a client's last transaction, at least. After that, a run under the same
+    /// token is taken for a new one.
+    pub token_ttl: Duration,
     /// Seed of the random waits after conflicts.
     pub seed: u64,
     /// Sees every commit record that is stored on any node.
@@ -82,6 +91,7 @@ impl Default for ClusterOptions {
             busy_poll: false,
             topology: Topology::ThreadPerWorkerNumber,
             host: None,
+            token_ttl: TOKEN_TTL,
             seed: 1,
             log_observer: None,
             on_failure: None,
@@ -335,6 +345,14 @@ impl Cluster {
         let mut all: Vec<_> = local.chain(of_others).collect();
         all.sort_by_key(|status| status.node);
         all
+    }
+
+    /// The epoch, who decides on the membership, and how many nodes can be lost, as this process sees it.
+    #[must_use]
+    pub fn membership(&self) -> MembershipStatus {
+        let manager = self.others.as_ref().map(|others| others.manager_status());
+        let lease = self.members[0].node().lease().left(BootClock.now_ns());
+        MembershipStatus::new(&self.configuration(), manager, lease)
     }
 
     /// OS threads that drive the workers.

@@ -67,8 +67,13 @@ impl ClusterState {
     /// A worker has died of a bug: nothing that waits for it ends, so the cluster halts.
     pub(crate) fn fail(&self, panic: &(dyn Any + Send)) {
         let bug = panic_message(panic);
-        let reason =
-            format!("a worker has failed: {bug}. This is a bug of Gannet; start the cluster again");
+        self.end(format!(
+            "a worker has failed: {bug}. This is a bug of Gannet; start the cluster again"
+        ));
+    }
+
+    /// Halts for good, for a reason.
+    pub(crate) fn end(&self, reason: String) {
         let reason = self.failure.get_or_init(|| reason);
         // Release: pairs with the Acquire of the threads.
         self.halted.store(true, Ordering::Release);

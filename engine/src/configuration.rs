@@ -4,6 +4,7 @@
 //! ```text
 //! at the start            partition p:  primary = member p mod N, backups = the next f members
 //! when a node is revoked  it is no copy any more; the first backup that is left is the primary
+//! when a node is lost     the same; a partition without a copy is lost, and its primary is nobody
 //! log group of node n     n and the next f members that are left
 //! ```
 //! A revocation begins the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch `Active`.
@@ -11,7 +12,7 @@
 //! *Source*: `docs/architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
 //!
 //! *Invariants*: a configuration never changes; a change makes another one, of the next version. A number of a table is never used
-//! again.
+//! again. A partition that is lost stays so.
 //!
 //! *Not here*: how changes are decided, in `change`, and what a change of the membership takes, in `membership_change`.
 
@@ -26,6 +27,8 @@ const TABLES_MAX: usize = 256;
 const NAME_BYTES_MAX: usize = 255;
 /// Tables that a cluster creates in its life.
 const TABLE_NUMBERS_MAX: usize = 1 << 16;
+/// The primary of a partition that is lost. No node has this number: members are counted in 16 bits.
+pub(crate) const NOBODY: u16 = u16::MAX;
 
 /// A member of a configuration: what its process tells of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,10 +71,12 @@ pub(crate) enum Change {
     Leave(u16),
     /// The table is gone. No transaction uses it: all have begun after it was left.
     Remove(u16),
-    /// The node is no member any more. The next epoch is prepared.
+    /// The node is no member any more. The next epoch is prepared. It is refused if the node has the only copy of a partition.
     Revoke(u16),
     /// The epoch that was prepared begins.
     Activate,
+    /// The node has ended for certain, and is no member any more. The partitions of which it had the only copy are lost.
+    Lose(u16),
 }
 
 /// Why a change is not possible.
@@ -210,7 +215,7 @@ impl Configuration {
         next.version += 1;
         let fits_phase = match change {
             Change::Activate => self.phase == Phase::Preparing,
-            Change::Revoke(_) => true,
+            Change::Revoke(_) | Change::Lose(_) => true,
             Change::Form(_) | Change::Create(_) | Change::Leave(_) | Change::Remove(_) => {
                 self.phase == Phase::Active
             }
@@ -249,7 +254,8 @@ impl Configuration {
                 let left = entry.and_then(|entry| entry.take_if(|table| table.is_leaving));
                 left.ok_or(ChangeError::NoSuchTable(*number))?;
             }
-            Change::Revoke(node) => next.revoke(*node)?,
+            Change::Revoke(node) => next.remove(*node, false)?,
+            Change::Lose(node) => next.remove(*node, true)?,
             Change::Activate => {
                 (next.phase, next.last_active_epoch) = (Phase::Active, next.epoch);
                 next.last_log_groups.clone_from(&next.log_groups);
@@ -258,14 +264,15 @@ impl Configuration {
         Ok(next)
     }
 
-    /// Takes a member out of everything, and begins to prepare the next epoch.
-    fn revoke(&mut self, node: u16) -> Result<(), ChangeError> {
+    /// Takes a member out of everything, and begins to prepare the next epoch. Whether partitions may lose their last copy by it.
+    fn remove(&mut self, node: u16, may_lose: bool) -> Result<(), ChangeError> {
         if !self.is_member(node) {
             return Err(ChangeError::NoSuchMember(node));
         }
         for (partition, copies) in (0..).zip(&mut self.copies) {
+            let had_copies = !copies.is_empty();
             copies.retain(|copy| *copy != node);
-            if copies.is_empty() {
+            if had_copies && copies.is_empty() && !may_lose {
                 return Err(ChangeError::LastCopy { node, partition });
             }
         }
@@ -277,7 +284,8 @@ impl Configuration {
             }
         }
         self.revoked[usize::from(node)] = true;
-        self.primaries = self.copies.iter().map(|copies| copies[0]).collect();
+        let primary = |copies: &Vec<u16>| copies.first().copied().unwrap_or(NOBODY);
+        self.primaries = self.copies.iter().map(primary).collect();
         let members: Vec<u16> = self.member_numbers().collect();
         let replicas = self.replicas.min(members.len());
         let group = |node: u16| {
@@ -300,6 +308,12 @@ impl Configuration {
     pub fn member_numbers(&self) -> impl Iterator<Item = u16> + '_ {
         let numbers = (0..=u16::MAX).zip(&self.revoked);
         numbers.filter_map(|(node, is_revoked)| (!is_revoked).then_some(node))
+    }
+
+    /// The nodes that were revoked.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = u16> + '_ {
+        let numbers = (0..=u16::MAX).zip(&self.revoked);
+        numbers.filter_map(|(node, is_revoked)| is_revoked.then_some(node))
     }
 
     /// The tables, by number.
@@ -341,21 +355,34 @@ impl Configuration {
         self.members.iter().map(|member| member.incarnation).collect()
     }
 
-    /// The node that answers reads and grants locks of `partition`.
+    /// Whether all nodes that had a copy of `partition` have ended.
+    #[inline]
+    #[must_use]
+    pub fn is_lost(&self, partition: u16) -> bool {
+        self.primary(partition) == NOBODY
+    }
+
+    /// The partitions that are lost.
+    pub fn lost_partitions(&self) -> impl Iterator<Item = u16> + '_ {
+        let primaries = (0..=u16::MAX).zip(&self.primaries);
+        primaries.filter_map(|(partition, primary)| (*primary == NOBODY).then_some(partition))
+    }
+
+    /// The node that answers reads and grants locks of `partition`. For a partition that is lost, `u16::MAX`, which is no node.
     #[inline]
     #[must_use]
     pub fn primary(&self, partition: u16) -> u16 {
         self.primaries[usize::from(partition)]
     }
 
-    /// The primary of the row with that key in tables with fixed values.
+    /// The primary of the row with that key in tables with fixed values, as [`Self::primary`].
     #[inline]
     #[must_use]
     pub fn primary_of_key(&self, key: u64) -> u16 {
         self.primary(self.partitioning.partition(key))
     }
 
-    /// The primary of the row with that key in heap tables.
+    /// The primary of the row with that key in heap tables, as [`Self::primary`].
     #[must_use]
     pub fn primary_of_row(&self, key: &[u8]) -> u16 {
         self.primary_of_key(Key::hashed(key).word())
@@ -365,10 +392,10 @@ impl Configuration {
     #[inline]
     #[must_use]
     pub fn backups(&self, partition: u16) -> &[u16] {
-        &self.copies[usize::from(partition)][1..]
+        self.copies(partition).get(1..).unwrap_or_default()
     }
 
-    /// All nodes that hold `partition`, the primary first.
+    /// All nodes that hold `partition`, the primary first. None hold one that is lost.
     #[inline]
     #[must_use]
     pub fn copies(&self, partition: u16) -> &[u16] {
@@ -423,71 +450,4 @@ pub(crate) fn check_name(name: &str) -> Result<(), ChangeError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copies_lie_on_different_nodes_and_primaries_spread() {
-        let configuration = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
-        let mut primaries = [0; 5];
-        for partition in 0..16 {
-            let mut copies = configuration.copies(partition).to_vec();
-            assert_eq!(copies[0], configuration.primary(partition));
-            assert_eq!(copies[1..], *configuration.backups(partition));
-            primaries[usize::from(copies[0])] += 1;
-            copies.sort_unstable();
-            copies.dedup();
-            assert_eq!(copies.len(), 3);
-        }
-        assert_eq!(primaries, [4, 3, 3, 3, 3]);
-        assert_eq!(configuration.log_group(4), [4, 0, 1]);
-        for node in 0..5 {
-            let partition = configuration.partition_of(node).unwrap();
-            assert_eq!(configuration.primary(partition), node);
-            let key = configuration.row_key_in(partition, b"copy");
-            assert!(key.starts_with(b"copy"));
-            let hash = Key::hashed(&key).word();
-            assert_eq!(configuration.partitioning.partition(hash), partition);
-        }
-        let small = Configuration::new(7, 5, 3, Partitioning::new(2).unwrap());
-        assert_eq!(small.partition_of(4), None);
-    }
-
-    #[test]
-    fn a_revoked_node_has_no_part_in_the_next_epoch() {
-        let first = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
-        let prepared = first.after(&Change::Revoke(1)).unwrap();
-        assert_eq!((prepared.epoch, prepared.phase), (2, Phase::Preparing));
-        assert_eq!(prepared.last_active_epoch, 1);
-        assert_eq!(prepared.copies(0), [0, 2]);
-        assert_eq!((prepared.primary(1), prepared.backups(1)), (2, &[3][..]));
-        assert_eq!(prepared.log_group(0), [0, 2, 3]);
-        assert_eq!(prepared.log_group(1), []);
-        assert_eq!(prepared.log_group(4), [4, 0, 2]);
-        assert!(prepared.held_by(1).next().is_none() && !prepared.is_member(1));
-        let table = TableDefinition {
-            name: "t".to_owned(),
-            kind: gannet_storage::TableKind::Fixed,
-            value_bytes: 8,
-            rows: 1,
-        };
-        assert_eq!(prepared.after(&Change::Create(table)), Err(ChangeError::WrongPhase));
-        // Another one is lost before the epoch begins.
-        let prepared = prepared.after(&Change::Revoke(2)).unwrap();
-        assert_eq!((prepared.epoch, prepared.last_active_epoch), (3, 1));
-        let refused = ChangeError::LastCopy { node: 3, partition: 1 };
-        assert_eq!(prepared.after(&Change::Revoke(3)), Err(refused));
-        assert_eq!(prepared.after(&Change::Revoke(2)), Err(ChangeError::NoSuchMember(2)));
-        let active = prepared.after(&Change::Activate).unwrap();
-        assert_eq!((active.phase, active.last_active_epoch), (Phase::Active, 3));
-        assert_eq!(active.version, first.version + 3);
-        assert_eq!(active.after(&Change::Activate), Err(ChangeError::WrongPhase));
-        assert!(active.member_numbers().eq([0, 3, 4]));
-        // Nodes 2 and 3 may be lost one after the other, and not together: nobody would know what became of the transactions of node 2.
-        let first = Configuration::new(7, 5, 2, Partitioning::new(1).unwrap());
-        let prepared = first.after(&Change::Revoke(2)).unwrap();
-        let refused = ChangeError::LastLogReplica { node: 3, coordinator: 2 };
-        assert_eq!(prepared.after(&Change::Revoke(3)), Err(refused));
-        assert!(prepared.after(&Change::Activate).unwrap().after(&Change::Revoke(3)).is_ok());
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use gannet_storage::{BucketAddress, TransactionId};
 
 use crate::commit::{Commits, Settled, Stage};
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict, Failure};
 
 /// How often the code of a job is told that its node has ended, before the job is dropped.
 const ANSWERS_MAX: u32 = 1_000;
@@ -42,9 +42,9 @@ impl Interruption {
 impl From<Interruption> for Abort {
     fn from(interruption: Interruption) -> Self {
         match interruption {
-            Interruption::Reconfigured => Self::Reconfigured,
-            Interruption::Revoked => Self::Revoked,
-            Interruption::Halted => Self::Halted,
+            Interruption::Reconfigured => Conflict::Reconfigured.into(),
+            Interruption::Revoked => Failure::Revoked.into(),
+            Interruption::Halted => Failure::Halted.into(),
         }
     }
 }

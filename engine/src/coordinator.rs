@@ -14,7 +14,7 @@ use gannet_rpc::{Clock, is_cancel};
 
 use crate::cancellation::CancellationToken;
 use crate::node::TableId;
-use crate::outcome::{Abort, Outcome, panic_message};
+use crate::outcome::{Abort, Conflict, Failure, Outcome, panic_message};
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;
 use crate::transaction::round::Interrupted;
@@ -79,14 +79,14 @@ impl<'s> Coordinator<'s> {
         self.transaction.node_id()
     }
 
-    /// A partition whose primary this node is, if there is one: its rows are read without a message.
+    /// A partition whose primary this node is: its rows are read without a message. If there is none, the first that is not lost.
     #[inline]
     #[must_use]
     pub fn home_partition(&self) -> Option<u16> {
         self.transaction.home_partition()
     }
 
-    /// The node that holds `key` as primary, in every table.
+    /// The node that holds `key` as primary, in every table; `u16::MAX` if the partition of the key is lost.
     #[inline]
     #[must_use]
     pub fn primary(&self, key: u64) -> u16 {
@@ -109,7 +109,7 @@ impl<'s> Coordinator<'s> {
             let conflict = match catch_unwind(AssertUnwindSafe(|| body(transaction))) {
                 Ok(Ok(value)) => match transaction.commit_decided() {
                     Ok(()) => return Outcome::Committed(value),
-                    Err(Abort::Unknown) => return Outcome::Unknown,
+                    Err(Abort::Failure(Failure::Unknown)) => return Outcome::Unknown,
                     Err(abort) if abort.is_conflict() => abort,
                     Err(abort) => return Outcome::Aborted(abort),
                 },
@@ -124,7 +124,7 @@ impl<'s> Coordinator<'s> {
                 },
             };
             let (attempts, attempts_max) = match conflict {
-                Abort::Barrier => (&mut blocked, BARRIER_ATTEMPTS_MAX),
+                Abort::Conflict(Conflict::Barrier) => (&mut blocked, BARRIER_ATTEMPTS_MAX),
                 _ => (&mut conflicting, ATTEMPTS_MAX),
             };
             *attempts += 1;
@@ -132,7 +132,7 @@ impl<'s> Coordinator<'s> {
                 return Outcome::Aborted(conflict);
             }
             match conflict {
-                Abort::Barrier => self.back_off(*attempts),
+                Abort::Conflict(Conflict::Barrier) => self.back_off(*attempts),
                 _ => self.outwait(*attempts),
             }
         }
@@ -209,6 +209,14 @@ impl<'s> Coordinator<'s> {
         self.transaction.set_cancellation(Some(token));
     }
 
+    /// Waits until the node holds its lease: then its own rows were right when the job has read them.
+    ///
+    /// # Errors
+    /// That of an interruption.
+    pub(crate) fn hold_lease(&mut self) -> Result<(), Abort> {
+        self.transaction.hold_lease()
+    }
+
     /// Runs transactions that a cancellation of the job does not end: their outcome is not the job's.
     pub fn without_cancellation<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         let token = self.transaction.set_cancellation(None);
@@ -226,7 +234,7 @@ impl<'s> Coordinator<'s> {
     /// Keeps others from locking rows of an ordered table, until [`Self::release_barriers`] or the end of the job.
     ///
     /// # Errors
-    /// [`Abort::NoSuchTable`] for a table without order.
+    /// [`crate::Misuse::NoSuchTable`] for a table without order.
     pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<(), Abort> {
         if self.barriers.iter().all(|barrier| barrier.table != table) {
             let barrier = self.begin().set_barrier(table)?;

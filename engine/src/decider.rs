@@ -7,18 +7,26 @@
 //! A decision is made when the manager's log has it. A new decider knows all decisions, and no round: it brings all members to what is
 //! decided, and proposals that were not answered come again.
 //!
-//! *Invariants*: one decision is under way at a time. A loss goes before all proposals. Two deciders give no two rounds the same number.
+//! *Invariants*: one decision is under way at a time. A loss goes before all proposals. Two deciders give no two rounds the same number. An
+//! epoch begins when the leases of all members are over that were removed for it, as far as they have not given them up. The last copy of a
+//! partition, and the last log replica, are not removed because of a suspicion.
 //!
 //! *Not here*: the members' part, in `change`; the steps of a change of the membership, in `membership_change`.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::change_message::{Addressed, ChangeMessage, wrapped};
+use crate::change_message::{Addressed, ChangeMessage, Loss, wrapped};
+use crate::change_steps::DeciderSteps;
 use crate::configuration::{Change, ChangeError, Configuration, Phase};
 use crate::decision::{Decided, Decision};
+use crate::lease::LeaseTerms;
 use crate::membership_change::{MembershipChange, MembershipMessage, Progress};
 
+/// Between two looks at the members' steps in a change of the membership.
+const LOOK_NS: u64 = 200_000_000;
+/// Between two looks a process that runs takes no longer.
+const PAUSE_NS: u64 = 1_000_000_000;
 /// Bits of the number of a round or of a change of the membership within its term.
 const ROUNDS_BITS: u32 = 32;
 
@@ -36,7 +44,20 @@ pub(crate) struct Decider {
     /// Those that wait for their turn.
     proposals: VecDeque<(usize, u64, Change)>,
     /// Lost members that wait to be revoked.
-    losses: VecDeque<u16>,
+    losses: BTreeMap<u16, Loss>,
+    /// Suspected members without which the cluster could not go on.
+    waits_for: BTreeSet<u16>,
+    /// The times of leases, if members need them.
+    terms: Option<LeaseTerms>,
+    now_ns: u64,
+    /// How the member was lost whose removal is being decided.
+    removing: Option<Loss>,
+    /// When the leases of the removed members are over.
+    leases_over_ns: u64,
+    /// All members are flushed.
+    is_flushed: bool,
+    /// Members that have not finished the step of the change of the membership by then are suspected.
+    step_until_ns: u64,
     /// Number of the last round or change of the membership.
     rounds: u64,
     round: Option<Round>,
@@ -52,6 +73,23 @@ pub(crate) struct Decider {
     decisions: Vec<Decision>,
     /// Why the cluster cannot go on.
     end: Option<String>,
+    steps: DeciderSteps,
+}
+
+/// What takes a member out that was lost so: where it had the only copy of a partition, what is certain to have ended loses it.
+///
+/// # Errors
+/// Why the cluster cannot go on without the member.
+fn removal(node: u16, how: Loss, configuration: &Configuration) -> Result<Change, ChangeError> {
+    let revoke = Change::Revoke(node);
+    match configuration.after(&revoke) {
+        Ok(_) => Ok(revoke),
+        Err(ChangeError::LastCopy { .. }) if how != Loss::Silent => {
+            let lose = Change::Lose(node);
+            configuration.after(&lose).map(|_| lose)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The change of tables that is under way.
@@ -70,12 +108,19 @@ fn members(configuration: &Configuration) -> BTreeSet<usize> {
 
 impl Decider {
     /// Of a cluster that nobody has decided on before.
-    pub(crate) fn first(decided: &Decided) -> Self {
+    pub(crate) fn first(decided: &Decided, terms: Option<LeaseTerms>) -> Self {
         Self {
+            terms,
+            waits_for: BTreeSet::new(),
+            now_ns: 0,
+            removing: None,
+            leases_over_ns: 0,
+            is_flushed: false,
+            step_until_ns: 0,
             term: 0,
             last: vec![0; decided.configuration.nodes()],
             proposals: VecDeque::new(),
-            losses: VecDeque::new(),
+            losses: BTreeMap::new(),
             rounds: 0,
             round: None,
             membership: None,
@@ -85,16 +130,27 @@ impl Decider {
             said: Vec::new(),
             decisions: Vec::new(),
             end: None,
+            steps: DeciderSteps::default(),
         }
     }
 
     /// Of a cluster on which others have decided before; no other has this term.
-    pub(crate) fn next(term: u64, decided: &Decided) -> Self {
-        let mut decider = Self { term, rounds: term << ROUNDS_BITS, ..Self::first(decided) };
+    pub(crate) fn next(
+        (term, now_ns): (u64, u64),
+        decided: &Decided,
+        terms: Option<LeaseTerms>,
+    ) -> Self {
+        let rounds = term << ROUNDS_BITS;
+        let mut decider = Self { term, rounds, now_ns, ..Self::first(decided, terms) };
         let all = members(&decided.configuration);
         decider.said.extend(all.iter().map(|member| (*member, ChangeMessage::Leads { term })));
         match decided.configuration.phase {
-            Phase::Preparing => decider.change_membership(&decided.configuration),
+            Phase::Preparing => {
+                // It is not known when the removal was decided.
+                decider.outlast_lease();
+                decider.steps.goes_on(decided.configuration.epoch, now_ns);
+                decider.change_membership(&decided.configuration);
+            }
             Phase::Active => {
                 let configuration = Box::new((*decided.configuration).clone());
                 let sync = ChangeMessage::Sync { term, configuration };
@@ -150,12 +206,11 @@ impl Decider {
             (ChangeMessage::Synced { term }, _) if term == self.term => {
                 self.missing.remove(&from);
             }
-            (ChangeMessage::Lost { node }, _) if !self.losses.contains(&node) => {
-                self.losses.push_back(node);
+            (ChangeMessage::Lost { node, how }, _) => {
+                let known = self.losses.entry(node).or_insert(how);
+                *known = how.max(*known);
             }
-            (ChangeMessage::Membership(message), _) => {
-                self.follow_membership(from, message, decided)
-            }
+            (ChangeMessage::Membership(message), _) => self.follow_membership(from, message),
             // What has come before, and answers to what has ended.
             _ => {}
         }
@@ -170,17 +225,31 @@ impl Decider {
         decided: &Decided,
     ) {
         self.is_deciding = false;
+        let how = self.removing.take();
         // The decision is none; the loss stands.
-        if let (Change::Revoke(node), Err(_)) = (&decision.change, made) {
-            self.losses.push_front(*node);
+        if let (Some(node), Err(_), Some(how)) = (decision.removal(), made, how) {
+            self.losses.insert(node, how);
         }
         if made.is_ok() {
             match decision.change {
-                Change::Revoke(_) => {
+                Change::Revoke(node) | Change::Lose(node) => {
+                    if how != Some(Loss::Left) {
+                        self.outlast_lease();
+                    }
+                    if let Change::Lose(_) = decision.change {
+                        let lost = decided.configuration.lost_partitions().count();
+                        tracing::error!(
+                            "{lost} partitions are lost: node {node} had the last copy of some of them; start the cluster again"
+                        );
+                    }
+                    let epoch = decided.configuration.epoch;
+                    self.steps.removal_decided(node, how, epoch, self.now_ns);
                     self.stop_round();
                     self.change_membership(&decided.configuration);
                 }
                 Change::Activate => {
+                    self.begin_step();
+                    self.steps.active(self.now_ns);
                     let activate =
                         |change: &mut MembershipChange| change.activate(&decided.configuration);
                     let said = self.membership.as_mut().map(activate).unwrap_or_default();
@@ -198,6 +267,64 @@ impl Decider {
             }
         }
         self.go_on(decided);
+    }
+
+    /// The next epoch begins when a lease that was granted until now is over.
+    fn outlast_lease(&mut self) {
+        if let Some(terms) = self.terms {
+            self.leases_over_ns = self.now_ns + terms.over_ns();
+        }
+    }
+
+    /// Whether a change of the membership is under way.
+    pub(crate) fn changes_membership(&self) -> bool {
+        self.membership.is_some()
+    }
+
+    /// It is this time. While a change of the membership is under way, this is told often.
+    pub(crate) fn set_time(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.now_ns);
+        if passed_ns > PAUSE_NS {
+            // This process was not there, and has not heard what members have said since.
+            self.step_until_ns += passed_ns;
+        }
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Does what is due. How many members are suspected now.
+    pub(crate) fn advance(&mut self, decided: &Decided) -> u64 {
+        let mut suspicions = 0;
+        if let Some(change) = self.membership.as_ref().filter(|_| self.step_is_over()) {
+            let missing: Vec<_> =
+                change.missing().filter_map(|node| u16::try_from(node).ok()).collect();
+            for node in &missing {
+                tracing::warn!(
+                    "node {node} does not finish a step of the change of the membership, and is suspected"
+                );
+            }
+            suspicions = missing.len() as u64;
+            let suspected = missing.into_iter().map(|node| (node, Loss::Silent));
+            let known = std::mem::take(&mut self.losses);
+            self.losses = suspected.chain(known).collect();
+            self.begin_step();
+        }
+        self.go_on(decided);
+        suspicions
+    }
+
+    fn step_is_over(&self) -> bool {
+        self.terms.is_some() && self.now_ns >= self.step_until_ns
+    }
+
+    fn begin_step(&mut self) {
+        self.step_until_ns = self.now_ns + self.terms.map_or(0, LeaseTerms::step_ns);
+    }
+
+    /// When [`Self::advance`] has something to do.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        let leases_over_ns = (self.is_flushed && !self.is_deciding).then_some(self.leases_over_ns);
+        let look_ns = self.terms.and(self.membership.as_ref()).map(|_| self.now_ns + LOOK_NS);
+        leases_over_ns.into_iter().chain(look_ns).min()
     }
 
     fn decide(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
@@ -221,21 +348,33 @@ impl Decider {
     fn change_membership(&mut self, configuration: &Arc<Configuration>) {
         self.rounds += 1;
         let (change, said) = MembershipChange::begin(Arc::clone(configuration), self.rounds);
+        self.is_flushed = false;
+        self.begin_step();
         self.said.extend(said.into_iter().map(wrapped));
         self.membership = Some(change);
         self.missing.clear();
     }
 
-    fn follow_membership(&mut self, from: usize, message: MembershipMessage, decided: &Decided) {
+    fn follow_membership(&mut self, from: usize, message: MembershipMessage) {
         let Some(change) = &mut self.membership else { return };
         match change.receive(from, message) {
-            Progress::Goes(said) => self.said.extend(said.into_iter().map(wrapped)),
-            // A loss meanwhile is revoked first, and the flush begins again.
-            Progress::Flushed if !self.is_deciding => self.decide(None, Change::Activate, decided),
-            Progress::Flushed => {}
+            Progress::Goes(said) => {
+                self.said.extend(said.into_iter().map(wrapped));
+                self.begin_step();
+            }
+            Progress::Stopped(said) => {
+                self.steps.stopped(change.records(), self.now_ns);
+                self.said.extend(said.into_iter().map(wrapped));
+                self.begin_step();
+            }
+            Progress::Flushed => {
+                self.steps.flushed(change.records(), self.now_ns);
+                self.is_flushed = true;
+            }
             Progress::Failed(reason) => self.end = Some(reason),
             Progress::Ended => {
                 self.membership = None;
+                self.steps.ended(self.now_ns);
                 let made = std::mem::take(&mut self.made).into_iter();
                 let answer =
                     |(node, number)| (node, ChangeMessage::Answer { number, result: Ok(()) });
@@ -249,13 +388,23 @@ impl Decider {
         if self.is_deciding {
             return;
         }
-        while let Some(node) = self.losses.pop_front() {
-            self.proposals.retain(|(proposer, ..)| *proposer != usize::from(node));
-            match decided.configuration.after(&Change::Revoke(node)) {
-                Ok(_) => return self.decide(None, Change::Revoke(node), decided),
+        while let Some((node, how)) = self.losses.pop_first() {
+            match removal(node, how, &decided.configuration) {
+                Ok(change) => {
+                    self.proposals.retain(|(proposer, ..)| *proposer != usize::from(node));
+                    self.removing = Some(how);
+                    return self.decide(None, change, decided);
+                }
                 Err(ChangeError::NoSuchMember(_)) => {}
+                Err(error) if how == Loss::Silent => self.wait_for(node, &error),
                 Err(error) => self.end = Some(error.to_string()),
             }
+        }
+        // A loss meanwhile is revoked first, and the flush begins again.
+        if self.is_flushed && self.now_ns >= self.leases_over_ns {
+            self.is_flushed = false;
+            self.steps.leases_over(self.now_ns);
+            return self.decide(None, Change::Activate, decided);
         }
         if self.membership.is_some() || !self.missing.is_empty() {
             return;
@@ -263,6 +412,13 @@ impl Decider {
         while !self.is_deciding && self.finish_round(decided) {
             let Some((node, number, change)) = self.proposals.pop_front() else { return };
             self.begin_round((node, number), change, decided);
+        }
+    }
+
+    /// The cluster cannot go on without a member that is suspected.
+    fn wait_for(&mut self, node: u16, why: &ChangeError) {
+        if self.waits_for.insert(node) {
+            tracing::warn!("node {node} is not removed, and is waited for: {why}");
         }
     }
 

@@ -20,7 +20,7 @@ use gannet_storage::Direction;
 use crate::coordinator::Coordinator;
 use crate::node::TableId;
 use crate::observed::Observed;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict};
 use crate::rows::Rows;
 use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPage, Transaction};
 
@@ -49,6 +49,14 @@ pub struct Page {
 pub struct Seen {
     observation: Observation,
     epoch: u32,
+}
+
+impl Seen {
+    /// Whether the last transaction of a coordinator may assume it: not if another epoch has begun since.
+    #[must_use]
+    pub fn is_of_epoch_of(&self, coordinator: &Coordinator<'_>) -> bool {
+        self.epoch == coordinator.epoch()
+    }
 }
 
 /// A point in the changes of a transaction, for a rollback.
@@ -90,7 +98,7 @@ impl Epochs {
         if self.first.is_some() {
             self.add(transaction.epoch());
         }
-        if self.are_several { Err(Abort::Reconfigured) } else { Ok(()) }
+        if self.are_several { Err(Conflict::Reconfigured.into()) } else { Ok(()) }
     }
 }
 
@@ -143,7 +151,7 @@ impl Deferred {
     /// node is the primary of all of them.
     ///
     /// # Errors
-    /// [`Abort::Locked`] if another transaction holds a row for long, [`Abort::Usage`] for a key that
+    /// [`Conflict::Locked`] if another transaction holds a row for long, [`Misuse::Row`](crate::Misuse::Row) for a key that
     /// is not possible.
     pub fn get_many(
         &mut self,
@@ -229,7 +237,7 @@ impl Deferred {
     /// The first `limit` rows of a range, or fewer if they are large: one round trip.
     ///
     /// # Errors
-    /// As [`Self::get_many`]; [`Abort::NoSuchTable`] for a table without order.
+    /// As [`Self::get_many`]; [`Misuse::NoSuchTable`](crate::Misuse::NoSuchTable) for a table without order.
     pub fn scan(
         &mut self,
         coordinator: &mut Coordinator<'_>,
@@ -392,8 +400,8 @@ impl Deferred {
         self.write(table, key, None);
     }
 
-    /// Adds a key at commit, which fails with [`Abort::Changed`] if the key is there already; it need not have been read. Returns
-    /// `false`, and does nothing, if this transaction has written the key before.
+    /// Adds a key at commit, which fails with [`Conflict::Changed`] if the key is there already; it need not have been read.
+    /// Returns `false`, and does nothing, if this transaction has written the key before.
     pub fn insert(&mut self, table: TableId, key: Vec<u8>, value: Vec<u8>) -> bool {
         let Entry::Vacant(vacant) = self.writes.entry(table).or_default().entry(key) else {
             return false;
@@ -481,7 +489,7 @@ impl Deferred {
         let mut waits = 0;
         loop {
             match taken.write_all(coordinator, &observations, &leaves) {
-                Err(Abort::Barrier) if waits < BARRIER_WAITS_MAX => waits += 1,
+                Err(Abort::Conflict(Conflict::Barrier)) if waits < BARRIER_WAITS_MAX => waits += 1,
                 result => return result,
             }
             coordinator.back_off(u32::MAX);
@@ -491,7 +499,8 @@ impl Deferred {
     /// Ends a transaction that writes nothing.
     ///
     /// All that it depends on is validated after all of it was read, so there is a moment in between at which all of it was true.
-    /// The validation may take several steps, between which other coroutines run.
+    /// The validation may take several steps, between which other coroutines run. The lease is held at its end, so that the node was
+    /// a member when it read its own rows.
     fn revalidate(mut self, coordinator: &mut Coordinator<'_>) -> Result<(), Abort> {
         if self.ends_in_latest && self.leaves.is_empty() {
             self.observations.pop();
@@ -502,7 +511,9 @@ impl Deferred {
         let mut leaf_parts = leaves.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
         loop {
             let (part, leaf_part) = match (parts.next(), leaf_parts.next()) {
-                (None, None) => return Ok(()),
+                (None, None) if self.epochs.first.is_none() => return Ok(()),
+                // Rows of this node were read and validated without a message.
+                (None, None) => return coordinator.hold_lease(),
                 (part, leaf_part) => (part.unwrap_or_default(), leaf_part.unwrap_or_default()),
             };
             let transaction = coordinator.begin();
@@ -559,3 +570,6 @@ fn retried<'s, T>(
     let is_conflict = |abort: &Abort| abort.is_conflict();
     coordinator.retried(READ_ATTEMPTS_MAX, is_conflict, |coordinator, _| read(coordinator))
 }
+
+#[cfg(test)]
+mod tests;

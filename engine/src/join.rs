@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use gannet_manager::Directory;
 use gannet_rpc::{Parking, Port, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
 use gannet_rpc::{VerbsOptions, VerbsPort};
@@ -26,6 +27,7 @@ use crate::cluster::{
 };
 use crate::completion::Lost;
 use crate::configuration::{Configuration, MemberEntry};
+use crate::lease::LeaseTerms;
 use crate::member::Assignment;
 #[cfg(feature = "verbs")]
 use crate::members::RdmaPort;
@@ -59,6 +61,10 @@ impl Cluster {
                 allowed: format!("one from 0 that has an address, and {} of them", options.nodes),
             });
         }
+        if membership.lease < Membership::LEASE_MIN {
+            return Err(JoinError::ShortLease(membership.lease).into());
+        }
+        check_manager_data(membership)?;
         check_addresses(options.threads, membership)?;
         let own_host = membership.addresses[node].ip();
         let of_host = membership.addresses.iter().filter(|address| address.ip() == own_host);
@@ -71,10 +77,11 @@ impl Cluster {
             ports: ports.told(),
         };
         let settings = settings(&options, membership);
+        let terms = LeaseTerms::new(membership.lease);
         let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
         let starting = Starting::new(started, move |configuration| {
-            start(options, configuration, node, &addresses, ports)
+            start(options, configuration, (node, terms), &addresses, ports)
         });
         let members =
             Members::start(membership, settings, entry, configuration.unformed(), starting)?;
@@ -90,10 +97,13 @@ impl Cluster {
             // Release: pairs with the Acquire of the threads.
             state.halted.store(true, Ordering::Release);
             // Before the others go on without this node, it answers nobody.
+            member.node().lease().give_up();
             member.node().end();
             member.wake_all();
             member.node().wait_for_stop(u64::MAX, LAST_STEP);
         });
+        let state = Arc::clone(&cluster.state);
+        members.on_removal(move |reason| state.end(reason.to_owned()));
         // The others hear at once that this process is of no use any more.
         let leave = members.leaver();
         cluster.state.first_on_failure(Box::new(move |reason| leave(reason)));
@@ -159,7 +169,7 @@ impl Cluster {
 fn start(
     options: ClusterOptions,
     configuration: &Configuration,
-    node: usize,
+    (node, terms): (usize, LeaseTerms),
     addresses: &[SocketAddr],
     ports: Ports,
 ) -> Result<Cluster, ClusterError> {
@@ -175,6 +185,7 @@ fn start(
     let before = addresses[..node].iter().filter(|address| is_on_this_host(address)).count();
     let first_core = has_choice.then(|| before * options.threads);
     let mut cluster = Cluster::with_nodes(options, configuration.clone(), node..node + 1)?;
+    cluster.members[0].node().require_lease(terms);
     let told: Vec<_> = configuration.members.iter().map(|member| member.ports.clone()).collect();
     match ports {
         Ports::Udp(ports) => cluster.start_node(watched(ports)?, first_core)?,
@@ -185,6 +196,20 @@ fn start(
         Ports::Memory(rings) => cluster.start_node(rings.connect(&told)?, first_core)?,
     }
     Ok(cluster)
+}
+
+/// What an earlier run has left in the manager's directory is forgotten only on request.
+fn check_manager_data(membership: &Membership) -> Result<(), JoinError> {
+    match &membership.manager_data {
+        Some(path) if Directory::is_used(path)? => {
+            if !membership.begin_anew {
+                return Err(JoinError::EarlierRun(path.clone()));
+            }
+            tracing::warn!("what an earlier run has left in {} is forgotten", path.display());
+            Ok(Directory::clear(path)?)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Each member has ports of its own: one by TCP, and one for each worker by UDP.
@@ -303,6 +328,7 @@ fn settings(options: &ClusterOptions, membership: &Membership) -> BTreeMap<Strin
         ("coroutines", options.coroutines.to_string()),
         ("partitions", options.partitions.to_string()),
         ("mtu", mtu),
+        ("lease", format!("{:?}", membership.lease)),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -36,12 +36,15 @@ impl PendingRow {
 ///
 /// Of a cluster of processes each process adds all rows, and keeps those that its node holds.
 ///
-/// Call [`Self::finish`]: rows still gathered are lost with the loader.
+/// Call [`Self::finish`]: rows still gathered are lost with the loader. If a node is lost before that, the load has failed as a whole:
+/// drop the table, and load all rows again.
 #[must_use = "rows are only there after finish()"]
 pub struct Loader<'c> {
     cluster: &'c Cluster,
     /// Of the nodes of this process.
     views: Vec<Arc<View>>,
+    /// The epoch in which it has begun.
+    epoch: u32,
     rows: Vec<PendingRow>,
     /// Their keys and values.
     bytes: Vec<u8>,
@@ -59,13 +62,15 @@ impl Cluster {
 impl<'c> Loader<'c> {
     fn new(cluster: &'c Cluster) -> Self {
         let views = cluster.nodes().iter().map(|node| node.view()).collect();
-        Self { cluster, views, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
+        let epoch = cluster.configuration().epoch;
+        Self { cluster, views, epoch, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
     }
 
     /// Adds a row: its key is a number, or the bytes of a key of an ordered table.
     ///
     /// # Errors
-    /// [`StorageError::Exists`] or [`StorageError::Full`], for this row or an earlier one;
+    /// [`StorageError::Exists`], [`StorageError::Full`] or [`StorageError::Lost`], for this row or an earlier one;
+    /// [`StorageError::MembersChanged`] if a node was lost since the load began;
     /// [`StorageError::RowBytes`], [`StorageError::LongValue`] or [`StorageError::KeyKind`] for a row that the table cannot have.
     ///
     /// # Panics
@@ -103,8 +108,21 @@ impl<'c> Loader<'c> {
         self.flush()
     }
 
+    /// Whether the rows of the whole load went to the same members.
+    fn check_members(&self) -> Result<(), StorageError> {
+        let is_same = self.cluster.configuration().epoch == self.epoch;
+        if is_same { Ok(()) } else { Err(StorageError::MembersChanged) }
+    }
+
     fn flush(&mut self) -> Result<(), StorageError> {
-        let Self { cluster, views, rows, bytes, copies } = self;
+        self.check_members()?;
+        self.write_rows()?;
+        // One may have been lost meanwhile.
+        self.check_members()
+    }
+
+    fn write_rows(&mut self) -> Result<(), StorageError> {
+        let Self { cluster, views, rows, bytes, copies, .. } = self;
         let configuration = present(views).configuration();
         let table = |node: usize, row: &PendingRow| {
             let table = views[node].table(row.table.number());
@@ -112,6 +130,9 @@ impl<'c> Loader<'c> {
         };
         for (index, row) in rows.iter().enumerate() {
             let partition = configuration.partitioning.partition(row.key);
+            if configuration.is_lost(partition) {
+                return Err(StorageError::Lost { partition });
+            }
             for &copy in configuration.copies(partition) {
                 let Some(node) = cluster.local_index(usize::from(copy)) else { continue };
                 let table = table(node, row);

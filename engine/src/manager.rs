@@ -3,7 +3,7 @@
 //! ```text
 //! Cluster ── propose ─▶ Manager ── all members in this process   LocalMembers
 //!                               ├─ members in other processes    Members: whoever leads the replicas of the manager decides
-//!                               └─ members in a simulation       Simulation: node 0 decides
+//!                               └─ members in a simulation       Simulation: whoever leads in a model of that log
 //! ```
 //! *Invariant*: when a proposal is answered without an error, all coroutines of all members go by the change.
 //!

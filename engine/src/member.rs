@@ -18,9 +18,10 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{Clock, Endpoint, PacketReceiver, PacketSender, Waker};
+use gannet_rpc::{BootClock, Clock, Endpoint, PacketReceiver, PacketSender, Waker};
 use gannet_storage::{CommitLog, LogObserver};
 
+use crate::fence::{Fenced, WorkerLease};
 use crate::node::Node;
 use crate::statistics::{NodeReport, PublishedStatistics, Statistics};
 use crate::worker::{Job, Worker, WorkerParts};
@@ -37,6 +38,14 @@ pub(crate) struct WorkerOptions {
     /// Seed of the random waits after conflicts.
     pub(crate) seed: u64,
     pub(crate) log_observer: Option<Arc<dyn LogObserver>>,
+}
+
+/// The clocks that a worker reads.
+pub(crate) struct WorkerClocks {
+    /// That of its coordinators.
+    pub(crate) clock: Rc<dyn Clock>,
+    /// That of its node's lease.
+    pub(crate) lease_clock: Rc<dyn Clock>,
 }
 
 /// A worker, as other threads see it.
@@ -83,10 +92,10 @@ impl Member {
     pub(crate) fn start_worker<S: PacketSender, R: PacketReceiver>(
         &self,
         worker: usize,
-        clock: Rc<dyn Clock>,
+        WorkerClocks { clock, lease_clock }: WorkerClocks,
         sender: S,
         receiver: R,
-    ) -> Worker<S, R> {
+    ) -> Worker<Fenced<S>, R> {
         let WorkerOptions { workers, coroutines, seed, log_observer, .. } = &self.options;
         let jobs = Arc::clone(&self.workers[worker].jobs);
         let node = Arc::clone(&self.node);
@@ -96,9 +105,13 @@ impl Member {
         let slots = usize::from(*coroutines);
         let log = CommitLog::new(view.configuration().nodes(), slots, log_observer.clone());
         let number = u64::from(node.id()) * u64::from(*workers) + u64::from(worker);
+        let lease = WorkerLease::new(Arc::clone(&node), lease_clock, Rc::clone(&clock));
+        let lease = Rc::new(lease);
+        let sender = Fenced::new(sender, Rc::clone(&lease));
         Worker::new(WorkerParts {
             node,
             endpoint: Endpoint::new(identity, sender, receiver),
+            lease,
             log,
             worker,
             coroutines: *coroutines,
@@ -163,6 +176,8 @@ impl Member {
             memory_reserved_bytes: self.node.reserved_bytes() as u64,
             memory_limit_bytes: self.node.limit_bytes() as u64,
             gaps: self.node.gaps(),
+            lease_ms: self.node.lease().left(BootClock.now_ns()).milliseconds(),
+            changes: self.node.changes().read(),
         }
     }
 }

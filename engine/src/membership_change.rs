@@ -259,6 +259,8 @@ pub(crate) struct MembershipChange {
 /// What has come of a message.
 pub(crate) enum Progress {
     Goes(Vec<Addressed>),
+    /// All members have stopped, and their records are here: they are to be flushed.
+    Stopped(Vec<Addressed>),
     /// All members are flushed: the epoch may be active.
     Flushed,
     /// All members work in the next epoch.
@@ -288,6 +290,16 @@ impl MembershipChange {
     pub(crate) fn activate(&mut self, configuration: &Arc<Configuration>) -> Vec<Addressed> {
         self.configuration = Arc::clone(configuration);
         self.say_to_all(Stage::Activating, &Step::Activate)
+    }
+
+    /// How many records members have told so far.
+    pub(crate) fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Members that have not finished the step.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = usize> {
+        self.missing.iter().copied()
     }
 
     /// Takes a message of a member.
@@ -352,7 +364,7 @@ impl MembershipChange {
         }
         self.outgoing = Outgoing::new(&self.records);
         let flush = Step::Flush { bytes: self.outgoing.bytes() };
-        Progress::Goes(self.say_to_all(Stage::Flushing, &flush))
+        Progress::Stopped(self.say_to_all(Stage::Flushing, &flush))
     }
 
     /// Begins a stage, which all members have to finish.

@@ -20,6 +20,9 @@ use gannet_rules::rule;
 use gannet_storage::{Applied, Arena, CommitRecord, StorageError, Table, TransactionId};
 
 use crate::configuration::{Configuration, TableEntry};
+use crate::lease::{Lease, LeaseTerms};
+use crate::silences::Silences;
+use crate::statistics::ChangeCounters;
 use crate::view::{NodeCounts, View};
 
 /// A table of a cluster.
@@ -65,6 +68,13 @@ pub struct Node {
     /// Set once: they have ended as those of a process that was killed.
     killed: AtomicBool,
     found_by_others: OnceLock<Arc<Flushed>>,
+    lease: Lease,
+    /// Its times, if one is needed.
+    lease_terms: OnceLock<LeaseTerms>,
+    /// Nodes that its workers complain about since that was last told.
+    complaints: Mutex<BTreeSet<u16>>,
+    silences: Silences,
+    changes: ChangeCounters,
 }
 
 /// What a node knows of one of its workers.
@@ -123,7 +133,52 @@ impl Node {
             ended: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             found_by_others: OnceLock::new(),
+            lease: Lease::default(),
+            lease_terms: OnceLock::new(),
+            complaints: Mutex::default(),
+            silences: Silences::default(),
+            changes: ChangeCounters::default(),
         })
+    }
+
+    /// From now on the node answers only while it holds a lease.
+    pub(crate) fn require_lease(&self, terms: LeaseTerms) {
+        self.lease.require();
+        // Its members are there once.
+        let _ = self.lease_terms.set(terms);
+    }
+
+    /// See there.
+    #[inline(always)]
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The times of its lease, if it needs one.
+    pub(crate) fn lease_terms(&self) -> Option<LeaseTerms> {
+        self.lease_terms.get().copied()
+    }
+
+    /// A worker has good reason to think that the node does not work. The time is that of the lease's clock.
+    pub(crate) fn complain(&self, about: u16, now_ns: u64, terms: LeaseTerms) {
+        self.silences.note(about, now_ns, terms);
+        self.complaints.lock().unwrap_or_else(PoisonError::into_inner).insert(about);
+    }
+
+    /// The nodes that workers have complained about since the last call.
+    pub(crate) fn take_complaints(&self) -> Vec<u16> {
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *complaints).into_iter().collect()
+    }
+
+    /// The nodes that do not answer its workers.
+    pub(crate) fn silences(&self) -> &Silences {
+        &self.silences
+    }
+
+    /// What changes of the membership have done at this node.
+    pub(crate) fn changes(&self) -> &ChangeCounters {
+        &self.changes
     }
 
     /// The node's number.
@@ -197,9 +252,12 @@ impl Node {
         if self.has_ended() {
             return;
         }
-        let present = self.view.load().configuration().version;
-        assert!(version > present, "versions of configurations only rise");
+        let present = self.view.load().shared_configuration();
+        assert!(version > present.version, "versions of configurations only rise");
         let configuration = view.configuration();
+        if configuration.last_active_epoch > present.last_active_epoch {
+            self.changes.count_epoch();
+        }
         for (number, _) in configuration.tables().filter(|(_, table)| table.is_leaving) {
             let table = view.table(number).expect("a view has the tables of its configuration");
             configuration.held_by(self.id).for_each(|partition| table.leave_partition(partition));
@@ -403,7 +461,8 @@ fn shares(configuration: &Configuration, limit_bytes: &[usize]) -> Vec<usize> {
         Arena::share_bytes(limit_bytes[node], copies_held[node])
     };
     let smallest = |partition| configuration.copies(partition).iter().map(share).min();
-    partitions().map(|partition| smallest(partition).expect("a partition has a primary")).collect()
+    // One that is lost has no copy, and takes nothing.
+    partitions().map(|partition| smallest(partition).unwrap_or(0)).collect()
 }
 
 #[cfg(test)]

@@ -1,17 +1,54 @@
 //! Outcomes: how a transaction ends, and why it aborts.
 //!
+//! ```text
+//! conflict   another transaction, or another epoch, was faster    the same transaction again
+//! misuse     the transaction cannot commit as it is written       its code is changed
+//! failure    the cluster, or the node, cannot commit it           the cluster is looked after, or another node asked
+//! requested, cancelled                                            whoever wanted it knows
+//! ```
+//! A full table is a failure: the transaction is right, and the same one commits when there is room.
+//!
 //! *Invariant*: an aborted transaction has written nothing and holds no lock, unless its outcome is unknown.
 
 use std::any::Any;
 
 use gannet_rpc::TooLarge;
+use gannet_storage::KEY_BYTES_MAX;
 
-/// Why a transaction did not commit. Nothing of it was written and it holds no lock, but after [`Abort::Unknown`].
+use crate::row_key::RowKey;
+use crate::token::TokenRefusal;
+
+/// Why a transaction did not commit. Nothing of it was written and it holds no lock, but after [`Failure::Unknown`].
 ///
 /// An outcome rather than an error; it travels as the `Err` of a `Result` all the same, so that `?`
-/// leaves a transaction's code at the first step that cannot succeed any more.
+/// leaves a transaction's code at the first step that cannot succeed any more. Its class tells what to do: run the transaction
+/// again, change it, or look after the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Abort {
+    /// Another transaction, or a change of the membership, came in between. Retry.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// It cannot commit as it is written. Change it.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// The cluster, or this node of it, cannot commit it now.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    /// The transaction was aborted by its own code.
+    #[error("aborted by the application")]
+    Requested,
+    /// Whoever waited for it has cancelled it.
+    #[error("the transaction was cancelled; run it again")]
+    Cancelled,
+}
+
+/// It is part of what each step of a transaction returns.
+const ABORT_BYTES_MAX: usize = 24;
+const _: () = assert!(size_of::<Abort>() <= ABORT_BYTES_MAX);
+
+/// The same transaction may succeed when it is run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
     /// Another transaction held a bucket that this one read or wanted to lock. Retry.
     #[error("a row is locked by another transaction; retry")]
     Locked,
@@ -25,13 +62,18 @@ pub enum Abort {
     /// The membership has changed before the transaction was decided. Retry.
     #[error("a node was lost while the transaction ran, and another epoch has begun; retry")]
     Reconfigured,
+}
+
+/// Another run of the same transaction would not help: its code has to change something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
     /// A row to update or delete is not there.
     #[error("table {table} has no row with key {key}; insert it first")]
     NotFound {
         /// Number of the table.
         table: u16,
         /// The key.
-        key: u64,
+        key: RowKey,
     },
     /// A row to insert is there already.
     #[error("table {table} already has a row with key {key}; update it instead")]
@@ -39,15 +81,7 @@ pub enum Abort {
         /// Number of the table.
         table: u16,
         /// The key.
-        key: u64,
-    },
-    /// No space for an insert: the memory limit of a node is reached.
-    #[error(
-        "table {table} is full: a node's memory limit is reached; delete rows or raise the limit"
-    )]
-    TableFull {
-        /// Number of the table.
-        table: u16,
+        key: RowKey,
     },
     /// The transaction's changes do not fit a commit record.
     #[error(
@@ -89,15 +123,73 @@ pub enum Abort {
         /// Number of the table.
         table: u16,
     },
-    /// A row was used in a way that the read or write set which it is in does not allow.
+    /// A key was used in a way that its table, or the read or write set which it is in, does not allow.
     #[error("key {key} of table {table}: {problem}")]
-    Usage {
+    Row {
         /// Number of the table.
         table: u16,
         /// The key.
-        key: u64,
+        key: RowKey,
         /// What is wrong, and what to do.
-        problem: &'static str,
+        problem: RowProblem,
+    },
+    /// A [`crate::RowId`] of another transaction, or of a row that was refused.
+    #[error("no such row in this transaction; add it to the write set")]
+    NoSuchRow,
+    /// A transaction was used after it had ended.
+    #[error("the transaction has ended; begin another")]
+    Ended,
+    /// A closure that is committed when it returns has tried to commit.
+    #[error(
+        "a closure that runs as a transaction is committed when it returns; return Ok, or begin one with Coordinator::begin"
+    )]
+    CommitsItself,
+    /// The token that the transaction was run under is decided, or cannot have this result.
+    #[error(transparent)]
+    Token(#[from] TokenRefusal),
+}
+
+/// What is wrong with the use of a key, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowProblem {
+    /// A number was given for a byte string.
+    #[error(
+        "the table's keys are byte strings; give one, or call add_row_to_write_set in place of add_to_write_set"
+    )]
+    IsNumber,
+    /// A byte string was given for a number.
+    #[error(
+        "the table's keys are numbers; give a u64, or call add_to_write_set in place of add_row_to_write_set"
+    )]
+    IsBytes,
+    /// The key, or a bound of a scan, is empty or too long.
+    #[error("keys have 1 to {KEY_BYTES_MAX} bytes; give one of such a size")]
+    KeyBytes,
+    /// It is to be changed.
+    #[error("is in the read set; add it to the write set to change it")]
+    InReadSet,
+    /// It is to be changed.
+    #[error("is to be deleted and takes no value")]
+    Deleted,
+    /// It is to be changed.
+    #[error("was not executed; call execute before writing it")]
+    NotExecuted,
+    /// It is added once more.
+    #[error("is in the write set twice; add each key once")]
+    AddedTwice,
+}
+
+/// The cluster, or this node of it, cannot commit the transaction now, whatever it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No space for an insert: the memory limit of a node is reached. The transaction is none the worse: it may commit when rows
+    /// were deleted or the operator has raised the limit.
+    #[error(
+        "table {table} is full: a node's memory limit is reached; delete rows or raise the limit"
+    )]
+    TableFull {
+        /// Number of the table.
+        table: u16,
     },
     /// A node refused what no node refuses, before the commit was decided. This is a bug of Gannet: do not run the transaction
     /// again.
@@ -105,15 +197,18 @@ pub enum Abort {
         "a node refused to answer for what the transaction had read. This is a bug of Gannet; nothing was written"
     )]
     Refused,
-    /// The transaction was aborted by its own code.
-    #[error("aborted by the application")]
-    Requested,
-    /// Whoever waited for it has cancelled it.
-    #[error("the transaction was cancelled; run it again")]
-    Cancelled,
     /// The node of a [`crate::RemoteTransaction`] does not answer any more.
     #[error("the node does not answer any more")]
     Disconnected,
+    /// All nodes that had a copy of the row's partition have ended. The transaction has written nothing. Transactions that need
+    /// rows of other partitions only commit.
+    #[error(
+        "the rows of partition {partition} are lost: all nodes that had a copy have ended; start the cluster again"
+    )]
+    Lost {
+        /// The partition.
+        partition: u16,
+    },
     /// The cluster has halted, before the transaction logged anything.
     #[error("the cluster has halted; the transaction has written nothing")]
     Halted,
@@ -132,29 +227,21 @@ impl Abort {
     #[must_use]
     pub fn is_conflict(self) -> bool {
         match self {
-            Self::Locked | Self::Barrier | Self::Changed | Self::Reconfigured => true,
-            Self::NotFound { .. }
-            | Self::Exists { .. }
-            | Self::TableFull { .. }
-            | Self::TooLarge { .. }
-            | Self::TooManyRows { .. }
-            | Self::ValueBytes { .. }
-            | Self::NoSuchTable { .. }
-            | Self::Usage { .. }
-            | Self::Refused
-            | Self::Requested
-            | Self::Cancelled
-            | Self::Disconnected
-            | Self::Halted
-            | Self::Revoked
-            | Self::Unknown => false,
+            Self::Conflict(_) => true,
+            Self::Misuse(_) | Self::Failure(_) | Self::Requested | Self::Cancelled => false,
         }
     }
 }
 
 impl From<TooLarge> for Abort {
     fn from(TooLarge { bytes, max }: TooLarge) -> Self {
-        Self::TooLarge { bytes, max }
+        Misuse::TooLarge { bytes, max }.into()
+    }
+}
+
+impl From<TokenRefusal> for Abort {
+    fn from(refusal: TokenRefusal) -> Self {
+        Misuse::Token(refusal).into()
     }
 }
 
@@ -166,7 +253,7 @@ pub enum Outcome<T, E> {
     /// says where they are inside.
     Committed(T),
     /// It could not commit; nothing was written. After [`Abort::is_conflict`] it was retried as often
-    /// as the bound allows and may be tried again; the other reasons will stand.
+    /// as the bound allows and may be tried again; a misuse will stand, and a failure until the cluster is mended.
     Aborted(Abort),
     /// It returned an error, its own or an [`Abort`] that it passed on, and what it had read was still
     /// valid; nothing was written.
@@ -188,7 +275,7 @@ impl<T, E: std::fmt::Debug> Outcome<T, E> {
             Self::Aborted(abort) => panic!("the transaction aborted: {abort}"),
             Self::Failed(error) => panic!("the transaction failed: {error:?}"),
             Self::Panicked(message) => panic!("the transaction panicked: {message}"),
-            Self::Unknown => panic!("{}", Abort::Unknown),
+            Self::Unknown => panic!("{}", Failure::Unknown),
         }
     }
 }

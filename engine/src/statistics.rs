@@ -101,6 +101,46 @@ impl PublishedStatistics {
     }
 }
 
+/// What changes of the membership have done at a node since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeCounts {
+    /// Epochs that have begun after the first one.
+    pub epochs: u64,
+    /// Transactions of its clients that were under way when an epoch ended, and that the flush has found to be committed.
+    pub flushed_committed: u64,
+    /// The same of those that it has found to be aborted. Programs run most of them again.
+    pub flushed_aborted: u64,
+}
+
+/// The counts of a node, which its workers add to.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeCounters {
+    epochs: AtomicU64,
+    flushed_committed: AtomicU64,
+    flushed_aborted: AtomicU64,
+}
+
+impl ChangeCounters {
+    // Relaxed: each number stands for itself.
+    pub(crate) fn count_epoch(&self) {
+        self.epochs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts transactions that a flush has settled.
+    pub(crate) fn count_flushed(&self, committed: u64, aborted: u64) {
+        self.flushed_committed.fetch_add(committed, Ordering::Relaxed);
+        self.flushed_aborted.fetch_add(aborted, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> ChangeCounts {
+        ChangeCounts {
+            epochs: self.epochs.load(Ordering::Relaxed),
+            flushed_committed: self.flushed_committed.load(Ordering::Relaxed),
+            flushed_aborted: self.flushed_aborted.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// What a node says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
@@ -114,6 +154,10 @@ pub struct NodeReport {
     pub memory_limit_bytes: u64,
     /// Updates that a copy could not apply because an earlier one is missing: 0, or there is a bug.
     pub gaps: u64,
+    /// For how long it holds its lease still, in milliseconds: 0 if it does not; none if it needs no lease.
+    pub lease_ms: Option<u64>,
+    /// What changes of the membership have done there.
+    pub changes: ChangeCounts,
 }
 
 /// How a node is, as this process sees it.

@@ -76,7 +76,7 @@ impl Cluster {
     }
 
     /// Drops a table with its rows, in all processes. Transactions that use it may still commit; later ones end with
-    /// [`crate::Abort::NoSuchTable`]. Blocks until they have ended, and must not be called on a thread that drives workers.
+    /// [`crate::Misuse::NoSuchTable`]. Blocks until they have ended, and must not be called on a thread that drives workers.
     ///
     /// # Errors
     /// [`ClusterError::Change`] if there is no such table; [`ClusterError::Join`] if the cluster halts.

@@ -40,7 +40,7 @@ pub struct View {
     arena: Arc<Arena>,
     /// By table number.
     tables: Box<[Option<Arc<Table>>]>,
-    /// A partition whose primary the node is.
+    /// A partition whose primary the node is, or one that another node serves.
     home: Option<u16>,
     counts: Arc<NodeCounts>,
 }
@@ -54,7 +54,9 @@ impl View {
         tables: Box<[Option<Arc<Table>>]>,
         counts: Arc<NodeCounts>,
     ) -> Self {
-        let home = configuration.partition_of(id);
+        let served =
+            || (0..).take(configuration.partitioning.count()).find(|p| !configuration.is_lost(*p));
+        let home = configuration.partition_of(id).or_else(served);
         Self { id, configuration, arena, tables, home, counts }
     }
 
@@ -96,7 +98,7 @@ impl View {
         &self.tables
     }
 
-    /// A partition whose primary the node is, if there is one: its rows are read without a message.
+    /// A partition whose primary the node is: its rows are read without a message. If there is none, the first that is not lost.
     #[inline]
     #[must_use]
     pub fn home_partition(&self) -> Option<u16> {

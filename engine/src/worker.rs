@@ -19,7 +19,7 @@
 //!
 //! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,10 +28,11 @@ use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver,
 use gannet_rules::rule;
 use gannet_storage::{CommitLog, TransactionId};
 
-use crate::commit::{Commit, Commits, Stage};
+use crate::commit::{Commit, Commits, Settled, Stage};
 use crate::configuration::{Configuration, Phase};
 use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
+use crate::fence::WorkerLease;
 use crate::node::{Flushed, Node};
 use crate::participant::{Participant, Prepared};
 use crate::statistics::Statistics;
@@ -62,6 +63,8 @@ pub struct WorkerParts<S, R> {
     pub node: Arc<Node>,
     /// Its endpoint.
     pub endpoint: Endpoint<S, R>,
+    /// The lease of the node.
+    pub(crate) lease: Rc<WorkerLease>,
     /// Its log slots.
     pub log: CommitLog,
     /// Its number within the node.
@@ -95,6 +98,7 @@ pub struct Worker<S, R> {
     /// Whether its jobs have been told so.
     has_ended: bool,
     endpoint: Endpoint<S, R>,
+    lease: Rc<WorkerLease>,
     participant: Participant,
     slots: Vec<Slot>,
     jobs: Arc<ArrayQueue<Job>>,
@@ -112,7 +116,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// A worker whose coroutines wait for jobs.
     #[must_use]
     pub fn new(parts: WorkerParts<S, R>) -> Self {
-        let WorkerParts { node, endpoint, log, worker, coroutines, jobs, clock, seed } = parts;
+        let WorkerParts { node, endpoint, lease, log, .. } = parts;
+        let WorkerParts { worker, coroutines, jobs, clock, seed, .. } = parts;
         let log = Rc::new(RefCell::new(log));
         let view = node.view();
         let adopted = Rc::new(AdoptedView::new(Arc::clone(&view)));
@@ -126,11 +131,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                 let (control_inside, job_inside) = (Rc::clone(&control), Rc::clone(&job));
                 let (adopted, batch) = (Rc::clone(&adopted), endpoint.batch(coroutine));
                 let (log, prefetches) = (Rc::clone(&log), Rc::clone(&prefetches));
-                let clock = Rc::clone(&clock);
+                let (clock, lease) = (Rc::clone(&clock), Rc::clone(&lease));
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
-                    let round = Round::new(batch, control_inside, suspend);
+                    let round = Round::new(batch, control_inside, lease, suspend);
                     let transaction = Transaction::new(adopted, (log, prefetches), round);
                     run_jobs(&control, &job_inside, Coordinator::new(transaction, clock, seed));
                 };
@@ -148,6 +153,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             is_ending: false,
             has_ended: false,
             endpoint,
+            lease,
             participant: Participant::new(Arc::clone(&view), log),
             view,
             node,
@@ -193,8 +199,23 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
         self.participant.prefetch_headers(&self.prefetches.borrow());
         self.endpoint.ring_doorbell();
-        self.endpoint.retransmit(now_ns);
+        if self.endpoint.retransmit(now_ns) {
+            self.complain(now_ns);
+        }
         progressed
+    }
+
+    /// Complains about nodes that do not answer, unless this one could not hear them.
+    #[cold]
+    fn complain(&mut self, now_ns: u64) {
+        let Some(terms) = self.node.lease_terms() else { return };
+        if self.lease.is_held() {
+            let silent = self.endpoint.silent_nodes(now_ns, terms.complaint_ns());
+            let lease_now_ns = self.lease.now_ns();
+            silent.for_each(|node| self.node.complain(node, lease_now_ns, terms));
+        } else {
+            self.endpoint.forgive();
+        }
     }
 
     /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it. Whether the worker
@@ -244,9 +265,19 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     fn end_epoch(&mut self) {
         let flushed = self.node.flushed();
         assert_eq!(flushed.epoch(), self.epoch, "each epoch is flushed once");
-        let decide = |id, stage| Commits::when_flushed(&flushed.ids, id, stage);
+        let (committed, aborted) = (Cell::new(0), Cell::new(0));
+        let decide = |id, stage| {
+            let settled = Commits::when_flushed(&flushed.ids, id, stage);
+            match (stage, settled) {
+                (Stage::Settled(_), _) => {}
+                (_, Settled::Committed) => committed.set(committed.get() + 1),
+                (_, Settled::Aborted | Settled::Unknown) => aborted.set(aborted.get() + 1),
+            }
+            settled
+        };
         let controls = self.slots.iter().map(|slot| &slot.control);
         controls.for_each(|control| control.interrupt(Interruption::Reconfigured, decide));
+        self.node.changes().count_flushed(committed.get(), aborted.get());
     }
 
     /// Begins an epoch. What was sent in the one before is given up.

@@ -12,10 +12,11 @@ use std::task;
 use std::thread;
 use std::time::Duration;
 
-use gannet_rpc::{Clock, MonotonicClock, Parking, Port, Waker};
+use gannet_rpc::{BootClock, Clock, MonotonicClock, Parking, Port, Waker};
 
 use crate::cluster_state::ClusterState;
-use crate::member::Assignment;
+use crate::fence::Fenced;
+use crate::member::{Assignment, WorkerClocks};
 use crate::worker::Worker;
 
 /// Steps between two publications of a thread's statistics; it also publishes them before it sleeps.
@@ -42,7 +43,7 @@ pub(crate) enum End {
 
 /// The workers of one thread.
 pub(crate) struct WorkerGroup<P: Port> {
-    workers: Vec<Worker<P::Sender, P::Receiver>>,
+    workers: Vec<Worker<Fenced<P::Sender>, P::Receiver>>,
     /// In the same order.
     assigned: Vec<Assignment>,
     clock: Rc<dyn Clock>,
@@ -65,7 +66,9 @@ impl<P: Port> WorkerGroup<P> {
         for (assignment, port) in assignments {
             let (sender, receiver) = port.split();
             let Assignment { member, worker, .. } = &assignment;
-            workers.push(member.start_worker(*worker, Rc::clone(&clock), sender, receiver));
+            let clock = Rc::clone(&clock);
+            let clocks = WorkerClocks { clock, lease_clock: Rc::new(BootClock) };
+            workers.push(member.start_worker(*worker, clocks, sender, receiver));
             assigned.push(assignment);
         }
         Self { workers, assigned, clock, parking, state, steps: 0, now_ns: 0, counted_out: false }

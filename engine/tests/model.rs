@@ -3,12 +3,21 @@
 //! Small configurations: three nodes with one or two workers, two copies, two or three transactions. Requests are delayed
 //! without bound or lost; one node crashes, or is removed although it lives. With every rule, the properties hold in every
 //! state. Each removed rule gives a counterexample.
+//!
+//! Smaller models cover what is independent of the rest, each with its own rules and with tests that remove them:
+//! `model/lease.rs` has leases by clocks that drift, `model/slots.rs` log slots over several epochs, `model/rpc.rs` RPC slots,
+//! and `model/leaves.rs` leaf counters of replicas. `model/check.rs` explores these.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod model {
+    pub(crate) mod check;
     pub(crate) mod flush;
     pub(crate) mod history;
+    mod lease;
+    mod leaves;
     pub(crate) mod protocol;
+    mod rpc;
+    mod slots;
 
     /// The rules of `docs/protocol.md`; each may be removed.
     #[derive(Clone, Copy, Debug)]

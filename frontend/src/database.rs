@@ -14,12 +14,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use gannet_engine::{Cluster, Coordinator, Deferred, TableId};
+use gannet_engine::{
+    Abort, Cluster, ClusterError, Coordinator, Deferred, Failure as EngineFailure, TableId,
+    TokenOutcome, TokenRefusal, Tokens,
+};
 
 use crate::aside::Aside;
 use crate::catalog::{Catalog, VersionKeys, counter_key};
@@ -30,6 +34,8 @@ use crate::memory::{Budget, MemoryLimits, Pool};
 use crate::parser::Parser;
 use crate::plan::statement::Prepared;
 use crate::session::Session;
+use crate::settings;
+use crate::settler;
 use crate::spill::Spill;
 use crate::value::DataType;
 
@@ -54,6 +60,8 @@ const PLANS_MAX: usize = 1_024;
 const PLAN_TEXT_BYTES_MAX: usize = 16 << 10;
 /// Values of a counter that a process takes at once; unused values are lost, as in PostgreSQL.
 const COUNTER_BLOCK: i64 = 32;
+/// Blocks that are taken because the outcome of the one before is unknown.
+const UNKNOWN_MAX: u32 = 3;
 /// Coroutines of a worker per result that is sent while its query runs. A slow client holds one coroutine; the rest serve all
 /// other statements.
 const COROUTINES_PER_STREAM: usize = 4;
@@ -64,6 +72,8 @@ pub struct Database {
     pub(crate) table: TableId,
     pub(crate) catalog_table: TableId,
     counter_table: TableId,
+    /// The transactions under idempotency tokens.
+    pub(crate) tokens: Tokens,
     /// The keys of the catalog's version.
     pub(crate) versions: VersionKeys,
     pub(crate) parser: Parser,
@@ -82,6 +92,8 @@ pub struct Database {
     version: AtomicU64,
     plans: Mutex<Plans>,
     counters: Mutex<BTreeMap<u32, Range<i64>>>,
+    /// Its end tells the settler that the database is gone.
+    _alive: Sender<()>,
 }
 
 /// Rows in each batch of a build on a simulated cluster, whose tables are small.
@@ -151,19 +163,19 @@ impl Database {
         memory: MemoryLimits,
         is_simulated: bool,
     ) -> Result<Arc<Self>, SqlError> {
-        let table = |name, rows| {
-            let opened = cluster.open_ordered_table(name, rows);
-            opened.map_err(|error| SqlError::new("53200", error.to_string()))
-        };
+        let no_room = |error: ClusterError| SqlError::new("53200", error.to_string());
+        let table = |name, rows| cluster.open_ordered_table(name, rows).map_err(no_room);
         let aside = Arc::new(Aside::start()?);
         let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;
         let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);
         let rows = cluster.capacity_bytes() / TABLE_BYTES_PER_ROW;
-        Ok(Arc::new(Self {
+        let (alive, ended) = channel();
+        let database = Arc::new(Self {
             versions: VersionKeys::new(&cluster.configuration()),
             table: table(TABLE, rows as u64)?,
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,
+            tokens: cluster.open_tokens().map_err(no_room)?,
             cluster,
             parser: Parser::start(is_simulated)?,
             built_rows: if is_simulated { BUILT_ROWS_SIMULATED } else { BATCH_ROWS },
@@ -176,7 +188,12 @@ impl Database {
             version: AtomicU64::new(Catalog::empty().version),
             plans: Mutex::default(),
             counters: Mutex::default(),
-        }))
+            _alive: alive,
+        });
+        if !is_simulated {
+            settler::start(Arc::downgrade(&database), ended)?;
+        }
+        Ok(database)
     }
 
     /// A new session.
@@ -265,6 +282,23 @@ impl Database {
         plans.keep((sql.to_owned(), types.to_vec()), plan.clone());
     }
 
+    /// What became of the transaction under a token, which the question decides.
+    ///
+    /// # Errors
+    /// SQLSTATE 22023 if the text is no token, 55000 if what became of the transaction is not kept, and the engine's.
+    pub(crate) fn token_outcome(
+        &self,
+        coordinator: &mut Coordinator<'_>,
+        text: &str,
+    ) -> Result<&'static str, Failure> {
+        let token = settings::token(text)?;
+        match self.tokens.decide(coordinator, &token)? {
+            TokenOutcome::Committed(_) => Ok("committed"),
+            TokenOutcome::Aborted => Ok("aborted"),
+            TokenOutcome::Superseded => Err(Abort::from(TokenRefusal::Superseded).into()),
+        }
+    }
+
     /// The next value of a counter. It is taken in a transaction of its own, which no rollback undoes.
     pub(crate) fn next_value(
         &self,
@@ -286,7 +320,8 @@ impl Database {
             Ok(last)
         };
         // A value is lost if its statement fails.
-        let last = coordinator.without_cancellation(|coordinator| committed(coordinator, take))?;
+        let last = coordinator
+            .without_cancellation(|coordinator| unless_unknown(|| committed(coordinator, take)))?;
         if last > i64::MAX - COUNTER_BLOCK {
             return Err(SqlError::new("2200H", "the counter has reached its largest value").into());
         }
@@ -302,11 +337,54 @@ impl Database {
     }
 }
 
+/// Runs a transaction that may be run twice, and again if its outcome is unknown: whether that one has committed does not matter.
+fn unless_unknown<T>(mut run: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    for _ in 1..UNKNOWN_MAX {
+        match run() {
+            Err(Failure::Abort(Abort::Failure(EngineFailure::Unknown))) => {}
+            result => return result,
+        }
+    }
+    run()
+}
+
 impl Plans {
     fn keep(&mut self, key: PlanKey, plan: Prepared) {
         if self.new.len() >= PLANS_MAX {
             self.old = std::mem::take(&mut self.new);
         }
         self.new.insert(key, plan);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unknown<T>() -> Result<T, Failure> {
+        Err(Abort::from(EngineFailure::Unknown).into())
+    }
+
+    #[test]
+    fn a_block_of_a_counter_whose_outcome_is_unknown_is_passed_over() {
+        let mut runs = 0;
+        let mut last = || {
+            runs += 1;
+            if runs < 3 { unknown() } else { Ok(runs) }
+        };
+        assert!(matches!(unless_unknown(&mut last), Ok(3)));
+        // Another failure is final, and so is one too many.
+        let halted = || Err::<(), _>(Failure::from(Abort::from(EngineFailure::Halted)));
+        assert!(matches!(
+            unless_unknown(halted),
+            Err(Failure::Abort(Abort::Failure(EngineFailure::Halted)))
+        ));
+        let mut runs = 0;
+        let ended = unless_unknown(|| {
+            runs += 1;
+            unknown::<()>()
+        });
+        assert!(matches!(ended, Err(Failure::Abort(Abort::Failure(EngineFailure::Unknown)))));
+        assert_eq!(runs, UNKNOWN_MAX);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! *Not here*: the bytes of an error on the wire (`server/replies`).
 
-use gannet_engine::Abort;
+use gannet_engine::{Abort, Failure as EngineFailure, Misuse, Obstacle, TokenRefusal};
 
 /// An error of a statement: a SQLSTATE, a message, and help for mending the statement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,22 +128,62 @@ impl From<SqlError> for Failure {
 }
 
 /// The SQLSTATE and the message for an abort by the engine.
+impl From<Obstacle> for SqlError {
+    fn from(obstacle: Obstacle) -> Self {
+        Self::new("57P03", obstacle.to_string())
+    }
+}
+
 impl From<Abort> for SqlError {
     fn from(abort: Abort) -> Self {
-        if abort.is_conflict() {
-            return Self::new("40001", "could not serialize access due to concurrent transactions")
-                .with_detail(abort.to_string())
-                .with_hint("run the transaction again");
-        }
         match abort {
-            Abort::TableFull { .. } => Self::new("53200", abort.to_string()),
-            Abort::TooLarge { .. } | Abort::TooManyRows { .. } | Abort::ValueBytes { .. } => {
-                Self::new("54000", abort.to_string())
+            Abort::Conflict(_) => {
+                Self::new("40001", "could not serialize access due to concurrent transactions")
+                    .with_detail(abort.to_string())
+                    .with_hint("run the transaction again")
             }
-            Abort::Halted | Abort::Revoked => Self::new("57P03", abort.to_string()),
-            Abort::Unknown => Self::new("08007", abort.to_string())
-                .with_hint("look for its changes when the cluster has been started again"),
-            _ => Self::new("XX000", abort.to_string()),
+            Abort::Misuse(misuse) => misuse.into(),
+            Abort::Failure(failure) => failure.into(),
+            Abort::Requested | Abort::Cancelled => Self::new("XX000", abort.to_string()),
         }
+    }
+}
+
+/// Statements use the engine rightly, so that most of them are bugs.
+impl From<Misuse> for SqlError {
+    fn from(misuse: Misuse) -> Self {
+        let code = match misuse {
+            Misuse::TooLarge { .. }
+            | Misuse::TooManyRows { .. }
+            | Misuse::ValueBytes { .. }
+            | Misuse::Token(TokenRefusal::ResultTooLong) => "54000",
+            Misuse::Token(TokenRefusal::Aborted) => "40000",
+            Misuse::Token(TokenRefusal::Superseded) => "55000",
+            Misuse::NotFound { .. }
+            | Misuse::Exists { .. }
+            | Misuse::NoSuchTable { .. }
+            | Misuse::Row { .. }
+            | Misuse::NoSuchRow
+            | Misuse::Ended
+            | Misuse::CommitsItself => "XX000",
+        };
+        Self::new(code, misuse.to_string())
+    }
+}
+
+impl From<EngineFailure> for SqlError {
+    fn from(failure: EngineFailure) -> Self {
+        let code = match failure {
+            EngineFailure::TableFull { .. } => "53200",
+            EngineFailure::Halted | EngineFailure::Revoked => "57P03",
+            EngineFailure::Refused | EngineFailure::Disconnected => "XX000",
+            // An I/O error, as of a disk that is gone: the rows cannot be reached. What can be read is not corrupted (XX001).
+            EngineFailure::Lost { .. } => "58030",
+            EngineFailure::Unknown => {
+                return Self::new("08007", failure.to_string())
+                    .with_hint("look for its changes when the cluster has been started again");
+            }
+        };
+        Self::new(code, failure.to_string())
     }
 }

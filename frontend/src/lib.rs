@@ -17,6 +17,7 @@ mod array;
 mod aside;
 mod catalog;
 mod clock;
+mod connect;
 mod database;
 mod encoding;
 mod error;
@@ -31,12 +32,14 @@ mod server;
 mod server_address;
 mod session;
 mod settings;
+mod settler;
 mod shell;
 mod spill;
 mod text;
 mod value;
 
 pub use array::Element;
+pub use connect::{ConnectError, Connected, ServerConnection, connect_to_first, server_error_text};
 pub use database::Database;
 pub use error::{SqlError, Subject};
 pub use memory::MemoryLimits;
@@ -49,5 +52,7 @@ pub use session::{
     CancelHandle, Column, CopyFormat, CopyOptions, PreparedStatement, QueryRows, Session,
     StatementResult, TransactionStatus,
 };
-pub use shell::{Mode, Script, ShellError, ShellOptions, ShellTarget, run_shell};
+pub use shell::{
+    Mode, RunCommand, Script, ShellCommand, ShellError, ShellOptions, ShellTarget, run_shell,
+};
 pub use value::{DataType, Value};

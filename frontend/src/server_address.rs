@@ -26,7 +26,11 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// PostgreSQL's port, where an address has none.
+const DEFAULT_PORT: u16 = 5432;
 
 /// How a connection is protected: libpq's `sslmode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +150,21 @@ impl ServerAddress {
             _ => {}
         }
         Ok(Self { config, ssl_mode, ssl_root_certificate })
+    }
+
+    /// Host and port, or several, without the password.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let (hosts, ports) = (self.config.get_hosts(), self.config.get_ports());
+        let named = hosts.iter().enumerate().map(|(number, host)| match host {
+            Host::Tcp(name) => {
+                // One port is that of all hosts.
+                let port = ports.get(number).or(ports.first()).copied().unwrap_or(DEFAULT_PORT);
+                format!("{name}:{port}")
+            }
+            Host::Unix(path) => path.display().to_string(),
+        });
+        named.collect::<Vec<_>>().join(",")
     }
 
     /// The parameters of connections, and the TLS connector.
@@ -276,6 +295,9 @@ mod tests {
         assert_eq!(address.config.get_dbname(), Some("d"));
         let seconds = address.config.get_connect_timeout().map(std::time::Duration::as_secs);
         assert_eq!(seconds, Some(3));
+        assert_eq!(address.name(), "h:7");
+        let several = ServerAddress::parse("postgres://ada:secret@h:7,i,j:9/d").expect("a URL");
+        assert_eq!(several.name(), "h:7,i:5432,j:9");
         let mode = |text: &str| ServerAddress::parse(text).map(|address| address.ssl_mode);
         assert_eq!(mode("host=h sslmode=require").ok(), Some(Some(SslMode::Require)));
         assert_eq!(mode("postgresql://h").ok(), Some(None));

@@ -12,16 +12,18 @@
 //! *Invariants*: one statement at a time runs in a session. Statements, cursors and results that a session keeps are charged
 //! to its budget.
 //!
-//! *Not here*: commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), kept rows
-//! (`session/rest`), the wire (`server`).
+//! *Not here*: commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), idempotency tokens
+//! (`session/once`), kept rows (`session/rest`), the wire (`server`).
 
 mod command;
 mod cursor;
+mod once;
 mod rest;
 mod run;
 
 use cursor::Cursor;
 pub(crate) use cursor::Fetch;
+use once::Once;
 pub(crate) use rest::{Rest, Takes};
 
 use std::collections::BTreeMap;
@@ -227,6 +229,8 @@ pub struct Session {
     status: TransactionStatus,
     /// None outside a transaction, and after the transaction was lost.
     transaction: Option<Transaction>,
+    /// The idempotency token of the transaction, if it has one.
+    once: Option<Once>,
     /// Resources that the last statement has returned.
     resources: Option<Box<Resources>>,
     /// When the transaction began.
@@ -247,6 +251,8 @@ pub struct Session {
     rest: Option<Rest>,
     /// Counts the files that keep the session's results.
     files: Arc<AtomicUsize>,
+    /// Whether jobs are refused while the node has had no lease for long.
+    refuses_without_lease: bool,
 }
 
 /// A COPY FROM in progress.
@@ -308,6 +314,7 @@ impl Session {
             next_takes: Takes::default(),
             rest: None,
             files: Arc::default(),
+            refuses_without_lease: false,
             database,
             user: Arc::from(user),
             cancel: CancelHandle::default(),
@@ -315,12 +322,19 @@ impl Session {
             settings,
             status: TransactionStatus::Idle,
             transaction: None,
+            once: None,
             resources: None,
             began: crate::clock::now(),
             statements: BTreeMap::new(),
             copy: None,
             cursors: BTreeMap::new(),
         }
+    }
+
+    /// From now on a statement that needs the cluster fails at once (57P03) while the node has had no lease for longer than a lease
+    /// lasts.
+    pub(crate) fn refuse_without_lease(&mut self) {
+        self.refuses_without_lease = true;
     }
 
     /// Splits a script into statements, without running them, on another thread: a long script would hold this one. Each statement

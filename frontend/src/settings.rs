@@ -7,11 +7,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gannet_engine::{Token, TokenError};
+
 use crate::error::SqlError;
 use crate::text::time::is_utc;
 
 /// The text of version(). Drivers expect the protocol and the catalog of the PostgreSQL version in it.
 pub(crate) const VERSION_TEXT: &str = "PostgreSQL 15.0 (Gannet 0.1.0)";
+
+/// The setting with the token of the next transaction.
+pub(crate) const TOKEN: &str = "gannet.idempotency_token";
 
 /// All settings, with their first values.
 const DEFAULTS: &[(&str, &str)] = &[
@@ -24,6 +29,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("default_transaction_isolation", "serializable"),
     ("default_transaction_read_only", "off"),
     ("extra_float_digits", "1"),
+    (TOKEN, ""),
     ("in_hot_standby", "off"),
     ("integer_datetimes", "on"),
     ("intervalstyle", "postgres"),
@@ -86,6 +92,14 @@ pub(crate) fn duration(value: &str) -> Option<Duration> {
     Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(milliseconds)?))
 }
 
+/// The idempotency token that a text means.
+///
+/// # Errors
+/// SQLSTATE 22023.
+pub(crate) fn token(text: &str) -> Result<Token, SqlError> {
+    text.parse().map_err(|error: TokenError| SqlError::new("22023", error.to_string()))
+}
+
 /// Checks that a setting exists and that the value is valid for it.
 ///
 /// # Errors
@@ -107,6 +121,9 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), SqlError> {
         let message = format!("invalid value for parameter \"{name}\": \"{value}\"");
         let hint = "give milliseconds, or a number with the unit ms, s, min, h or d";
         return Err(SqlError::new("22023", message).with_hint(hint));
+    }
+    if name == TOKEN && !value.is_empty() {
+        token(value)?;
     }
     let lower = value.to_lowercase();
     let supported = match name {

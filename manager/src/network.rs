@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use openraft::error::{
     InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable,
 };
-use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
+use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
     VoteRequest, VoteResponse,
@@ -22,6 +23,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::Types;
+
+/// Between two attempts to reach a node that does not answer.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// A request or an answer.
 #[derive(Serialize, Deserialize)]
@@ -152,6 +156,11 @@ fn other<E: std::error::Error>() -> RPCError<u64, EmptyNode, E> {
 }
 
 impl RaftNetwork<Types> for Peer {
+    /// Another attempt at a node that has not answered soon follows the one before: the node may just have started.
+    fn backoff(&self) -> Backoff {
+        Backoff::new(std::iter::repeat(AGAIN))
+    }
+
     async fn append_entries(
         &mut self,
         request: AppendEntriesRequest<Types>,

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,11 +17,18 @@ use openraft::{ChangeMembers, Config, EmptyNode, Raft, ServerState, SnapshotPoli
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::Types;
+use crate::decisions::{Decisions, StateMachine};
+use crate::disk::{Directory, DirectoryError, Disk};
+use crate::journal::Owner;
 use crate::network::Network;
-use crate::store::{Decisions, LogStore};
+use crate::store::{self, LogStore};
 
 /// Between two attempts of a leader: to hear of all decisions, or to change the members of the log.
 const AGAIN: Duration = Duration::from_millis(200);
+/// After so many entries there is a snapshot.
+const SNAPSHOT_ENTRIES: u64 = 512;
+/// So many entries that are in the snapshot are kept, for nodes that are a little behind.
+const KEPT_ENTRIES: u64 = 64;
 
 /// What has happened at a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +42,36 @@ pub enum Event {
     Follows {
         /// Which one.
         leader: Option<u16>,
+    },
+    /// All decisions up to some place in the log were made: what they come to replaces what was made before. It comes first at a
+    /// replica that goes on from what is in its directory, and later at one that was far behind.
+    Installed {
+        /// The last place in the log that is in it.
+        index: u64,
+        /// The snapshot of the owner's state machine.
+        snapshot: Vec<u8>,
+    },
+    /// The log of this node takes a decision, which may never be made. It comes before any other node hears that this one has it.
+    /// A replica that goes on says again what is in its log.
+    Appended {
+        /// Its place in the log.
+        index: u64,
+        /// The term in which the log takes it.
+        term: u64,
+        /// The decision.
+        decision: Vec<u8>,
+    },
+    /// The log of this node takes new voters, or the two sets between which they change. Each set decides by majority from now on.
+    Voting {
+        /// Their place in the log.
+        index: u64,
+        /// One set, or two.
+        sets: Vec<BTreeSet<u16>>,
+    },
+    /// The log of this node has given up what it took at these places; none of it was made.
+    Truncated {
+        /// The first of them.
+        from: u64,
     },
     /// A decision was made.
     Made {
@@ -51,12 +89,30 @@ pub enum Event {
         /// What it is to hear.
         bytes: Vec<u8>,
     },
+    /// The replica could not store something. It has ended, and nothing more comes but events that were under way.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why a replica does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The operating system refuses a thread.
+    #[error("the system gives the manager no thread: {0}")]
+    Thread(#[source] io::Error),
+    /// Its directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
 }
 
 /// How a replica is started.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The node.
+    /// Name of the cluster. A directory of another is refused.
+    pub cluster: String,
+    /// The node. A directory of another is refused.
     pub node: u16,
     /// All nodes of the cluster.
     pub nodes: Vec<u16>,
@@ -64,6 +120,9 @@ pub struct Options {
     pub voters: BTreeSet<u16>,
     /// Between two signs of life of the leader. A node that has had none for about three times as long stands for election.
     pub heartbeat: Duration,
+    /// What the replica stores is in this directory, which is made if there is none, and it goes on from there. Without one it is
+    /// in memory.
+    pub directory: Option<PathBuf>,
 }
 
 enum Command {
@@ -80,20 +139,39 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica; `on_event` is called for each event, on the replica's thread.
+    /// Starts a replica; `on_event` is called for each event, on the replica's thread. Decisions are folded into `state`, which
+    /// is the same at the beginning at all nodes; a replica that goes on has that of its directory instead.
     ///
     /// # Errors
-    /// That of the operating system, which may refuse a thread.
+    /// [`StartError`], if the system refuses a thread or the directory cannot be used.
     pub fn start(
         options: Options,
+        state: impl StateMachine,
         on_event: impl Fn(Event) + Send + Sync + 'static,
-    ) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    ) -> Result<Self, StartError> {
+        let disk = match &options.directory {
+            Some(path) => Some(Box::new(Directory::open(path)?) as Box<dyn Disk>),
+            None => None,
+        };
+        Self::start_on(disk, options, Box::new(state), Arc::new(on_event))
+    }
+
+    /// Starts a replica whose files are on a disk, if there is one.
+    fn start_on(
+        disk: Option<Box<dyn Disk>>,
+        options: Options,
+        state: Box<dyn StateMachine>,
+        on_event: OnEvent,
+    ) -> Result<Self, StartError> {
+        let owner = Owner { cluster: options.cluster.clone(), node: options.node };
+        let stores = store::open(disk, &owner, state, &on_event)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();
-        let on_event: OnEvent = Arc::new(on_event);
-        let body = move || runtime.block_on(run(options, on_event, received));
-        let thread = std::thread::Builder::new().name("manager".to_owned()).spawn(body)?;
-        Ok(Self { commands, thread: Some(thread) })
+        let body = move || runtime.block_on(run(options, stores, on_event, received));
+        let thread = std::thread::Builder::new().name("manager".to_owned()).spawn(body);
+        let thread = Some(thread.map_err(StartError::Thread)?);
+        Ok(Self { commands, thread })
     }
 
     /// Takes bytes that another node's replica had carried here.
@@ -112,7 +190,7 @@ impl Replica {
     }
 
     fn command(&self, command: Command) {
-        // A replica that has ended, because raft has met a bug, was logged.
+        // A replica that has ended, because its disk has failed or raft has met a bug, was logged.
         let _ = self.commands.send(command);
     }
 }
@@ -129,20 +207,22 @@ impl Drop for Replica {
     }
 }
 
-type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
+/// Is called for each event.
+pub(crate) type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// The body of the thread.
-async fn run(options: Options, on_event: OnEvent, mut commands: UnboundedReceiver<Command>) {
+async fn run(
+    options: Options,
+    (log, decisions): (LogStore, Decisions),
+    on_event: OnEvent,
+    mut commands: UnboundedReceiver<Command>,
+) {
+    log.storage().tell_stored();
     let carried = Arc::clone(&on_event);
     let network = Network::new(Arc::new(move |to, bytes| carried(Event::Carry { to, bytes })));
-    let made = Arc::clone(&on_event);
-    let decisions = Decisions::new(Box::new(move |term, decision| {
-        made(Event::Made { term, decision: decision.to_vec() });
-    }));
     let config = Arc::new(config(&options));
     let node = u64::from(options.node);
-    let raft = Raft::<Types>::new(node, config, network.clone(), LogStore::default(), decisions);
-    let raft = match raft.await {
+    let raft = match Raft::<Types>::new(node, config, network.clone(), log, decisions).await {
         Ok(raft) => raft,
         Err(error) => return tracing::error!("the manager's replica cannot start: {error}"),
     };
@@ -250,10 +330,16 @@ fn config(options: &Options) -> Config {
         heartbeat_interval: heartbeat_ms,
         election_timeout_min,
         election_timeout_max: election_timeout_min + heartbeat_ms,
-        snapshot_policy: SnapshotPolicy::Never,
+        // A disk may be slow to sync it.
+        install_snapshot_timeout: 10 * heartbeat_ms,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(SNAPSHOT_ENTRIES),
+        max_in_snapshot_log_to_keep: KEPT_ENTRIES,
         ..Config::default()
     }
 }
+
+#[cfg(test)]
+mod restarts;
 
 #[cfg(test)]
 mod tests {
@@ -261,6 +347,7 @@ mod tests {
     use std::sync::{Mutex, PoisonError};
 
     use super::*;
+    use crate::fakes::All;
 
     /// Longest wait for what must come.
     const COMES: Duration = Duration::from_secs(60);
@@ -277,12 +364,14 @@ mod tests {
             let (said, events) = channel();
             let others = Arc::downgrade(&replicas);
             let options = Options {
+                cluster: "gannet".to_owned(),
                 node,
                 nodes: all.clone(),
                 voters: (0..voters).collect(),
                 heartbeat: Duration::from_millis(50),
+                directory: None,
             };
-            let replica = Replica::start(options, move |event| match event {
+            let replica = Replica::start(options, All::default(), move |event| match event {
                 Event::Carry { to, bytes } => {
                     let Some(others) = others.upgrade() else { return };
                     let others = others.lock().unwrap_or_else(PoisonError::into_inner);
@@ -343,7 +432,14 @@ mod tests {
                         Event::Made { decision, .. } => {
                             made.entry(*node).or_default().push(decision)
                         }
-                        Event::Follows { .. } | Event::Voters(_) | Event::Carry { .. } => {}
+                        Event::Installed { .. }
+                        | Event::Failed { .. }
+                        | Event::Appended { .. }
+                        | Event::Truncated { .. }
+                        | Event::Voting { .. }
+                        | Event::Follows { .. }
+                        | Event::Voters(_)
+                        | Event::Carry { .. } => {}
                     }
                 }
             }

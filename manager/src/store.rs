@@ -1,44 +1,197 @@
-//! What a replica stores: its vote, its entries, and the decisions that were made.
+//! What a replica stores for raft: its vote, its entries and its last snapshot, in memory and, with a disk, in the journal.
 //!
-//! *Invariants*: entries lie without gaps. A snapshot is all decisions in their order, so one that is installed hands on those that are
-//! new.
+//! ```text
+//! raft ──▶ LogStore ──┬─▶ Storage ─┬─▶ Log       what readers see
+//!          Decisions ─┘            └─▶ Journal   what outlives the process
+//! ```
+//! *Invariants*: what is written is on the disk before raft hears that it is. The owner hears of a decision that the log takes
+//! before raft does, and of one that leaves the log again. The first error ends the storage: a disk that has failed once may have
+//! lost what it was given before, and is not asked again.
 //!
-//! *Not here*: disks. A replica that ends has forgotten everything, and must not come back as the same one.
+//! *Not here*: what has been made of the entries, in `decisions`.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::io::{self, Cursor};
+use std::io;
 use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use openraft::storage::{LogFlushed, LogState, RaftLogStorage, RaftStateMachine, Snapshot};
+use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
-    AnyError, EmptyNode, Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend,
-    RaftLogReader, RaftSnapshotBuilder, SnapshotMeta, StorageError, StorageIOError,
-    StoredMembership, Vote,
+    AnyError, EmptyNode, Entry, EntryPayload, LogId, Membership, OptionalSend, RaftLogReader,
+    SnapshotMeta, StorageError, StorageIOError, Vote,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::Types;
+use crate::decisions::{Decisions, StateMachine};
+use crate::disk::{DirectoryError, Disk};
+use crate::journal::{Journal, Log, Opened, Owner, Record, Saved};
+use crate::replica::{Event, OnEvent};
 
-type Result<T> = std::result::Result<T, StorageError<u64>>;
+pub(crate) type Result<T> = std::result::Result<T, StorageError<u64>>;
 
-#[derive(Default)]
-struct Log {
-    vote: Option<Vote<u64>>,
-    committed: Option<LogId<u64>>,
-    purged: Option<LogId<u64>>,
-    entries: BTreeMap<u64, Entry<Types>>,
+/// An error of the storage, as raft has it.
+fn storage_error(error: &io::Error) -> StorageError<u64> {
+    StorageIOError::write(AnyError::new(error)).into()
+}
+
+struct Kept {
+    log: Log,
+    snapshot: Option<Saved>,
+    journal: Option<Journal>,
+    /// Why there is no storage any more.
+    failure: Option<String>,
+}
+
+/// All that is stored.
+#[derive(Clone)]
+pub(crate) struct Storage {
+    kept: Arc<Mutex<Kept>>,
+    on_event: OnEvent,
+}
+
+#[expect(clippy::result_large_err, reason = "the errors of the traits of openraft are as large")]
+impl Storage {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // Nothing panics while it is held.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something that ends the storage if it fails; the owner hears of that.
+    fn attempt(&self, act: impl FnOnce(&mut Kept) -> io::Result<()>) -> io::Result<()> {
+        let error = {
+            let mut kept = self.lock();
+            if let Some(reason) = &kept.failure {
+                return Err(io::Error::other(reason.clone()));
+            }
+            let Err(error) = act(&mut kept) else { return Ok(()) };
+            kept.failure = Some(error.to_string());
+            error
+        };
+        (self.on_event)(Event::Failed { reason: error.to_string() });
+        Err(error)
+    }
+
+    /// Ends the storage if something that is not stored has failed.
+    pub(crate) fn check(&self, done: std::result::Result<(), String>) -> Result<()> {
+        let checked = self.attempt(|_| done.map_err(io::Error::other));
+        checked.map_err(|error| storage_error(&error))
+    }
+
+    fn write(&self, records: Vec<Record>) -> Result<()> {
+        let written = self.attempt(|Kept { log, journal, .. }| {
+            if let Some(journal) = journal {
+                journal.write(log.committed, &records)?;
+            }
+            records.into_iter().for_each(|record| log.take(record));
+            journal.as_mut().map_or(Ok(()), |journal| journal.clear(log))
+        });
+        written.map_err(|error| storage_error(&error))
+    }
+
+    /// Stores a snapshot, if there is no later one.
+    pub(crate) fn save(&self, saved: Saved) -> Result<()> {
+        let stored = self.attempt(|Kept { snapshot, journal, .. }| {
+            let last = |saved: &Saved| saved.meta.last_log_id;
+            if snapshot.as_ref().is_some_and(|present| last(present) >= last(&saved)) {
+                return Ok(());
+            }
+            if let Some(journal) = journal {
+                journal.save(&saved)?;
+            }
+            *snapshot = Some(saved);
+            Ok(())
+        });
+        stored.map_err(|error| storage_error(&error))
+    }
+
+    /// The last snapshot.
+    pub(crate) fn snapshot(&self) -> Option<Saved> {
+        self.lock().snapshot.clone()
+    }
+
+    /// Tells the owner what was stored by a process before this one.
+    pub(crate) fn tell_stored(&self) {
+        let (snapshot, entries) = {
+            let kept = self.lock();
+            (kept.snapshot.clone(), kept.log.entries.values().cloned().collect::<Vec<_>>())
+        };
+        if let Some(Saved { meta, state }) = snapshot {
+            self.tell_installed(&meta, state);
+        }
+        entries.iter().for_each(|entry| self.tell_appended(entry));
+    }
+
+    /// Tells the owner of the decision, or of the voters, in an entry.
+    fn tell_appended(&self, entry: &Entry<Types>) {
+        let index = entry.log_id.index;
+        match &entry.payload {
+            EntryPayload::Blank => {}
+            EntryPayload::Normal(decision) => {
+                let (term, decision) = (entry.log_id.leader_id.term, decision.clone());
+                (self.on_event)(Event::Appended { index, term, decision });
+            }
+            EntryPayload::Membership(members) => self.tell_voting(index, members),
+        }
+    }
+
+    /// Tells the owner of a snapshot, and who votes according to it.
+    pub(crate) fn tell_installed(&self, meta: &SnapshotMeta<u64, EmptyNode>, snapshot: Vec<u8>) {
+        let index = meta.last_log_id.map_or(0, |last| last.index);
+        (self.on_event)(Event::Installed { index, snapshot });
+        if let Some(at) = meta.last_membership.log_id() {
+            self.tell_voting(at.index, meta.last_membership.membership());
+        }
+    }
+
+    fn tell_voting(&self, index: u64, members: &Membership<u64, EmptyNode>) {
+        let narrow =
+            |set: &BTreeSet<u64>| set.iter().filter_map(|node| u16::try_from(*node).ok()).collect();
+        let sets = members.get_joint_config().iter().map(narrow).collect();
+        (self.on_event)(Event::Voting { index, sets });
+    }
+}
+
+/// Opens what a replica stores, on a disk or in memory alone; `state` goes on from the snapshot.
+pub(crate) fn open(
+    disk: Option<Box<dyn Disk>>,
+    owner: &Owner,
+    mut state: Box<dyn StateMachine>,
+    on_event: &OnEvent,
+) -> std::result::Result<(LogStore, Decisions), DirectoryError> {
+    let (mut journal, mut log, mut snapshot) = (None, Log::default(), None);
+    if let Some(disk) = disk {
+        let opened = Journal::open(disk, owner, state.snapshot())?;
+        let Opened { journal: present, log: stored, snapshot: saved } = opened;
+        if let Some(saved) = &saved {
+            state.install(&saved.state).map_err(|reason| {
+                let path = present.snapshot_path();
+                DirectoryError::State { path, reason }
+            })?;
+        }
+        (journal, log, snapshot) = (Some(present), stored, saved);
+    }
+    if let Some(vote) = &mut log.vote
+        && vote.leader_id.voted_for == Some(u64::from(owner.node))
+    {
+        // Raft would have it lead on in its old term, whose numbers the process before has used. It may be elected again.
+        vote.committed = false;
+    }
+    let meta = snapshot.as_ref().map(|saved| saved.meta.clone()).unwrap_or_default();
+    let kept = Arc::new(Mutex::new(Kept { log, snapshot, journal, failure: None }));
+    let storage = Storage { kept, on_event: Arc::clone(on_event) };
+    let decisions = Decisions::new(storage.clone(), state, meta, Arc::clone(on_event));
+    Ok((LogStore(storage), decisions))
 }
 
 /// Votes and entries.
-#[derive(Clone, Default)]
-pub(crate) struct LogStore(Arc<Mutex<Log>>);
+#[derive(Clone)]
+pub(crate) struct LogStore(Storage);
 
 impl LogStore {
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        // Nothing panics while it is held.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// All that is stored.
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.0
     }
 }
 
@@ -47,7 +200,7 @@ impl RaftLogReader<Types> for LogStore {
         &mut self,
         range: R,
     ) -> Result<Vec<Entry<Types>>> {
-        Ok(self.lock().entries.range(range).map(|(_, entry)| entry.clone()).collect())
+        Ok(self.0.lock().log.entries.range(range).map(|(_, entry)| entry.clone()).collect())
     }
 }
 
@@ -55,9 +208,10 @@ impl RaftLogStorage<Types> for LogStore {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> Result<LogState<Types>> {
-        let log = self.lock();
-        let last = log.entries.values().next_back().map(|entry| entry.log_id);
-        Ok(LogState { last_purged_log_id: log.purged, last_log_id: last.or(log.purged) })
+        let kept = self.0.lock();
+        let last = kept.log.entries.values().next_back().map(|entry| entry.log_id);
+        let purged = kept.log.purged;
+        Ok(LogState { last_purged_log_id: purged, last_log_id: last.or(purged) })
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -65,21 +219,20 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote<u64>) -> Result<()> {
-        self.lock().vote = Some(*vote);
-        Ok(())
+        self.0.write(vec![Record::Vote(*vote)])
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote<u64>>> {
-        Ok(self.lock().vote)
+        Ok(self.0.lock().log.vote)
     }
 
     async fn save_committed(&mut self, committed: Option<LogId<u64>>) -> Result<()> {
-        self.lock().committed = committed;
+        self.0.lock().log.committed = committed;
         Ok(())
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId<u64>>> {
-        Ok(self.lock().committed)
+        Ok(self.0.lock().log.committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: LogFlushed<Types>) -> Result<()>
@@ -87,153 +240,23 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = Entry<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries = entries.into_iter().map(|entry| (entry.log_id.index, entry));
-        self.lock().entries.extend(entries);
+        let entries: Vec<_> = entries.into_iter().collect();
+        entries.iter().for_each(|entry| self.0.tell_appended(entry));
+        self.0.write(entries.into_iter().map(Record::Entry).collect())?;
         callback.log_io_completed(Ok(()));
         Ok(())
     }
 
     async fn truncate(&mut self, log_id: LogId<u64>) -> Result<()> {
-        self.lock().entries.split_off(&log_id.index);
+        self.0.write(vec![Record::Truncate(log_id.index)])?;
+        (self.0.on_event)(Event::Truncated { from: log_id.index });
         Ok(())
     }
 
     async fn purge(&mut self, log_id: LogId<u64>) -> Result<()> {
-        let mut log = self.lock();
-        log.entries = log.entries.split_off(&(log_id.index + 1));
-        log.purged = Some(log_id);
-        Ok(())
-    }
-}
-
-/// What has been made of the entries.
-#[derive(Clone, Default, Serialize, Deserialize)]
-struct Made {
-    last: Option<LogId<u64>>,
-    voters: StoredMembership<u64, EmptyNode>,
-    /// With their terms.
-    decisions: Vec<(u64, Vec<u8>)>,
-}
-
-/// Gets each decision when it is made, and the term in which the log has taken it.
-pub(crate) type OnDecision = Box<dyn FnMut(u64, &[u8]) + Send + Sync>;
-
-/// The decisions that were made.
-pub(crate) struct Decisions {
-    made: Made,
-    on_decision: OnDecision,
-    snapshot: Option<Snapshot<Types>>,
-}
-
-impl Decisions {
-    pub(crate) fn new(on_decision: OnDecision) -> Self {
-        Self { made: Made::default(), on_decision, snapshot: None }
-    }
-}
-
-/// Makes a snapshot of the decisions at one moment.
-pub(crate) struct SnapshotBuilder(Made);
-
-fn snapshot_error(error: postcard::Error) -> StorageError<u64> {
-    let error = AnyError::from(&io::Error::other(error));
-    StorageIOError::new(ErrorSubject::Snapshot(None), ErrorVerb::Read, error).into()
-}
-
-impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
-    async fn build_snapshot(&mut self) -> Result<Snapshot<Types>> {
-        let Self(made) = self;
-        let bytes = postcard::to_stdvec(made).map_err(snapshot_error)?;
-        let index = made.last.map_or(0, |last| last.index);
-        let meta = SnapshotMeta {
-            last_log_id: made.last,
-            last_membership: made.voters.clone(),
-            snapshot_id: format!("{index}-{}", made.decisions.len()),
-        };
-        Ok(Snapshot { meta, snapshot: Box::new(Cursor::new(bytes)) })
-    }
-}
-
-impl RaftStateMachine<Types> for Decisions {
-    type SnapshotBuilder = SnapshotBuilder;
-
-    async fn applied_state(
-        &mut self,
-    ) -> Result<(Option<LogId<u64>>, StoredMembership<u64, EmptyNode>)> {
-        Ok((self.made.last, self.made.voters.clone()))
-    }
-
-    async fn apply<I>(&mut self, entries: I) -> Result<Vec<()>>
-    where
-        I: IntoIterator<Item = Entry<Types>> + OptionalSend,
-        I::IntoIter: OptionalSend,
-    {
-        let mut answers = Vec::new();
-        for entry in entries {
-            self.made.last = Some(entry.log_id);
-            match entry.payload {
-                EntryPayload::Blank => {}
-                EntryPayload::Normal(decision) => {
-                    let term = entry.log_id.leader_id.term;
-                    (self.on_decision)(term, &decision);
-                    self.made.decisions.push((term, decision));
-                }
-                EntryPayload::Membership(voters) => {
-                    self.made.voters = StoredMembership::new(Some(entry.log_id), voters);
-                }
-            }
-            answers.push(());
-        }
-        Ok(answers)
-    }
-
-    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        SnapshotBuilder(self.made.clone())
-    }
-
-    async fn begin_receiving_snapshot(&mut self) -> Result<Box<Cursor<Vec<u8>>>> {
-        Ok(Box::default())
-    }
-
-    async fn install_snapshot(
-        &mut self,
-        meta: &SnapshotMeta<u64, EmptyNode>,
-        snapshot: Box<Cursor<Vec<u8>>>,
-    ) -> Result<()> {
-        let Made { decisions, .. } =
-            postcard::from_bytes(snapshot.get_ref()).map_err(snapshot_error)?;
-        let known = self.made.decisions.len();
-        let new = decisions.iter().skip(known);
-        new.for_each(|(term, decision)| (self.on_decision)(*term, decision));
-        let (last, voters) = (meta.last_log_id, meta.last_membership.clone());
-        self.made = Made { last, voters, decisions };
-        self.snapshot = Some(Snapshot { meta: meta.clone(), snapshot });
-        Ok(())
-    }
-
-    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>> {
-        if self.snapshot.is_none() && self.made.last.is_some() {
-            self.snapshot = Some(SnapshotBuilder(self.made.clone()).build_snapshot().await?);
-        }
-        Ok(self.snapshot.clone())
+        self.0.write(vec![Record::Purge(log_id)])
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use openraft::testing::{StoreBuilder, Suite};
-
-    use super::*;
-
-    struct Builder;
-
-    impl StoreBuilder<Types, LogStore, Decisions> for Builder {
-        async fn build(&self) -> Result<((), LogStore, Decisions)> {
-            Ok(((), LogStore::default(), Decisions::new(Box::new(|_, _| {}))))
-        }
-    }
-
-    #[test]
-    fn the_store_passes_the_tests_of_openraft() {
-        Suite::test_all(Builder).expect("the tests of openraft pass");
-    }
-}
+mod tests;

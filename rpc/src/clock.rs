@@ -1,6 +1,9 @@
-//! The clock: the only source of time for `rpc`, `storage` and `engine`.
+//! The clocks: the only source of time for `rpc`, `storage` and `engine`.
 //!
-//! *Invariant*: a clock never goes back. The simulator has a clock of its own, which no thread or system sets.
+//! *Invariant*: a clock never goes back. The simulator has a clock of its own, which no thread or system sets. The time of day is for
+//! ages of hours that several hosts must agree on, and no protocol depends on it.
+
+use std::time::Duration;
 
 /// A clock that never goes back.
 pub trait Clock {
@@ -33,6 +36,27 @@ impl Clock for MonotonicClock {
     fn now_ns(&self) -> u64 {
         self.clock.delta_as_nanos(0, self.clock.raw())
     }
+}
+
+/// The system's clock that goes on while the machine sleeps: what leases are counted by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let (seconds, nanoseconds) = (now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned());
+        seconds * 1_000_000_000 + nanoseconds
+    }
+}
+
+/// The time of day: what has passed since 1970. Somebody may set it, also back.
+#[must_use]
+pub fn time_of_day() -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "this is where the time of day enters")]
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(all(test, not(loom)))]

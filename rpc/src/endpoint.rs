@@ -178,6 +178,17 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
         Rc::clone(&self.batches[usize::from(coroutine)])
     }
 
+    /// Nodes that have answered nothing for so long, although they were asked again and again.
+    pub fn silent_nodes(&self, now_ns: u64, for_ns: u64) -> impl Iterator<Item = u16> {
+        let peers = (0..).zip(&self.peers);
+        peers.filter(move |(_, peer)| peer.is_silent(now_ns, for_ns)).map(|(node, _)| node)
+    }
+
+    /// Counts the silence of all nodes from now on: this one could not hear them.
+    pub fn forgive(&mut self) {
+        self.peers.iter_mut().for_each(Peer::forgive);
+    }
+
     /// What the endpoint has seen.
     #[must_use]
     pub fn counters(&self) -> Counters {

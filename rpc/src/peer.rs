@@ -17,6 +17,9 @@ use crate::request_batch::Lane;
 use crate::round_trip::RoundTrip;
 use crate::window::Window;
 
+/// A node that is asked again so often without an answer may be silent.
+const SILENT_TIMEOUTS: u32 = 4;
+
 /// Why a message is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -37,6 +40,9 @@ pub(crate) struct Peer {
     window: Window,
     losses: LossDetection,
     packets_under_way: usize,
+    /// Time-outs since the last answer, and when the first of them was.
+    timeouts: u32,
+    silent_since_ns: u64,
     /// Coroutines whose requests wait for credits.
     held: VecDeque<u16>,
 }
@@ -51,7 +57,17 @@ impl Peer {
         coroutines: usize,
     ) -> Self {
         let held = VecDeque::with_capacity(coroutines);
-        Self { expected, route, round_trip, window, losses, packets_under_way: 0, held }
+        Self {
+            expected,
+            route,
+            round_trip,
+            window,
+            losses,
+            packets_under_way: 0,
+            timeouts: 0,
+            silent_since_ns: 0,
+            held,
+        }
     }
 
     #[inline(always)]
@@ -118,14 +134,37 @@ impl Peer {
     #[inline(always)]
     pub(crate) fn give_back(&mut self, packets: usize) -> bool {
         self.packets_under_way -= packets;
+        self.timeouts = 0;
         !self.held.is_empty()
+    }
+
+    /// Whether it has answered nothing for so long, although it was asked again and again.
+    pub(crate) fn is_silent(&self, now_ns: u64, for_ns: u64) -> bool {
+        let was_asked = self.timeouts >= SILENT_TIMEOUTS;
+        was_asked && now_ns.saturating_sub(self.silent_since_ns) >= for_ns
+    }
+
+    /// Its silence counts from now on.
+    pub(crate) fn forgive(&mut self) {
+        self.timeouts = 0;
     }
 
     /// A message is due to be sent again. Unless it is sent as a probe, it seems lost and gives its credits back. Returns whether it
     /// has credits to be sent again now; without them its coroutine is held, before all others.
-    pub(crate) fn lose(&mut self, coroutine: u16, packets: usize, cause: Cause) -> bool {
+    pub(crate) fn lose(
+        &mut self,
+        coroutine: u16,
+        packets: usize,
+        (cause, now_ns): (Cause, u64),
+    ) -> bool {
         if cause == Cause::Probe {
             return true;
+        }
+        if cause == Cause::Timeout {
+            if self.timeouts == 0 {
+                self.silent_since_ns = now_ns;
+            }
+            self.timeouts = self.timeouts.saturating_add(1);
         }
         self.packets_under_way -= packets;
         self.window.cut(cause == Cause::LaterAnswer);
@@ -210,8 +249,8 @@ mod tests {
         assert!((0..16).all(|coroutine| peer.admit(coroutine, 1)));
         assert!(!peer.admit(16, 1));
         // Each takes half a packet of the window: every second one finds room to be sent again.
-        let found_room =
-            [0, 1, 2, 3, 4, 5, 6, 7].map(|coroutine| peer.lose(coroutine, 1, Cause::LaterAnswer));
+        let found_room = [0, 1, 2, 3, 4, 5, 6, 7]
+            .map(|coroutine| peer.lose(coroutine, 1, (Cause::LaterAnswer, 0)));
         assert_eq!(found_room, [false, true, false, true, false, true, false, true]);
         peer.find(4, 1);
         assert!(peer.give_back(1));

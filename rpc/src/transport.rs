@@ -44,6 +44,11 @@ pub trait PacketSender {
         self.loses_by_congestion()
     }
 
+    /// Whether a further packet may have the batch sent before the doorbell is rung.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// Adds a packet for `destination`'s peer worker to the present batch. It may be dropped.
     fn queue(&mut self, destination: u16, packet: &[u8]);
 

@@ -19,6 +19,7 @@ use gannet_engine::{ClusterKey, ClusterKeyError, Membership, RdmaPort, Transport
 use tokio::signal::unix::SignalKind;
 
 use crate::processes::{Folder, TransportName, free_addresses};
+use crate::units::parse_duration;
 
 /// How long a process waits for the others.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,6 +48,9 @@ pub(super) struct Processes {
     /// File with the secret of all nodes, which encrypts their packets, as for `gannet serve`.
     #[arg(long, global = true, value_name = "FILE", requires = "node")]
     cluster_key: Option<PathBuf>,
+    /// How long a node of a process may answer after the others have last confirmed it; one that stands still for longer is removed.
+    #[arg(long, global = true, value_parser = parse_duration, default_value = "500ms")]
+    lease: Duration,
 }
 
 /// Why the processes cannot run.
@@ -107,6 +111,11 @@ impl Processes {
         self.node.map(|node| Across { node, addresses: self.members.clone() })
     }
 
+    /// How long a lease of a node lasts.
+    pub(super) fn lease(&self) -> Duration {
+        self.lease
+    }
+
     /// Whether a cluster key is given.
     pub(super) fn has_key(&self) -> bool {
         self.cluster_key.is_some()
@@ -134,6 +143,9 @@ impl Processes {
             mtu: None,
             rdma: self.rdma_port(node),
             join_timeout: JOIN_TIMEOUT,
+            lease: self.lease,
+            manager_data: None,
+            begin_anew: false,
         }))
     }
 
@@ -168,7 +180,7 @@ impl Processes {
         }
         let folder =
             Folder::new(&[SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()])?;
-        let key = if self.trusted_network { None } else { Some(folder.write_key()?) };
+        let key = if self.trusted_network { None } else { Some(folder.write_key("cluster.key")?) };
         let addresses = free_addresses(nodes, threads);
         let addresses = addresses.ok_or(ProcessesError::Ports(nodes * threads))?;
         let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();

@@ -25,19 +25,7 @@ impl Server {
         let (config, tls) = address
             .connector()
             .map_err(|error| SqlFailure { code: "08001".to_owned(), message: error.to_string() })?;
-        let hosts: Vec<_> = config
-            .get_hosts()
-            .iter()
-            .zip(config.get_ports().iter().map(Some).chain(std::iter::repeat(None)))
-            .map(|(host, port)| match host {
-                tokio_postgres::config::Host::Tcp(name) => {
-                    format!("{name}:{}", port.copied().unwrap_or(5432))
-                }
-                tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
-            })
-            .collect();
-        let name = hosts.join(",");
-        Ok(Self { config, tls, name })
+        Ok(Self { config, tls, name: address.name() })
     }
 }
 

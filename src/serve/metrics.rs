@@ -12,7 +12,10 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use gannet_engine::{Cluster, LogLimiter, NodeReport, NodeState, NodeStatus, PendingConnections};
+use gannet_engine::{
+    Cluster, LeaseLeft, LogLimiter, MembershipStatus, NodeReport, NodeState, NodeStatus,
+    PendingConnections,
+};
 use gannet_frontend::Admission;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -116,7 +119,10 @@ fn answer(
         (&Method::GET, true) => match cluster.upgrade() {
             Some(cluster) => {
                 let is_here = |node| cluster.node(node).is_some();
-                let mut text = exposition(&cluster.status(), is_here);
+                let nodes = cluster.status();
+                let mut text = exposition(&nodes, is_here);
+                let here = nodes.iter().map(|status| status.node).filter(|node| is_here(*node));
+                text.push_str(&membership(&cluster.membership(), &here.collect::<Vec<_>>()));
                 for (name, help, value) in admission.named() {
                     // Writing to a text cannot fail.
                     let _ = writeln!(
@@ -141,15 +147,52 @@ fn answer(
 /// A measure of each node: name, kind, description, value.
 type Measure = (&'static str, &'static str, &'static str, fn(&NodeReport) -> u64);
 
+/// Writes one measure of some nodes.
+fn write_family(
+    text: &mut String,
+    (name, kind, help): (&str, &str, &str),
+    values: &[(usize, u64)],
+) {
+    // Writing to a text cannot fail.
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (node, value) in values {
+        let _ = writeln!(text, "{name}{{node=\"{node}\"}} {value}");
+    }
+}
+
+/// The membership as the nodes of this process see it.
+fn membership(status: &MembershipStatus, here: &[usize]) -> String {
+    let mut text = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, of: &dyn Fn(usize) -> u64| {
+        let values: Vec<_> = here.iter().map(|node| (*node, of(*node))).collect();
+        write_family(&mut text, (name, kind, help), &values);
+    };
+    family(
+        "gannet_epoch",
+        "gauge",
+        "Epoch of the membership; each removal begins another.",
+        &|_| u64::from(status.epoch),
+    );
+    family("gannet_members", "gauge", "Nodes that are members.", &|_| status.members.len() as u64);
+    family("gannet_lease_held", "gauge", "Whether the node may answer: 1, or 0.", &|_| {
+        u64::from(status.lease != LeaseLeft::Over)
+    });
+    family(
+        "gannet_manager_leader",
+        "gauge",
+        "Whether the node decides on the membership.",
+        &|node| u64::from(status.leader.map(usize::from) == Some(node)),
+    );
+    let help = "Members that the node has suspected while it decided on the membership.";
+    family("gannet_suspicions_total", "counter", help, &|_| status.suspicions);
+    text
+}
+
 /// The measures of all nodes as this node hears of them, and the reports of the nodes in this process.
 fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, values: Vec<(usize, u64)>| {
-        // Writing to a text cannot fail.
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (node, value) in values {
-            let _ = writeln!(text, "{name}{{node=\"{node}\"}} {value}");
-        }
+        write_family(&mut text, (name, kind, help), &values);
     };
     let up = nodes.iter().map(|node| (node.node, u64::from(node.state == NodeState::Up))).collect();
     family("gannet_node_up", "gauge", "Whether this node hears from the node.", up);
@@ -158,7 +201,7 @@ fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
         .filter(|status| is_here(status.node))
         .filter_map(|status| Some((status.node, status.report.as_ref()?)))
         .collect();
-    let gauges: [Measure; 4] = [
+    let measures: [Measure; 7] = [
         ("gannet_memory_bytes", "gauge", "Table memory in use.", |r| r.memory_bytes),
         (
             "gannet_memory_reserved_bytes",
@@ -170,8 +213,26 @@ fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
             r.memory_limit_bytes
         }),
         ("gannet_gaps_total", "counter", "Updates that a copy missed: 0, or a bug.", |r| r.gaps),
+        (
+            "gannet_membership_changes_total",
+            "counter",
+            "Epochs that have begun after the first one.",
+            |r| r.changes.epochs,
+        ),
+        (
+            "gannet_flushed_committed_total",
+            "counter",
+            "Transactions under way at the end of an epoch that were found to be committed.",
+            |r| r.changes.flushed_committed,
+        ),
+        (
+            "gannet_flushed_aborted_total",
+            "counter",
+            "Transactions under way at the end of an epoch that were found to be aborted.",
+            |r| r.changes.flushed_aborted,
+        ),
     ];
-    for (name, kind, help, of) in gauges {
+    for (name, kind, help, of) in measures {
         let values = reports.iter().map(|(node, report)| (*node, of(report))).collect();
         family(name, kind, help, values);
     }

@@ -100,6 +100,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
         connections_max: settings.connections_max.unwrap_or(defaults.connections_max),
         idle_timeout: settings.idle_timeout,
         statement_timeout: settings.statement_timeout,
+        wait_timeout: settings.wait_timeout.or(defaults.wait_timeout),
         shutdown_timeout: settings.shutdown_timeout.unwrap_or(defaults.shutdown_timeout),
         listen: settings.listen.clone().unwrap_or(defaults.listen),
     };

@@ -42,8 +42,16 @@ const CONNECTIONS_MAX: usize = 1 << 20;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Settings of clusters of processes only.
-const OF_PROCESSES: [&str; 6] =
-    ["cluster-key", "trusted-network", "cluster-name", "transport", "mtu", "join-timeout"];
+const OF_PROCESSES: [&str; 8] = [
+    "cluster-key",
+    "trusted-network",
+    "cluster-name",
+    "transport",
+    "mtu",
+    "join-timeout",
+    "lease",
+    "manager-data",
+];
 
 /// Whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -103,11 +111,16 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) statement_timeout: Option<Duration>,
+    /// Give up statements that have waited for so long while this node has no lease or another node does not answer; 0s: never
+    /// [default: 5s].
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) wait_timeout: Option<Duration>,
     /// Without --spill, cancel statements whose client takes no rows of a large result for this long [default: 60s].
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) unread_timeout: Option<Duration>,
-    /// Time for running statements to end when the server is stopped [default: 10s].
+    /// Time for running statements to end when the server is stopped [default: 2s].
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) shutdown_timeout: Option<Duration>,
@@ -151,6 +164,18 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) join_timeout: Option<Duration>,
+    /// How long a node may answer after the others have last confirmed that it is a member; one that stands still for longer is removed
+    /// [default: 500ms].
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) lease: Option<Duration>,
+    /// Keep the log of the cluster's membership and tables in this directory, synced; without one it is in memory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) manager_data: Option<PathBuf>,
+    /// Forget what an earlier run has left in the directory of --manager-data.
+    #[arg(long)]
+    #[serde(skip)]
+    pub(crate) begin_anew: bool,
     /// Copies of every row, at most one per node [default: 3].
     #[arg(long)]
     pub(crate) replicas: Option<usize>,
@@ -169,6 +194,10 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) query_memory: Option<usize>,
+    /// How long what became of a client's last transaction under a token is kept, such as 90m [default: 1440m, a day].
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) token_ttl: Option<Duration>,
     /// Directory for temporary files of results, sorts, groups, sets and joins that take more than half of a statement's
     /// memory.
     #[arg(long, value_name = "DIR")]
@@ -238,6 +267,7 @@ impl Settings {
         if self.nodes.is_some() {
             // All settings of clusters of processes.
             (other.node, other.members, other.join_timeout) = (None, None, None);
+            (other.lease, other.manager_data) = (None, None);
             (other.cluster_key, other.trusted_network) = (None, None);
             (other.cluster_name, other.transport, other.mtu) = (None, None, None);
             (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
@@ -274,6 +304,7 @@ impl Settings {
             connections_max: self.connections_max.or(other.connections_max),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
             statement_timeout: self.statement_timeout.or(other.statement_timeout),
+            wait_timeout: self.wait_timeout.or(other.wait_timeout),
             unread_timeout: self.unread_timeout.or(other.unread_timeout),
             shutdown_timeout: self.shutdown_timeout.or(other.shutdown_timeout),
             nodes: self.nodes.or(other.nodes),
@@ -288,11 +319,15 @@ impl Settings {
             rdma_port: self.rdma_port.or(other.rdma_port),
             rdma_gid: self.rdma_gid.or(other.rdma_gid),
             join_timeout: self.join_timeout.or(other.join_timeout),
+            lease: self.lease.or(other.lease),
+            manager_data: self.manager_data.or(other.manager_data),
+            begin_anew: self.begin_anew,
             replicas: self.replicas.or(other.replicas),
             threads: self.threads.or(other.threads),
             memory: self.memory.or(other.memory),
             statement_memory: self.statement_memory.or(other.statement_memory),
             query_memory: self.query_memory.or(other.query_memory),
+            token_ttl: self.token_ttl.or(other.token_ttl),
             spill: self.spill.or(other.spill),
             file: self.file.or(other.file),
         }
@@ -349,6 +384,7 @@ impl Settings {
             replicas: self.replicas.unwrap_or(REPLICAS.min(nodes)),
             threads: self.threads.unwrap_or(defaults.threads),
             memory_limit_bytes: self.memory,
+            token_ttl: self.token_ttl.unwrap_or(defaults.token_ttl),
             ..defaults
         };
         Ok((options, membership))
@@ -429,10 +465,12 @@ impl Settings {
                     self.transport.is_some(),
                     self.mtu.is_some(),
                     self.join_timeout.is_some(),
+                    self.lease.is_some(),
+                    self.manager_data.is_some(),
                 ];
                 if is_set.contains(&true) {
                     return contradiction(
-                        "cluster-key, trusted-network, cluster-name, transport, mtu and join-timeout are \
+                        "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease and manager-data are \
                          for a cluster of processes: give node and members too (trusted-network is also for clients, whose \
                          key is clients-key)",
                         &OF_PROCESSES,
@@ -469,6 +507,9 @@ impl Settings {
             mtu: self.mtu,
             rdma,
             join_timeout: self.join_timeout.unwrap_or(JOIN_TIMEOUT),
+            lease: self.lease.unwrap_or(Membership::LEASE),
+            manager_data: self.manager_data.clone(),
+            begin_anew: self.begin_anew,
         }))
     }
 

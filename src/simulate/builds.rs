@@ -384,6 +384,7 @@ pub(super) fn run(
         totals,
         firings: simulation.firings(),
         killed: Vec::new(),
+        removed: 0,
         halted: false,
         membership_changes: 0,
         handed_over: 0,

@@ -38,6 +38,8 @@ pub(crate) struct Summary {
     /// Changes of the membership, and seeds in which the others halted.
     pub(crate) membership_changes: u64,
     pub(crate) halted: u64,
+    /// Members that the others have removed, as they were silent or cut off.
+    pub(crate) removed: u64,
     /// Jobs that killed members had not begun, and that other members have taken over.
     pub(crate) handed_over: u64,
     pub(crate) retransmitted: u64,
@@ -75,6 +77,7 @@ impl Summary {
         }
         self.membership_changes += found.membership_changes;
         self.halted += u64::from(found.halted);
+        self.removed += found.removed;
         self.handed_over += found.handed_over;
         self.retransmitted += found.counters.retransmitted;
     }
@@ -132,8 +135,8 @@ impl std::fmt::Display for Summary {
         writeln!(out, "members killed, by the moment: {}", self.kills_text())?;
         writeln!(
             out,
-            "{} changes of the membership; in {} seeds the others halted",
-            self.membership_changes, self.halted
+            "{} changes of the membership; {} living members were removed; in {} seeds the others halted",
+            self.membership_changes, self.removed, self.halted
         )?;
         writeln!(
             out,

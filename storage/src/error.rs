@@ -104,4 +104,17 @@ pub enum StorageError {
         /// The key.
         key: String,
     },
+    /// Reacted to by whoever loads rows: no node has a copy of the row's partition.
+    #[error(
+        "partition {partition} is lost: all nodes that had a copy have ended; start the cluster again and load all rows"
+    )]
+    Lost {
+        /// The partition.
+        partition: u16,
+    },
+    /// Reacted to by whoever loads rows: some of them may be missing at some nodes.
+    #[error(
+        "a node was lost while rows were loaded, and the load has failed as a whole; drop the table, create it, and load all rows again"
+    )]
+    MembersChanged,
 }

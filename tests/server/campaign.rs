@@ -1,7 +1,9 @@
-//! Further clients, for campaigns: `cargo test --profile checked --test server -- --ignored`.
+//! Further clients and longer failures, for campaigns: `cargo test --profile checked --test server -- --ignored`.
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use crate::failures::run_for;
 use crate::process::{Server, errors, install};
 use crate::tools::python_with;
 
@@ -51,4 +53,10 @@ fn sysbench_reads_and_writes() {
     assert_eq!(server.query("SELECT count(*) FROM sbtest2 WHERE k > 0"), "10000");
     let cleaned = sysbench(&server, &["cleanup"]);
     assert!(cleaned.status.success());
+}
+
+#[test]
+#[ignore = "for campaigns: takes six minutes"]
+fn clusters_go_on_through_six_minutes_of_failures() {
+    run_for("failures-campaign", Duration::from_secs(360));
 }

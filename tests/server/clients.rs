@@ -10,7 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gannet::{Abort, Client, ClientError, ClientOptions, ClusterKey, Direction, KeyRange, Outcome};
+use gannet::{
+    Abort, Client, ClientError, ClientOptions, ClusterKey, Direction, Failure, KeyRange, Misuse,
+    Once, Outcome, Token, TokenOutcome, TokenRefusal,
+};
 
 use crate::nodes::{Plan, free_address};
 use crate::process::{Server, read_all};
@@ -19,7 +22,7 @@ const ACCOUNTS: u64 = 8;
 /// The sum of all accounts.
 const SUM: u64 = 100 * ACCOUNTS;
 
-fn client(addresses: &[&str], key: Option<char>) -> Result<Client, ClientError> {
+pub(crate) fn client(addresses: &[&str], key: Option<char>) -> Result<Client, ClientError> {
     patient_client(addresses, key, Duration::from_secs(20))
 }
 
@@ -42,7 +45,7 @@ fn server(rule: Option<&str>, arguments: &[&str]) -> (Server, String) {
     (Server::start_without(rule, &[&tables[..], arguments].concat()), address)
 }
 
-fn number(value: Option<Vec<u8>>) -> u64 {
+pub(crate) fn number(value: Option<Vec<u8>>) -> u64 {
     value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
 }
 
@@ -193,13 +196,19 @@ fn large_messages_travel_in_parts() {
     let too_large = client.run(|tx| {
         (0..70).try_for_each(|row| tx.put(words, format!("large {row}").as_str(), &large))
     });
-    assert!(matches!(too_large, Ok(Outcome::Failed(Abort::TooLarge { .. }))), "{too_large:?}");
+    assert!(
+        matches!(too_large, Ok(Outcome::Failed(Abort::Misuse(Misuse::TooLarge { .. })))),
+        "{too_large:?}"
+    );
     // A closure that ignores an error does not commit a part.
     let careless = client.run(|tx| {
         let _ = (0..70).try_for_each(|row| tx.put(words, format!("large {row}").as_str(), &large));
         Ok::<_, Abort>(())
     });
-    assert!(matches!(careless, Ok(Outcome::Aborted(Abort::TooLarge { .. }))), "{careless:?}");
+    assert!(
+        matches!(careless, Ok(Outcome::Aborted(Abort::Misuse(Misuse::TooLarge { .. })))),
+        "{careless:?}"
+    );
     let key = |number: u64| format!("large {number}");
     let mut rows = 0;
     let full = loop {
@@ -210,7 +219,10 @@ fn large_messages_travel_in_parts() {
             other => break other,
         }
     };
-    assert!(matches!(full, Outcome::Aborted(Abort::TableFull { .. })), "{full:?}");
+    assert!(
+        matches!(full, Outcome::Aborted(Abort::Failure(Failure::TableFull { .. }))),
+        "{full:?}"
+    );
     let keys: Vec<String> = (0..rows + 20).map(key).collect();
     let values = client.run(|tx| tx.get_many(words, keys.iter().map(String::as_str))).unwrap();
     let values: Vec<Option<Vec<u8>>> = Outcome::<_, Abort>::committed(values);
@@ -485,6 +497,47 @@ fn a_broken_connection_is_unknown_only_during_a_commit() {
         assert_eq!(matches!(outcome, Err(ClientError::TimedOut(_))), is_late, "{outcome:?}");
         assert_eq!(matches!(outcome, Err(ClientError::Unknown(_))), !is_late, "{outcome:?}");
     }
+}
+
+#[test]
+fn a_transaction_under_a_token_is_known_after_a_broken_connection() {
+    let (_server, address) = server(None, &[]);
+    for (sequence, cut, runs_expected) in [(1_u64, Cut::Before, 2), (2, Cut::After, 1)] {
+        // Messages are the token's read, the row's read, and the commit. The relay accepts no further connection.
+        let relay = unreliable(&address, 3, cut, false);
+        let client = patient_client(&[&relay, &address], None, Duration::from_secs(20)).unwrap();
+        let totals = client.table("totals").unwrap();
+        let token = Token::new("program", sequence).unwrap();
+        let mut runs = 0;
+        let outcome = client.run_once(&token, |tx| {
+            runs += 1;
+            let after = number(tx.get(totals, 5)?) + 1;
+            tx.put(totals, 5, &after.to_le_bytes())?;
+            Ok::<_, Abort>(after.to_le_bytes().to_vec())
+        });
+        let result = sequence.to_le_bytes().to_vec();
+        let once = Once { result: result.clone(), is_repeated: cut == Cut::After };
+        assert_eq!((outcome.unwrap(), runs), (Outcome::Committed(once), runs_expected));
+        assert_eq!(client.outcome(&token).unwrap(), TokenOutcome::Committed(result));
+        let found = client.run(|tx| tx.get(totals, 5)).unwrap();
+        assert_eq!(number(Outcome::<_, Abort>::committed(found)), sequence);
+    }
+    let client = client(&[&address], None).unwrap();
+    let totals = client.table("totals").unwrap();
+    let put = |sequence, bytes| {
+        client.run_once(&Token::new("program", sequence).unwrap(), |tx| {
+            tx.put(totals, 5, &[9; 8])?;
+            Ok::<_, Abort>(vec![0; bytes])
+        })
+    };
+    let refused = |refusal| Outcome::Aborted(Abort::Misuse(Misuse::Token(refusal)));
+    let third = Token::new("program", 3).unwrap();
+    assert_eq!(client.outcome(&third).unwrap(), TokenOutcome::Aborted);
+    assert_eq!(put(3, 0).unwrap(), refused(TokenRefusal::Aborted));
+    assert_eq!(put(2, 0).unwrap(), refused(TokenRefusal::Superseded));
+    assert_eq!(put(4, 1_025).unwrap(), refused(TokenRefusal::ResultTooLong));
+    let found = client.run(|tx| tx.get(totals, 5)).unwrap();
+    assert_eq!(number(Outcome::<_, Abort>::committed(found)), 2);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A transaction touches one to four lists out of a few, by key or as a range, with prepared statements over the wire. Every
 //! read shows the order of the appends before it, so the checkers need not know how the server orders transactions.
 //!
-//! *Not here*: the checkers, which are `gannet_benchmarks::consistency` and the crate `adya`.
+//! *Not here*: the checkers, which are `gannet_benchmarks::consistency` and the crate `adya`; clients whose sessions break, in
+//! `failures`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use tokio_postgres::{Client, Error, Statement};
 use crate::process::Server;
 
 /// Lists at a time.
-const LISTS: i32 = 6;
+pub(crate) const LISTS: i32 = 6;
 const CONNECTIONS: u64 = 8;
 /// Minimum number of transactions of each connection.
 const TRANSACTIONS: u64 = 150;
@@ -34,21 +35,19 @@ struct Statements {
 }
 
 impl Statements {
-    async fn prepare(client: &Client) -> Self {
-        Self {
-            read: client.prepare("SELECT elements FROM list WHERE key = $1").await.unwrap(),
+    async fn prepare(client: &Client) -> Result<Self, Error> {
+        Ok(Self {
+            read: client.prepare("SELECT elements FROM list WHERE key = $1").await?,
             scan: client
                 .prepare("SELECT key, elements FROM list WHERE key BETWEEN $1 AND $2 ORDER BY key")
-                .await
-                .unwrap(),
+                .await?,
             append: client
                 .prepare(
                     "INSERT INTO list VALUES ($1, $2) ON CONFLICT (key) \
                      DO UPDATE SET elements = list.elements || ',' || excluded.elements",
                 )
-                .await
-                .unwrap(),
-        }
+                .await?,
+        })
     }
 }
 
@@ -60,8 +59,16 @@ fn key_of(list: i32) -> u64 {
     u64::try_from(list).unwrap()
 }
 
+/// What a transaction has done so far.
+#[derive(Default)]
+pub(crate) struct Attempt {
+    pub(crate) operations: Vec<Operation>,
+    /// The statement that runs now commits if it succeeds.
+    pub(crate) commits: bool,
+}
+
 /// A connection that runs random transactions on shared lists.
-struct Worker {
+pub(crate) struct Worker {
     client: Client,
     statements: Statements,
     random: SmallRng,
@@ -69,13 +76,29 @@ struct Worker {
 }
 
 impl Worker {
+    /// A connection whose transactions are drawn from a seed, and whose appends have values that nobody else appends.
+    pub(crate) async fn new(
+        client: Client,
+        seed: u64,
+        next_value: Arc<AtomicU64>,
+    ) -> Result<Self, Error> {
+        let statements = Statements::prepare(&client).await?;
+        Ok(Self { client, statements, random: SmallRng::seed_from_u64(seed), next_value })
+    }
+
     /// Runs a transaction on the lists from `first` on, and records its operations.
-    async fn transact(&mut self, first: i32, operations: &mut Vec<Operation>) -> Result<(), Error> {
+    pub(crate) async fn transact(
+        &mut self,
+        first: i32,
+        attempt: &mut Attempt,
+    ) -> Result<(), Error> {
         let count = self.random.random_range(1..=4);
         // A single operation is a transaction by itself.
+        attempt.commits = count == 1;
         if count > 1 {
             self.client.batch_execute("BEGIN").await?;
         }
+        let operations = &mut attempt.operations;
         for _ in 0..count {
             let list = first + self.random.random_range(0..LISTS);
             match self.random.random_range(0..8) {
@@ -85,9 +108,15 @@ impl Worker {
             }
         }
         if count > 1 {
+            attempt.commits = true;
             self.client.batch_execute("COMMIT").await?;
         }
         Ok(())
+    }
+
+    /// Ends a transaction block that has failed, if there is one.
+    pub(crate) async fn roll_back(&self) -> Result<(), Error> {
+        self.client.batch_execute("ROLLBACK").await
     }
 
     async fn append(&self, list: i32, operations: &mut Vec<Operation>) -> Result<(), Error> {
@@ -119,19 +148,33 @@ impl Worker {
     async fn run(mut self, history: Arc<History>, goes_on: impl Fn() -> bool) {
         for number in (0..).take_while(|number| *number < TRANSACTIONS || goes_on()) {
             let first = i32::try_from(number / TRANSACTIONS_PER_LISTS).unwrap() * LISTS;
-            let mut operations = Vec::new();
+            let mut attempt = Attempt::default();
             let invoked = history.invoke();
-            let fate = match self.transact(first, &mut operations).await {
+            let fate = match self.transact(first, &mut attempt).await {
                 Ok(()) => Fate::Committed,
                 Err(error) => {
                     assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{error}");
-                    self.client.batch_execute("ROLLBACK").await.unwrap();
+                    self.roll_back().await.unwrap();
                     Fate::Aborted
                 }
             };
-            history.complete(invoked, fate, operations);
+            history.complete(invoked, fate, attempt.operations);
         }
     }
+}
+
+/// Runs a transaction that reads every list, as a part of the history.
+pub(crate) async fn read_all_lists(client: &Client, history: &History) -> BTreeMap<u64, Vec<u64>> {
+    let invoked = history.invoke();
+    let rows = client.query("SELECT key, elements FROM list", &[]).await.unwrap();
+    let found: BTreeMap<u64, Vec<u64>> =
+        rows.iter().map(|row| (key_of(row.get(0)), elements(row.get(1)))).collect();
+    let read = |(&key, elements): (&u64, &Vec<u64>)| Operation::ReadList {
+        key,
+        elements: elements.clone(),
+    };
+    history.complete(invoked, Fate::Committed, found.iter().map(read).collect());
+    found
 }
 
 /// Runs connections to the servers in turn, which are one database. `enter` moves a thread to its server's network.
@@ -164,28 +207,18 @@ pub(crate) fn run_on(
                 let number = usize::try_from(seed).unwrap();
                 at(number).block_on(async {
                     let client = servers[number % servers.len()].client().await;
-                    let statements = Statements::prepare(&client).await;
-                    let random = SmallRng::seed_from_u64(seed);
-                    Worker { client, statements, random, next_value }.run(history, goes_on).await;
+                    let worker = Worker::new(client, seed, next_value).await.unwrap();
+                    worker.run(history, goes_on).await;
                 });
             });
         }
     });
     let lists = Mutex::new(BTreeMap::new());
     in_thread(&|| {
-        // A transaction that reads every list at the end.
-        let invoked = history.invoke();
-        let rows = at(0).block_on(async {
+        let found = at(0).block_on(async {
             let reader = servers[0].client().await;
-            reader.query("SELECT key, elements FROM list", &[]).await.unwrap()
+            read_all_lists(&reader, &history).await
         });
-        let found: BTreeMap<u64, Vec<u64>> =
-            rows.iter().map(|row| (key_of(row.get(0)), elements(row.get(1)))).collect();
-        let read = |(&key, elements): (&u64, &Vec<u64>)| Operation::ReadList {
-            key,
-            elements: elements.clone(),
-        };
-        history.complete(invoked, Fate::Committed, found.iter().map(read).collect());
         *lists.lock().unwrap() = found;
     });
     let transactions = history.transactions();

@@ -1,9 +1,9 @@
 //! Bugs of the engine, injected as faults. A worker that dies of a bug ends its process, with a message. A transaction that
 //! meets a bug before it is decided ends with an error, and is not retried.
-//! before it is decided ends with an error, and is not run again.
 
 use std::process::{Command, Stdio};
 
+use crate::nodes::Plan;
 use crate::process::{Server, read_all};
 
 /// The transaction is decided when a copy refuses its update or cannot apply it: no client may learn that it has committed,
@@ -37,6 +37,35 @@ async fn a_copy_without_what_is_decided_ends_the_process() {
         let expected = format!("gannet: a worker has failed: {expected}");
         assert!(last_words.contains(&expected), "{fault}: {last_words}");
     }
+}
+
+/// A copy that misses an update leaves with its node before anybody stops waiting for it; the others go on, and have all updates.
+#[tokio::test]
+async fn a_node_whose_copy_misses_an_update_ends_and_the_others_go_on() {
+    let plan = Plan::new("gap");
+    let start = |node: usize, fault: Option<&str>| {
+        let mut command = plan.command(node);
+        command.envs(fault.map(|fault| ("GANNET_MUTANT", fault))).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut faulty = start(2, Some("LOSE_BACKUP_UPDATE"));
+    let stderr = faulty.stderr.take().unwrap();
+    let others = [start(0, None), start(1, None)];
+    let mut faulty = Server::listening(faulty);
+    let [server, _other] = others.map(Server::listening);
+    let client = server.client().await;
+    client.batch_execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)").await.unwrap();
+    let rows: Vec<_> = (0..64).map(|id| format!("({id}, 0)")).collect();
+    client.batch_execute(&format!("INSERT INTO t VALUES {}", rows.join(", "))).await.unwrap();
+    // The rows have primaries at all nodes, so some have a backup at node 2.
+    for _ in 0..200 {
+        client.execute("UPDATE t SET v = v + 1", &[]).await.unwrap();
+    }
+    assert_ne!(faulty.wait().code(), Some(0));
+    let last_words = read_all(stderr);
+    assert!(last_words.contains("BACKUP was answered Gap by node 2"), "{last_words}");
+    let row = client.query_one("SELECT count(*), min(v), max(v) FROM t", &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i32>(1), row.get::<_, i32>(2)), (64, 200, 200));
 }
 
 /// Nothing is decided when a node refuses to validate.

@@ -53,15 +53,18 @@ impl Plan {
     }
 
     fn start_with(&self, node: usize, arguments: &[&str], errors: Stdio) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_gannet"))
+        self.command(node).args(arguments).stderr(errors).spawn().unwrap()
+    }
+
+    /// The command that starts a node.
+    pub(crate) fn command(&self, node: usize) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        command
             .args(["serve", "--listen", "127.0.0.1:0", "--memory", "256MiB", "--threads", "1"])
             .args(["--node", &node.to_string(), "--members", &self.members])
             .args(["--cluster-key", self.key.to_str().unwrap(), "--transport", self.transport])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .spawn()
-            .unwrap()
+            .stdout(Stdio::piped());
+        command
     }
 
     /// The address of a node for other members.
@@ -74,8 +77,12 @@ impl Plan {
         failure(self.start(node, arguments))
     }
 
-    fn cluster(&self) -> Vec<Server> {
-        let started: Vec<_> = (0..3).rev().map(|node| self.start(node, &[])).collect();
+    pub(crate) fn cluster(&self) -> Vec<Server> {
+        self.cluster_with(&[])
+    }
+
+    pub(crate) fn cluster_with(&self, arguments: &[&str]) -> Vec<Server> {
+        let started: Vec<_> = (0..3).rev().map(|node| self.start(node, arguments)).collect();
         started.into_iter().rev().map(Server::listening).collect()
     }
 }
@@ -158,7 +165,7 @@ fn be_one_database(plan: &Plan) {
 }
 
 /// The output of `gannet status`, and whether all nodes are up.
-fn status(node: &Server) -> (String, bool) {
+pub(crate) fn status(node: &Server) -> (String, bool) {
     let output = Command::new(env!("CARGO_BIN_EXE_gannet"))
         .args(["status", "--connect", &format!("127.0.0.1:{}", node.port), "--interval", "100ms"])
         .output()
@@ -178,7 +185,8 @@ fn a_paused_process_is_down_and_comes_back() {
 }
 
 fn pause(plan: &Plan) {
-    let nodes = plan.cluster();
+    // It is back before its lease is over.
+    let nodes = plan.cluster_with(&["--lease", "1m"]);
     let up = (0..100).map(|_| status(&nodes[1])).find(|(_, all_up)| *all_up);
     let (text, _) = up.expect("nodes that have started are up");
     assert!(text.contains("3 nodes, 16 partitions, 3 copies of each"), "{text}");
@@ -510,7 +518,7 @@ fn count_up(nodes: &[Server], happens: impl FnOnce()) -> String {
 }
 
 /// Ends the clients, also when a check fails.
-struct Over<'o>(&'o AtomicBool);
+pub(crate) struct Over<'o>(pub(crate) &'o AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {

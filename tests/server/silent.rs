@@ -79,8 +79,9 @@ async fn while_silent(node: &Server) -> (i32, Vec<i32>) {
 #[test]
 fn clients_that_wait_for_a_silent_node_are_answered_in_time() {
     let plan = Plan::new("nodes-silent");
-    let started: Vec<_> =
-        (0..3).map(|node| plan.start(node, &["--shutdown-timeout", "200ms"])).collect();
+    let started: Vec<_> = (0..3)
+        .map(|node| plan.start(node, &["--shutdown-timeout", "200ms", "--lease", "1m"]))
+        .collect();
     let mut nodes: Vec<_> = started.into_iter().map(Server::listening).collect();
     nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, n INTEGER)");
     nodes[0]

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use gannet_engine::Abort;
+use gannet_engine::{Abort, Failure};
 
 use crate::workload::Result;
 
@@ -60,7 +60,7 @@ impl Fate {
     pub(crate) fn of(result: Result) -> Self {
         match result {
             Result::Qualified | Result::RowsMissing => Self::Committed,
-            Result::Aborted(Abort::Unknown) => Self::Unknown,
+            Result::Aborted(Abort::Failure(Failure::Unknown)) => Self::Unknown,
             Result::Aborted(_) => Self::Aborted,
         }
     }

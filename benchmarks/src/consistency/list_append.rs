@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gannet_engine::{Abort, Cluster, Coordinator, LockMode, RowId, TableId, Transaction};
+use gannet_engine::{Abort, Cluster, Conflict, Coordinator, LockMode, RowId, TableId, Transaction};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
@@ -128,7 +128,7 @@ impl ListAppend {
         for (key, row, was_there) in second {
             // A list that was read in the first round may be gone by now, which commit would detect.
             if was_there != tx.value(row).is_some() {
-                return Err(Abort::Changed);
+                return Err(Conflict::Changed.into());
             }
             let elements = elements(tx.value(row));
             operations.push(Operation::Append { key, value: value() });

@@ -30,7 +30,7 @@ pub(super) fn check_jobs(
 ) -> Vec<Check> {
     let nodes = simulation.cluster().nodes().len();
     let jobs_of_node = jobs.len() / nodes;
-    let dead: Vec<_> = simulation.killed().iter().map(|kill| usize::from(kill.node)).collect();
+    let dead = simulation.dead();
     let mut unfinished = vec![0; nodes];
     for (number, job) in jobs.into_iter().enumerate() {
         match pin!(job).poll(&mut Context::from_waker(Waker::noop())) {
@@ -86,9 +86,8 @@ pub(super) fn check_halted(simulation: &Simulation) -> Vec<Check> {
 
 /// The records of the survivors, by node.
 fn survivors(simulation: &Simulation) -> Vec<(usize, Vec<Vec<u8>>)> {
-    let is_dead =
-        |node: &usize| simulation.killed().iter().any(|kill| usize::from(kill.node) == *node);
-    let nodes = (0..simulation.cluster().nodes().len()).filter(|node| !is_dead(node));
+    let dead = simulation.dead();
+    let nodes = (0..simulation.cluster().nodes().len()).filter(|node| !dead.contains(node));
     nodes.map(|node| (node, simulation.log_records(node))).collect()
 }
 

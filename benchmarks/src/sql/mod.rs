@@ -17,7 +17,7 @@ mod single;
 
 use std::future::Future;
 
-use gannet_engine::Abort;
+use gannet_engine::{Abort, Conflict};
 
 pub use harness::{SqlSettings, run_sql};
 pub use single::{Operation, SingleStatements, copy_data};
@@ -50,9 +50,9 @@ impl SqlFailure {
     #[must_use]
     pub fn conflict(&self) -> Option<Abort> {
         match self.code.as_str() {
-            "40001" => Some(Abort::Changed),
+            "40001" => Some(Conflict::Changed.into()),
             // A deadlock in PostgreSQL.
-            "40P01" => Some(Abort::Locked),
+            "40P01" => Some(Conflict::Locked.into()),
             _ => None,
         }
     }

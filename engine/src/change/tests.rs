@@ -66,6 +66,15 @@ impl Replica for Fake {
 /// By member: the answers to its proposals, and the configurations that it has adopted.
 type Ended = (Vec<BTreeMap<u64, Result<(), ChangeError>>>, Vec<Vec<Configuration>>);
 
+/// By sender and receiver: what was said, and how much of it was heard.
+type Links = BTreeMap<(usize, usize), (Vec<ChangeMessage>, usize)>;
+
+fn say(links: &mut Links, from: usize, said: Vec<Addressed>) {
+    for (to, message) in said {
+        links.entry((from, to)).or_default().0.push(message);
+    }
+}
+
 /// Runs proposals of all members to their end, over links that keep the order between two members and say the last four messages
 /// again at any time. Each member's answers, and what it has adopted.
 fn run(seed: u64, proposals: &[(usize, Change)], refuses: Option<(usize, &'static str)>) -> Ended {
@@ -78,12 +87,12 @@ fn run(seed: u64, proposals: &[(usize, Change)], refuses: Option<(usize, &'stati
         .collect();
     let members = fakes.iter().enumerate();
     let mut members: Vec<_> = members
-        .map(|(node, fake)| {
-            Changes::new(node, Arc::new(first.clone()), fake.clone(), Deciding::ByFounder)
-        })
+        .map(|(node, fake)| Changes::new(node, Arc::new(first.clone()), fake.clone(), None))
         .collect();
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut links: BTreeMap<(usize, usize), (Vec<ChangeMessage>, usize)> = BTreeMap::new();
+    let mut links = Links::new();
+    let said = members[0].leads(1);
+    say(&mut links, 0, said);
     let mut numbers = [0; 3];
     let mut proposals: VecDeque<_> = proposals.iter().cloned().collect();
     loop {
@@ -109,8 +118,14 @@ fn run(seed: u64, proposals: &[(usize, Change)], refuses: Option<(usize, &'stati
                 None => continue,
             },
         };
-        for (next, message) in members[to].receive(from, message) {
-            links.entry((to, next)).or_default().0.push(message);
+        let said = members[to].receive(from, message);
+        say(&mut links, to, said);
+        // Each decision is made at once, and all hear of it.
+        while let Some(decision) = members[0].take_decisions().pop() {
+            for (node, member) in members.iter_mut().enumerate() {
+                let said = member.made(1, &decision);
+                say(&mut links, node, said);
+            }
         }
     }
     let answers = members.iter_mut().map(Changes::take_answers).collect();
@@ -168,13 +183,18 @@ struct Elected {
     random: SmallRng,
 }
 
+/// The process of a node has ended.
+fn lost(node: usize) -> ChangeMessage {
+    ChangeMessage::Lost { node: u16::try_from(node).unwrap(), how: Loss::Gone }
+}
+
 impl Elected {
     fn new(nodes: u16, seed: u64) -> Self {
         let first = Configuration::new(7, nodes, 3, Partitioning::new(4).unwrap());
         let fake = |node| Fake { records: Records::from([vec![node]]), ..Fake::default() };
         let fakes: Vec<_> = (0..).take(usize::from(nodes)).map(fake).collect();
         let new = |(node, fake): (usize, &Fake)| {
-            Changes::new(node, Arc::new(first.clone()), fake.clone(), Deciding::ByLeader)
+            Changes::new(node, Arc::new(first.clone()), fake.clone(), None)
         };
         let mut members: Vec<_> = fakes.iter().enumerate().map(new).collect();
         members.iter_mut().for_each(|member| drop(member.poll()));
@@ -243,7 +263,7 @@ impl Elected {
             self.leader = None;
         }
         for left in self.left() {
-            self.receive(left, left, ChangeMessage::Lost { node: u16::try_from(node).unwrap() });
+            self.receive(left, left, lost(node));
         }
     }
 

@@ -1,30 +1,32 @@
-//! The client library: transactions of a program that is no member of the cluster.
+//! The client library: transactions of a program that is no member of the cluster, at whichever of its nodes takes them.
 //!
-//! *Invariants*: a transaction has a session of its own while it runs. Only a commit whose answer is lost is reported as
-//! unknown. A session that failed is never used again.
+//! ```text
+//! run ─▶ a session at a node ─┬─ Committed, Failed ...
+//!  ▲                          ├─ a conflict, or the session broke before the commit ─▶ again, at this node or the next
+//!  │                          ├─ the node has halted ─▶ again, at a node that has not
+//!  └──────────────────────────┴─ the session broke in a commit that writes ─▶ Unknown
+//! ```
+//! *Invariants*: a transaction has a session of its own while it runs. Only a commit that writes and whose answer is lost is
+//! reported as unknown. A session that failed is never used again. A node that has said that it has halted is not asked again by the
+//! same transaction, and so each address ends it at most once so.
 //!
-//! *Not here*: connections that break, in `conversation.rs`; how the node runs the transaction, in `gateway.rs` and `deferred`.
+//! *Not here*: what a transaction does, in `remote_transaction.rs`; connections that break, in `conversation.rs`; how the node runs
+//! the transaction, in `gateway.rs` and `deferred`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gannet_rpc::ClusterKey;
-use gannet_storage::{Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key};
 
-use crate::clients::conversation::{CallError, Conversation};
-use crate::clients::message::{Answer, Operation, Request, TableEntry, Write};
-use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
-use crate::deferred::Page;
-use crate::link::LinkError;
+use crate::clients::conversation::Conversation;
+use crate::clients::message::{Operation, TableEntry};
+use crate::clients::remote_transaction::{Interruption, RemoteTransaction};
 use crate::node::TableId;
 use crate::outcome::{Abort, Outcome, panic_message};
-use crate::rows::Rows;
-use crate::transaction::KeyRange;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;
@@ -32,8 +34,6 @@ const ATTEMPTS_MAX: u32 = 100;
 const CALLS_MAX: u32 = 5;
 /// Sessions that are kept without a transaction.
 const IDLE_MAX: usize = 32;
-/// Keys of one request.
-const KEYS_MAX: usize = 4_096;
 /// Longest first wait after a conflict; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_micros(50);
 /// Longest wait after a conflict.
@@ -62,7 +62,7 @@ pub enum ClientError {
     /// There is no such table, or not for clients.
     #[error("there is no table named {0} for clients; name it where the nodes are started")]
     NoSuchTable(String),
-    /// The nodes have other tables than when this client connected.
+    /// A node lacks tables that this client knows, or has others under their numbers, and no other node takes this client.
     #[error("the nodes were started again with other tables; connect again")]
     OtherTables,
     /// Connections broke, or nodes were busy, each time that the transaction was run.
@@ -71,7 +71,7 @@ pub enum ClientError {
     /// The node did not answer in time.
     #[error("no answer came within {0:?}; nothing was written; look at the nodes' log")]
     TimedOut(Duration),
-    /// The cluster has halted.
+    /// Each node that takes this client has halted, and says why.
     #[error("the cluster has halted: {0}")]
     Halted(String),
     /// Whether the transaction committed is not known.
@@ -84,7 +84,12 @@ pub enum ClientError {
     Refused(String),
 }
 
+/// What nodes have said that have halted, or are no members any more, by address.
+pub(super) type Halted = BTreeMap<SocketAddr, String>;
+
 /// A client of a cluster, for any number of threads. Each transaction under way has a connection of its own.
+///
+/// When its node ends, halts, or is no member any more, a transaction that was not committing is run again at the next address.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -109,11 +114,11 @@ pub enum ClientError {
 /// # }
 /// ```
 pub struct Client {
-    options: ClientOptions,
+    pub(super) options: ClientOptions,
     /// Sessions without a transaction.
     idle: Mutex<Vec<Conversation>>,
-    /// The tables that every node has for clients.
-    tables: Vec<TableEntry>,
+    /// The tables that the first node had for clients. Others may have more.
+    pub(super) tables: Vec<TableEntry>,
     /// The address that the next connection tries first.
     next: AtomicUsize,
 }
@@ -126,13 +131,13 @@ impl Client {
     pub fn connect(options: ClientOptions) -> Result<Self, ClientError> {
         let next = AtomicUsize::new(0);
         let mut client = Self { options, idle: Mutex::default(), tables: Vec::new(), next };
-        let (conversation, tables) = client.called()?;
+        let (conversation, tables) = client.called(&Halted::new())?;
         client.tables = tables;
         client.idle().push(conversation);
         Ok(client)
     }
 
-    /// A table that the nodes have for clients.
+    /// A table that the nodes have for clients, since this client has connected.
     ///
     /// # Errors
     /// [`ClientError::NoSuchTable`].
@@ -143,7 +148,7 @@ impl Client {
     }
 
     /// Runs `body` as a transaction and commits it; runs it again, after a random and growing wait, when it met a
-    /// conflict, or when a connection broke before commit.
+    /// conflict, or when a connection broke before commit or its node has halted, at the next address then.
     ///
     /// `body` may see rows that do not belong together before commit tells; an error or panic that it raises is
     /// therefore reported only if what it had read was valid. It must not keep effects of its own from one run to the
@@ -156,8 +161,9 @@ impl Client {
         mut body: impl FnMut(&mut RemoteTransaction<'_>) -> Result<T, E>,
     ) -> Result<Outcome<T, E>, ClientError> {
         let (mut attempt, mut calls) = (0, 0);
+        let mut halted = Halted::new();
         loop {
-            let mut transaction = match RemoteTransaction::begin(self) {
+            let mut transaction = match RemoteTransaction::begin(self, &halted) {
                 Ok(transaction) => transaction,
                 // An earlier connection broke: the nodes may come back.
                 Err(ClientError::Unreachable(_)) if attempt > 0 && calls < CALLS_MAX => {
@@ -183,6 +189,12 @@ impl Client {
                 (Err(Interruption::Broken(reason)), _) if is_last => {
                     return Err(ClientError::Interrupted(reason));
                 }
+                (Err(Interruption::Halted(_, reason)), _) if is_last => {
+                    return Err(ClientError::Halted(reason));
+                }
+                (Err(Interruption::Halted(address, reason)), _) => {
+                    halted.insert(address, reason);
+                }
                 (Err(Interruption::Abort(_) | Interruption::Broken(_)), _) => {}
                 (Err(Interruption::Final(error)), _) => return Err(error),
             }
@@ -195,35 +207,60 @@ impl Client {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session that no transaction has.
-    fn conversation(&self) -> Result<Conversation, ClientError> {
+    /// A session that no transaction has, at a node that has not halted.
+    pub(super) fn conversation(&self, halted: &Halted) -> Result<Conversation, ClientError> {
         while let Some(conversation) = { self.idle().pop() } {
             // Its node may have ended it meanwhile.
-            if conversation.is_quiet() {
+            if conversation.is_quiet() && !halted.contains_key(&conversation.address()) {
                 return Ok(conversation);
             }
         }
-        let (conversation, tables) = self.called()?;
-        // Nodes that were started again may have others under the same numbers.
-        if tables == self.tables { Ok(conversation) } else { Err(ClientError::OtherTables) }
+        self.called(halted).map(|(conversation, _)| conversation)
     }
 
-    /// A new session, and the tables that its node has.
-    fn called(&self) -> Result<(Conversation, Vec<TableEntry>), ClientError> {
+    /// Keeps a session for a later transaction.
+    pub(super) fn keep(&self, conversation: Conversation) {
+        let mut idle = self.idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(conversation);
+            return;
+        }
+        drop(idle);
+        conversation.leave();
+    }
+
+    /// A new session, and the tables that its node has: those that this client knows, and perhaps others.
+    fn called(&self, halted: &Halted) -> Result<(Conversation, Vec<TableEntry>), ClientError> {
         let addresses = &self.options.addresses;
         if addresses.is_empty() {
             return Err(ClientError::NoAddress);
         }
         // Relaxed: which is first does not matter.
         let first = self.next.fetch_add(1, Ordering::Relaxed) % addresses.len();
-        let mut reasons = Vec::new();
+        let (mut reasons, mut has_other_tables) = (Vec::new(), false);
         for address in addresses[first..].iter().chain(&addresses[..first]) {
+            if let Some(reason) = halted.get(address) {
+                reasons.push(format!("{address}: {reason}"));
+                continue;
+            }
             match Conversation::begin(*address, &self.options) {
-                Ok(called) => return Ok(called),
+                // A node that was started again may have others under the same numbers.
+                Ok((conversation, tables)) => {
+                    if self.tables.iter().all(|table| tables.contains(table)) {
+                        return Ok((conversation, tables));
+                    }
+                    has_other_tables = true;
+                    conversation.leave();
+                }
                 Err(error) => reasons.push(format!("{address}: {error}")),
             }
         }
-        Err(ClientError::Unreachable(reasons.join("; ")))
+        let reasons = reasons.join("; ");
+        Err(match (has_other_tables, halted.is_empty()) {
+            (true, _) => ClientError::OtherTables,
+            (false, false) => ClientError::Halted(reasons),
+            (false, true) => ClientError::Unreachable(reasons),
+        })
     }
 }
 
@@ -237,281 +274,4 @@ impl Drop for Client {
 /// A random number from 0 to 1; its quality does not matter.
 fn random_fraction() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
-}
-
-fn unexpected() -> ClientError {
-    ClientError::Refused("its answer is of a kind that does not answer the request".to_owned())
-}
-
-/// Why a transaction cannot go on.
-enum Interruption {
-    Abort(Abort),
-    /// It may be run again.
-    Broken(String),
-    /// It must not.
-    Final(ClientError),
-}
-
-/// A transaction at a node of a cluster: it reads now, and locks and writes when it commits.
-///
-/// It reads its own writes. What it has read was committed, and all of it was true at one moment if it commits.
-pub struct RemoteTransaction<'c> {
-    client: &'c Client,
-    /// None after it broke.
-    conversation: Option<Conversation>,
-    has_begun: bool,
-    interruption: Option<Interruption>,
-    /// Keys that were read or written: whether they are there is known.
-    known: BTreeSet<(u16, Vec<u8>)>,
-    /// What the node has not been told.
-    writes: Vec<Write>,
-    /// Bytes of that.
-    unsent_bytes: usize,
-}
-
-impl<'c> RemoteTransaction<'c> {
-    fn begin(client: &'c Client) -> Result<Self, ClientError> {
-        Ok(Self {
-            conversation: Some(client.conversation()?),
-            client,
-            has_begun: false,
-            interruption: None,
-            known: BTreeSet::new(),
-            writes: Vec::new(),
-            unsent_bytes: 0,
-        })
-    }
-
-    /// The value of a key; `None` if it is not there. One round trip.
-    ///
-    /// # Errors
-    /// [`Abort::Locked`] if another transaction holds the row for long, [`Abort::Usage`] for a key that the table
-    /// cannot have, [`Abort::Disconnected`] if the node does not answer.
-    pub fn get<'k>(
-        &mut self,
-        table: TableId,
-        key: impl Into<Key<'k>>,
-    ) -> Result<Option<Vec<u8>>, Abort> {
-        Ok(self.get_many(table, [key])?.pop().flatten())
-    }
-
-    /// The values of some keys, in their order: one round trip for about a mebibyte of them.
-    ///
-    /// # Errors
-    /// As [`Self::get`].
-    pub fn get_many<'k>(
-        &mut self,
-        table: TableId,
-        keys: impl IntoIterator<Item = impl Into<Key<'k>>>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
-        let keys = keys.into_iter().map(|key| self.checked(table, key.into()));
-        let keys = keys.collect::<Result<Vec<_>, _>>()?;
-        let mut values = Vec::with_capacity(keys.len());
-        while let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty()) {
-            let mut bytes = 0;
-            let fit = rest.iter().take(KEYS_MAX).take_while(|key| {
-                bytes += key.len() + OVERHEAD_BYTES;
-                bytes <= MESSAGE_BYTES
-            });
-            let keys = rest[..fit.count()].to_vec();
-            match self.request(Operation::Get { table: table.0, keys })? {
-                Answer::Values(some) if (1..=rest.len()).contains(&some.len()) => {
-                    values.extend(some);
-                }
-                _ => return Err(self.fail(Interruption::Final(unexpected()))),
-            }
-        }
-        self.known.extend(keys.into_iter().map(|key| (table.0, key)));
-        Ok(values)
-    }
-
-    /// The first `limit` rows of a range of an ordered table, or fewer if they are large: one round trip.
-    ///
-    /// # Errors
-    /// As [`Self::get`]; [`Abort::NoSuchTable`] for a table without order.
-    ///
-    /// With a limit of 0 it finds nothing, and all of the range is left.
-    pub fn scan(
-        &mut self,
-        table: TableId,
-        range: &KeyRange,
-        direction: Direction,
-        limit: usize,
-    ) -> Result<Page, Abort> {
-        self.entry(table)?;
-        for bound in [&range.from, &range.to] {
-            if let Bound::Included(key) | Bound::Excluded(key) = bound
-                && key.len() > KEY_BYTES_MAX
-            {
-                let problem = "keys have 1 to 4096 bytes; shorten the bound";
-                return Err(Abort::Usage { table: table.0, key: 0, problem });
-            }
-        }
-        if limit == 0 {
-            return Ok(Page { rows: Rows::default(), rest: Some(range.clone()) });
-        }
-        let operation = Operation::Scan {
-            table: table.0,
-            range: range.clone().into(),
-            is_descending: direction == Direction::Descending,
-            limit: u32::try_from(limit).unwrap_or(u32::MAX),
-        };
-        match self.request(operation)? {
-            Answer::Page(rows, rest) => {
-                self.known.extend(rows.iter().map(|(key, _)| (table.0, key.clone())));
-                Ok(Page { rows: rows.into_iter().collect(), rest: rest.map(Into::into) })
-            }
-            _ => Err(self.fail(Interruption::Final(unexpected()))),
-        }
-    }
-
-    /// Sets a key at commit, whether it is there or not. No round trip of its own, but now and then for many.
-    ///
-    /// # Errors
-    /// [`Abort::ValueBytes`] for a value that the table cannot have, and those of [`Self::get`].
-    pub fn put<'k>(
-        &mut self,
-        table: TableId,
-        key: impl Into<Key<'k>>,
-        value: &[u8],
-    ) -> Result<(), Abort> {
-        let (expected, found) = (self.entry(table)?.value_bytes, value.len());
-        let expected = match expected.map(|bytes| bytes as usize) {
-            Some(bytes) if bytes != found => Some(bytes),
-            None if found > HEAP_VALUE_BYTES_MAX => Some(HEAP_VALUE_BYTES_MAX),
-            Some(_) | None => None,
-        };
-        if let Some(expected) = expected {
-            return Err(Abort::ValueBytes { table: table.0, expected, found });
-        }
-        self.write(table, key.into(), Some(value.to_vec()))
-    }
-
-    /// Removes a key at commit, if it is there.
-    ///
-    /// # Errors
-    /// As [`Self::get`].
-    pub fn delete<'k>(&mut self, table: TableId, key: impl Into<Key<'k>>) -> Result<(), Abort> {
-        self.write(table, key.into(), None)
-    }
-
-    fn write(&mut self, table: TableId, key: Key<'_>, value: Option<Vec<u8>>) -> Result<(), Abort> {
-        let key = self.checked(table, key)?;
-        self.unsent_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + OVERHEAD_BYTES;
-        let was_read = !self.known.insert((table.0, key.clone()));
-        self.writes.push(Write { table: table.0, key, value, was_read });
-        if self.unsent_bytes < MESSAGE_BYTES {
-            return Ok(());
-        }
-        match self.request(Operation::Write)? {
-            Answer::Done => Ok(()),
-            _ => Err(self.fail(Interruption::Final(unexpected()))),
-        }
-    }
-
-    fn entry(&self, table: TableId) -> Result<&'c TableEntry, Abort> {
-        let entry = self.client.tables.iter().find(|entry| entry.number == table.0);
-        entry.ok_or(Abort::NoSuchTable { table: table.0 })
-    }
-
-    /// A key as bytes, if the table can have it.
-    fn checked(&self, table: TableId, key: Key<'_>) -> Result<Vec<u8>, Abort> {
-        let is_numbered = self.entry(table)?.value_bytes.is_some();
-        let usage = |key, problem| Err(Abort::Usage { table: table.0, key, problem });
-        match key {
-            Key::Number(number) if is_numbered => Ok(number.to_le_bytes().to_vec()),
-            Key::Number(number) => usage(number, "the table's keys are byte strings; give one"),
-            Key::Bytes { .. } if is_numbered => {
-                usage(0, "the table's keys are numbers; give a u64")
-            }
-            Key::Bytes { bytes, .. } if !(1..=KEY_BYTES_MAX).contains(&bytes.len()) => {
-                usage(0, "keys have 1 to 4096 bytes; shorten it")
-            }
-            Key::Bytes { bytes, .. } => Ok(bytes.to_vec()),
-        }
-    }
-
-    /// Sends a request, and with it what was written since the last one; the answer.
-    fn request(&mut self, operation: Operation) -> Result<Answer, Abort> {
-        let is_commit = operation == Operation::Commit;
-        let Some(conversation) = &mut self.conversation else { return Err(Abort::Disconnected) };
-        let writes = std::mem::take(&mut self.writes);
-        self.unsent_bytes = 0;
-        let begins = !std::mem::replace(&mut self.has_begun, true);
-        let options = &self.client.options;
-        let request = Request { begins, writes, operation };
-        let answer = match conversation.request(&request, options) {
-            Ok(answer) => answer,
-            Err((error, true)) if is_commit => {
-                let unknown = ClientError::Unknown(error.to_string());
-                return Err(self.fail(Interruption::Final(unknown)));
-            }
-            Err((CallError::Link(LinkError::TimedOut), _)) => {
-                let late = ClientError::TimedOut(options.timeout);
-                return Err(self.fail(Interruption::Final(late)));
-            }
-            Err((error, _)) => return Err(self.fail(Interruption::Broken(error.to_string()))),
-        };
-        let interruption = match answer {
-            Answer::Aborted(code) => {
-                let abort = Abort::from(code);
-                // An abort that another run would not cure is left to the closure.
-                if abort.is_conflict() {
-                    self.interruption = Some(Interruption::Abort(abort));
-                }
-                return Err(abort);
-            }
-            Answer::Busy => {
-                self.interruption = Some(Interruption::Broken("the node is busy".to_owned()));
-                return Err(Abort::Disconnected);
-            }
-            Answer::Halted(reason) => Interruption::Final(ClientError::Halted(reason)),
-            Answer::Unknown(reason) => Interruption::Final(ClientError::Unknown(reason)),
-            Answer::Refused(reason) => Interruption::Final(ClientError::Refused(reason)),
-            Answer::Values(_) | Answer::Page(..) | Answer::Done => {
-                return Ok(answer);
-            }
-        };
-        Err(self.fail(interruption))
-    }
-
-    /// Ends the use of the session.
-    fn fail(&mut self, interruption: Interruption) -> Abort {
-        self.conversation = None;
-        self.interruption = Some(interruption);
-        Abort::Disconnected
-    }
-
-    /// Commits or gives up.
-    fn finish(mut self, last: Operation) -> Result<(), Interruption> {
-        if last == Operation::GiveUp {
-            self.writes.clear();
-        }
-        if self.interruption.is_none() {
-            match self.request(last) {
-                Ok(Answer::Done) => {}
-                Ok(_) => {
-                    self.fail(Interruption::Final(unexpected()));
-                }
-                Err(abort) => {
-                    self.interruption.get_or_insert(Interruption::Abort(abort));
-                }
-            }
-        }
-        let ended = self.interruption.take().map_or(Ok(()), Err);
-        self.give_back();
-        ended
-    }
-
-    /// Leaves the session to the next transaction, unless it broke.
-    fn give_back(self) {
-        let Some(conversation) = self.conversation else { return };
-        let mut idle = self.client.idle();
-        if idle.len() < IDLE_MAX {
-            idle.push(conversation);
-            return;
-        }
-        drop(idle);
-        conversation.leave();
-    }
 }

@@ -61,6 +61,11 @@ impl Conversation {
         }
     }
 
+    /// Where the node takes clients.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Whether nothing has arrived without a request, such as the end of the connection.
     pub(super) fn is_quiet(&self) -> bool {
         self.connection.is_quiet()
@@ -73,7 +78,10 @@ impl Conversation {
         options: &ClientOptions,
     ) -> Result<Answer, (CallError, bool)> {
         let message = self.delivery.keep(request).map_err(|error| (error.into(), false))?;
-        let mut sent = self.connection.send(message);
+        // Where a connection that has ended already takes a commit, nobody could tell whether the node has heard it.
+        let has_ended = request.operation == Operation::Commit && !self.connection.is_quiet();
+        let mut sent =
+            if has_ended { Err(LinkError::Ended) } else { self.connection.send(message) };
         // A request that was not sent in full is not run.
         let mut may_be_run = sent.is_ok();
         let mut resumes = 0;

@@ -30,8 +30,9 @@ use crate::deferred::{Deferred, Page};
 use crate::link::{Connection, LinkError, ReceiveHalf, Role, User};
 use crate::log_limiter::LogLimiter;
 use crate::node::TableId;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Misuse};
 use crate::pending::PendingConnections;
+use crate::tokens::Tokens;
 use crate::transaction::KeyRange;
 
 /// Keys of one read, before the size of their values is known: if the values may be large, and if they are small.
@@ -76,6 +77,9 @@ pub enum GatewayError {
         /// Where to listen.
         address: SocketAddr,
     },
+    /// There is no table for the tokens of clients.
+    #[error("the tokens of clients have no table: {0}")]
+    Tokens(#[from] ClusterError),
 }
 
 /// Where clients will connect.
@@ -105,11 +109,13 @@ impl Gateway {
     /// This does not keep the cluster open.
     ///
     /// # Errors
-    /// [`GatewayError::Listen`] if the system has no thread for it.
+    /// [`GatewayError::Listen`] if the system has no thread for it; [`GatewayError::Tokens`] if the cluster has no room for the
+    /// tokens of clients.
     pub fn open(self, cluster: &Arc<Cluster>, tables: &[TableId]) -> Result<Clients, GatewayError> {
         let address = self.options.listen;
         let gateway = Arc::new(OpenGateway {
             tables: tables.iter().map(|table| entry(cluster, *table)).collect(),
+            tokens: cluster.open_tokens()?,
             cluster: Arc::downgrade(cluster),
             sessions: Sessions::new(self.options.connections_max),
             options: self.options,
@@ -165,6 +171,7 @@ struct OpenGateway {
     cluster: Weak<Cluster>,
     options: GatewayOptions,
     tables: Vec<TableEntry>,
+    tokens: Tokens,
     /// Connections whose handshake has not ended.
     pending: Arc<PendingConnections>,
     /// Of connections that ended with an error.
@@ -297,11 +304,12 @@ impl OpenGateway {
         if request.begins {
             transaction = Deferred::new();
         }
-        let ends = matches!(request.operation, Operation::Commit | Operation::GiveUp);
-        let answer = match (&request.operation, doom.filter(|_| !request.begins)) {
+        let commits = request.operation.commits();
+        let ends = commits || request.operation == Operation::GiveUp;
+        let answer = match doom.filter(|_| !request.begins) {
             // A write of the transaction was refused.
-            (Operation::Commit, Some(doom)) => return doom,
-            (_, doom) => {
+            Some(doom) if commits => return doom,
+            doom => {
                 work.doom = doom;
                 self.perform(&mut transaction, request)
             }
@@ -325,16 +333,16 @@ impl OpenGateway {
         let named = request.writes.iter().map(|write| write.table).chain(request.operation.table());
         for table in named {
             if !self.tables.iter().any(|entry| entry.number == table) {
-                return Abort::NoSuchTable { table }.into();
+                return Abort::from(Misuse::NoSuchTable { table }).into();
             }
         }
         let Some(cluster) = self.cluster.upgrade() else {
             return Answer::Halted("the cluster was closed".to_owned());
         };
-        let is_commit = request.operation == Operation::Commit;
-        let mut taken = std::mem::take(transaction);
+        let is_commit = request.operation.commits();
+        let (mut taken, tokens) = (std::mem::take(transaction), self.tokens.clone());
         let job = move |coordinator: &mut Coordinator<'_>| {
-            let answer = perform(&mut taken, coordinator, request);
+            let answer = perform(&mut taken, coordinator, &tokens, request);
             (taken, answer.unwrap_or_else(Answer::from))
         };
         let performed = match cluster.spawn_anywhere(job) {
@@ -345,13 +353,14 @@ impl OpenGateway {
         match performed {
             Ok((after, answer)) => {
                 *transaction = after;
-                let reason = |said| cluster.halted().unwrap_or(said);
                 match answer {
-                    Answer::Halted(said) => Answer::Halted(reason(said)),
-                    Answer::Unknown(said) => Answer::Unknown(reason(said)),
+                    // If the cluster goes on, the node of the worker alone has ended, and others of this process have room.
+                    Answer::Halted(_) => cluster.halted().map_or(Answer::Busy, Answer::Halted),
+                    Answer::Unknown(said) => Answer::Unknown(cluster.halted().unwrap_or(said)),
                     answer => answer,
                 }
             }
+            Err(Lost::NotBegun) if cluster.halted().is_none() => Answer::Busy,
             Err(lost) if is_commit && lost != Lost::NotBegun => {
                 Answer::Unknown(cluster.loss(lost).to_string())
             }
@@ -363,6 +372,7 @@ impl OpenGateway {
 fn perform(
     transaction: &mut Deferred,
     coordinator: &mut Coordinator<'_>,
+    tokens: &Tokens,
     Request { writes, operation, .. }: Request,
 ) -> Result<Answer, Abort> {
     if operation == Operation::GiveUp {
@@ -399,10 +409,20 @@ fn perform(
             };
             Answer::Page(rows, rest.map(Into::into))
         }
+        Operation::ReadToken(token) => {
+            Answer::Token(tokens.read(transaction, coordinator, &token)?)
+        }
         Operation::Commit => {
             transaction.commit(coordinator)?;
             Answer::Done
         }
+        Operation::CommitOnce { token, result } => {
+            tokens.write(transaction, &token, &result)?;
+            transaction.commit(coordinator)?;
+            tokens.sweep(coordinator);
+            Answer::Done
+        }
+        Operation::Decide(token) => Answer::Outcome(tokens.decide(coordinator, &token)?),
     })
 }
 
@@ -441,7 +461,7 @@ fn write(
     }
     let bytes = transaction.written_bytes();
     if bytes > RECORD_BYTES_MAX {
-        return Err(Abort::TooLarge { bytes, max: RECORD_BYTES_MAX });
+        return Err(Misuse::TooLarge { bytes, max: RECORD_BYTES_MAX }.into());
     }
     Ok(())
 }

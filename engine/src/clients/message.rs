@@ -7,8 +7,9 @@ use std::ops::Bound;
 use gannet_storage::Direction;
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::rows::KeyValue;
+use crate::token::{Token, TokenOutcome, TokenRefusal};
 use crate::transaction::KeyRange;
 
 /// Names a session of a client; nobody guesses it.
@@ -70,8 +71,14 @@ pub(super) enum Operation {
     Get { table: u16, keys: Vec<Vec<u8>> },
     /// The first rows of a range.
     Scan { table: u16, range: Range, is_descending: bool, limit: u32 },
+    /// What is kept of a transaction under a token. If it is not decided, this transaction may become it.
+    ReadToken(Token),
     /// Commit what was written.
     Commit,
+    /// Commit what was written, and with it the result that is kept under a token. The transaction has read the token before.
+    CommitOnce { token: Token, result: Vec<u8> },
+    /// Decide a token, in a transaction of its own.
+    Decide(Token),
     /// Write nothing, and tell whether all reads were valid.
     GiveUp,
     /// End the session. There is no answer.
@@ -83,8 +90,19 @@ impl Operation {
     pub(super) fn table(&self) -> Option<u16> {
         match self {
             Self::Get { table, .. } | Self::Scan { table, .. } => Some(*table),
-            Self::Write | Self::Commit | Self::GiveUp | Self::Leave => None,
+            Self::Write
+            | Self::ReadToken(_)
+            | Self::Commit
+            | Self::CommitOnce { .. }
+            | Self::Decide(_)
+            | Self::GiveUp
+            | Self::Leave => None,
         }
+    }
+
+    /// Whether the outcome of the client's transaction is unknown if the answer is lost.
+    pub(super) fn commits(&self) -> bool {
+        matches!(self, Self::Commit | Self::CommitOnce { .. })
     }
 }
 
@@ -126,6 +144,10 @@ pub(super) enum Answer {
     Page(Vec<KeyValue>, Option<Range>),
     /// It is written, committed, or was valid.
     Done,
+    /// The result under a token; none if it is not decided.
+    Token(Option<Vec<u8>>),
+    /// A token is decided.
+    Outcome(TokenOutcome),
     Aborted(AbortCode),
     /// The node is busy, and has forgotten the transaction.
     Busy,
@@ -141,8 +163,10 @@ impl From<Abort> for Answer {
     fn from(abort: Abort) -> Self {
         match (AbortCode::of(abort), abort) {
             (Some(code), _) => Self::Aborted(code),
-            (None, Abort::Halted | Abort::Revoked) => Self::Halted(abort.to_string()),
-            (None, Abort::Unknown) => Self::Unknown(abort.to_string()),
+            (None, Abort::Failure(Failure::Halted | Failure::Revoked)) => {
+                Self::Halted(abort.to_string())
+            }
+            (None, Abort::Failure(Failure::Unknown)) => Self::Unknown(abort.to_string()),
             (None, _) => Self::Refused(abort.to_string()),
         }
     }
@@ -158,32 +182,49 @@ pub(super) enum AbortCode {
     TooLarge { bytes: u64, max: u64 },
     NoSuchTable { table: u16 },
     TooManyRows { table: u16, max: u64 },
+    Token(TokenRefusal),
+    Lost { partition: u16 },
 }
 
 impl AbortCode {
     fn of(abort: Abort) -> Option<Self> {
-        Some(match abort {
-            Abort::Locked | Abort::Barrier => Self::Locked,
-            Abort::Changed => Self::Changed,
-            Abort::Reconfigured => Self::Reconfigured,
-            Abort::TableFull { table } => Self::TableFull { table },
-            Abort::TooLarge { bytes, max } => {
+        match abort {
+            Abort::Conflict(conflict) => Some(match conflict {
+                Conflict::Locked | Conflict::Barrier => Self::Locked,
+                Conflict::Changed => Self::Changed,
+                Conflict::Reconfigured => Self::Reconfigured,
+            }),
+            Abort::Misuse(misuse) => Self::of_misuse(misuse),
+            Abort::Failure(Failure::TableFull { table }) => Some(Self::TableFull { table }),
+            Abort::Failure(Failure::Lost { partition }) => Some(Self::Lost { partition }),
+            Abort::Failure(
+                Failure::Refused
+                | Failure::Disconnected
+                | Failure::Halted
+                | Failure::Revoked
+                | Failure::Unknown,
+            )
+            | Abort::Requested
+            | Abort::Cancelled => None,
+        }
+    }
+
+    fn of_misuse(misuse: Misuse) -> Option<Self> {
+        Some(match misuse {
+            Misuse::TooLarge { bytes, max } => {
                 Self::TooLarge { bytes: bytes as u64, max: max as u64 }
             }
-            Abort::NoSuchTable { table } => Self::NoSuchTable { table },
-            Abort::TooManyRows { table, max } => Self::TooManyRows { table, max: max as u64 },
+            Misuse::NoSuchTable { table } => Self::NoSuchTable { table },
+            Misuse::TooManyRows { table, max } => Self::TooManyRows { table, max: max as u64 },
+            Misuse::Token(refusal) => Self::Token(refusal),
             // A client looks at its keys and values itself, and reads before it writes.
-            Abort::NotFound { .. }
-            | Abort::Exists { .. }
-            | Abort::ValueBytes { .. }
-            | Abort::Usage { .. }
-            | Abort::Refused
-            | Abort::Requested
-            | Abort::Cancelled
-            | Abort::Disconnected
-            | Abort::Halted
-            | Abort::Revoked
-            | Abort::Unknown => return None,
+            Misuse::NotFound { .. }
+            | Misuse::Exists { .. }
+            | Misuse::ValueBytes { .. }
+            | Misuse::Row { .. }
+            | Misuse::NoSuchRow
+            | Misuse::Ended
+            | Misuse::CommitsItself => return None,
         })
     }
 }
@@ -192,15 +233,19 @@ impl From<AbortCode> for Abort {
     fn from(code: AbortCode) -> Self {
         let size = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         match code {
-            AbortCode::Locked => Self::Locked,
-            AbortCode::Changed => Self::Changed,
-            AbortCode::Reconfigured => Self::Reconfigured,
-            AbortCode::TableFull { table } => Self::TableFull { table },
+            AbortCode::Locked => Conflict::Locked.into(),
+            AbortCode::Changed => Conflict::Changed.into(),
+            AbortCode::Reconfigured => Conflict::Reconfigured.into(),
+            AbortCode::TableFull { table } => Failure::TableFull { table }.into(),
             AbortCode::TooLarge { bytes, max } => {
-                Self::TooLarge { bytes: size(bytes), max: size(max) }
+                Misuse::TooLarge { bytes: size(bytes), max: size(max) }.into()
             }
-            AbortCode::NoSuchTable { table } => Self::NoSuchTable { table },
-            AbortCode::TooManyRows { table, max } => Self::TooManyRows { table, max: size(max) },
+            AbortCode::NoSuchTable { table } => Misuse::NoSuchTable { table }.into(),
+            AbortCode::TooManyRows { table, max } => {
+                Misuse::TooManyRows { table, max: size(max) }.into()
+            }
+            AbortCode::Token(refusal) => refusal.into(),
+            AbortCode::Lost { partition } => Failure::Lost { partition }.into(),
         }
     }
 }

@@ -11,8 +11,9 @@
 //! *Source*: `docs/architecture.md`, "Transactions": lock mode *at commit*.
 //!
 //! *Invariants*: each request runs once: a session outlives a connection that breaks, and what was not answered is said again on
-//! another one. An outcome is told as unknown if the answer to a commit does not come, and then alone. A transaction of
-//! which a write was refused does not commit. What breaks for good before the commit is run again in another session.
+//! another one. An outcome is told as unknown if the answer to a commit that writes does not come, and then alone. A transaction of
+//! which a write was refused does not commit. What breaks for good before the commit is run again in another session, at another
+//! node if its own has ended or halted.
 //!
 //! *Not here*: how such a transaction reads and commits, in `deferred`; handshake, seal and numbers of messages, in `link`.
 
@@ -20,10 +21,13 @@ mod client;
 mod conversation;
 mod gateway;
 mod message;
+mod once;
+mod remote_transaction;
 mod sessions;
 
-pub use client::{Client, ClientError, ClientOptions, RemoteTransaction};
+pub use client::{Client, ClientError, ClientOptions};
 pub use gateway::{Clients, Gateway, GatewayError, GatewayOptions};
+pub use remote_transaction::RemoteTransaction;
 
 /// About as many bytes of keys and values are sent in one message; more take several messages.
 const MESSAGE_BYTES: usize = 1 << 20;

@@ -12,6 +12,7 @@
 //! *Invariants*: of two members the one with the smaller number is called. A handshake ends within five seconds. Once
 //! the group is formed, nothing that is not sealed with the key halts a member, but for the word of its own host that nobody listens.
 
+use crate::change_message::Loss;
 use crate::link::{LinkError, Role, Session, User, decoded, encoded};
 use crate::members::JoinError;
 use crate::members::group::{Action, Group, Stage};
@@ -117,7 +118,7 @@ impl Group {
                 let node = *node;
                 self.end(number, LinkError::Ended);
                 if self.stage == Stage::Formed {
-                    self.lose(node, "is gone: its process has ended");
+                    self.lose(node, Loss::Gone, "is gone: its process has ended");
                 }
                 Ok(())
             }
@@ -234,7 +235,10 @@ impl Group {
                 Welcome::Leaving(_) => {
                     self.peers.get_mut(&node).into_iter().for_each(|peer| peer.is_told = true);
                 }
-                Welcome::Connected { .. } | Welcome::WillCall | Welcome::Another => {}
+                Welcome::Connected { .. }
+                | Welcome::WillCall
+                | Welcome::Another
+                | Welcome::Removed => {}
             }
             self.say(number, encoded(&refusal));
             self.close(number);
@@ -271,6 +275,9 @@ impl Group {
             return Some(refusal(format!("node {node} is not another node of {all}")));
         };
         let is_known = peer.incarnation() == Some(entry.incarnation);
+        if is_known && is_formed && !peer.is_member() {
+            return Some(if peer.is_removed { Welcome::Removed } else { Welcome::WillCall });
+        }
         if is_formed && !is_known {
             return Some(Welcome::TooLate(format!(
                 "node {node} has been here before, and its memory was lost since. A node cannot come back yet: \
@@ -311,22 +318,30 @@ impl Group {
             }
             Welcome::Connected { hello, heard } => {
                 if is_formed && peer.incarnation() != Some(hello.entry.incarnation) {
-                    self.lose(node, "was started again, and its memory was lost");
+                    self.lose(node, Loss::Gone, "was started again, and its memory was lost");
                     return Ok(());
                 }
                 peer.become_incarnation(&hello.entry);
                 return self.use_connection(number, node, heard);
             }
             Welcome::WillCall => self.end(number, LinkError::Ended),
+            Welcome::Removed => {
+                self.end(number, LinkError::Ended);
+                self.was_removed();
+            }
             Welcome::Another if is_formed => {
-                self.lose(node, "was started again, and its memory was lost");
+                self.lose(node, Loss::Gone, "was started again, and its memory was lost");
             }
             Welcome::Another => {
                 peer.forget();
                 self.end(number, LinkError::Ended);
             }
             Welcome::TooLate(reason) | Welcome::Refused(reason) if is_formed => {
-                self.lose(node, &format!("is not the one that was there before: {reason}"));
+                self.lose(
+                    node,
+                    Loss::Gone,
+                    &format!("is not the one that was there before: {reason}"),
+                );
             }
             Welcome::TooLate(reason) => {
                 self.end(number, LinkError::Ended);
@@ -375,6 +390,9 @@ impl Group {
         self.actions.push_back(Action::Admit { connection: number });
         again.into_iter().for_each(|message| self.say(number, Ok(message)));
         self.send(number);
+        if self.peers.get(&node).is_some_and(|peer| peer.is_removed) {
+            self.pass(node, &Message::Removed);
+        }
         self.form_if_complete();
         Ok(())
     }

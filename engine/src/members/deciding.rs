@@ -5,31 +5,41 @@
 //!                      ├─▶ Changes ─▶ decisions ─▶ Replica ─┤
 //! events of the replica┘                  ◀─── made ────────┘
 //! ```
-//! The first change is made without replicas; they begin with the members that it names. Of three or four members three vote, of five or more
-//! five, and of fewer one: with two voters the loss of either would stop both. When a voter is lost, others take its place.
+//! The first change is made without replicas; they begin with the members that it names, once.
 //!
-//! *Invariants*: a replica begins once, with the first change. Without a majority of the voters no loss can be decided: the cluster halts.
-//!
-//! *Not here*: the log, in crate `manager`.
+//! *Not here*: the log, in crate `manager`; who votes, in `voting.rs`.
 
-use std::collections::BTreeSet;
 use std::io;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use gannet_manager::{Event, Options, Replica as ManagerReplica};
+use gannet_rpc::{BootClock, Clock};
 
 use crate::change::Changes;
 use crate::change_message::{Addressed, ChangeMessage};
-use crate::configuration::{Configuration, Phase};
+use crate::decision::{Decided, Decision};
+use crate::members::voting::Voting;
 use crate::members::{JoinError, Joining, Shared};
 use crate::replica::Replica;
 
 /// Between two looks whether workers have come to a change.
 const WORKERS_LOOK: Duration = Duration::from_micros(200);
-/// Between two signs of life of the manager's leader.
-const HEARTBEAT: Duration = Duration::from_millis(100);
+/// Between two signs of life of the manager's leader: a fifth of a lease, within these bounds.
+const HEARTBEAT: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(100);
+
+/// Whose log the manager's replica has, and where.
+pub(super) struct ManagerLog {
+    /// Name of the cluster.
+    pub(super) cluster: String,
+    /// In memory, if there is none.
+    pub(super) directory: Option<PathBuf>,
+    /// How long a lease lasts.
+    pub(super) lease: Duration,
+}
 
 /// What the thread is told.
 pub(super) enum Heard {
@@ -42,30 +52,27 @@ pub(super) enum Heard {
 /// The thread's state.
 struct Deciding<R: Replica> {
     shared: Arc<Shared>,
+    log: ManagerLog,
     changes: Changes<R>,
     manager: Option<Arc<ManagerReplica>>,
-    /// Those of the manager's replicas that vote.
-    voters: BTreeSet<u16>,
-    /// Those that are to vote, as this node leads them.
-    wanted: Option<BTreeSet<u16>>,
-    leads: bool,
+    voting: Voting,
 }
 
 /// Takes part in changes until the cluster halts.
 pub(super) fn follow<R: Replica>(
     shared: Arc<Shared>,
+    log: ManagerLog,
     changes: Changes<R>,
     heard: &Receiver<Heard>,
 ) {
-    let voters = BTreeSet::new();
-    let mut deciding =
-        Deciding { shared, changes, manager: None, voters, wanted: None, leads: false };
+    let voting = Voting::default();
+    let mut deciding = Deciding { shared, log, changes, manager: None, voting };
     loop {
-        let received = if deciding.changes.awaits_workers() {
-            heard.recv_timeout(WORKERS_LOOK)
-        } else {
-            heard.recv().map_err(RecvTimeoutError::from)
+        let received = match deciding.next_look() {
+            Some(look) => heard.recv_timeout(look),
+            None => heard.recv().map_err(RecvTimeoutError::from),
         };
+        deciding.changes.set_time(BootClock.now_ns());
         let said = match received {
             Ok(Heard::Member(from, message)) => deciding.changes.receive(from, message),
             Ok(Heard::Manager(event)) => deciding.take_event(event),
@@ -80,38 +87,23 @@ pub(super) fn follow<R: Replica>(
     }
 }
 
-/// Of `members`, those that vote: as many of those that do already as possible, `leader` among them.
-fn voters_of(members: &BTreeSet<u16>, present: &BTreeSet<u16>, leader: u16) -> BTreeSet<u16> {
-    let count = match members.len() {
-        0..=2 => 1,
-        3..=4 => 3,
-        _ => 5,
-    };
-    let those = |some: &BTreeSet<u16>| some.iter().copied().collect::<Vec<_>>();
-    let preferred = [vec![leader], those(present), those(members)].concat();
-    let mut voters = BTreeSet::new();
-    for node in preferred.into_iter().filter(|node| members.contains(node)) {
-        if voters.len() < count {
-            voters.insert(node);
-        }
-    }
-    voters
-}
-
-fn members(configuration: &Configuration) -> BTreeSet<u16> {
-    configuration.member_numbers().collect()
-}
-
 impl<R: Replica> Deciding<R> {
+    /// How long the thread waits until it looks at the changes, whatever it hears.
+    fn next_look(&self) -> Option<Duration> {
+        let deadline_ns = self.changes.next_deadline_ns();
+        let due = deadline_ns.map(|at| Duration::from_nanos(at.saturating_sub(BootClock.now_ns())));
+        due.into_iter().chain(self.changes.awaits_workers().then_some(WORKERS_LOOK)).min()
+    }
+
     fn take_event(&mut self, event: Event) -> Vec<Addressed> {
         match event {
             Event::Leads { term } => {
-                (self.leads, self.wanted) = (true, None);
+                self.voting.set_leads(true);
                 tracing::info!("this node decides on the membership from now on, in term {term}");
                 self.changes.leads(term)
             }
             Event::Follows { .. } => {
-                self.leads = false;
+                self.voting.set_leads(false);
                 self.changes.follows();
                 Vec::new()
             }
@@ -122,12 +114,30 @@ impl<R: Replica> Deciding<R> {
                     Vec::new()
                 }
             },
-            Event::Voters(voters) => {
-                self.voters = voters;
+            Event::Installed { snapshot, .. } => {
+                match Decided::from_snapshot(&snapshot) {
+                    Ok(decided) => self.changes.installed(decided),
+                    Err(error) => {
+                        tracing::error!("a snapshot of the manager's log is damaged: {error}");
+                    }
+                }
                 Vec::new()
             }
-            // The replica's thread hands bytes on itself.
-            Event::Carry { .. } => Vec::new(),
+            Event::Failed { reason } => {
+                tracing::error!("this node takes no part in decisions any more: {reason}");
+                self.voting.set_leads(false);
+                self.changes.follows();
+                Vec::new()
+            }
+            Event::Voters(voters) => {
+                self.voting.set_voters(voters);
+                Vec::new()
+            }
+            // The replica's thread tells the group itself.
+            Event::Appended { .. }
+            | Event::Truncated { .. }
+            | Event::Voting { .. }
+            | Event::Carry { .. } => Vec::new(),
         }
     }
 
@@ -141,6 +151,9 @@ impl<R: Replica> Deciding<R> {
             for (to, message) in said {
                 state.group.say_change(to, message);
             }
+            state.group.remove(&changes.removed());
+            state.group.set_changing(changes.is_changing());
+            state.deciders.suspicions = changes.suspicions();
             state.answers.append(&mut changes.take_answers());
             if let Some(error) = changes.take_failure() {
                 state.fail(JoinError::from(error));
@@ -163,24 +176,9 @@ impl<R: Replica> Deciding<R> {
         for decision in self.changes.take_decisions() {
             manager.decide(postcard::to_stdvec(&decision).map_err(io::Error::other)?);
         }
-        let configuration = self.changes.configuration();
-        if self.leads && configuration.phase == Phase::Active {
-            let node = self.shared.node();
-            let wanted = voters_of(&members(configuration), &self.voters, node);
-            if self.voters.contains(&node)
-                && wanted != self.voters
-                && self.wanted.as_ref() != Some(&wanted)
-            {
-                tracing::info!("these nodes vote on the membership from now on: {wanted:?}");
-                manager.set_voters(wanted.clone());
-                self.wanted = Some(wanted);
-            }
-        }
-        let left = self.voters.difference(self.changes.lost()).count();
-        if 2 * left <= self.voters.len() {
-            let Self { voters, .. } = self;
-            let why =
-                format!("of the nodes {voters:?}, which decide on the membership, {left} are left");
+        let wanted = self.voting.take_wanted(self.shared.node(), self.changes.configuration());
+        wanted.into_iter().for_each(|voters| manager.set_voters(voters));
+        if let Some(why) = self.voting.obstacle(&self.changes.lost()) {
             self.shared.change_and_wake(|state| state.group.cannot_go_on(&why));
         }
         Ok(())
@@ -188,47 +186,68 @@ impl<R: Replica> Deciding<R> {
 
     /// Starts the manager's replica of this node.
     fn start(&mut self) -> io::Result<Arc<ManagerReplica>> {
-        let nodes = members(self.changes.configuration());
-        let first = nodes.first().copied().unwrap_or_default();
-        self.voters = voters_of(&nodes, &BTreeSet::new(), first);
+        let configuration = self.changes.configuration();
+        let (nodes, voters) = (configuration.member_numbers(), Voting::first_voters(configuration));
+        self.voting.set_voters(voters.clone());
+        self.shared.change(|state| state.deciders.voters.clone_from(&voters));
         let options = Options {
+            cluster: self.log.cluster.clone(),
             node: self.shared.node(),
-            nodes: nodes.into_iter().collect(),
-            voters: self.voters.clone(),
-            heartbeat: HEARTBEAT,
+            nodes: nodes.collect(),
+            voters,
+            heartbeat: (self.log.lease / 5).clamp(*HEARTBEAT.start(), *HEARTBEAT.end()),
+            directory: self.log.directory.clone(),
         };
         let shared = Arc::downgrade(&self.shared);
-        let manager = ManagerReplica::start(options, move |event| {
+        let decided = self.changes.first_decided();
+        let manager = ManagerReplica::start(options, decided, move |event| {
             let Some(shared) = shared.upgrade() else { return };
             match event {
                 Event::Carry { to, bytes } => {
                     shared.change_and_wake(|state| state.group.carry(usize::from(to), bytes));
                 }
-                event => shared.change(|state| state.tell(Heard::Manager(event))),
+                // At once: what the log has taken, no lease may be granted against.
+                Event::Appended { index, term, decision } => {
+                    if let Some(node) = Decision::removal_of(term, &decision) {
+                        shared.change(|state| state.group.log_removal(index, node));
+                    }
+                }
+                Event::Truncated { from } => shared.change(|state| state.group.log_truncated(from)),
+                Event::Voting { index, sets } => {
+                    shared.change_and_wake(|state| state.group.set_voters(index, sets));
+                }
+                event => shared.change(|state| {
+                    match &event {
+                        Event::Leads { .. } => {
+                            state.group.set_decides(true);
+                            state.deciders.leader = u16::try_from(state.group.node()).ok();
+                        }
+                        Event::Follows { leader } => {
+                            state.group.set_decides(false);
+                            state.deciders.leader = *leader;
+                        }
+                        Event::Voters(voters) => state.deciders.voters.clone_from(voters),
+                        Event::Installed { index, snapshot } => {
+                            let decided = Decided::from_snapshot(snapshot);
+                            let removed = decided.map(|it| it.configuration.removed().collect());
+                            state.group.log_installed(*index, removed.unwrap_or_default());
+                        }
+                        // It does not hear of removals any more.
+                        Event::Failed { .. } => state.group.vote_no_more(),
+                        _ => {}
+                    }
+                    state.tell(Heard::Manager(event));
+                }),
             }
-        })?;
+        });
+        let manager = manager.map_err(io::Error::other)?;
         let manager = Arc::new(manager);
         self.manager = Some(Arc::clone(&manager));
-        self.shared.change(|state| state.manager = Some(Arc::clone(&manager)));
+        self.shared.change(|state| {
+            let early = std::mem::take(&mut state.early);
+            early.into_iter().for_each(|(from, bytes)| manager.hear(from, bytes));
+            state.manager = Some(Arc::clone(&manager));
+        });
         Ok(manager)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_majority_is_left_after_one_loss_if_there_can_be_one() {
-        let set = |nodes: &[u16]| nodes.iter().copied().collect::<BTreeSet<_>>();
-        let first = |nodes: u16| voters_of(&(0..nodes).collect(), &BTreeSet::new(), 0);
-        for (nodes, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
-            assert_eq!(first(nodes), (0..voters).collect(), "{nodes}");
-        }
-        // One that is lost is replaced, and those that vote stay.
-        assert_eq!(voters_of(&set(&[0, 2, 3]), &set(&[0, 1, 2]), 2), set(&[0, 2, 3]));
-        assert_eq!(voters_of(&set(&[1, 3, 4, 5]), &set(&[0, 1, 2, 3, 4]), 4), set(&[1, 3, 4]));
-        // Of two one votes: the one that leads.
-        assert_eq!(voters_of(&set(&[1, 2]), &set(&[0, 1, 2]), 2), set(&[2]));
     }
 }

@@ -27,12 +27,14 @@ use std::time::Duration;
 use gannet_rpc::ClusterKey;
 
 use crate::change::FOUNDER;
-use crate::change_message::ChangeMessage;
+use crate::change_message::{ChangeMessage, Loss};
 use crate::configuration::{Change, MemberEntry};
+use crate::lease::LeaseTerms;
 use crate::link::LinkError;
 use crate::log_limiter::LogLimiter;
 use crate::members::JoinError;
 use crate::members::calls::{CALL_INTERVAL_NS, Connection};
+use crate::members::leases::{Leases, Voters};
 use crate::members::message::{Hello, Message};
 use crate::members::peer::Peer;
 use crate::statistics::{NodeReport, NodeStatus};
@@ -50,6 +52,8 @@ pub(crate) struct Setup {
     pub(crate) key: Option<ClusterKey>,
     /// How long to wait for the others.
     pub(crate) join_timeout: Duration,
+    /// How long a lease lasts.
+    pub(crate) lease: Duration,
 }
 
 /// What the owner is to do with connections.
@@ -74,6 +78,10 @@ pub(crate) enum Event {
     Manager(u16, Vec<u8>),
     /// A report is due.
     ReportDue,
+    /// The lease is to be renewed.
+    RenewalDue,
+    /// The lease is held until this time.
+    Lease(u64),
     /// This process cannot become a member.
     Failed(JoinError),
     /// The cluster has halted, and why.
@@ -113,8 +121,13 @@ pub(crate) struct Group {
     has_joined: bool,
     has_failed: bool,
     halted: Option<String>,
+    /// The others have removed this member.
+    was_removed: bool,
     /// Which member was lost last, and how.
     last_loss: String,
+    leases: Leases,
+    /// How often members were suspected.
+    pub(super) suspicions: u64,
 }
 
 impl Group {
@@ -123,6 +136,8 @@ impl Group {
         let others = setup.addresses.iter().enumerate();
         let others = others.filter(|(node, _)| *node != setup.hello.node);
         let peers = others.map(|(node, address)| (node, Peer::new(node, *address))).collect();
+        let node = u16::try_from(setup.hello.node).expect("nodes are numbered with 16 bits");
+        let leases = Leases::new(node, LeaseTerms::new(setup.lease));
         let mut group = Self {
             setup,
             now_ns,
@@ -142,7 +157,10 @@ impl Group {
             has_joined: false,
             has_failed: false,
             halted: None,
+            was_removed: false,
             last_loss: String::new(),
+            leases,
+            suspicions: 0,
         };
         group.form_if_complete();
         group
@@ -167,6 +185,9 @@ impl Group {
             self.report_at_ns = self.now_ns + REPORT_INTERVAL_NS;
             self.events.push_back(Event::ReportDue);
         }
+        if self.renews() && self.now_ns >= self.leases.renews_at_ns {
+            self.events.push_back(Event::RenewalDue);
+        }
         if !self.is_waiting() {
             return;
         }
@@ -190,7 +211,114 @@ impl Group {
     pub(crate) fn next_deadline_ns(&self) -> u64 {
         let waits = self.is_waiting().then(|| self.join_by_ns().min(self.progress_at_ns));
         let connections = self.connections_deadline_ns();
-        connections.into_iter().chain(waits).fold(self.report_at_ns, u64::min)
+        let renewal = self.renews().then_some(self.leases.renews_at_ns);
+        connections.into_iter().chain(waits).chain(renewal).fold(self.report_at_ns, u64::min)
+    }
+
+    /// Whether this member renews its lease.
+    fn renews(&self) -> bool {
+        self.stage == Stage::Formed && self.halted.is_none() && self.leases.has_voters()
+    }
+
+    /// Wants its lease to last longer, and complains about members that do not answer.
+    pub(crate) fn renew(&mut self, complaints: &[u16]) {
+        let sent_ns = self.now_ns;
+        let Some((index, voters)) = self.leases.renew(sent_ns) else { return };
+        for voter in voters {
+            if usize::from(voter) == self.node() {
+                if self.leases.grant(voter, (index, complaints), sent_ns) {
+                    self.granted(voter, (index, sent_ns));
+                }
+            } else {
+                let complaints = complaints.to_vec();
+                self.pass(usize::from(voter), &Message::Renew { index, sent_ns, complaints });
+            }
+        }
+        self.suspect();
+    }
+
+    fn granted(&mut self, voter: u16, renewal: (u64, u64)) {
+        if let Some(until_ns) = self.leases.granted(voter, renewal) {
+            self.events.push_back(Event::Lease(until_ns));
+        }
+    }
+
+    /// Has members removed that are silent or that others complain about, if this one decides.
+    fn suspect(&mut self) {
+        let others = self.peers.values().filter(|peer| peer.is_member());
+        let others = others.filter_map(|peer| u16::try_from(peer.node).ok()).collect();
+        for (node, why) in self.leases.suspects(&others, self.now_ns) {
+            self.suspicions += 1;
+            if let Some(suppressed) = self.log.permit_at(self.now_ns) {
+                tracing::warn!("node {node} {why}, and is suspected{suppressed}");
+            }
+            if usize::from(node) == self.node() {
+                return self.leave(Some(format!("it {why}")));
+            }
+            self.say_change(self.node(), ChangeMessage::Lost { node, how: Loss::Silent });
+        }
+    }
+
+    /// These vote on the membership from now on, as the manager's log has taken it.
+    pub(crate) fn set_voters(&mut self, index: u64, voters: Voters) {
+        self.leases.set_voters(index, voters);
+    }
+
+    /// The manager's log has taken the removal of a member.
+    pub(crate) fn log_removal(&mut self, index: u64, node: u16) {
+        self.leases.remove(index, node);
+    }
+
+    /// The manager's log has given up what it had from this place on.
+    pub(crate) fn log_truncated(&mut self, from: u64) {
+        self.leases.truncate(from);
+    }
+
+    /// Whether the membership changes now.
+    pub(crate) fn set_changing(&mut self, is_changing: bool) {
+        self.leases.set_changing(is_changing);
+    }
+
+    /// The log begins behind a snapshot, in which these members are removed.
+    pub(crate) fn log_installed(&mut self, index: u64, removed: Vec<u16>) {
+        self.leases.install(index, removed);
+    }
+
+    /// This member grants no leases any more.
+    pub(crate) fn vote_no_more(&mut self) {
+        self.leases.vote_no_more();
+    }
+
+    /// Whether this member decides from now on.
+    pub(crate) fn set_decides(&mut self, decides: bool) {
+        self.leases.set_decides(decides, self.now_ns);
+    }
+
+    /// Members that are none any more, as is decided. Each is told so on each connection, until it has left or has ended.
+    pub(crate) fn remove(&mut self, removed: &BTreeSet<u16>) {
+        for node in removed.iter().map(|node| usize::from(*node)) {
+            if node == self.node() {
+                self.was_removed();
+            }
+            let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.is_removed) else {
+                continue;
+            };
+            peer.is_removed = true;
+            self.pass(node, &Message::Removed);
+        }
+    }
+
+    /// Whether the others have removed this member.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.was_removed
+    }
+
+    /// The others have removed this member.
+    pub(super) fn was_removed(&mut self) {
+        if self.stage == Stage::Formed && self.halted.is_none() {
+            self.was_removed = true;
+            self.leave(Some("the others have removed it, as it was silent or cut off".to_owned()));
+        }
     }
 
     /// What is to be done with connections next.
@@ -226,12 +354,17 @@ impl Group {
             return;
         }
         for node in self.peer_nodes() {
-            let Some(peer) = self.peers.get_mut(&node) else { continue };
-            peer.count_silence();
-            if let Some(connection) = peer.present {
-                let message = peer.delivery.pass(&Message::Report(*report));
-                self.say(connection, message);
-            }
+            self.peers.get_mut(&node).into_iter().for_each(Peer::count_silence);
+            self.pass(node, &Message::Report(*report));
+        }
+    }
+
+    /// Says a message to a member that is connected; it may be lost.
+    pub(super) fn pass(&mut self, to: usize, message: &Message) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        if let Some(connection) = peer.present {
+            let message = peer.delivery.pass(message);
+            self.say(connection, message);
         }
     }
 
@@ -279,7 +412,17 @@ impl Group {
 
     /// A message of a member that has come.
     pub(super) fn hear(&mut self, node: usize, message: Message) -> Result<(), LinkError> {
+        let is_member = self.peers.get(&node).is_some_and(Peer::is_member);
         match message {
+            // Whoever was removed has no more to say than that it leaves.
+            Message::Report(_)
+            | Message::Manager(_)
+            | Message::Change(_)
+            | Message::Halted(_)
+            | Message::Renew { .. }
+            | Message::Granted { .. }
+            | Message::Stops
+                if !is_member => {}
             Message::Report(report) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.reported(report);
@@ -304,13 +447,20 @@ impl Group {
                 (_, Stage::Gathering) => return Err(LinkError::Malformed),
                 (_, Stage::Leaving) => {}
             },
-            Message::Leaving(because) => {
-                if let Some(peer) = self.peers.get(&node)
-                    && let Some(connection) = peer.present
-                {
-                    let farewell = peer.delivery.pass(&Message::Farewell);
-                    self.say(connection, farewell);
+            Message::Renew { index, sent_ns, complaints } => {
+                let from = u16::try_from(node).map_err(|_| LinkError::Malformed)?;
+                if self.leases.grant(from, (index, &complaints), self.now_ns) {
+                    self.pass(node, &Message::Granted { index, sent_ns });
                 }
+            }
+            Message::Granted { index, sent_ns } => {
+                let voter = u16::try_from(node).map_err(|_| LinkError::Malformed)?;
+                self.granted(voter, (index, sent_ns));
+            }
+            Message::Removed => self.was_removed(),
+            Message::Stops => self.hear_stop(node),
+            Message::Leaving(because) => {
+                self.pass(node, &Message::Farewell);
                 self.left(node, because);
             }
             Message::Halted(reason) => self.other_halted(node, &reason),
@@ -371,13 +521,13 @@ impl Group {
             }
             Stage::Formed | Stage::Leaving => {
                 let because = because.map(|because| format!(": {because}")).unwrap_or_default();
-                self.lose(node, &format!("was stopped{because}"));
+                self.lose(node, Loss::Left, &format!("was stopped{because}"));
             }
         }
     }
 
     /// A member has ended. The decider revokes it, and the others go on.
-    pub(super) fn lose(&mut self, node: usize, how: &str) {
+    pub(super) fn lose(&mut self, node: usize, loss: Loss, how: &str) {
         self.end_attempt(node);
         self.end_present(node);
         let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -391,7 +541,7 @@ impl Group {
         }
         tracing::warn!("{}", self.last_loss);
         if let Ok(node) = u16::try_from(node) {
-            self.say_change(self.node(), ChangeMessage::Lost { node });
+            self.say_change(self.node(), ChangeMessage::Lost { node, how: loss });
         }
     }
 
@@ -405,11 +555,7 @@ impl Group {
 
     /// Carries bytes between the manager's replicas; they are lost if there is no connection.
     pub(crate) fn carry(&mut self, to: usize, bytes: Vec<u8>) {
-        let Some(peer) = self.peers.get_mut(&to) else { return };
-        if let Some(connection) = peer.present {
-            let message = peer.delivery.pass(&Message::Manager(bytes));
-            self.say(connection, message);
-        }
+        self.pass(to, &Message::Manager(bytes));
     }
 
     /// A member has said that it has halted.
@@ -454,8 +600,8 @@ impl Group {
     }
 
     /// Says a message to a member, again on later connections until it is heard.
-    fn keep(&mut self, to: usize, message: &Message) {
-        let Some(peer) = self.peers.get_mut(&to).filter(|peer| !peer.is_gone) else { return };
+    pub(super) fn keep(&mut self, to: usize, message: &Message) {
+        let Some(peer) = self.peers.get_mut(&to).filter(|peer| peer.is_member()) else { return };
         match peer.delivery.keep(message).map(<[u8]>::to_vec) {
             Ok(message) => {
                 if let Some(connection) = peer.present {

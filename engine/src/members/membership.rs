@@ -3,8 +3,10 @@
 //! *Not here*: what the members do, in the files beside this one; what they must agree on, in `join`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use gannet_manager::DirectoryError;
 use gannet_rpc::ClusterKey;
 
 use crate::configuration::ChangeError;
@@ -64,6 +66,20 @@ pub struct Membership {
     pub rdma: RdmaPort,
     /// How long to wait for the other members.
     pub join_timeout: Duration,
+    /// How long a node may answer after the others have last confirmed that it is a member; the same at all nodes. A node whose
+    /// threads stand still for longer is removed, and one that was lost is gone without for no shorter time.
+    pub lease: Duration,
+    /// Where the manager's replica of this node keeps its log and its votes. Without a directory they are in memory.
+    pub manager_data: Option<PathBuf>,
+    /// Forget what an earlier run of the cluster has left there.
+    pub begin_anew: bool,
+}
+
+impl Membership {
+    /// How long a lease lasts by default. On shared machines threads were seen to stand still for tens of milliseconds.
+    pub const LEASE: Duration = Duration::from_millis(500);
+    /// The shortest lease.
+    pub const LEASE_MIN: Duration = Duration::from_millis(5);
 }
 
 /// Why a process could not become a member. Each message says what to do.
@@ -114,6 +130,18 @@ pub enum JoinError {
         /// How long was waited.
         seconds: u64,
     },
+    /// The manager's directory cannot be used.
+    #[error(transparent)]
+    ManagerData(#[from] DirectoryError),
+    /// The manager's directory is of an earlier run.
+    #[error(
+        "{} is of an earlier run of the cluster, whose rows were in memory and are gone; begin anew with --begin-anew, which forgets \
+         what is there, or give another directory", .0.display()
+    )]
+    EarlierRun(PathBuf),
+    /// The lease is too short.
+    #[error("a lease of {} ms is too short; use {} ms or more", .0.as_millis(), Membership::LEASE_MIN.as_millis())]
+    ShortLease(Duration),
     /// All members are connected, and some did not start.
     #[error(
         "the other members did not all start within {seconds} s; see the log of each, or wait longer"

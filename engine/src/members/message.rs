@@ -3,7 +3,7 @@
 //! ```text
 //! caller    Opening: hello, number of the connection, and the incarnation that it resumes a connection with
 //! called    Welcome: its own hello, or why there is no connection
-//! both      Message: changes of the configuration, reports, and that a member has halted or leaves
+//! both      Message: changes of the configuration, leases, reports, and that a member has halted or leaves
 //! ```
 //! *Not here*: the bytes, which are those of the link; who calls whom, in `calls.rs`.
 
@@ -50,6 +50,8 @@ pub(crate) enum Welcome {
     TooLate(String),
     /// The called member leaves, and why if it does not do so on request.
     Leaving(Option<String>),
+    /// The caller was removed from the membership.
+    Removed,
 }
 
 /// What members say to each other from then on.
@@ -61,12 +63,20 @@ pub(crate) enum Message {
     Manager(Vec<u8>),
     /// The member's report, every second.
     Report(NodeReport),
+    /// The member was told to stop, and goes on until it leaves.
+    Stops,
     /// The member leaves, and why if it does not do so on request.
     Leaving(Option<String>),
     /// The member has heard that the other leaves.
     Farewell,
     /// The member has halted, and why.
     Halted(String),
+    /// The member wants its lease to last longer. It names the place of the members of the manager's log, and whom it complains about.
+    Renew { index: u64, sent_ns: u64, complaints: Vec<u16> },
+    /// The member has granted this renewal, as a voter.
+    Granted { index: u64, sent_ns: u64 },
+    /// Whoever hears it was removed from the membership.
+    Removed,
 }
 
 /// What two members do not agree on, from the view of the called one.

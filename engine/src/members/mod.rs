@@ -4,6 +4,7 @@
 //! Members   this process's member, for the rest of the engine                 mod.rs
 //!   ├─ Group    who is there, what was said and not heard, why it halts          group.rs, calls.rs, peer.rs
 //!   │             a state machine; messages in message.rs, bytes by `link`
+//!   │    Leases   renewals, grants, suspicions                                 leases.rs
 //!   ├─ Sockets  a thread that serves the group                                   sockets.rs
 //!   └─ Changes  a thread that takes part in changes, which may block, with the    deciding.rs
 //!               manager's replica
@@ -11,8 +12,8 @@
 //! A stream per pair of members, at the address whose UDP port belongs to worker 0. No request takes this way. A stream that
 //! breaks while both live is made anew.
 //!
-//! A member counts as lost when its host says that nobody listens at its address, or when it says that it leaves. A member that is
-//! silent is waited for: it may still work.
+//! A member counts as lost when its host says that nobody listens at its address, or when it says that it leaves. One that is silent is
+//! suspected: `leases.rs`.
 //!
 //! *Invariants*: members agree on all settings and know each other's incarnations before the first request. A process that comes
 //! later, or again, is refused: its tables are empty, and nothing can fill them yet. Reports flow while a change is made.
@@ -22,12 +23,15 @@
 mod calls;
 mod deciding;
 mod group;
+mod leases;
 mod membership;
 mod message;
 mod peer;
 mod sockets;
+mod stopping;
 #[cfg(test)]
 mod tests;
+mod voting;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -40,15 +44,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gannet_manager::Replica as ManagerReplica;
-use gannet_rpc::{Clock, MonotonicClock};
+use gannet_rpc::{BootClock, Clock};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::change::Changes;
-use crate::change::Deciding::ByLeader;
+use crate::cluster_state::FailureAction;
 use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
+use crate::lease::LeaseTerms;
 use crate::member::Member;
-use crate::members::deciding::Heard;
+use crate::members::deciding::{Heard, ManagerLog};
 use crate::members::sockets::Sockets;
+use crate::membership_status::ManagerStatus;
 use crate::outcome::panic_message;
 use crate::replica::Replica;
 use crate::statistics::NodeStatus;
@@ -58,7 +64,10 @@ pub(crate) use group::{Action, Event, Group, Setup};
 pub(crate) use membership::refused;
 pub use membership::{JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
+pub(crate) use voting::Voting;
 
+/// Messages to this node's replica of the manager that are kept until it has begun.
+const EARLY_MAX: usize = 64;
 /// Longest time that a member that leaves waits until the others know.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -77,11 +86,17 @@ struct State {
     changes: Option<Sender<Heard>>,
     /// This node's replica of the manager, when the members are known.
     manager: Option<Arc<ManagerReplica>>,
+    /// What other nodes' replicas have said before this node had one.
+    early: Vec<(u16, Vec<u8>)>,
+    /// Who decides. Its suspicions are those of members that do not finish a step of a change.
+    deciders: ManagerStatus,
     /// Answers to this member's proposals, by number.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
     reporter: Option<Arc<Member>>,
     /// What to do when the cluster halts.
     on_halt: Option<Box<dyn Fn() + Send>>,
+    /// What to do when the others have removed this member.
+    on_removal: Option<FailureAction>,
     /// Nobody needs the group any more.
     is_over: bool,
 }
@@ -93,15 +108,23 @@ impl State {
         while let Some(event) = self.group.next_event() {
             match event {
                 Event::Change(from, message) => self.tell(Heard::Member(from, message)),
-                Event::Manager(from, bytes) => {
-                    // Before there is a replica, nothing is missed: it is said again.
-                    if let Some(manager) = &self.manager {
-                        manager.hear(from, bytes);
-                    }
-                }
+                Event::Manager(from, bytes) => match &self.manager {
+                    Some(manager) => manager.hear(from, bytes),
+                    // What does not fit is said again.
+                    None if self.early.len() < EARLY_MAX => self.early.push((from, bytes)),
+                    None => {}
+                },
                 Event::ReportDue => {
                     let report = self.reporter.as_ref().map(|member| member.report());
                     report.iter().for_each(|report| self.group.report(report));
+                }
+                Event::RenewalDue => {
+                    let node = self.reporter.as_ref().map(|member| member.node());
+                    let complaints = node.map(|node| node.take_complaints()).unwrap_or_default();
+                    self.group.renew(&complaints);
+                }
+                Event::Lease(until_ns) => {
+                    self.reporter.iter().for_each(|member| extend_lease(member, until_ns));
                 }
                 Event::Failed(error) => self.fail(error),
                 Event::Halted(reason) => {
@@ -130,6 +153,15 @@ impl State {
     }
 }
 
+/// Extends the lease of a member. If it had none any more, its workers send what has waited.
+fn extend_lease(member: &Member, until_ns: u64) {
+    let before_ns = member.node().lease().extend(until_ns);
+    // After the extension: a worker that has found no lease before is woken.
+    if before_ns <= BootClock.now_ns() {
+        member.wake_all();
+    }
+}
+
 /// The state, and what tells of its changes.
 struct Shared {
     state: Mutex<State>,
@@ -154,11 +186,16 @@ impl Shared {
         let mut state = self.lock();
         let changed = change(&mut state);
         let halted = state.handle_events();
+        let removal = if state.group.is_removed() { state.on_removal.take() } else { None };
+        let reason = removal.as_ref().and_then(|_| state.group.halted().map(str::to_owned));
         self.changed.notify_all();
         drop(state);
         // Without the lock: the log may be slow. The group's own lines, which are few, are written under the lock.
         if let Some(reason) = halted {
             tracing::error!("{reason}");
+        }
+        if let (Some(act), Some(reason)) = (removal, reason) {
+            act(&reason);
         }
         changed
     }
@@ -235,18 +272,21 @@ impl Members {
             addresses: membership.addresses.clone(),
             key: membership.key.clone(),
             join_timeout: membership.join_timeout,
+            lease: membership.lease,
         };
-        let clock = MonotonicClock::new();
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let (changes, messages) = channel();
         let state = State {
-            group: Group::new(setup, clock.now_ns()),
+            group: Group::new(setup, BootClock.now_ns()),
             joining: Joining::Waiting,
             changes: Some(changes),
             manager: None,
+            early: Vec::new(),
+            deciders: ManagerStatus::default(),
             answers: BTreeMap::new(),
             reporter: None,
             on_halt: None,
+            on_removal: None,
             is_over: false,
         };
         let shared = Arc::new(Shared {
@@ -254,15 +294,18 @@ impl Members {
             changed: Condvar::new(),
             woken: eventfd(0, flags).map_err(refused("a descriptor"))?,
         });
-        let sockets =
-            Sockets::new(Arc::clone(&shared), listener, membership.addresses.clone(), clock)
-                .map_err(refused("a listener that does not block"))?;
+        let sockets = Sockets::new(Arc::clone(&shared), listener, membership.addresses.clone())
+            .map_err(refused("a listener that does not block"))?;
         let transport = membership.transport;
         let mut members = Self { address, transport, shared, threads: Vec::new() };
         members.spawn("members", || sockets.serve())?;
         let shared = Arc::clone(&members.shared);
-        let changes = Changes::new(node, Arc::new(configuration), replica, ByLeader);
-        members.spawn("members-change", move || deciding::follow(shared, changes, &messages))?;
+        let terms = Some(LeaseTerms::new(membership.lease));
+        let changes = Changes::new(node, Arc::new(configuration), replica, terms);
+        let (cluster, directory) = (membership.cluster.clone(), membership.manager_data.clone());
+        let log = ManagerLog { cluster, directory, lease: membership.lease };
+        members
+            .spawn("members-change", move || deciding::follow(shared, log, changes, &messages))?;
         Ok(members)
     }
 
@@ -312,6 +355,11 @@ impl Members {
         state.on_halt = Some(Box::new(act));
     }
 
+    /// Says what to do when the others have removed this member; the function gets the reason.
+    pub(crate) fn on_removal(&self, act: impl FnOnce(&str) + Send + 'static) {
+        self.shared.change(|state| state.on_removal = Some(Box::new(act)));
+    }
+
     /// Reports every second from now on.
     pub(crate) fn keep_reporting(&self, member: Arc<Member>) {
         self.shared.lock().reporter = Some(member);
@@ -328,6 +376,16 @@ impl Members {
         move |why| shared.change_and_wake(|state| state.group.leave(Some(why.to_owned())))
     }
 
+    /// Tells the others that this member is to stop.
+    pub(crate) fn announce_stop(&self) {
+        self.shared.change_and_wake(|state| state.group.announce_stop());
+    }
+
+    /// The other members that are there, each with whether it is to stop.
+    pub(crate) fn present(&self) -> BTreeMap<u16, bool> {
+        self.shared.lock().group.present()
+    }
+
     /// Proposes a change, and waits for the answer: then all members go by it.
     pub(crate) fn propose(&self, change: Change) -> Result<Result<(), ChangeError>, JoinError> {
         let number = self.shared.change_and_wake(|state| state.group.propose(change));
@@ -341,6 +399,13 @@ impl Members {
             }
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Who decides on the membership, and how often this member has suspected others.
+    pub(crate) fn manager_status(&self) -> ManagerStatus {
+        let state = self.shared.lock();
+        let suspicions = state.deciders.suspicions + state.group.suspicions;
+        ManagerStatus { suspicions, ..state.deciders.clone() }
     }
 
     /// How the other members are.
@@ -363,8 +428,9 @@ impl Drop for Members {
         }
         // They hold what holds the group. The end of the replica waits for its thread, which may want the lock.
         let mut state = self.shared.lock();
-        let held = (state.on_halt.take(), state.reporter.take(), state.manager.take());
+        let held = (state.on_halt.take(), state.on_removal.take());
+        let more = (state.reporter.take(), state.manager.take());
         drop(state);
-        drop(held);
+        drop((held, more));
     }
 }

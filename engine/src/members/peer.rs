@@ -31,10 +31,14 @@ pub(super) struct Peer {
     report: Option<NodeReport>,
     /// Own reports since the last one of the peer.
     silence: u64,
-    /// It has ended.
+    /// It has ended, or knows that it was removed.
     pub(super) is_gone: bool,
+    /// It was removed from the membership, as is decided.
+    pub(super) is_removed: bool,
     /// It knows that this member leaves.
     pub(super) is_told: bool,
+    /// It was told to stop.
+    pub(super) stops: bool,
 }
 
 impl Peer {
@@ -52,8 +56,15 @@ impl Peer {
             report: None,
             silence: 0,
             is_gone: false,
+            is_removed: false,
             is_told: false,
+            stops: false,
         }
+    }
+
+    /// Whether it was neither lost nor removed.
+    pub(super) fn is_member(&self) -> bool {
+        !self.is_gone && !self.is_removed
     }
 
     pub(super) fn incarnation(&self) -> Option<u32> {
@@ -97,7 +108,7 @@ impl Peer {
     /// How the peer is.
     pub(super) fn status(&self) -> NodeStatus {
         let state = match self.silence {
-            _ if self.is_gone => NodeState::Gone,
+            _ if !self.is_member() => NodeState::Gone,
             0..=REPORTS_LATE => NodeState::Up,
             seconds => NodeState::Silent(seconds),
         };

@@ -17,7 +17,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use gannet_rpc::{Clock, MonotonicClock};
+use gannet_rpc::{BootClock, Clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
@@ -47,7 +47,6 @@ pub(super) struct Sockets {
     /// By number of the connection.
     streams: BTreeMap<u64, Stream>,
     pending: Arc<PendingConnections>,
-    clock: MonotonicClock,
     /// When connections are accepted again: not now if too many files are open.
     accepts_from_ns: u64,
     read: Vec<u8>,
@@ -126,7 +125,6 @@ impl Sockets {
         shared: Arc<Shared>,
         listener: TcpListener,
         addresses: Vec<SocketAddr>,
-        clock: MonotonicClock,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self {
@@ -135,7 +133,6 @@ impl Sockets {
             addresses,
             streams: BTreeMap::new(),
             pending: PendingConnections::new(HANDSHAKES_MAX.0, HANDSHAKES_MAX.1),
-            clock,
             accepts_from_ns: 0,
             read: vec![0; READ_BYTES],
         })
@@ -143,7 +140,7 @@ impl Sockets {
 
     /// Serves the group until its owner needs it no more.
     pub(super) fn serve(mut self) {
-        while let Some((actions, deadline_ns)) = self.shared.turn(self.clock.now_ns()) {
+        while let Some((actions, deadline_ns)) = self.shared.turn(BootClock.now_ns()) {
             let is_quiet = actions.is_empty();
             actions.into_iter().for_each(|action| self.act(action));
             if is_quiet && let Err(error) = self.wait(deadline_ns) {
@@ -191,7 +188,7 @@ impl Sockets {
 
     /// Waits until something has come, or for a deadline, and handles what has.
     fn wait(&mut self, deadline_ns: u64) -> io::Result<()> {
-        let now_ns = self.clock.now_ns();
+        let now_ns = BootClock.now_ns();
         let (deadline_ns, accepts) = match self.accepts_from_ns > now_ns {
             true => (deadline_ns.min(self.accepts_from_ns), PollFlags::empty()),
             false => (deadline_ns, PollFlags::IN),
@@ -277,6 +274,6 @@ impl Sockets {
     /// Accepts nothing for a while; all else goes on.
     fn pause_accepting(&mut self) {
         let pause_ns = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);
-        self.accepts_from_ns = self.clock.now_ns() + pause_ns;
+        self.accepts_from_ns = BootClock.now_ns() + pause_ns;
     }
 }

@@ -13,6 +13,7 @@ use super::calls::CALL_INTERVAL_NS;
 use super::message::Opening;
 use super::{Action, Event, Group, Hello, Input, JoinError, Setup};
 use crate::configuration::{Change, Configuration, MemberEntry, Phase};
+use crate::lease::LeaseTerms;
 use crate::link::{Role, Session, VERSION};
 use crate::replica::{Records, Replica};
 use crate::simulation::members::{SimulatedMember, SimulatedMembers};
@@ -86,6 +87,9 @@ fn hello(node: usize, incarnation: u32) -> Hello {
     Hello { node, entry, settings }
 }
 
+/// How long a lease lasts.
+const LEASE: Duration = Duration::from_secs(1);
+
 fn setup(nodes: usize, hello: Hello) -> Setup {
     let address = |node| ([10, 0, 0, 1], 7_000 + u16::try_from(node).unwrap()).into();
     Setup {
@@ -93,6 +97,7 @@ fn setup(nodes: usize, hello: Hello) -> Setup {
         addresses: (0..nodes).map(address).collect(),
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: Duration::from_secs(60),
+        lease: LEASE,
     }
 }
 
@@ -138,7 +143,7 @@ impl Run {
 
     /// Runs until an epoch is active at all nodes but those that were lost, none of which is a member.
     fn until_epoch(&mut self, epoch: u32, lost: &[usize]) {
-        self.until("to begin the epoch", 20, |run| {
+        self.until("to begin the epoch", 120, |run| {
             let fakes = run.fakes.iter().enumerate().filter(|(node, _)| !lost.contains(node));
             let mut last = fakes.map(|(_, fake)| fake.adopted.lock().unwrap().last().cloned());
             last.all(|last| {
@@ -263,7 +268,8 @@ fn a_member_that_ends_is_revoked_and_cannot_come_again() {
         if comes_again {
             run.start(dead, 2);
         }
-        if dead == 0 {
+        // Of two members the first one votes alone.
+        if dead == 0 && nodes == 2 {
             run.until("to halt", 20, |run| run.others(dead).all(|it| it.group.halted().is_some()));
             for member in run.others(dead) {
                 let reason = member.group.halted().unwrap();
@@ -332,17 +338,7 @@ fn a_member_that_leaves_tells_the_others_though_its_streams_break() {
         run.members.break_all(node);
         run.members.leave(node, because.clone());
         run.until("to tell all", 20, |run| run.members.member(node).unwrap().group.all_are_told());
-        if node != 0 {
-            run.until_epoch(2, &[node]);
-            continue;
-        }
-        run.until("to halt", 20, |run| run.halted().iter().all(Option::is_some));
-        for member in run.others(node) {
-            let reason = member.group.halted().unwrap();
-            assert!(reason.contains(&format!("node {node} at ")), "{reason}");
-            let why = because.as_ref().map_or(String::new(), |because| format!(": {because}"));
-            assert!(reason.contains(&format!("was stopped{why}. ")), "{reason}");
-        }
+        run.until_epoch(2, &[node]);
     }
 }
 
@@ -430,7 +426,9 @@ fn the_member_that_notices_a_loss_tells_the_decider() {
         run.members.kill(1);
         run.until_epoch(2, &[1]);
         // Node 2 calls the dead member at once, and node 0 only after a while.
-        assert!(run.now_ns - began_ns < CALL_INTERVAL_NS, "{} ns", run.now_ns - began_ns);
+        // Another one may lead meanwhile, and waits again.
+        let until_ns = 3 * LeaseTerms::new(LEASE).over_ns() + CALL_INTERVAL_NS;
+        assert!(run.now_ns - began_ns < until_ns, "{} ns", run.now_ns - began_ns);
     }
 }
 

@@ -1,7 +1,7 @@
 //! BACKUP: apply a unit at a backup, by its base version.
 //!
-//! *Source*: FaSST section 5, step 4. *Invariant*: a unit whose earlier update is missing is answered `Gap` and counted, never
-//! applied.
+//! *Source*: FaSST section 5, step 4. *Invariant*: a unit whose earlier update is missing is counted and never applied. A node whose copy
+//! misses one ends.
 
 use gannet_rpc::ResponseWriter;
 use gannet_rules::fault;
@@ -20,7 +20,11 @@ impl Participant {
         response: &mut ResponseWriter<'_>,
     ) {
         let (table, unit) = (self.table(prepared.table), BucketUpdate::parse_checked(payload));
-        response.push(backed_up(&self.view, table, prepared.address, &unit) as u16);
+        let status = backed_up(&self.view, table, prepared.address, &unit);
+        if status != Status::Done {
+            self.end("BACKUP", status, &unit);
+        }
+        response.push(status as u16);
     }
 }
 

@@ -163,6 +163,18 @@ impl Participant {
         R::decode(payload).expect("it was prepared")
     }
 
+    /// Ends the worker, and with it the node, whose copy has not what is decided. Nobody hears an answer: the coordinator waits until the
+    /// others have removed the node.
+    #[cold]
+    fn end(&self, request: &str, status: Status, unit: &BucketUpdate<'_>) -> ! {
+        let BucketUpdate { table, partition, bucket, .. } = *unit;
+        panic!(
+            "{request} was answered {status:?} by node {}: its copy of bucket {bucket} in partition {partition} of table {table} lacks an \
+             update",
+            self.view.id()
+        )
+    }
+
     fn refuse(&self, response: &mut ResponseWriter<'_>) {
         self.view.count_refused();
         response.push(Status::Refused as u16);

@@ -20,7 +20,11 @@ impl Participant {
     ) {
         let unit = BucketUpdate::parse_checked(payload);
         let table = self.table(prepared.table);
-        response.push(applied_at_primary(&self.view, table, prepared.address, &unit) as u16);
+        let status = applied_at_primary(&self.view, table, prepared.address, &unit);
+        if status != Status::Done {
+            self.end("PRIMARY", status, &unit);
+        }
+        response.push(status as u16);
     }
 }
 

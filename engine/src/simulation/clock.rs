@@ -60,6 +60,24 @@ impl Clock for NodeClock {
     }
 }
 
+/// Virtual time as members count it, leases among it: it begins before that of the workers.
+pub(super) struct MembersClock {
+    time: VirtualTime,
+    ahead_ns: u64,
+}
+
+impl MembersClock {
+    pub(super) fn new(time: VirtualTime, ahead_ns: u64) -> Self {
+        Self { time, ahead_ns }
+    }
+}
+
+impl Clock for MembersClock {
+    fn now_ns(&self) -> u64 {
+        self.time.get() + self.ahead_ns
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

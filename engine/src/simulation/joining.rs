@@ -24,6 +24,7 @@ use crate::cluster::{
 use crate::configuration::{Change, ChangeError, MemberEntry};
 use crate::manager::Manager;
 use crate::members::{Hello, JoinError, Setup};
+use crate::simulation::LEASE_NS;
 use crate::simulation::members::SimulatedMembers;
 use crate::starting::Starting;
 
@@ -101,6 +102,7 @@ fn setup(node: usize, nodes: usize, entry: MemberEntry) -> Setup {
         addresses: (PORT..).take(nodes).map(address).collect(),
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: JOIN_TIMEOUT,
+        lease: Duration::from_nanos(LEASE_NS),
     }
 }
 

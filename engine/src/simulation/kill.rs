@@ -67,9 +67,7 @@ impl Kill {
         let kills = random.random_range(1..=KILLS_MAX.min(usize::from(nodes) - 1));
         let mut left: Vec<u16> = (0..nodes).collect();
         let mut draw = |number: usize| {
-            // Without the decider, which is node 0 here, the others halt. That is seldom drawn.
-            let first = usize::from(left[0] == 0 && random.random_range(0..4) > 0);
-            let node = left.remove(random.random_range(first..left.len()));
+            let node = left.remove(random.random_range(0..left.len()));
             let moment = match number {
                 0 => turn % COMMIT_MOMENTS,
                 _ => random.random_range(0..KILL_MOMENTS.len()),

@@ -3,32 +3,45 @@
 //! ```text
 //! Group, Changes ── actions ─▶ Streams ── arrivals ─▶ Group, Changes of another member
 //! ```
-//! *Invariants*: a group gets virtual time, and what arrives, and nothing else. A member that was killed says nothing more.
+//! *Invariants*: a group gets virtual time, what arrives, and the complaints of its node, and nothing else. A member that was killed says nothing more.
 //!
 //! *Not here*: how a cluster of them comes about, in `joining.rs`; workers and packets, in `mod.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::change::{Changes, Deciding};
+use crate::change::Changes;
 use crate::change_message::ChangeMessage;
 use crate::configuration::{Change, ChangeError, Configuration};
-use crate::members::{Action, Event, Group, Input, JoinError, Setup};
+use crate::lease::LeaseTerms;
+use crate::members::{Action, Event, Group, Input, JoinError, Setup, Voting};
+use crate::node::Node;
 use crate::replica::Replica;
+use crate::simulation::faults::Fault;
+use crate::simulation::manager::{ManagerEvent, ModelManager};
 use crate::simulation::streams::{Arrived, Streams};
 use crate::statistics::NodeReport;
 
 /// Between two looks whether workers have come to a change.
 const WORKERS_LOOK_NS: u64 = 2_000;
+/// Between two looks whether a member has joined.
+const START_LOOK_NS: u64 = 100_000;
 
 /// A member that has started.
 pub(crate) struct SimulatedMember<R: Replica> {
     pub(crate) group: Group,
     changes: Changes<R>,
+    voting: Voting,
+    /// Whether it leads the manager, as far as it knows.
+    leads: bool,
     /// Answers to its proposals, by number.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
     /// Why it could not join.
     pub(crate) failure: Option<JoinError>,
+    /// Its node, which needs a lease.
+    node: Option<Arc<Node>>,
+    /// It takes no step before this time.
+    stands_until_ns: u64,
 }
 
 /// All members of a simulation.
@@ -36,6 +49,12 @@ pub(crate) struct SimulatedMembers<R: Replica> {
     /// By node; none before it has started, and after it was killed.
     members: BTreeMap<usize, SimulatedMember<R>>,
     streams: Streams,
+    /// When the first change was made.
+    manager: Option<ModelManager>,
+    /// Whether members that are silent are suspected.
+    has_leases: bool,
+    seed: u64,
+    lease_ns: u64,
     now_ns: u64,
 }
 
@@ -53,6 +72,49 @@ impl<R: Replica> SimulatedMember<R> {
         if let Some(reason) = self.changes.take_end() {
             self.group.cannot_go_on(&reason);
         }
+        self.answers.append(&mut self.changes.take_answers());
+        if let Some(why) = self.voting.obstacle(&self.changes.lost()) {
+            self.group.cannot_go_on(&why);
+        }
+        self.group.remove(&self.changes.removed());
+        self.group.set_changing(self.changes.is_changing());
+    }
+
+    /// Takes what has happened at its replica of the manager.
+    fn hear_manager(&mut self, event: ManagerEvent, has_leases: bool) {
+        let said = match event {
+            ManagerEvent::Leads(term) => {
+                self.set_leads(true, has_leases);
+                self.changes.leads(term)
+            }
+            ManagerEvent::Follows => {
+                self.set_leads(false, has_leases);
+                self.changes.follows();
+                Vec::new()
+            }
+            ManagerEvent::Appended(index, term, decision) => {
+                let removed = decision.removal_in(term);
+                removed.into_iter().for_each(|node| self.group.log_removal(index, node));
+                Vec::new()
+            }
+            ManagerEvent::Truncated(from) => {
+                self.group.log_truncated(from);
+                Vec::new()
+            }
+            ManagerEvent::Made(_, term, decision) => self.changes.made(term, &decision),
+            ManagerEvent::Voting(index, voters) => {
+                self.group.set_voters(index, vec![voters.clone()]);
+                self.voting.set_voters(voters);
+                Vec::new()
+            }
+        };
+        self.say(said);
+    }
+
+    fn set_leads(&mut self, leads: bool, has_leases: bool) {
+        self.leads = leads;
+        self.voting.set_leads(leads);
+        self.group.set_decides(leads && has_leases);
     }
 
     /// Handles what has happened in the group; whether anything had.
@@ -64,7 +126,6 @@ impl<R: Replica> SimulatedMember<R> {
                 Event::Change(from, message) if self.group.halted().is_none() => {
                     let said = self.changes.receive(from, message);
                     self.say(said);
-                    self.answers.append(&mut self.changes.take_answers());
                     if self.has_joined() {
                         self.group.joined();
                     }
@@ -73,12 +134,22 @@ impl<R: Replica> SimulatedMember<R> {
                     }
                 }
                 Event::ReportDue => self.group.report(&NodeReport::default()),
+                Event::RenewalDue => {
+                    let complaints = self.node.as_ref().map(|node| node.take_complaints());
+                    self.group.renew(&complaints.unwrap_or_default());
+                }
+                Event::Lease(until_ns) => {
+                    if let Some(node) = &self.node {
+                        node.lease().extend(until_ns);
+                    }
+                }
                 Event::Failed(error) => drop(self.failure.get_or_insert(error)),
                 Event::Halted(reason) if !self.has_joined() => {
                     self.failure.get_or_insert(JoinError::Halted(reason));
                 }
-                // There are no replicas of the manager: node 0 decides.
-                Event::Change(..) | Event::Halted(_) | Event::Manager(..) => {}
+                Event::Halted(_) => self.node.iter().for_each(|node| node.lease().give_up()),
+                // The model of the manager has messages of its own.
+                Event::Change(..) | Event::Manager(..) => {}
             }
         }
         has_any
@@ -88,27 +159,61 @@ impl<R: Replica> SimulatedMember<R> {
 impl<R: Replica> SimulatedMembers<R> {
     /// No members yet.
     pub(crate) fn new(seed: u64) -> Self {
-        Self { members: BTreeMap::new(), streams: Streams::new(seed), now_ns: 0 }
+        let (members, streams) = (BTreeMap::new(), Streams::new(seed));
+        Self { members, streams, manager: None, has_leases: false, seed, lease_ns: 0, now_ns: 0 }
     }
 
     /// Starts a member.
     pub(crate) fn start(&mut self, setup: Setup, configuration: Configuration, replica: R) {
         let node = setup.hello.node;
+        let terms = Some(LeaseTerms::new(setup.lease));
+        self.lease_ns = u64::try_from(setup.lease.as_nanos()).unwrap_or(u64::MAX);
+        let configuration = Arc::new(configuration);
         let member = SimulatedMember {
             group: Group::new(setup, self.now_ns),
-            changes: Changes::new(node, Arc::new(configuration), replica, Deciding::ByFounder),
+            changes: Changes::new(node, configuration, replica, terms),
+            voting: Voting::default(),
+            leads: false,
             answers: BTreeMap::new(),
             failure: None,
+            node: None,
+            stands_until_ns: 0,
         };
         self.members.insert(node, member);
         self.streams.listen(node);
         self.settle(node);
     }
 
+    /// From now on the nodes of all members need leases, and silent members are suspected.
+    pub(crate) fn require_leases(&mut self, nodes: &[Arc<Node>], terms: LeaseTerms) {
+        self.has_leases = true;
+        for (number, member) in &mut self.members {
+            nodes[*number].require_lease(terms);
+            member.node = Some(Arc::clone(&nodes[*number]));
+            member.group.set_decides(member.leads);
+            member.group.renew(&[]);
+        }
+        (0..nodes.len()).for_each(|node| self.settle(node));
+    }
+
+    /// A member takes no step before this time. What is sent to it waits.
+    pub(crate) fn stand(&mut self, node: usize, until_ns: u64) {
+        if let Some(member) = self.members.get_mut(&node) {
+            member.stands_until_ns = member.stands_until_ns.max(until_ns);
+            self.streams.stand(node, member.stands_until_ns);
+        }
+    }
+
+    /// Nothing arrives between the nodes that a fault cuts off before this time.
+    pub(crate) fn cut(&mut self, fault: Fault, until_ns: u64) {
+        self.streams.cut(fault, until_ns);
+    }
+
     /// Ends a member as the end of its process does.
     pub(crate) fn kill(&mut self, node: usize) {
         self.members.remove(&node);
         self.streams.kill(node, self.now_ns);
+        self.manager.iter_mut().for_each(|manager| manager.kill(node));
     }
 
     /// The member of a node, if it has started and was not killed.
@@ -166,11 +271,14 @@ impl<R: Replica> SimulatedMembers<R> {
 
     /// When something happens next.
     pub(crate) fn next_event_ns(&self) -> u64 {
-        let look = |member: &SimulatedMember<R>| {
-            member.changes.awaits_workers().then_some(self.now_ns + WORKERS_LOOK_NS)
+        let due = |member: &SimulatedMember<R>| {
+            let looks = member.changes.awaits_workers().then_some(self.now_ns + WORKERS_LOOK_NS);
+            let deadlines = looks.into_iter().chain(member.changes.next_deadline_ns());
+            let due_ns = deadlines.fold(member.group.next_deadline_ns(), u64::min);
+            due_ns.max(member.stands_until_ns)
         };
-        let deadlines = self.members.values().map(|member| member.group.next_deadline_ns());
-        let deadlines = deadlines.chain(self.members.values().filter_map(look));
+        let deadlines = self.members.values().map(due);
+        let deadlines = deadlines.chain(self.manager.as_ref().map(ModelManager::next_event_ns));
         deadlines.chain(self.streams.next_arrival_ns()).min().unwrap_or(u64::MAX)
     }
 
@@ -192,18 +300,22 @@ impl<R: Replica> SimulatedMembers<R> {
         self.members.values_mut().find_map(|member| member.failure.take())
     }
 
-    /// Members that have halted.
-    pub(crate) fn halted(&self) -> impl Iterator<Item = usize> {
-        let all = self.members.values();
-        all.filter(|member| member.group.halted().is_some()).map(|member| member.group.node())
+    /// Members that have halted, each with whether it leaves the others, which go on.
+    pub(crate) fn halted(&self) -> impl Iterator<Item = (usize, bool)> {
+        let groups = self.members.values().map(|member| &member.group);
+        let halted = groups.filter(|group| group.halted().is_some());
+        halted.map(|group| (group.node(), group.is_leaving()))
     }
 
     /// It is this time, unless it is later already: handles what has arrived, and what is due.
     pub(crate) fn advance(&mut self, now_ns: u64) {
         let now_ns = self.now_ns.max(now_ns);
         self.now_ns = now_ns;
+        // Before what others say: a voter knows what its log has.
+        self.run_manager();
         while let Some(((node, number), what)) = self.streams.take_arrived(now_ns) {
             let Some(member) = self.members.get_mut(&node) else { continue };
+            member.changes.set_time(now_ns);
             let group = &mut member.group;
             match what {
                 Arrived::Called(_) => {
@@ -219,6 +331,10 @@ impl<R: Replica> SimulatedMembers<R> {
         }
         for node in self.members.keys().copied().collect::<Vec<_>>() {
             if let Some(member) = self.members.get_mut(&node) {
+                if member.stands_until_ns > now_ns {
+                    continue;
+                }
+                member.changes.set_time(now_ns);
                 member.group.advance(now_ns);
                 let said = member.changes.poll();
                 member.say(said);
@@ -227,10 +343,51 @@ impl<R: Replica> SimulatedMembers<R> {
         }
     }
 
+    /// Has members hear of their replicas of the manager, which begins with the first change.
+    fn run_manager(&mut self) {
+        let now_ns = self.now_ns;
+        if self.manager.is_none() {
+            let mut formed = self.members.values().filter(|member| member.has_joined());
+            let Some(member) = formed.next() else { return };
+            let voters = Voting::first_voters(member.changes.configuration());
+            let nodes = self.members.keys().copied().collect();
+            self.manager =
+                Some(ModelManager::new((self.seed, self.lease_ns), nodes, voters, now_ns));
+        }
+        let Some(manager) = &mut self.manager else { return };
+        manager.advance(&mut self.streams, now_ns);
+        while let Some((node, event)) = self.manager.as_mut().and_then(|it| it.take(now_ns)) {
+            let Some(member) = self.members.get_mut(&node) else { continue };
+            let until_ns = if member.has_joined() { 0 } else { now_ns + START_LOOK_NS };
+            let until_ns = until_ns.max(member.stands_until_ns);
+            if until_ns > now_ns {
+                self.manager.iter_mut().for_each(|it| it.put_back(node, event.clone(), until_ns));
+                continue;
+            }
+            member.changes.set_time(now_ns);
+            member.hear_manager(event, self.has_leases);
+            self.settle(node);
+        }
+    }
+
+    /// Has the manager decide what a member wants decided.
+    fn decide(&mut self, node: usize) {
+        let Self { members, manager, streams, now_ns, .. } = self;
+        let (Some(member), Some(manager)) = (members.get_mut(&node), manager) else { return };
+        for decision in member.changes.take_decisions() {
+            manager.decide(node, decision, streams, *now_ns);
+        }
+        let number = u16::try_from(node).expect("nodes are numbered with 16 bits");
+        if let Some(voters) = member.voting.take_wanted(number, member.changes.configuration()) {
+            manager.set_voters(node, &voters, streams, *now_ns);
+        }
+    }
+
     /// Does what the group of a member says, until it says nothing.
     fn settle(&mut self, node: usize) {
-        let Some(member) = self.members.get_mut(&node) else { return };
         loop {
+            self.decide(node);
+            let Some(member) = self.members.get_mut(&node) else { return };
             let mut is_quiet = !member.handle_events();
             while let Some(action) = member.group.next_action() {
                 is_quiet = false;

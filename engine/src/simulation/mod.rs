@@ -5,6 +5,7 @@
 //! Simulation ── Cluster without threads: tables, loader, jobs
 //!   ├─ joining.rs   members come, and the first change starts their nodes
 //!   ├─ members.rs   the groups of members, over the streams of streams.rs
+//!   ├─ manager.rs   a model of the log that the manager's replicas have
 //!   ├─ clock.rs     virtual time as each node sees it
 //!   ├─ network.rs   the transport: delay, loss, duplicates, damage, partitions
 //!   ├─ faults.rs    which faults a run has, and how often each struck
@@ -23,15 +24,18 @@ mod clock;
 mod faults;
 mod joining;
 mod kill;
+mod manager;
 pub(crate) mod members;
 mod network;
 mod streams;
 mod trace;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gannet_rpc::{Clock, Counters};
 use rand::rngs::SmallRng;
@@ -42,8 +46,11 @@ pub use faults::{Fault, FaultKind, Firings, draw_faults};
 pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
-use crate::configuration::Phase;
-use crate::simulation::clock::{NodeClock, VirtualTime};
+use crate::configuration::{Configuration, Phase};
+use crate::fence::Fenced;
+use crate::lease::LeaseTerms;
+use crate::member::WorkerClocks;
+use crate::simulation::clock::{MembersClock, NodeClock, VirtualTime};
 use crate::simulation::joining::SharedMembers;
 use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
 use crate::simulation::trace::Trace;
@@ -53,10 +60,12 @@ use crate::worker::Worker;
 const STEP_NS: u64 = 500;
 /// A slow node waits up to this long between two steps.
 const SLOW_NS_MAX: u64 = 2_000_000;
+/// How long a lease lasts.
+const LEASE_NS: u64 = 20_000_000;
 /// A clock jumps forward by up to this.
 const JUMP_NS_MAX: u64 = 2_000_000_000;
 
-type SimulatedWorker = Worker<SimulatedSender, SimulatedReceiver>;
+type SimulatedWorker = Worker<Fenced<SimulatedSender>, SimulatedReceiver>;
 
 struct SimulatedNode {
     clock: Rc<NodeClock>,
@@ -88,8 +97,11 @@ pub struct Simulation {
     last_end_ns: u64,
     /// The deaths of members that are still to come.
     planned_kills: Vec<Kill>,
+    has_leases: bool,
     /// Those that have come.
     killed: Vec<Kill>,
+    /// Members that the others have removed, and that have heard of it.
+    removed: BTreeSet<usize>,
     /// Jobs of the killed member that another has got.
     handed_over: u64,
     /// How members that have halted have settled their commits.
@@ -123,8 +135,10 @@ impl Simulation {
             let inbox = Rc::new(RefCell::new(Inbox::default()));
             let sender = SimulatedSender { network: Rc::clone(&network), source: (node, worker) };
             let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
-            let (member, clock) = (&cluster.members[usize::from(node)], Rc::clone(clock));
-            (member.start_worker(usize::from(worker), clock, sender, receiver), inbox)
+            let member = &cluster.members[usize::from(node)];
+            let lease_clock = Rc::new(MembersClock::new(Rc::clone(&time), joined_at_ns));
+            let clocks = WorkerClocks { clock: Rc::clone(clock) as Rc<dyn Clock>, lease_clock };
+            (member.start_worker(usize::from(worker), clocks, sender, receiver), inbox)
         };
         let nodes = (0..nodes)
             .map(|node| {
@@ -152,11 +166,21 @@ impl Simulation {
             active: Vec::new(),
             last_end_ns: 0,
             planned_kills: Vec::new(),
+            has_leases: false,
             killed: Vec::new(),
+            removed: BTreeSet::new(),
             handed_over: 0,
             verdicts: Vec::new(),
             trace: Trace::new(trace),
         })
+    }
+
+    /// From now on members need leases: one that stands still for long is removed by the others. No table may be created any more,
+    /// because only members run meanwhile, and no workers.
+    pub fn require_leases(&mut self) {
+        self.has_leases = true;
+        let nodes = self.cluster.nodes();
+        self.members.lock().require_leases(&nodes, LeaseTerms::new(Duration::from_nanos(LEASE_NS)));
     }
 
     /// Plans the deaths of members.
@@ -168,6 +192,13 @@ impl Simulation {
     #[must_use]
     pub fn killed(&self) -> &[Kill] {
         &self.killed
+    }
+
+    /// The members that were killed, and those that the others have removed.
+    #[must_use]
+    pub fn dead(&self) -> BTreeSet<usize> {
+        let killed = self.killed.iter().map(|kill| usize::from(kill.node));
+        killed.chain(self.removed.iter().copied()).collect()
     }
 
     fn was_killed(&self, node: usize) -> bool {
@@ -330,12 +361,26 @@ impl Simulation {
         self.members_due_ns = members.next_event_ns().saturating_sub(self.joined_at_ns);
         let halted: Vec<_> = members.halted().collect();
         drop(members);
-        for node in
-            halted.into_iter().filter(|node| !self.nodes[*node].has_ended).collect::<Vec<_>>()
-        {
+        for (node, leaves) in halted {
+            if self.nodes[node].has_ended {
+                continue;
+            }
             self.trace.note(now_ns, || format!("node {node} halts"));
             self.halt(node);
+            if leaves {
+                self.cluster.members[node].node().kill();
+                self.hand_over(node);
+                self.removed.insert(node);
+            }
         }
+    }
+
+    /// The configuration of the member that has the latest.
+    fn latest_configuration(&self) -> Arc<Configuration> {
+        let living = self.cluster.members.iter().filter(|member| !member.node().is_killed());
+        let all = living.map(|member| member.node().view().shared_configuration());
+        all.max_by_key(|configuration| configuration.version)
+            .unwrap_or_else(|| self.cluster.members[0].node().view().shared_configuration())
     }
 
     /// Answers the jobs that have come to members after their end: they have not begun.
@@ -348,16 +393,17 @@ impl Simulation {
         }
     }
 
-    /// Whether a member was killed, and another has neither gone on without it nor halted yet.
+    /// Whether a member was killed or removed, and another has neither gone on without it nor halted yet.
     fn awaits_members(&self) -> bool {
-        if self.killed.is_empty() {
-            return false;
-        }
+        let (latest, dead) = (self.latest_configuration(), self.dead());
         let goes_on = |number: usize| {
             let view = self.cluster.members[number].node().view();
             let configuration = view.configuration();
-            let has_revoked = |kill: &Kill| !configuration.is_member(kill.node);
-            self.killed.iter().all(has_revoked) && configuration.phase == Phase::Active
+            let is_out = |dead: &usize| {
+                u16::try_from(*dead).is_ok_and(|node| !configuration.is_member(node))
+            };
+            let is_latest = configuration.epoch == latest.epoch;
+            is_latest && dead.iter().all(is_out) && configuration.phase == Phase::Active
         };
         let mut nodes = self.nodes.iter().enumerate();
         nodes.any(|(number, node)| !node.has_ended && !goes_on(number))
@@ -367,7 +413,14 @@ impl Simulation {
     #[must_use]
     pub fn has_halted(&self) -> bool {
         let mut nodes = self.nodes.iter().enumerate();
-        nodes.any(|(number, node)| node.has_ended && !self.was_killed(number))
+        let is_out = |number| self.was_killed(number) || self.removed.contains(&number);
+        nodes.any(|(number, node)| node.has_ended && !is_out(number))
+    }
+
+    /// Members that the others have removed, as they did not hear from them, and that know it.
+    #[must_use]
+    pub fn removed(&self) -> &BTreeSet<usize> {
+        &self.removed
     }
 
     /// The epoch that the members have come to which were not killed.
@@ -390,6 +443,12 @@ impl Simulation {
             let mut groups = view.configuration().last_log_groups();
             groups.any(|group| !group.is_empty() && group.iter().all(is_dead))
         })
+    }
+
+    /// Whether all copies of some partition are gone, and the others go on without it.
+    #[must_use]
+    pub fn has_lost_rows(&self) -> bool {
+        self.latest_configuration().lost_partitions().next().is_some()
     }
 
     /// Gives the jobs that a killed member has not begun to the next one that lives.
@@ -514,7 +573,16 @@ impl Simulation {
             let node = &mut self.nodes[usize::from(fault.node)];
             let mut random = SmallRng::seed_from_u64(fault.seed);
             match fault.kind {
-                FaultKind::Pause => node.stands_until_ns = node.stands_until_ns.max(end_ns),
+                FaultKind::Pause => {
+                    node.stands_until_ns = node.stands_until_ns.max(end_ns);
+                    if self.has_leases {
+                        // Its workers often go on before it hears that it was removed.
+                        let late_ns = random.random_range(0..2 * LEASE_NS);
+                        let until_ns = self.joined_at_ns + end_ns + late_ns;
+                        self.members.lock().stand(usize::from(fault.node), until_ns);
+                        self.members_due_ns = 0;
+                    }
+                }
                 FaultKind::Slow => {
                     node.step_ns = SLOW_NS_MAX * u64::from(fault.permille) / 1_000;
                 }
@@ -525,6 +593,15 @@ impl Simulation {
                 FaultKind::ClockRate => node.clock.set_rate(random.random_range(800..1_200)),
                 FaultKind::ClockJump => {
                     node.clock.jump(random.random_range(1..JUMP_NS_MAX));
+                }
+                FaultKind::OneWayPartition
+                | FaultKind::FullPartition
+                | FaultKind::RingPartition
+                    if self.has_leases =>
+                {
+                    self.members.lock().cut(fault, self.joined_at_ns + end_ns);
+                    self.network.borrow_mut().begin(fault);
+                    continue;
                 }
                 _ => {
                     self.network.borrow_mut().begin(fault);

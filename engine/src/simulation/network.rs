@@ -193,7 +193,7 @@ impl Network {
 
 impl Fault {
     /// Whether it keeps all packets from `source` to `destination` from arriving.
-    fn cuts(&self, source: u16, destination: u16, nodes: u16) -> bool {
+    pub(super) fn cuts(&self, source: u16, destination: u16, nodes: u16) -> bool {
         match self.kind {
             FaultKind::OneWayPartition => self.is_on_link(source, destination),
             FaultKind::FullPartition => source == self.node || destination == self.node,

@@ -17,6 +17,8 @@ use std::ops::Range;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::simulation::faults::Fault;
+
 /// One way of a stream, in nanoseconds of virtual time.
 const DELAY_NS: Range<u64> = 2_000..200_000;
 /// How long it takes an end to notice that a stream has broken.
@@ -54,6 +56,12 @@ pub(super) struct Streams {
     /// By arrival and number: the stream, its end, and what arrives there.
     under_way: BTreeMap<(u64, u64), (u64, usize, Arrived)>,
     listening: BTreeSet<usize>,
+    /// Members that have started.
+    nodes: usize,
+    /// Nodes that hear nothing before a time.
+    stands_until_ns: BTreeMap<usize, u64>,
+    /// Faults that keep bytes between some nodes from arriving, and their ends.
+    cuts: Vec<(u64, Fault)>,
     /// Of 1,000 messages so many break their stream.
     pub(super) breaks_permille: u32,
     /// Of 1,000 messages so many are changed on their way.
@@ -71,6 +79,9 @@ impl Streams {
             by_end: BTreeMap::new(),
             under_way: BTreeMap::new(),
             listening: BTreeSet::new(),
+            nodes: 0,
+            stands_until_ns: BTreeMap::new(),
+            cuts: Vec::new(),
             breaks_permille: 0,
             changes_permille: 0,
             broken: 0,
@@ -80,6 +91,34 @@ impl Streams {
     /// A member has started.
     pub(super) fn listen(&mut self, node: usize) {
         self.listening.insert(node);
+        self.nodes += 1;
+    }
+
+    /// A node hears nothing before this time. What arrives meanwhile waits.
+    pub(super) fn stand(&mut self, node: usize, until_ns: u64) {
+        self.stands_until_ns.insert(node, until_ns);
+    }
+
+    /// Nothing arrives between the nodes that a fault cuts off before this time. It waits, as the two hosts send it again.
+    pub(super) fn cut(&mut self, fault: Fault, until_ns: u64) {
+        self.cuts.push((until_ns, fault));
+    }
+
+    /// When what a node sends to another arrives, if it is cut off now.
+    fn cut_until_ns(&mut self, from: usize, to: usize, now_ns: u64) -> Option<u64> {
+        self.cuts.retain(|(until_ns, _)| *until_ns > now_ns);
+        let number = |node: usize| u16::try_from(node).expect("nodes are numbered with 16 bits");
+        let (from, to, nodes) = (number(from), number(to), number(self.nodes));
+        let cuts = self.cuts.iter().filter(|(_, fault)| fault.cuts(from, to, nodes));
+        cuts.map(|(until_ns, _)| *until_ns).max()
+    }
+
+    /// When what a node sends now, or when it goes on, arrives at another.
+    pub(super) fn reach_ns(&mut self, from: usize, to: usize, now_ns: u64) -> u64 {
+        let stands = |node: usize| self.stands_until_ns.get(&node).copied().unwrap_or(0);
+        let stands_ns = stands(from).max(stands(to));
+        let cut_ns = self.cut_until_ns(from, to, now_ns).unwrap_or(0);
+        now_ns.max(stands_ns).max(cut_ns)
     }
 
     /// A member has ended: its streams end, and nobody listens there any more.
@@ -191,8 +230,18 @@ impl Streams {
     pub(super) fn take_arrived(&mut self, now_ns: u64) -> Option<(End, Arrived)> {
         loop {
             let arrives = self.under_way.first_entry().filter(|it| it.key().0 <= now_ns)?;
+            let (_, order) = *arrives.key();
             let (number, side, what) = arrives.remove();
             let Some(stream) = self.streams.get_mut(&number) else { continue };
+            let node_at = |side: usize| stream.ends[side].map_or(stream.called, |(node, _)| node);
+            let (from, node) = (node_at(1 - side), node_at(side));
+            let stands_until_ns = self.stands_until_ns.get(&node).copied();
+            let until_ns = stands_until_ns.max(self.cut_until_ns(from, node, now_ns)).unwrap_or(0);
+            let Some(stream) = self.streams.get_mut(&number) else { continue };
+            if until_ns > now_ns {
+                self.under_way.insert((until_ns, order), (number, side, what));
+                continue;
+            }
             match (what, stream.ends[side]) {
                 (Arrived::Called(node), _) if self.listening.contains(&node) => {
                     return Some(((node, number), Arrived::Called(node)));

@@ -15,7 +15,8 @@ use std::ops::Range;
 
 use gannet_storage::{Key, LockMode};
 
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Misuse, RowProblem};
+use crate::row_key::RowKey;
 use crate::transaction::LeafObservation;
 
 /// A row of the read or write set, as its transaction names it.
@@ -69,6 +70,12 @@ impl Row {
     #[inline(always)]
     pub(super) fn key_range(&self) -> Range<usize> {
         self.key_at as usize..(self.key_at + self.key_bytes) as usize
+    }
+
+    /// The key, as an outcome names it.
+    #[cold]
+    pub(super) fn named(&self, values: &[u8]) -> RowKey {
+        self.key(values).into()
     }
 
     /// The value, in the set's `values`.
@@ -156,18 +163,18 @@ impl AccessSet {
     /// The value of a row that is locked for update or insert, to be changed in place; `doom` is what a row that failed ends with.
     pub(super) fn value_mut(&mut self, row: RowId, doom: Abort) -> Result<&mut [u8], Abort> {
         let Some(row) = self.rows.get_mut(row.0 as usize) else {
-            let problem = "no such row in this transaction; add it to the write set";
-            return Err(Abort::Usage { table: 0, key: 0, problem });
+            return Err(Misuse::NoSuchRow.into());
         };
-        let (table, key) = (row.table, row.key);
-        let usage = |problem| Err(Abort::Usage { table, key, problem });
+        let table = row.table;
+        let key = || row.named(&self.values);
+        let usage = |problem| Err(Misuse::Row { table, key: key(), problem }.into());
         match (row.state, row.mode) {
-            (_, None) => usage("is in the read set; add it to the write set to change it"),
-            (_, Some(LockMode::Delete)) => usage("is to be deleted and takes no value"),
-            (RowState::Pending, _) => usage("was not executed; call execute before writing it"),
+            (_, None) => usage(RowProblem::InReadSet),
+            (_, Some(LockMode::Delete)) => usage(RowProblem::Deleted),
+            (RowState::Pending, _) => usage(RowProblem::NotExecuted),
             (RowState::Failed, _) => Err(doom),
-            (RowState::Absent, _) => Err(Abort::NotFound { table, key }),
-            (RowState::Found, _) => Err(Abort::Exists { table, key }),
+            (RowState::Absent, _) => Err(Misuse::NotFound { table, key: key() }.into()),
+            (RowState::Found, _) => Err(Misuse::Exists { table, key: key() }.into()),
             (RowState::Granted, Some(LockMode::Update | LockMode::Insert)) => {
                 row.written = true;
                 Ok(&mut self.values[row.value_range()])

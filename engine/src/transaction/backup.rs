@@ -20,9 +20,8 @@ impl Transaction<'_> {
     /// Sends every unit of the record to its partition's backups or primary, which apply it. This node applies its own units by
     /// a local call, unless the transaction is large: then they are sent, too, so that it holds up no other.
     ///
-    /// The transaction is decided, and no copy may refuse it. Any answer but `Done` ends the worker and with it the cluster, because
-    /// no membership change removes the copy. `Gap` is such an answer, too: a backup missed an earlier update, or a primary lost
-    /// the lock. Such a copy has not the update, on which a client would rely that is told of the commit.
+    /// The transaction is decided, and no copy may refuse it. A node whose copy misses an earlier update, or has lost the lock, ends
+    /// instead of an answer, and the change of the membership settles the transaction. This node's own copy ends this node.
     #[inline(always)]
     pub(super) fn send_units(&mut self, kind: u16) -> Result<(), Interrupted> {
         let Self { view, record, round, .. } = self;

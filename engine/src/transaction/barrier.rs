@@ -8,8 +8,9 @@
 
 use gannet_storage::{Owner, TableKind};
 
+use crate::configuration::NOBODY;
 use crate::node::TableId;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Misuse};
 use crate::request::{self, Barrier, Status, TableRequest};
 use crate::transaction::Transaction;
 use crate::transaction::round::Interrupted;
@@ -24,15 +25,16 @@ impl Transaction<'_> {
     /// Sets a barrier on a table, at the primaries of all its partitions.
     ///
     /// # Errors
-    /// [`Abort::NoSuchTable`] for a table without order; that of an interruption.
+    /// [`Misuse::NoSuchTable`] for a table without order; [`crate::Failure::Lost`] if a partition is lost; that of an interruption.
     pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<ScanBarrier, Abort> {
+        self.check_all_partitions()?;
         let barrier = ScanBarrier { table, owner: self.owner };
         let is_ordered =
             self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
         if is_ordered && self.send_to_primaries(request::SET_BARRIER, &barrier)?.is_none() {
             return Ok(barrier);
         }
-        Err(Abort::NoSuchTable { table: table.0 })
+        Err(Misuse::NoSuchTable { table: table.0 }.into())
     }
 
     /// Releases a barrier, unless the cluster has halted.
@@ -43,7 +45,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The first answer that was not `Done`, if any.
+    /// The first answer that was not `Done`, if any. A partition that is lost keeps no barrier.
     fn send_to_primaries(
         &mut self,
         kind: u16,
@@ -57,6 +59,9 @@ impl Transaction<'_> {
             let partition = u16::try_from(partition).expect("at most 4096 partitions");
             let request = Barrier { table: table.0, partition, owner };
             let primary = configuration.primary(partition);
+            if primary == NOBODY {
+                continue;
+            }
             round.request_that_fits(primary, kind, &request.encode())?;
         }
         round.end()

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use gannet_rules::rule;
 
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict, Misuse, RowProblem};
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::{Scratch, Transaction};
 
@@ -51,7 +51,7 @@ impl Transaction<'_> {
     /// those that it has only read.
     ///
     /// # Errors
-    /// [`Abort::Changed`] if two observations of a bucket differ, [`Abort::Usage`] for a key that is
+    /// [`Conflict::Changed`] if two observations of a bucket differ, [`Misuse::Row`] for a key that is
     /// in the write set twice.
     pub(super) fn group_buckets(&mut self) -> Result<(), Abort> {
         let AccessSet { rows, values, .. } = &self.set;
@@ -98,13 +98,13 @@ fn check_row(rows: &[Row], values: &[u8], group: &[(u64, u32)]) -> Result<(), Ab
     for &(_, other) in before {
         let other = &rows[other as usize];
         if other.version != last.version && rule!(C2) {
-            return Err(Abort::Changed);
+            return Err(Conflict::Changed.into());
         }
         let is_same_key =
             || other.key == last.key && values[other.key_range()] == values[last.key_range()];
         if last.mode.is_some() && other.mode.is_some() && is_same_key() {
-            let problem = "is in the write set twice; add each key once";
-            return Err(Abort::Usage { table: last.table, key: last.key, problem });
+            let (key, problem) = (last.named(values), RowProblem::AddedTwice);
+            return Err(Misuse::Row { table: last.table, key, problem }.into());
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use gannet_storage::Owner;
 
 use crate::commit::Stage;
 use crate::control::WaitReason;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::{Transaction, heap, local};
@@ -42,10 +42,7 @@ impl Transaction<'_> {
             (_, Some(interruption)) => Err(self.round.answer(interruption).into()),
             (Some(abort), None) => Err(abort),
             (None, None) if self.stage() == Stage::Executing => Ok(()),
-            (None, None) => {
-                let problem = "the transaction has ended; begin another";
-                Err(Abort::Usage { table: 0, key: 0, problem })
-            }
+            (None, None) => Err(Misuse::Ended.into()),
         }
     }
 
@@ -155,14 +152,7 @@ impl Transaction<'_> {
         drop(batch);
         *first = executed;
         if let Some((status, table)) = failed {
-            self.doom(match status {
-                Status::Full => Abort::TableFull { table },
-                Status::Refused => Abort::NoSuchTable { table },
-                Status::Changed => Abort::Changed,
-                Status::Barrier => Abort::Barrier,
-                Status::Locked => Abort::Locked,
-                _ => Abort::Refused,
-            });
+            self.doom(abort_of(status, table));
         }
     }
 }
@@ -180,5 +170,17 @@ impl Row {
         let value_bytes = if is_fixed { 0 } else { self.value_bytes };
         let value_bytes = u32::try_from(value_bytes).unwrap_or(u32::MAX);
         (request::LOCK, LockRow { table, mode, value_bytes, key, owner }.encode())
+    }
+}
+
+/// Why a transaction aborts whose row of this table was answered so.
+fn abort_of(status: Status, table: u16) -> Abort {
+    match status {
+        Status::Full => Failure::TableFull { table }.into(),
+        Status::Refused => Misuse::NoSuchTable { table }.into(),
+        Status::Changed => Conflict::Changed.into(),
+        Status::Barrier => Conflict::Barrier.into(),
+        Status::Locked => Conflict::Locked.into(),
+        _ => Failure::Refused.into(),
     }
 }

@@ -5,8 +5,9 @@
 
 use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LeafChange, LockMode, TableKind};
 
+use crate::configuration::NOBODY;
 use crate::node::TableId;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem};
 use crate::request::decode_leaf_change;
 use crate::transaction::Transaction;
 use crate::transaction::access_set::{Row, RowId, RowState};
@@ -50,7 +51,7 @@ pub(crate) struct Observation {
 impl Transaction<'_> {
     /// Adds a row of a heap table to those that the next [`Self::execute`] locks and commit changes.
     ///
-    /// If the row is not as `change` wants it, execute fails with [`Abort::Changed`]: read it before.
+    /// If the row is not as `change` wants it, execute fails with [`Conflict::Changed`]: read it before.
     /// A key may be in the write set once.
     pub fn add_row_to_write_set(
         &mut self,
@@ -62,7 +63,7 @@ impl Transaction<'_> {
         let value = value.unwrap_or_default();
         if value.len() > HEAP_VALUE_BYTES_MAX {
             let (expected, found) = (HEAP_VALUE_BYTES_MAX, value.len());
-            self.doom(Abort::ValueBytes { table: table.0, expected, found });
+            self.doom(Misuse::ValueBytes { table: table.0, expected, found });
             return RowId(u32::MAX);
         }
         let value_at = self.set.add_bytes(value);
@@ -98,11 +99,13 @@ impl Transaction<'_> {
             let put = match value {
                 Some(value) => self.put(*row, value),
                 None if self.set.rows[row.0 as usize].state == RowState::Granted => Ok(()),
-                None => Err(Abort::Changed),
+                None => Err(Conflict::Changed.into()),
             };
             match put {
                 Ok(()) => {}
-                Err(Abort::NotFound { .. } | Abort::Exists { .. }) => self.doom(Abort::Changed),
+                Err(Abort::Misuse(Misuse::NotFound { .. } | Misuse::Exists { .. })) => {
+                    self.doom(Conflict::Changed);
+                }
                 Err(abort) => self.doom(abort),
             }
         }
@@ -117,28 +120,33 @@ impl Transaction<'_> {
     ) -> RowId {
         let row = self.set.next_row();
         let refused = match self.view.table(table.0) {
-            None => Some(Abort::NoSuchTable { table: table.0 }),
-            Some(table) if table.layout().kind == TableKind::Fixed => {
-                Some("the table's keys are numbers; use add_to_read_set or add_to_write_set")
-                    .map(|problem| Abort::Usage { table: 0, key: key.word(), problem })
+            None => Some(Misuse::NoSuchTable { table: table.0 }),
+            Some(found) if found.layout().kind == TableKind::Fixed => {
+                let problem = RowProblem::IsBytes;
+                Some(Misuse::Row { table: table.0, key: key.into(), problem })
             }
             Some(_) if !(1..=KEY_BYTES_MAX).contains(&key.bytes().len()) => {
-                let problem = "keys of heap tables have 1 to 4096 bytes; shorten it";
-                Some(Abort::Usage { table: table.0, key: key.word(), problem })
+                let problem = RowProblem::KeyBytes;
+                Some(Misuse::Row { table: table.0, key: key.into(), problem })
             }
             Some(_) => None,
         };
         let location = self.view.table(table.0).map(|table| table.locate(key.word()));
         let (Some(location), None) = (location, refused) else {
-            self.doom(refused.unwrap_or(Abort::NoSuchTable { table: table.0 }));
+            self.doom(refused.unwrap_or(Misuse::NoSuchTable { table: table.0 }));
             return RowId(u32::MAX);
         };
+        let primary = self.view.configuration().primary(location.partition);
+        if primary == NOBODY {
+            self.doom(Failure::Lost { partition: location.partition });
+            return RowId(u32::MAX);
+        }
         let bytes = key.bytes();
         let key_at = self.set.add_bytes(bytes);
         self.set.rows.push(Row {
             table: table.0,
             partition: location.partition,
-            primary: self.view.configuration().primary(location.partition),
+            primary,
             bucket: location.bucket,
             key: key.word(),
             mode,
@@ -154,17 +162,21 @@ impl Transaction<'_> {
     }
 
     /// Adds to the read set what an earlier attempt of the same transaction has read: commit fails
-    /// with [`Abort::Changed`] if it is not so any more. Before any row that is to be executed.
+    /// with [`Conflict::Changed`] if it is not so any more. Before any row that is to be executed.
     ///
     /// # Panics
     /// If there are rows that are not executed.
     pub(crate) fn observe(&mut self, observation: Observation) {
         assert_eq!(self.set.executed, self.set.rows.len(), "observations come before other rows");
         let Observation { table, partition, bucket, version } = observation;
+        let primary = self.view.configuration().primary(partition);
+        if primary == NOBODY {
+            return self.doom(Failure::Lost { partition });
+        }
         self.set.rows.push(Row {
             table,
             partition,
-            primary: self.view.configuration().primary(partition),
+            primary,
             bucket,
             key: 0,
             mode: None,

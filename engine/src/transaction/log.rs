@@ -9,7 +9,7 @@ use gannet_storage::{
 };
 
 use crate::commit::Stage;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Misuse};
 use crate::request::{self, PART_BYTES_MAX, Status, encode_part};
 use crate::transaction::access_set::AccessSet;
 use crate::transaction::round::{Interrupted, Round};
@@ -52,8 +52,8 @@ impl Transaction<'_> {
     /// Writes the record of all buckets that this transaction holds, one unit for each.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the record is too large, or a unit does not fit a message;
-    /// [`Abort::TooManyRows`] if a unit's items are more than it can count. Nothing has been sent yet.
+    /// [`Misuse::TooLarge`] if the record is too large, or a unit does not fit a message;
+    /// [`Misuse::TooManyRows`] if a unit's items are more than it can count. Nothing has been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
         let Self { view, set: AccessSet { rows, values, .. }, record, owner, .. } = self;
         let Scratch { order, held, .. } = &self.scratch;
@@ -82,7 +82,7 @@ impl Transaction<'_> {
                 }
             }
             if unit.items() > UNIT_ITEMS_MAX {
-                return Err(Abort::TooManyRows { table: first.table, max: UNIT_ITEMS_MAX });
+                return Err(Misuse::TooManyRows { table: first.table, max: UNIT_ITEMS_MAX }.into());
             }
             unit.finish();
             let bounds = [start, writer.units().len()];
@@ -150,6 +150,6 @@ fn end_logged(round: &mut Round<'_>) -> Result<(), Interrupted> {
     Ok(())
 }
 
-fn check_size(bytes: usize, max: usize) -> Result<(), Abort> {
-    if bytes > max { Err(Abort::TooLarge { bytes, max }) } else { Ok(()) }
+fn check_size(bytes: usize, max: usize) -> Result<(), Misuse> {
+    if bytes > max { Err(Misuse::TooLarge { bytes, max }) } else { Ok(()) }
 }

@@ -38,9 +38,11 @@ use gannet_storage::{CommitLog, Key, LockMode, Owner, TableKind};
 
 use crate::cancellation::CancellationToken;
 use crate::commit::{Settled, Stage};
+use crate::configuration::NOBODY;
 use crate::control::{Interruption, PrefetchQueue, WaitReason};
 use crate::node::TableId;
-use crate::outcome::{Abort, panic_message};
+use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem, panic_message};
+use crate::row_key::RowKey;
 pub use crate::transaction::access_set::RowId;
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::buckets::BucketGroup;
@@ -190,6 +192,8 @@ impl<'s> Transaction<'s> {
     /// For [`LockMode::Delete`] a row that is there is deleted at commit; otherwise give it a value
     /// with [`Self::put`] or [`Self::value_mut`], which tell if the row is not as the mode wants it.
     /// A row that is given none stays as it is. A key may be in the write set once.
+    ///
+    /// A table whose keys are byte strings takes [`Self::add_row_to_write_set`] instead.
     pub fn add_to_write_set(&mut self, table: TableId, key: u64, mode: LockMode) -> RowId {
         self.add(table, key, Some(mode))
     }
@@ -203,16 +207,20 @@ impl<'s> Transaction<'s> {
                 (table.locate(key), table.layout().value_bytes)
             }
             Some(_) => {
-                let problem =
-                    "the table's keys are byte strings; use such a key, or add_row_to_write_set";
-                self.doom(Abort::Usage { table: table.0, key, problem });
+                let (key, problem) = (RowKey::Number(key), RowProblem::IsNumber);
+                self.doom(Misuse::Row { table: table.0, key, problem });
                 return row;
             }
             None => {
-                self.doom(Abort::NoSuchTable { table: table.0 });
+                self.doom(Misuse::NoSuchTable { table: table.0 });
                 return row;
             }
         };
+        let primary = self.view.configuration().primary(location.partition);
+        if primary == NOBODY {
+            self.doom(Failure::Lost { partition: location.partition });
+            return row;
+        }
         self.set.claim(value_bytes);
         if mode == Some(LockMode::Insert) {
             self.set.values[value_at..value_at + value_bytes].fill(0);
@@ -220,7 +228,7 @@ impl<'s> Transaction<'s> {
         self.set.rows.push(Row {
             table: table.0,
             partition: location.partition,
-            primary: self.view.configuration().primary(location.partition),
+            primary,
             bucket: location.bucket,
             key,
             mode,
@@ -248,23 +256,23 @@ impl<'s> Transaction<'s> {
     /// at commit; an insert starts from zero bytes.
     ///
     /// # Errors
-    /// [`Abort::NotFound`] or [`Abort::Exists`] if the row is not as the lock mode wants it,
-    /// [`Abort::Usage`] for a row that is in the read set, is to be deleted, or was not executed.
+    /// [`Misuse::NotFound`] or [`Misuse::Exists`] if the row is not as the lock mode wants it,
+    /// [`Misuse::Row`] for a row that is in the read set, is to be deleted, or was not executed.
     #[inline]
     pub fn value_mut(&mut self, row: RowId) -> Result<&mut [u8], Abort> {
-        let conflict = self.conflict().unwrap_or(Abort::Locked);
-        self.set.value_mut(row, conflict)
+        let conflict = self.conflict().unwrap_or(Conflict::Locked);
+        self.set.value_mut(row, conflict.into())
     }
 
     /// Gives a row that was locked for update or insert the value that it will have after commit.
     ///
     /// # Errors
-    /// As [`Self::value_mut`], and [`Abort::ValueBytes`] unless `value` has the table's size.
+    /// As [`Self::value_mut`], and [`Misuse::ValueBytes`] unless `value` has the table's size.
     pub fn put(&mut self, row: RowId, value: &[u8]) -> Result<(), Abort> {
         if let Some(row) = self.set.row(row) {
             let (expected, found) = (row.value_bytes, value.len());
             if expected != found {
-                return Err(Abort::ValueBytes { table: row.table, expected, found });
+                return Err(Misuse::ValueBytes { table: row.table, expected, found }.into());
             }
         }
         self.value_mut(row)?.copy_from_slice(value);
@@ -306,17 +314,16 @@ impl<'s> Transaction<'s> {
     ///
     /// # Errors
     /// The [`Abort`] that ended the transaction; [`Abort::Requested`] if it was aborted before. All
-    /// its locks are released. To commit twice is to commit once. After [`Abort::Unknown`], and no other, it may have committed.
+    /// its locks are released. To commit twice is to commit once. After [`Failure::Unknown`], and no other, it may have
+    /// committed.
     ///
-    /// [`Abort::Usage`] in a closure that is run as a transaction, such as that of [`crate::Coordinator::run`]: it may be run
-    /// again, also when it fails after the commit. Such a transaction does not commit at all.
+    /// [`Misuse::CommitsItself`] in a closure that is run as a transaction, such as that of [`crate::Coordinator::run`]: it may
+    /// be run again, also when it fails after the commit. Such a transaction does not commit at all.
     #[inline]
     pub fn commit(&mut self) -> Result<(), Abort> {
         if self.is_committed_for && self.stage() == Stage::Executing {
-            let problem = "a closure that is run as a transaction is committed when it returns; \
-                           return Ok, or begin a transaction with Coordinator::begin";
-            self.doom(Abort::Usage { table: 0, key: 0, problem });
-            return Err(Abort::Usage { table: 0, key: 0, problem });
+            self.doom(Misuse::CommitsItself);
+            return Err(Misuse::CommitsItself.into());
         }
         self.commit_decided()
     }
@@ -335,6 +342,10 @@ impl<'s> Transaction<'s> {
             _ => {}
         }
         let result = match self.commit_phases() {
+            Ok(()) if !self.stage().is_committed() => self.round.hold_lease().map_err(Abort::from),
+            result => result,
+        };
+        let result = match result {
             Err(_) if self.round.interruption().is_some() => self.verdict(),
             result => result,
         };
@@ -352,7 +363,7 @@ impl<'s> Transaction<'s> {
     fn verdict(&mut self) -> Result<(), Abort> {
         let abort = match (self.stage(), self.round.interruption()) {
             (Stage::Settled(Settled::Committed), _) => return Ok(()),
-            (Stage::Settled(Settled::Unknown), _) => Abort::Unknown,
+            (Stage::Settled(Settled::Unknown), _) => Failure::Unknown.into(),
             (_, Some(interruption)) => self.round.answer(interruption).into(),
             (_, None) => Abort::Requested,
         };
@@ -414,7 +425,7 @@ impl<'s> Transaction<'s> {
         }
         self.log()?;
         if !rule!(C3) && self.round.commits().open.id().counter.is_multiple_of(4) {
-            return Err(Abort::Locked);
+            return Err(Conflict::Locked.into());
         }
         if rule!(C5) {
             self.commit_backups()?;
@@ -434,7 +445,10 @@ impl<'s> Transaction<'s> {
     pub(crate) fn give_up(&mut self) -> Result<(), Abort> {
         let valid = match self.doom {
             Some(abort) if abort.is_conflict() || self.round.interruption().is_some() => Err(abort),
-            _ => self.group_buckets().and_then(|()| self.validate()),
+            _ => self
+                .group_buckets()
+                .and_then(|()| self.validate())
+                .and_then(|()| self.round.hold_lease().map_err(Abort::from)),
         };
         self.abort();
         valid
@@ -465,19 +479,22 @@ impl<'s> Transaction<'s> {
         self.view.id()
     }
 
-    /// A partition whose primary that node is, if there is one.
+    /// A partition near that node; see [`View::home_partition`].
     pub(crate) fn home_partition(&self) -> Option<u16> {
         self.view.home_partition()
     }
 
-    /// The primary of `key`.
+    /// The primary of `key`; `u16::MAX` if its partition is lost.
     pub(crate) fn primary(&self, key: u64) -> u16 {
         self.view.configuration().primary_of_key(key)
     }
 
     /// The conflict that doomed the transaction.
-    pub(crate) fn conflict(&self) -> Option<Abort> {
-        self.doom.filter(|abort| abort.is_conflict())
+    pub(crate) fn conflict(&self) -> Option<Conflict> {
+        match self.doom {
+            Some(Abort::Conflict(conflict)) => Some(conflict),
+            _ => None,
+        }
     }
 
     /// Whether the transaction may go on to execute.
@@ -487,10 +504,18 @@ impl<'s> Transaction<'s> {
     }
 
     /// Remembers why the transaction cannot commit; the first reason stands.
-    fn doom(&mut self, abort: Abort) {
+    fn doom(&mut self, abort: impl Into<Abort>) {
         if self.is_open() {
-            self.doom = Some(abort);
+            self.doom = Some(abort.into());
         }
+    }
+
+    /// Waits until the node holds its lease.
+    ///
+    /// # Errors
+    /// That of an interruption.
+    pub(crate) fn hold_lease(&mut self) -> Result<(), Abort> {
+        self.round.hold_lease().map_err(Abort::from)
     }
 
     /// Waits until the clock shows `until_ns`, or the node has ended.

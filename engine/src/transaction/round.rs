@@ -11,6 +11,7 @@ use gannet_rpc::{RequestBatch, Suspend};
 
 use crate::commit::Commits;
 use crate::control::{Control, Interruption, WaitReason};
+use crate::fence::WorkerLease;
 use crate::outcome::Abort;
 use crate::request::Status;
 
@@ -28,6 +29,7 @@ impl From<Interrupted> for Abort {
 pub(crate) struct Round<'s> {
     batch: Rc<RefCell<RequestBatch>>,
     control: Rc<Control>,
+    lease: Rc<WorkerLease>,
     suspend: Suspend<'s>,
     /// The first answer of the present phase that was not `Done`.
     refusal: Option<Status>,
@@ -37,9 +39,10 @@ impl<'s> Round<'s> {
     pub(crate) fn new(
         batch: Rc<RefCell<RequestBatch>>,
         control: Rc<Control>,
+        lease: Rc<WorkerLease>,
         suspend: Suspend<'s>,
     ) -> Self {
-        Self { batch, control, suspend, refusal: None }
+        Self { batch, control, lease, suspend, refusal: None }
     }
 
     /// The commits of the coroutine.
@@ -120,6 +123,24 @@ impl<'s> Round<'s> {
         Ok(())
     }
 
+    /// Waits until the node holds its lease: then it was a member when it read its own rows, whoever has them now.
+    #[inline(always)]
+    pub(super) fn hold_lease(&mut self) -> Result<(), Interrupted> {
+        if self.lease.is_held() { Ok(()) } else { self.wait_for_lease() }
+    }
+
+    #[cold]
+    fn wait_for_lease(&mut self) -> Result<(), Interrupted> {
+        if let Some(interruption) = self.interruption() {
+            return Err(self.answer(interruption));
+        }
+        self.settle()?;
+        while !self.lease.is_held() {
+            self.wait_for(WaitReason::Time(self.lease.next_look_ns()))?;
+        }
+        Ok(())
+    }
+
     /// Ends the worker, and all that relies on it: a request that must be done was answered otherwise, which is a bug.
     #[cold]
     pub(super) fn fail(&self, request: &str, status: Status) -> ! {
@@ -184,7 +205,7 @@ impl<'s> Round<'s> {
     /// Adds a request; sends what there is first if the message to its destination is full.
     ///
     /// # Errors
-    /// [`Abort::TooLarge`] if the request alone does not fit a message, that of an interruption.
+    /// [`crate::Misuse::TooLarge`] if the request alone does not fit a message, that of an interruption.
     #[inline(always)]
     pub(super) fn request(
         &mut self,

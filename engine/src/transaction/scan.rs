@@ -12,7 +12,7 @@ use gannet_storage::{Direction, LeafVersion, TableKind};
 
 use crate::control::WaitReason;
 use crate::node::TableId;
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::request::{self, Scan, Status, TableRequest};
 use crate::rows::{RowSpan, Rows};
 use crate::scan_page::{PageReader, ROW_HEADER_BYTES, encode_shape};
@@ -114,6 +114,9 @@ impl Transaction<'_> {
     /// Adds to the read set the leaves and rows that an earlier scan depends on; see
     /// [`Self::observe`].
     pub(crate) fn observe_leaf(&mut self, leaf: LeafObservation) {
+        if self.view.configuration().is_lost(leaf.partition) {
+            return self.doom(Failure::Lost { partition: leaf.partition });
+        }
         leaf.insert_into(&mut self.set.leaves);
     }
 
@@ -122,8 +125,8 @@ impl Transaction<'_> {
     /// What was found is not in the read set of this transaction yet.
     ///
     /// # Errors
-    /// [`Abort::Locked`] if another transaction holds a row, [`Abort::NoSuchTable`],
-    /// [`Abort::TooLarge`] for bounds that do not fit a message, that of an interruption.
+    /// [`Conflict::Locked`] if another transaction holds a row, [`Misuse::NoSuchTable`], [`Failure::Lost`] if a partition is lost,
+    /// [`Misuse::TooLarge`] for bounds that do not fit a message, that of an interruption.
     ///
     /// # Panics
     /// Never: there are at most 4096 partitions.
@@ -137,8 +140,9 @@ impl Transaction<'_> {
         let is_ordered =
             self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
         if !is_ordered {
-            return Err(Abort::NoSuchTable { table: table.0 });
+            return Err(Misuse::NoSuchTable { table: table.0 }.into());
         }
+        self.check_all_partitions()?;
         let mut page = ScanPage::default();
         let mut found: Vec<Found> = Vec::new();
         let mut end: Option<Vec<u8>> = None;
@@ -181,6 +185,17 @@ impl Transaction<'_> {
         page.rows.sort_by(|a, b| order(direction, a, b));
         page.complete_to = end;
         Ok(page)
+    }
+
+    /// Whether every partition has a primary: what asks all of them asks before it begins a round.
+    ///
+    /// # Errors
+    /// [`Failure::Lost`] if one has none. The transaction cannot commit any more.
+    pub(super) fn check_all_partitions(&mut self) -> Result<(), Abort> {
+        let lost = self.view.configuration().lost_partitions().next();
+        let Some(partition) = lost else { return Ok(()) };
+        self.doom(Failure::Lost { partition });
+        Err(Failure::Lost { partition }.into())
     }
 
     /// Fills a batch with the SCANs of the partitions from `first` on; the first that did not fit.
@@ -232,11 +247,11 @@ impl Transaction<'_> {
         match status {
             Status::Done | Status::More => {}
             Status::Postponed => return Ok(Answer::Postponed),
-            Status::Locked => return Err(Abort::Locked),
-            _ => return Err(Abort::NoSuchTable { table: table.0 }),
+            Status::Locked => return Err(Conflict::Locked.into()),
+            _ => return Err(Misuse::NoSuchTable { table: table.0 }.into()),
         }
         let mut reader =
-            PageReader::new(answer.payload).ok_or(Abort::NoSuchTable { table: table.0 })?;
+            PageReader::new(answer.payload).ok_or(Misuse::NoSuchTable { table: table.0 })?;
         let table = table.0;
         let leaves = reader.leaves();
         page.leaves.extend(leaves.map(|version| LeafObservation { table, partition, version }));

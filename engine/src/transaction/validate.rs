@@ -5,7 +5,7 @@
 
 use gannet_rules::rule;
 
-use crate::outcome::Abort;
+use crate::outcome::{Abort, Conflict, Failure};
 use crate::request::{
     self, Status, TableRequest, Validate, ValidateLeaf, ValidateMany, push_bucket_version,
 };
@@ -15,7 +15,7 @@ impl Transaction<'_> {
     /// Validates the read set; after [`Self::group_buckets`], and after every lock was granted (C1).
     ///
     /// # Errors
-    /// [`Abort::Changed`] or [`Abort::Locked`]; that of an interruption; [`Abort::Refused`], a bug.
+    /// [`Conflict::Changed`] or [`Conflict::Locked`]; that of an interruption; [`Failure::Refused`], a bug.
     pub(super) fn validate(&mut self) -> Result<(), Abort> {
         // One observation of one bucket is a snapshot by itself; what a scan has not found is not.
         let is_snapshot =
@@ -75,10 +75,10 @@ impl Transaction<'_> {
     fn end_validation(&mut self) -> Result<(), Abort> {
         match self.round.end()? {
             None => Ok(()),
-            Some(Status::Locked) => Err(Abort::Locked),
-            Some(Status::Changed) => Err(Abort::Changed),
+            Some(Status::Locked) => Err(Conflict::Locked.into()),
+            Some(Status::Changed) => Err(Conflict::Changed.into()),
             // No conflict, which would be run again: to validate what a node does not have is a bug.
-            Some(_) => Err(Abort::Refused),
+            Some(_) => Err(Failure::Refused.into()),
         }
     }
 
@@ -104,6 +104,13 @@ impl Transaction<'_> {
         observations: &[Observation],
         leaves: &[LeafObservation],
     ) -> Result<(), Abort> {
+        // They may be of an epoch in which the partition was not lost.
+        let configuration = self.view.configuration();
+        let partitions = observations.iter().map(|seen| seen.partition);
+        let mut partitions = partitions.chain(leaves.iter().map(|leaf| leaf.partition));
+        if let Some(partition) = partitions.find(|partition| configuration.is_lost(*partition)) {
+            return Err(Failure::Lost { partition }.into());
+        }
         self.round.begin()?;
         if rule!(READ_VALIDATION) {
             self.validate_observations(observations)?;

@@ -4,6 +4,7 @@
 //! engine's table   key                                          value
 //! sql catalog      01 number (4 bytes)                          version, 8 bytes, big-endian; a copy in each partition
 //!                  03 table (4 bytes)                           the table's descriptor, JSON
+//!                  05 storage (4 bytes) index (4 bytes)         work that is not finished: see `execute/unfinished`
 //! sql counters     04 counter (4 bytes)                         the last value handed out, 8 bytes, big-endian
 //! sql              10 storage (4 bytes) index (4 bytes) key     index 0: the row; others: see `descriptor::Index`
 //! ```
@@ -36,9 +37,11 @@ use gannet_engine::{Coordinator, Deferred, Direction, KeyRange, TableId};
 use gannet_rules::rule;
 
 use crate::error::{Failure, SqlError};
+use crate::execute::Stored;
 
 const TABLE: u8 = 0x03;
 const COUNTER: u8 = 0x04;
+const WORK: u8 = 0x05;
 const ROW: u8 = 0x10;
 
 /// The counter of objects' numbers.
@@ -58,6 +61,26 @@ pub(crate) fn table_key(table: u32) -> Vec<u8> {
 /// The key of a counter.
 pub(crate) fn counter_key(counter: u32) -> Vec<u8> {
     numbered(COUNTER, counter)
+}
+
+/// The key of work on a storage, or on an index in it.
+pub(crate) fn work_key(stored: Stored) -> Vec<u8> {
+    let mut key = numbered(WORK, stored.storage);
+    key.extend_from_slice(&stored.index.unwrap_or(PRIMARY_INDEX).to_be_bytes());
+    key
+}
+
+/// The first of all keys of work, and the first key after them.
+pub(crate) fn work_keys() -> (Vec<u8>, Vec<u8>) {
+    (vec![WORK], vec![WORK + 1])
+}
+
+/// What the work with a key concerns.
+pub(crate) fn work_of(key: &[u8]) -> Option<Stored> {
+    let (storage, index) = key.get(1..)?.split_first_chunk()?;
+    let index = u32::from_be_bytes(index.try_into().ok()?);
+    let index = (index != PRIMARY_INDEX).then_some(index);
+    Some(Stored { storage: u32::from_be_bytes(*storage), index })
 }
 
 /// The prefix of an index's keys.

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use gannet_engine::{Configuration, Seen};
+use gannet_engine::{Configuration, Coordinator, Seen};
 
 const VERSION: u8 = 0x01;
 
@@ -36,7 +36,8 @@ impl VersionKeys {
     }
 }
 
-/// The copies as a session has last seen them. A short statement relies on them instead of reading a copy.
+/// The copies as a session has last seen them. A short statement relies on them instead of reading a copy, until the membership
+/// changes: then a node may be the primary of other copies, and an old observation would only end in a conflict.
 #[derive(Default)]
 pub(crate) struct SeenVersions {
     /// By partition: a version, and its copy there.
@@ -44,11 +45,11 @@ pub(crate) struct SeenVersions {
 }
 
 impl SeenVersions {
-    /// The copy near a coordinator, if it had this version when it was last seen.
-    pub(crate) fn get(&self, home_partition: Option<u16>, version: u64) -> Option<Seen> {
-        let partition = usize::from(home_partition.unwrap_or(0));
+    /// The copy near a coordinator, if it had this version when it was last seen, in this epoch.
+    pub(crate) fn get(&self, coordinator: &Coordinator<'_>, version: u64) -> Option<Seen> {
+        let partition = usize::from(coordinator.home_partition().unwrap_or(0));
         let (seen_version, seen) = self.near.borrow().get(partition).copied()??;
-        (seen_version == version).then_some(seen)
+        (seen_version == version && seen.is_of_epoch_of(coordinator)).then_some(seen)
     }
 
     /// Remembers that the copy near a coordinator has this version.

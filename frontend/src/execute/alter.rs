@@ -162,7 +162,8 @@ fn add_checked_constraint(
             let index = table.indexes.last_mut().expect("the index was added above");
             if changes.builds_later {
                 index.ready = false;
-                changes.build = Some(Build::Index { table: table.id, index: index.id });
+                let (id, storage) = (table.id, table.storage);
+                changes.build = Some(Build::Index { table: id, storage, index: index.id });
                 return Ok(());
             }
             fill_index(&before, index, context)

@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::catalog::{Catalog, OBJECT_COUNTER, OBJECTS_RESERVED, Table};
 use crate::error::{Failure, SqlError};
-use crate::execute::Context;
+use crate::execute::{Context, Stored};
 
 /// A catalog that is being changed.
 pub(super) struct Changes {
@@ -19,12 +21,22 @@ pub(super) struct Changes {
 }
 
 /// A build that follows a declaration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Build {
     /// The entries of an index that is not ready.
-    Index { table: u32, index: u32 },
+    Index { table: u32, storage: u32, index: u32 },
     /// The rows of a frozen table, in their future storage and under their future primary key.
     PrimaryKey { frozen: Box<Table>, rebuilt: Box<Table> },
+}
+
+impl Build {
+    /// What it fills.
+    pub(super) fn stored(&self) -> Stored {
+        match self {
+            Self::Index { storage, index, .. } => Stored { storage: *storage, index: Some(*index) },
+            Self::PrimaryKey { rebuilt, .. } => Stored { storage: rebuilt.storage, index: None },
+        }
+    }
 }
 
 impl Changes {

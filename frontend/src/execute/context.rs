@@ -3,7 +3,9 @@
 //! *Invariants*: keys are read before they are written, as the engine requires. All that a statement keeps is charged to the
 //! session's budget. A statement that runs long yields its thread and sees cancellations.
 //!
-//! *Not here*: operators, and when a transaction commits (`transaction`).
+//! *Not here*: what expressions get from the context (`environment`), operators, and when a transaction commits (`transaction`).
+
+mod environment;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -23,10 +25,10 @@ use crate::error::{Failure, SqlError};
 use crate::execute::operator::open;
 use crate::execute::pace::Inputs;
 use crate::execute::{Row, Touched, Transaction};
-use crate::expression::evaluate::{AsideJob, Environment, evaluate, hold};
+use crate::expression::evaluate::{evaluate, hold};
 use crate::expression::function::Facts;
-use crate::expression::pattern::{self, Compiled, Syntax};
-use crate::expression::set::{KeptId, SetKey, ValueSet};
+use crate::expression::pattern::{Compiled, Syntax};
+use crate::expression::set::{SetKey, ValueSet};
 use crate::expression::{Comparison, Expression, SubqueryKind, SubqueryUse, compare};
 use crate::memory::{Budget, Charge};
 use crate::plan::{Node, Subquery};
@@ -41,8 +43,6 @@ const CHARGE_STEP_BYTES: usize = 4 << 10;
 pub(super) const KEY_OVERHEAD_BYTES: usize = 48;
 /// Cached results of subqueries.
 const MEMO_MAX: usize = 64;
-/// Cached compiled patterns.
-const PATTERNS_MAX: usize = 16;
 /// Rows between two checks of the clock.
 const ROWS_BETWEEN_CHECKS: usize = 8;
 /// First wait for another thread's result; every further wait is twice as long.
@@ -189,7 +189,7 @@ impl<'c, 's> Context<'c, 's> {
     fn rely_on_version(&mut self) -> Result<(), Failure> {
         if !self.transaction.depends_on_version && self.commits && self.attempt == 1 {
             let version = self.catalog().version;
-            let seen = self.resources.seen_versions.get(self.coordinator.home_partition(), version);
+            let seen = self.resources.seen_versions.get(self.coordinator, version);
             if let Some(seen) = seen {
                 self.transaction.deferred.assume(seen);
                 self.transaction.depends_on_version = true;
@@ -547,101 +547,6 @@ fn key_of(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     key::push(&mut bytes, value);
     bytes
-}
-
-impl Environment for Context<'_, '_> {
-    fn parameter(&self, number: usize) -> Result<Value, SqlError> {
-        self.resources
-            .parameters
-            .get(number)
-            .cloned()
-            .ok_or_else(|| SqlError::new("42P02", format!("there is no parameter ${}", number + 1)))
-    }
-
-    fn outer(&self, number: usize) -> Value {
-        self.outer[number].clone()
-    }
-
-    fn subquery(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Value, Failure> {
-        match &query.kind {
-            SubqueryKind::Scalar => {
-                let found = self.subquery_rows(query, row)?;
-                match found.rows.as_slice() {
-                    [] => Ok(Value::Null),
-                    [row] => Ok(row[0].clone()),
-                    _ => Err(SqlError::new(
-                        "21000",
-                        "more than one row returned by a subquery used as an expression",
-                    )
-                    .into()),
-                }
-            }
-            SubqueryKind::Exists => Ok(Value::Boolean(self.subquery_rows(query, row)?.count > 0)),
-            SubqueryKind::Any(value, comparison) => self.any(value, *comparison, query, row),
-        }
-    }
-
-    fn next_value(&mut self, counter: u32) -> Result<i64, Failure> {
-        let database = Arc::clone(&self.resources.database);
-        database.next_value(self.coordinator, counter)
-    }
-
-    fn facts(&self) -> &Facts {
-        &self.resources.facts
-    }
-
-    fn budget(&self) -> Option<&Arc<Budget>> {
-        Some(&self.resources.facts.budget)
-    }
-
-    fn check(&mut self) -> Result<(), Failure> {
-        self.check_cancel()
-    }
-
-    fn compiled(
-        &mut self,
-        pattern: &str,
-        syntax: Syntax,
-        ignore_case: bool,
-    ) -> Result<Arc<Compiled>, Failure> {
-        let is_it = |((text, of, ignores), _): &&(PatternKey, Arc<Compiled>)| {
-            text == pattern && *of == syntax && *ignores == ignore_case
-        };
-        if let Some((_, compiled)) = self.patterns.iter().find(is_it) {
-            return Ok(Arc::clone(compiled));
-        }
-        let text = pattern.to_owned();
-        let compiled = self
-            .computed_aside(move |_| pattern::compile(&text, syntax, ignore_case).map(Arc::new))?;
-        if self.patterns.len() == PATTERNS_MAX {
-            self.patterns.pop_front();
-        }
-        self.patterns.push_back(((pattern.to_owned(), syntax, ignore_case), Arc::clone(&compiled)));
-        Ok(compiled)
-    }
-
-    fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>> {
-        self.sets.get(&key).cloned()
-    }
-
-    fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>) {
-        self.sets.insert(key, set);
-    }
-
-    fn kept_once(&mut self, id: KeptId) -> Option<Value> {
-        self.once.get(&id.number()).cloned()
-    }
-
-    fn keep_once(&mut self, id: KeptId, value: &Value) -> Result<(), Failure> {
-        let bytes = value.memory_bytes() + KEY_OVERHEAD_BYTES;
-        self.once_charge.add(&self.resources.facts.budget, bytes)?;
-        self.once.insert(id.number(), value.clone());
-        Ok(())
-    }
-
-    fn aside(&mut self, job: AsideJob) -> Result<Value, Failure> {
-        self.computed_aside(job)
-    }
 }
 
 #[cfg(test)]

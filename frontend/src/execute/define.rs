@@ -235,7 +235,7 @@ fn create_index(
     if ready {
         fill_index(&table, &index, context)?;
     } else {
-        changes.build = Some(Build::Index { table: table.id, index: id });
+        changes.build = Some(Build::Index { table: table.id, storage: table.storage, index: id });
     }
     table.indexes.push(index);
     changes.put(table);

@@ -19,6 +19,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
+use gannet_engine::Abort;
+
 use crate::error::{Failure, SqlError};
 use crate::execute::context::row_bytes;
 use crate::execute::operator::open;
@@ -73,7 +75,11 @@ impl Beyond {
     /// The failure of a run. Once rows have been sent, the failure is none that would be retried.
     pub(crate) fn ended(&self, failure: Failure) -> Failure {
         match failure {
-            Failure::Abort(abort) if self.has_begun() && abort.is_conflict() => {
+            Failure::Abort(abort)
+                if self.has_begun()
+                    && (abort.is_conflict()
+                        || abort == Abort::Failure(gannet_engine::Failure::Revoked)) =>
+            {
                 void(&abort.to_string()).into()
             }
             Failure::StaleCatalog if self.has_begun() => void("the catalog has changed").into(),

@@ -10,6 +10,7 @@
 //! write                                INSERT, UPDATE, DELETE
 //! define  alter  changes               definitions: changes of the catalog
 //! build  online                        rows and indexes that definitions concern
+//! unfinished                           builds and removals of nodes that were lost
 //! copy                                 COPY
 //! touched                              tables that conflicts name
 //! ```
@@ -40,6 +41,7 @@ mod sets;
 mod sort;
 mod touched;
 pub(crate) mod transaction;
+pub(crate) mod unfinished;
 mod window;
 mod write;
 

@@ -16,7 +16,7 @@
 //! *Invariants*: a row that the fill has passed has its entry, and an entry leads to an existing row with its value. So a
 //! finished build has lost no entry and let no duplicate in. A page depends on the table's descriptor, so a build ends when
 //! another definition changes the table. A failed build, or a cancelled one, withdraws the declaration and empties the
-//! storage.
+//! storage. If its node is lost, another one does so (`unfinished`).
 //!
 //! *Source*: the states of Rae et al., "Online, Asynchronous Schema Change in F1", VLDB 2013, section 3. No transaction runs
 //! on an older version, so one intermediate state is enough.
@@ -25,14 +25,15 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{Coordinator, KeyRange};
+use gannet_engine::{Abort, Coordinator, KeyRange};
 
 use crate::catalog::{Catalog, Table, table_key};
-use crate::error::Failure;
+use crate::error::{Failure, SqlError};
 use crate::execute::build::{add_entries, add_rows, page, whole};
 use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::declare;
 use crate::execute::transaction::alone;
+use crate::execute::unfinished::{forget, note_build};
 use crate::execute::{Context, Output, Resources, Stored, Transaction};
 use crate::plan::define::{Change, Definition, NewConstraint};
 
@@ -63,7 +64,11 @@ pub(crate) fn run(
     let begin = |_| Transaction::seeing(Arc::clone(catalog));
     let (output, build) = alone(coordinator, resources, begin, |context| {
         let declared = declare(definition, context);
-        context.checked(declared)
+        let (output, build) = context.checked(declared)?;
+        if let Some(build) = &build {
+            note_build(build, context)?;
+        }
+        Ok((output, build))
     })?;
     let Some(build) = build else { return Ok(output) };
     let built = fill(&build, coordinator, resources)
@@ -71,13 +76,21 @@ pub(crate) fn run(
     if let Err(failure) = built {
         // If this fails too, the client still gets the error above.
         let _ = with_newest(coordinator, resources, |context| take_back(&build, context));
-        return Err(failure);
+        return Err(match failure {
+            // The declaration is there until another node withdraws it, so the statement cannot run again at once.
+            Failure::Abort(abort @ Abort::Failure(gannet_engine::Failure::Revoked)) => {
+                SqlError::from(abort)
+                    .with_hint("another node undoes the build within seconds; run the statement again then")
+                    .into()
+            }
+            failure => failure,
+        });
     }
     Ok(output)
 }
 
 /// Runs a change on the newest catalog.
-fn with_newest(
+pub(super) fn with_newest(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
     change: impl Fn(&mut Context<'_, '_>) -> Result<(), Failure>,
@@ -150,6 +163,7 @@ fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure
 fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let mut changes = Changes::new(false, context)?;
     let mut table = changes.declared(build)?;
+    end_work(build, context)?;
     match build {
         Build::Index { index, .. } => {
             let built = table.indexes.iter_mut().filter(|other| other.id == *index);
@@ -169,8 +183,9 @@ fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
 }
 
 /// Withdraws a declaration whose build has failed.
-fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let mut changes = Changes::new(false, context)?;
+    end_work(build, context)?;
     if let Build::PrimaryKey { rebuilt, .. } = build {
         context.transaction.drop_storage(rebuilt.storage);
     }
@@ -186,6 +201,13 @@ fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure
     }
     changes.put(table);
     changes.write(context).map(|_| ())
+}
+
+/// Removes the row that tells which node builds this.
+fn end_work(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+    let database = &context.resources.database;
+    let deferred = &mut context.transaction.deferred;
+    forget(deferred, context.coordinator, database, build.stored()).map_err(Failure::from)
 }
 
 #[cfg(test)]

@@ -9,11 +9,14 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Coordinator, Deferred, Direction, KeyRange, Savepoint, TableId};
+use gannet_engine::{
+    Abort, Coordinator, Deferred, Direction, Failure as EngineFailure, KeyRange, Savepoint, TableId,
+};
 
 use crate::catalog::{Catalog, Table, index_prefix, storage_of, storage_prefix};
 use crate::database::Database;
 use crate::error::{Failure, SqlError};
+use crate::execute::unfinished::{empty, note_dropped};
 use crate::execute::{Context, Resources};
 use crate::memory::{Budget, Charge};
 
@@ -160,17 +163,21 @@ impl Transaction {
         coordinator: &mut Coordinator<'_>,
         resources: &Resources,
     ) -> Result<(), Abort> {
+        let database = &resources.database;
+        for stored in &self.dropped {
+            note_dropped(&mut self.deferred, coordinator, database, *stored)?;
+        }
         self.deferred.commit(coordinator)?;
         self.filled.keep();
         if let Some(catalog) = self.catalog
             && catalog.private
             && !self.is_part
         {
-            resources.database.publish(catalog);
+            database.publish(catalog);
         }
         for stored in self.dropped {
-            // Remains take memory and have no other effect.
-            let _ = clear(coordinator, resources.database.table, stored);
+            // Remains take memory and have no other effect. If this node is lost, another one removes them.
+            let _ = empty(coordinator, database, stored);
         }
         Ok(())
     }
@@ -254,7 +261,9 @@ pub(crate) fn given_up(
 ) -> Failure {
     match failure {
         Failure::Error(_) => match transaction.deferred.give_up(coordinator) {
-            Err(abort) if abort.is_conflict() || abort == Abort::Refused => abort.into(),
+            Err(abort @ (Abort::Conflict(_) | Abort::Failure(EngineFailure::Refused))) => {
+                abort.into()
+            }
             _ => failure,
         },
         Failure::Abort(_) | Failure::StaleCatalog => failure,

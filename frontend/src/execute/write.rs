@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use gannet_engine::Abort;
+use gannet_engine::{Abort, Conflict};
 use gannet_rules::rule;
 
 use crate::catalog::{Index, Table};
@@ -140,7 +140,7 @@ fn insert_unread(entries: Vec<Entry>, context: &mut Context<'_, '_>) -> Result<V
         context.pace()?;
         for (key, value) in entry.keys {
             if !context.insert(key, value)? {
-                return Err(Abort::Changed.into());
+                return Err(Abort::from(Conflict::Changed).into());
             }
         }
         written.push(entry.row);

@@ -39,6 +39,8 @@ pub(crate) trait Environment {
     fn subquery(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Value, Failure>;
     /// The next value of a counter.
     fn next_value(&mut self, counter: u32) -> Result<i64, Failure>;
+    /// What became of the transaction under a token.
+    fn token_outcome(&mut self, token: &str) -> Result<&'static str, Failure>;
     /// The statement's time, the session's user, the catalog.
     fn facts(&self) -> &Facts;
     /// The budget for large values; None where large values cannot occur.
@@ -124,6 +126,7 @@ pub(crate) fn evaluate(
             call(*function, *data_type, parts, row, environment)
         }
         Expression::NextValue(counter) => next_value(*counter, environment),
+        Expression::TokenOutcome(token) => token_outcome(token, row, environment),
         Expression::Subquery(query) => environment.subquery(query, row),
         Expression::Once(id, part) => once(part, *id, environment),
         Expression::Aggregate(_) => unplanned(),
@@ -169,6 +172,17 @@ fn parameter(number: usize, environment: &dyn Environment) -> Result<Value, Fail
 
 fn next_value(counter: u32, environment: &mut dyn Environment) -> Result<Value, Failure> {
     environment.next_value(counter).map(Value::Integer)
+}
+
+fn token_outcome(
+    token: &Expression,
+    row: &[Value],
+    environment: &mut dyn Environment,
+) -> Result<Value, Failure> {
+    match evaluate(token, row, environment)? {
+        Value::Text(token) => Ok(Value::Text(environment.token_outcome(&token)?.to_owned())),
+        _ => Ok(Value::Null),
+    }
 }
 
 fn once(

@@ -63,6 +63,8 @@ pub(crate) enum Expression {
     Call(Function, DataType, Vec<Expression>),
     /// The next value of a counter.
     NextValue(u32),
+    /// What became of the transaction under a token, which the question decides.
+    TokenOutcome(Box<Expression>),
     Subquery(Box<SubqueryUse>),
     /// A long computation on constants: computed when a statement first needs it, and cached until the statement ends.
     Once(KeptId, Box<Expression>),
@@ -235,6 +237,7 @@ impl Expression {
             Self::And(parts) | Self::Or(parts) | Self::Coalesce(parts) => parts.iter().collect(),
             Self::Call(_, _, parts) => parts.iter().collect(),
             Self::Not(part) | Self::IsNull(part) | Self::Is(part, _) => vec![part],
+            Self::TokenOutcome(part) => vec![part],
             Self::AddInterval(part, _) | Self::Once(_, part) => vec![part],
             Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
             Self::Match(matching) => vec![&matching.value, &matching.pattern],
@@ -284,6 +287,7 @@ impl Expression {
             }
             Self::Call(_, _, parts) => parts.iter_mut().collect(),
             Self::Not(part) | Self::IsNull(part) | Self::Is(part, _) => vec![part],
+            Self::TokenOutcome(part) => vec![part],
             Self::AddInterval(part, _) | Self::Once(_, part) => vec![part],
             Self::Compare(_, a, b) | Self::Same(a, b) | Self::Arithmetic(_, _, a, b) => vec![a, b],
             Self::Match(matching) => vec![&mut matching.value, &mut matching.pattern],
@@ -354,7 +358,7 @@ impl Expression {
     /// Whether the expression itself, regardless of its parts, may have another value each time.
     pub(crate) fn changes(&self) -> bool {
         match self {
-            Self::NextValue(_) => true,
+            Self::NextValue(_) | Self::TokenOutcome(_) => true,
             Self::Call(function, _, _) => function.is_volatile(),
             _ => false,
         }

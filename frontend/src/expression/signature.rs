@@ -130,6 +130,7 @@ const NAMES: &[&str] = &[
     "cardinality",
     "unnest",
     "generate_subscripts",
+    "gannet_outcome",
 ];
 
 type Found = Option<(Function, Vec<DataType>, DataType)>;

@@ -140,7 +140,7 @@ fn known_columns(
 
 fn is_unsteady(expression: &Expression) -> bool {
     match expression {
-        Expression::NextValue(_) | Expression::Aggregate(_) => true,
+        Expression::NextValue(_) | Expression::TokenOutcome(_) | Expression::Aggregate(_) => true,
         Expression::Call(function, _, _) => function.is_volatile(),
         _ => false,
     }

@@ -108,6 +108,9 @@ impl Environment for Nothing {
     fn next_value(&mut self, _: u32) -> Result<i64, Failure> {
         Err(SqlError::unsupported("a sequence in a constant").into())
     }
+    fn token_outcome(&mut self, _: &str) -> Result<&'static str, Failure> {
+        Err(SqlError::unsupported("the outcome of a token in a constant").into())
+    }
     fn facts(&self) -> &Facts {
         unreachable!("constants do not depend on the session")
     }

@@ -143,6 +143,7 @@ impl Binder {
                 return self.null_if(arguments);
             }
             ("nextval", 1) => return self.next_value(&arguments[0]),
+            ("gannet_outcome", 1) => return self.token_outcome(arguments),
             ("row", _) => return Err(SqlError::unsupported("a row as a value")),
             ("generate_series", 2 | 3) => {
                 return Err(SqlError::unsupported("generate_series outside FROM")
@@ -227,6 +228,17 @@ impl Binder {
         let call = Typed::new(Expression::Call(Function::NullIf, common, parts), common);
         let Some(kept) = kept.filter(|kept| *kept != common) else { return Ok(call) };
         Ok(Typed::new(self.coerced(call, kept, true)?, kept))
+    }
+
+    /// The outcome of the transaction under a token.
+    fn token_outcome(&mut self, mut arguments: Vec<Typed>) -> Result<Typed, SqlError> {
+        let token = arguments.pop().expect("the function has one argument");
+        let is_text = token.data_type.is_none_or(DataType::is_text);
+        if !is_text {
+            return Err(signature::unknown("gannet_outcome", &[token.data_type]));
+        }
+        let token = self.coerced(token, DataType::Text, false)?;
+        Ok(Typed::new(Expression::TokenOutcome(Box::new(token)), DataType::Text))
     }
 
     fn next_value(&mut self, sequence: &Typed) -> Result<Typed, SqlError> {

@@ -231,6 +231,7 @@ fn shown(expression: &Expression, name: &impl Fn(usize) -> String) -> String {
         }
         Expression::Once(_, part) => shown(part, name),
         Expression::NextValue(_) => "nextval".to_owned(),
+        Expression::TokenOutcome(token) => format!("gannet_outcome({})", shown(token, name)),
         Expression::Subquery(_) => "subquery".to_owned(),
         Expression::Aggregate(_) => "aggregate".to_owned(),
     }

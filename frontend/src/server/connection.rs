@@ -25,6 +25,7 @@ use super::replies::Severity;
 use super::settings::Reported;
 use super::startup::{Opened, refuse};
 use super::stream::Stream;
+use super::waits::WaitLimit;
 use crate::error::SqlError;
 use crate::session::{CancelHandle, Session, TransactionStatus};
 use crate::settings;
@@ -33,7 +34,7 @@ use crate::settings;
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a cancelled statement to end: one that waits for a silent node cannot.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(250);
-/// How often a long statement checks that its client is connected.
+/// How often a long statement checks that its client is connected, and that nothing keeps it from going on.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A client's connection.
@@ -53,7 +54,7 @@ pub(super) struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The limits of a statement: its timeout, cancel requests, and the presence of its client.
+/// The limits of a statement: its timeout, cancel requests, the presence of its client, and its wait for the cluster.
 pub(super) struct Limits {
     /// The server's timeout.
     server_timeout: Option<Duration>,
@@ -62,13 +63,15 @@ pub(super) struct Limits {
     /// When the present statement, or the sending of its rows, must end.
     deadline: Option<Instant>,
     cancel: CancelHandle,
+    /// How long the statement waits for a lease and for silent nodes.
+    wait: Option<WaitLimit>,
 }
 
 impl Limits {
-    fn new(server_timeout: Option<Duration>, session: &Session) -> Self {
+    fn new(server_timeout: Option<Duration>, wait: Option<WaitLimit>, session: &Session) -> Self {
         let cancel = session.cancel_handle();
         let statement_timeout = server_timeout;
-        let mut limits = Self { server_timeout, statement_timeout, deadline: None, cancel };
+        let mut limits = Self { server_timeout, statement_timeout, deadline: None, cancel, wait };
         limits.follow(session);
         limits
     }
@@ -80,20 +83,26 @@ impl Limits {
         self.statement_timeout = own.into_iter().chain(self.server_timeout).min();
     }
 
-    /// Waits for a statement, until its timeout or the disconnection of its client.
+    /// Waits for a statement, until its timeout, the disconnection of its client, or an obstacle that has lasted too long.
     pub(super) async fn run<T>(
         &mut self,
         stream: &Stream,
         statement: impl Future<Output = Result<T, SqlError>>,
     ) -> Result<T, Interruption> {
         self.begin();
+        let wait = self.wait.as_ref();
         let gone = async {
+            let mut ran = Duration::ZERO;
             // The first check comes after a sleep. Most statements end before, and a client that has announced no further
             // messages may still wait for the answer.
             loop {
                 tokio::time::sleep(PRESENCE_INTERVAL).await;
                 if stream.is_closed() {
-                    return;
+                    return Interruption::Disconnected;
+                }
+                ran += PRESENCE_INTERVAL;
+                if let Some(error) = wait.and_then(|wait| wait.refusal(ran)) {
+                    return error.into();
                 }
             }
         };
@@ -104,7 +113,7 @@ impl Limits {
             () = self.timeout() => {
                 SqlError::new("57014", "canceling statement due to statement timeout").into()
             }
-            () = gone => Interruption::Disconnected,
+            interruption = gone => interruption,
             () = self.cancel.requested() => {
                 SqlError::new("57014", "canceling statement due to user request").into()
             }
@@ -120,8 +129,19 @@ impl Limits {
         };
         match result {
             Err(error) if error.code == "57014" => Err(interruption),
+            Err(error) if error.code == "08007" => Err(explained(error, interruption).into()),
             result => Ok(result?),
         }
+    }
+}
+
+/// The error of a statement whose outcome is unknown; it names the obstacle that the statement has waited for.
+fn explained(error: SqlError, interruption: Interruption) -> SqlError {
+    match interruption {
+        Interruption::Statement(obstacle) if obstacle.code == "57P03" && error.detail.is_none() => {
+            error.with_detail(obstacle.message)
+        }
+        _ => error,
     }
 }
 
@@ -176,9 +196,21 @@ impl Limits {
 }
 
 impl Connection {
-    pub(super) fn new(opened: Opened, shared: Arc<Shared>, stopped: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(
+        mut opened: Opened,
+        shared: Arc<Shared>,
+        stopped: watch::Receiver<bool>,
+    ) -> Self {
+        let wait = shared.options.wait_timeout.filter(|timeout| !timeout.is_zero());
+        let wait = wait.map(|timeout| {
+            let cluster = Arc::clone(&shared.database.cluster);
+            WaitLimit { timeout, cluster }
+        });
+        if wait.is_some() {
+            opened.session.refuse_without_lease();
+        }
         Self {
-            limits: Limits::new(shared.options.statement_timeout, &opened.session),
+            limits: Limits::new(shared.options.statement_timeout, wait, &opened.session),
             stream: opened.stream,
             session: opened.session,
             reported: opened.reported,
@@ -336,8 +368,13 @@ mod tests {
         let stream = Stream::new(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
         let timeout = Some(Duration::from_secs(3_600));
         let cancel = CancelHandle::default();
-        let mut limits =
-            Limits { server_timeout: None, statement_timeout: timeout, deadline: None, cancel };
+        let mut limits = Limits {
+            server_timeout: None,
+            statement_timeout: timeout,
+            deadline: None,
+            cancel,
+            wait: None,
+        };
         limits.run(&stream, async { Ok(()) }).await.unwrap();
         let deadline = limits.deadline.unwrap();
         // The execution uses up the timeout, and the rest is for the rows.

@@ -295,8 +295,12 @@ impl Connection {
         let batch = std::mem::take(&mut self.batch);
         if batch.implicit && self.session.status() != TransactionStatus::Idle {
             let ending = if batch.skipping { "ROLLBACK" } else { "COMMIT" };
-            if let Err(error) = self.session.execute(ending).await {
-                self.stream.replies.error(Severity::Error, &error);
+            match self.limits.run(&self.stream, self.session.execute(ending)).await {
+                Ok(_) => {}
+                Err(Interruption::Statement(error)) => {
+                    self.stream.replies.error(Severity::Error, &error);
+                }
+                Err(ending) => return Err(ending),
             }
         }
         self.ready();

@@ -27,9 +27,11 @@ mod rows;
 mod secret;
 mod settings;
 mod startup;
+mod stopping;
 mod stream;
 mod threads;
 mod users;
+mod waits;
 mod wire_types;
 
 use std::future::Future;
@@ -47,6 +49,7 @@ use tokio::task::JoinSet;
 use crate::database::Database;
 pub use admission::Admission;
 use cancellation::Cancellation;
+use stopping::{StopSignals, stopped};
 pub use stream::TlsError;
 pub use threads::ServerThreads;
 pub use users::{Users, UsersError, add_user};
@@ -59,6 +62,9 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time limit for cancelled statements, before their connections are dropped.
 const CANCELLED_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long statements wait for a lease or for silent nodes by default.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -78,6 +84,8 @@ pub struct ServerOptions {
     pub idle_timeout: Option<Duration>,
     /// How long a statement may run.
     pub statement_timeout: Option<Duration>,
+    /// How long a statement may wait while the node has no lease, or another node does not answer. Looked at twice a second.
+    pub wait_timeout: Option<Duration>,
     /// How long a stopping server waits for running statements.
     pub shutdown_timeout: Duration,
 }
@@ -92,7 +100,8 @@ impl Default for ServerOptions {
             connections_max: 100,
             idle_timeout: None,
             statement_timeout: None,
-            shutdown_timeout: Duration::from_secs(10),
+            wait_timeout: Some(WAIT_TIMEOUT),
+            shutdown_timeout: Duration::from_secs(2),
         }
     }
 }
@@ -140,19 +149,6 @@ struct Tls {
     acceptor: TlsAcceptor,
     /// The certificate chain in PEM, for the channel binding of SCRAM.
     certificates_pem: Vec<u8>,
-}
-
-/// Completes when the process gets a stop signal.
-fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }
 
 /// A server that listens and does not accept yet.
@@ -211,7 +207,8 @@ impl Server {
         Arc::clone(&self.admission)
     }
 
-    /// Serves a database until SIGTERM or SIGINT. If `threads` are given, they serve the connections, and also host the
+    /// Serves a database until SIGTERM or SIGINT. A node that has the only copy of some rows, without which the others would go on,
+    /// says so in the log and goes on until a second signal. If `threads` are given, they serve the connections, and also host the
     /// cluster. `listening` is called with the address once clients are served.
     ///
     /// # Errors
@@ -230,7 +227,8 @@ impl Server {
         let own = runtime.handle();
         let next_thread = || threads.as_deref().map_or(own, ServerThreads::next);
         let served = runtime.block_on(async {
-            let stop = stop_signal().map_err(ServerError::Runtime)?;
+            let signals = StopSignals::new().map_err(ServerError::Runtime)?;
+            let stop = stopped(signals, Arc::clone(&shared.database));
             let listener = TcpListener::from_std(listener).map_err(ServerError::Runtime)?;
             listening(listener.local_addr().map_err(ServerError::Runtime)?);
             accept_until(stop, listener, shared, next_thread).await;

@@ -90,7 +90,7 @@ impl Connection {
         }
         if one_transaction && self.session.status() != TransactionStatus::Idle {
             let ending = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
-            let ended = self.session.execute(ending).await;
+            let ended = self.limits.run(&self.stream, self.session.execute(ending)).await;
             done?;
             ended?;
             return Ok(());

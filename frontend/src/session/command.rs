@@ -75,22 +75,16 @@ impl Session {
         if self.status == TransactionStatus::Failed && !ends {
             return Err(aborted());
         }
+        if !ends {
+            self.check_not_committed()?;
+        }
         match command {
-            Command::Begin => Ok(self.begin()),
+            Command::Begin => self.begin().await,
             Command::Commit => self.commit_command().await,
             Command::Rollback => self.rollback_command(),
             Command::Savepoint(name) => self.savepoint(name),
-            Command::RollbackTo(name) => {
-                self.open_transaction("ROLLBACK TO SAVEPOINT")?.roll_back_to(name)?;
-                self.roll_back_cursors();
-                self.status = TransactionStatus::InTransaction;
-                Ok(done("ROLLBACK"))
-            }
-            Command::Release(name) => {
-                self.open_transaction("RELEASE SAVEPOINT")?.release(name)?;
-                self.release_cursors();
-                Ok(done("RELEASE"))
-            }
+            Command::RollbackTo(name) => self.roll_back_to(name),
+            Command::Release(name) => self.release(name),
             Command::Set { name, value } => self.set(name, value.as_deref()),
             Command::Show(name) => self.show(name),
             Command::ShowTables => Ok(self.show_tables()),
@@ -115,6 +109,7 @@ impl Session {
                 Ok(done("RESET"))
             }
             Command::CopyIn { insert, columns, options } => {
+                self.refuse_token("COPY")?;
                 self.copy = Some(CopyIn {
                     sql: sql.to_owned(),
                     insert: Arc::clone(insert),
@@ -136,6 +131,19 @@ impl Session {
             }
             Command::Nothing(tag) => Ok(done(tag)),
         }
+    }
+
+    fn roll_back_to(&mut self, name: &str) -> Result<StatementResult, SqlError> {
+        self.open_transaction("ROLLBACK TO SAVEPOINT")?.roll_back_to(name)?;
+        self.roll_back_cursors();
+        self.status = TransactionStatus::InTransaction;
+        Ok(done("ROLLBACK"))
+    }
+
+    fn release(&mut self, name: &str) -> Result<StatementResult, SqlError> {
+        self.open_transaction("RELEASE SAVEPOINT")?.release(name)?;
+        self.release_cursors();
+        Ok(done("RELEASE"))
     }
 
     fn savepoint(&mut self, name: &str) -> Result<StatementResult, SqlError> {
@@ -202,16 +210,19 @@ impl Session {
         })
     }
 
-    fn begin(&mut self) -> StatementResult {
+    async fn begin(&mut self) -> Result<StatementResult, SqlError> {
         if self.status != TransactionStatus::Idle {
-            return warned("BEGIN", "there is already a transaction in progress");
+            return Ok(warned("BEGIN", "there is already a transaction in progress"));
         }
-        self.transaction = Some(Transaction::seeing(self.database.catalog()));
-        self.status = TransactionStatus::InTransaction;
-        done("BEGIN")
+        self.begin_transaction().await?;
+        Ok(done("BEGIN"))
     }
 
     async fn commit_command(&mut self) -> Result<StatementResult, SqlError> {
+        if let Some(tag) = self.committed_tag() {
+            self.roll_back();
+            return Ok(done(&tag));
+        }
         match self.status {
             TransactionStatus::Idle => Ok(warned("COMMIT", "there is no transaction in progress")),
             TransactionStatus::Failed => {
@@ -239,6 +250,12 @@ impl Session {
 
     fn set(&mut self, name: &str, value: Option<&str>) -> Result<StatementResult, SqlError> {
         let name = name.to_ascii_lowercase();
+        if name == settings::TOKEN && self.status != TransactionStatus::Idle {
+            let message = "the token of a transaction is set before the transaction begins";
+            return Err(
+                SqlError::new("25001", message).with_hint("end it, and run it under a token")
+            );
+        }
         let tag = if value.is_some() { "SET" } else { "RESET" };
         let value = match value {
             Some(value) => {

@@ -12,7 +12,9 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{CancellationToken, Cluster, ClusterError, Completion, Coordinator, Lost};
+use gannet_engine::{
+    CancellationToken, Cluster, ClusterError, Completion, Coordinator, Lost, Token,
+};
 
 use crate::catalog::{Catalog, SeenVersions};
 use crate::error::{Failure, SqlError};
@@ -25,9 +27,15 @@ use crate::expression::function::Facts;
 use crate::parser;
 use crate::plan::statement::{self, Command, Prepared};
 use crate::plan::{Plan, PlanKind};
+use crate::session::once;
 use crate::session::rest::{Ended, Kept, Part, Rest, Takes};
 use crate::session::{CancelHandle, Column, Session, StatementResult, TransactionStatus, pad};
 use crate::value::{DataType, Value};
+
+mod errors;
+
+pub(super) use errors::{aborted, canceled, catalog_changes, error_of};
+use errors::{current, no_copy, unknown};
 
 /// How often a statement is planned again because the catalog has changed.
 const CATALOGS_MAX: u32 = 100;
@@ -137,7 +145,7 @@ impl Session {
     }
 
     /// Runs a job on a coroutine: on the node that is the primary of a key, if a key is given.
-    async fn spawn<T: Send + 'static>(
+    pub(super) async fn spawn<T: Send + 'static>(
         &mut self,
         home: Option<&[u8]>,
         resources: Box<Resources>,
@@ -157,6 +165,11 @@ impl Session {
         job: impl FnOnce(&mut Coordinator<'_>, &Resources) -> T + Send + 'static,
     ) -> Result<Started<T>, SqlError> {
         let cluster = &self.database.cluster;
+        if self.refuses_without_lease
+            && let Some(obstacle) = cluster.obstacle_to_begin()
+        {
+            return Err(obstacle.into());
+        }
         let cancellation = Arc::new(CancellationToken::default());
         let token = Arc::clone(&cancellation);
         let job = move |coordinator: &mut Coordinator<'_>| {
@@ -239,7 +252,11 @@ impl Session {
             if self.status == TransactionStatus::Failed {
                 return Err(aborted());
             }
+            self.check_not_committed()?;
             let output = self.run_plan(&plan, parameters, self.takes).await;
+            if !matches!(output, Ok(None)) {
+                self.use_token(&plan);
+            }
             let back = self.resources.as_mut().map(|resources| &mut resources.parameters);
             parameters = back.map(std::mem::take).unwrap_or_default();
             if let Some(mut output) = output? {
@@ -261,6 +278,7 @@ impl Session {
         parameters: Vec<Value>,
         takes: Takes,
     ) -> Result<Option<Output>, SqlError> {
+        let token = self.token_for(plan)?;
         let home = plan.home.as_ref().and_then(|home| home.key(&parameters));
         let mut resources = self.resources(&plan.catalog);
         resources.parameters = parameters;
@@ -273,7 +291,10 @@ impl Session {
         let own = Arc::clone(plan);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| match transaction
         {
-            None => (None, current(run_alone(&own, &beyond, coordinator, resources))),
+            None => {
+                let parts = (&*own, &beyond, token.as_ref());
+                (None, current(run_alone(parts, coordinator, resources)))
+            }
             Some(transaction) => {
                 let work = |context: &mut Context<'_, '_>| execute::run(&own, &beyond, context);
                 inside(transaction, work, coordinator, resources)
@@ -346,13 +367,14 @@ impl Session {
         self.status = TransactionStatus::Idle;
         let catalog = self.catalog();
         let resources = self.resources(&catalog);
+        let token = self.take_token();
         let Some(transaction) = self.transaction.take() else { return Err(aborted()) };
         let home = transaction.deferred.first_written(self.database.table).map(<[u8]>::to_vec);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
-            transaction.commit(coordinator, resources)
+            once::commit(transaction, token.as_ref(), coordinator, resources)
         };
         let committed = self.spawn(home.as_deref(), resources, job).await?;
-        committed.map_err(|abort| self.located(abort.into()))
+        committed.map_err(|abort| self.located(error_of(abort.into())))
     }
 
     /// The same error; a conflict names the tables that the transaction has used.
@@ -373,6 +395,7 @@ impl Session {
     pub(super) fn roll_back(&mut self) {
         self.cursors.clear();
         self.status = TransactionStatus::Idle;
+        self.once = None;
         self.transaction = None;
     }
 
@@ -519,10 +542,9 @@ impl<T> Started<T> {
     }
 }
 
-/// Runs a plan as a transaction of its own.
+/// Runs a plan as a transaction of its own, under a token if there is one.
 fn run_alone(
-    plan: &Plan,
-    beyond: &Beyond,
+    (plan, beyond, token): (&Plan, &Beyond, Option<&Token>),
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<Output, Failure> {
@@ -536,8 +558,16 @@ fn run_alone(
         let transaction = Transaction::new();
         if is_overtaken { transaction.with_scan_barriers() } else { transaction }
     };
-    let work = |context: &mut Context<'_, '_>| execute::run(plan, beyond, context);
-    alone_unless(coordinator, resources, begin, work, |failure| beyond.ended(failure))
+    let work = |context: &mut Context<'_, '_>| match token {
+        None => execute::run(plan, beyond, context),
+        Some(token) => once::run(token, (plan, beyond), context),
+    };
+    let ended = |failure: Failure| beyond.ended(failure);
+    let output = alone_unless(coordinator, resources, begin, work, ended)?;
+    if token.is_some() {
+        resources.database.tokens.sweep(coordinator);
+    }
+    Ok(output)
 }
 
 /// Runs part of a session's transaction, and returns the transaction unless it is lost.
@@ -566,48 +596,6 @@ fn is_kept(prepared: &Prepared) -> bool {
             matches!(**command, Command::Begin | Command::Commit | Command::Rollback)
         }
     }
-}
-
-/// The result of a transaction of its own; None if the catalog has changed.
-fn current<T>(result: Result<T, Failure>) -> Result<Option<T>, SqlError> {
-    match result {
-        Ok(output) => Ok(Some(output)),
-        Err(Failure::StaleCatalog) => Ok(None),
-        Err(failure) => Err(error_of(failure)),
-    }
-}
-
-pub(super) fn error_of(failure: Failure) -> SqlError {
-    match failure {
-        Failure::Abort(abort) => abort.into(),
-        Failure::Error(error) => *error,
-        Failure::StaleCatalog => catalog_changes(),
-    }
-}
-
-pub(super) fn canceled() -> SqlError {
-    SqlError::new("57014", "canceling statement due to user request")
-}
-
-/// The error of a statement whose session has given up while its commit was under way.
-fn unknown() -> SqlError {
-    SqlError::new("08007", "the statement was given up while its commit waited for a node")
-        .with_hint("whether it has committed is unknown; it completes if the node comes back")
-}
-
-pub(super) fn catalog_changes() -> SqlError {
-    SqlError::new("40001", "the catalog kept changing while the statement was planned")
-        .with_hint("run the statement again")
-}
-
-/// The error of a statement in a transaction that has failed.
-pub(super) fn aborted() -> SqlError {
-    let message = "current transaction is aborted, commands ignored until end of transaction block";
-    SqlError::new("25P02", message).with_hint("end it with ROLLBACK")
-}
-
-fn no_copy() -> SqlError {
-    SqlError::new("08P01", "there is no COPY under way")
 }
 
 /// The part of a plan's output that a client gets.

@@ -92,6 +92,13 @@ fn is_word(line: &str) -> bool {
     WORDS.iter().any(|word| line.eq_ignore_ascii_case(word))
 }
 
+/// The name of a command, and what follows it.
+pub(super) fn split(line: &str) -> (&str, &str) {
+    let line = without_semicolon(line);
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    (name, rest.trim())
+}
+
 /// Removes the semicolon that people sometimes put after a command.
 fn without_semicolon(line: &str) -> &str {
     line.trim().trim_end_matches(';').trim_end()
@@ -102,9 +109,8 @@ fn without_semicolon(line: &str) -> &str {
 /// # Errors
 /// The error's message.
 pub(super) fn parse(line: &str) -> Result<Command, String> {
+    let (name, mut rest) = split(line);
     let line = without_semicolon(line);
-    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let mut rest = rest.trim();
     let lower = if is_word(line) { line.to_ascii_lowercase() } else { String::new() };
     let command = match if lower.is_empty() { name } else { lower.as_str() } {
         ".help" | "\\?" | "\\h" | "help" => Command::Help,

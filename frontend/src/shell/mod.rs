@@ -8,13 +8,15 @@
 //! *Invariants*: Ctrl-C cancels the running statement, and never ends the interactive shell. Errors go to standard error.
 //! Standard output gets results alone, unless it is a terminal.
 //!
-//! *Not here*: SQL (`session`), and connections to servers (`remote`).
+//! *Not here*: SQL (`session`), connections to servers (`remote`), and what the commands of a program around the shell do.
 
+mod added;
 mod command;
 mod describe;
 mod editor;
 mod input;
 mod outcome;
+mod remembered;
 mod remote;
 mod render;
 mod scanner;
@@ -32,6 +34,7 @@ use tokio::runtime::Runtime;
 
 use crate::database::Database;
 use crate::server_address::ServerAddress;
+pub use added::{RunCommand, ShellCommand};
 use command::Command;
 use input::{DATA_END, Input, Line};
 use outcome::{Failure, Outcome, Rows};
@@ -52,8 +55,8 @@ const EXIT_INTERRUPTED: i32 = 130;
 pub enum ShellTarget {
     /// A database in this process.
     Embedded(Arc<Database>),
-    /// A server.
-    Server(Box<ServerAddress>),
+    /// The first of some servers that answers, and another one when its connection ends: all serve the same tables.
+    Servers(Vec<ServerAddress>),
 }
 
 /// Statements of the command line.
@@ -75,6 +78,8 @@ pub struct ShellOptions {
     pub mode: Option<Mode>,
     /// Whether to stop at the first failure; by default in scripts alone.
     pub bail: Option<bool>,
+    /// Commands of the program around the shell, beside the shell's own.
+    pub commands: Vec<ShellCommand>,
 }
 
 /// Why the shell cannot start.
@@ -109,13 +114,12 @@ pub fn run_shell(options: ShellOptions) -> Result<bool, ShellError> {
         .enable_all()
         .build()
         .map_err(ShellError::Runtime)?;
-    let target = match &options.target {
-        ShellTarget::Embedded(database) => Target::embedded(database),
-        ShellTarget::Server(address) => {
-            let remote = runtime.block_on(remote::Remote::connect(address));
-            Target::Remote(Box::new(
-                remote.map_err(|failure| ShellError::Connect(failure.message))?,
-            ))
+    let target = match options.target {
+        ShellTarget::Embedded(database) => Target::embedded(&database),
+        ShellTarget::Servers(addresses) => {
+            let remote = runtime.block_on(remote::Remote::connect(addresses));
+            let remote = remote.map_err(|error| ShellError::Connect(error.to_string()))?;
+            Target::Remote(Box::new(remote))
         }
     };
     let interactive = options.scripts.is_empty() && io::stdin().is_terminal();
@@ -134,6 +138,7 @@ pub fn run_shell(options: ShellOptions) -> Result<bool, ShellError> {
         names_changed: true,
         reader_left: false,
         script_depth: 0,
+        added: options.commands,
     };
     if !interactive {
         shell.exit_on_interrupt();
@@ -167,6 +172,7 @@ struct Shell {
     /// Whether the reader of standard output has gone, which is no error.
     reader_left: bool,
     script_depth: usize,
+    added: Vec<ShellCommand>,
     /// Whether a statement runs, which Ctrl-C cancels.
     running: Arc<AtomicBool>,
 }
@@ -398,12 +404,20 @@ impl Shell {
     }
 
     fn run_command(&mut self, line: &str) -> Flow {
+        if let Some(done) = self.run_added(line) {
+            return self.flow(done);
+        }
         let done = match command::parse(line) {
             Ok(Command::Quit) => return Flow::Stop,
             Ok(Command::Read(file)) => return self.read_script(&file),
             Ok(command) => self.obey(command),
             Err(message) => Err(Failure::new(message)),
         };
+        self.flow(done)
+    }
+
+    /// Reports a command's failure. Returns whether the shell continues.
+    fn flow(&mut self, done: Result<(), Failure>) -> Flow {
         match done {
             Ok(()) => Flow::Go,
             Err(failure) => self.fail(&failure, ""),
@@ -412,7 +426,10 @@ impl Shell {
 
     fn obey(&mut self, command: Command) -> Result<(), Failure> {
         match command {
-            Command::Help => self.print(|out| writeln!(out, "{}", command::HELP))?,
+            Command::Help => {
+                let text = self.help();
+                self.print(|out| writeln!(out, "{text}"))?;
+            }
             Command::Tables => {
                 let tables = self.tables()?;
                 self.print_rows(&tables)?;

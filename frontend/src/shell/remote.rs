@@ -1,6 +1,15 @@
-//! The shell's connection to a server.
+//! The shell's connection to a server: one of several, whose end the shell outlives.
 //!
-//! *Not here*: the protection of the connection (`server_address`).
+//! ```text
+//! connected ── the connection ends, in a statement or between two ──▶ ended
+//!     ▲                                                                 │ the next statement
+//!     └──────────── the settings are made again, a line says so ◀───────┘ connects to the next server
+//! ```
+//! *Invariants*: a statement runs on one connection, once. The statement that follows a transaction whose connection has ended
+//! between two statements is not run: it was meant for that transaction.
+//!
+//! *Not here*: the choice among servers (`connect`), the protection of the connection (`server_address`), what a statement may
+//! have done (`remembered`).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,53 +22,144 @@ use tokio_postgres::{AsyncMessage, CancelToken, Client, CopyInSink, SimpleQueryM
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::outcome::{ColumnKind, Failure, Heading, Outcome, Rows};
+use super::remembered::{Loss, Remembered};
+use super::warn;
+use crate::connect::{ConnectError, Connected, ServerConnection, connect_to_first};
 use crate::server_address::ServerAddress;
+
+/// SQLSTATE of a connection that a server ends because it stops.
+const STOPPED: &str = "57P01";
+/// SQLSTATE of a node that has halted, or is no member any more; others may go on.
+const HALTED: &str = "57P03";
 
 /// A connection to a server.
 pub(super) struct Remote {
+    /// The servers, any of which will do.
+    addresses: Vec<ServerAddress>,
+    /// Number of the one that is connected.
+    number: usize,
     client: Client,
-    /// For the connection of a cancel request.
-    tls: MakeRustlsConnect,
+    cancel: Cancel,
+    /// Whether the connection is not to be used any more.
+    has_ended: bool,
+    remembered: Remembered,
+    /// What is lost if the connection ends now.
+    under_way: Loss,
     /// Notices of the server.
     notices: Arc<Mutex<Vec<String>>>,
     /// The COPY that takes data.
     copy: Option<Pin<Box<CopyInSink<Bytes>>>>,
 }
 
-/// Cancels a connection's statement.
+/// Cancels the statement of the present connection.
 #[derive(Clone)]
-pub(super) struct Cancel(CancelToken, MakeRustlsConnect);
+pub(super) struct Cancel(Arc<Mutex<(CancelToken, MakeRustlsConnect)>>);
 
 impl Cancel {
+    fn of(client: &Client, tls: MakeRustlsConnect) -> Self {
+        Self(Arc::new(Mutex::new((client.cancel_token(), tls))))
+    }
+
+    /// From now on this cancels the statement of another connection.
+    fn turn_to(&self, client: &Client, tls: MakeRustlsConnect) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (client.cancel_token(), tls);
+    }
+
     pub(super) async fn cancel(&self) {
+        let (token, tls) = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // If the request is lost, the statement ends by itself, or the user presses Ctrl-C again.
-        let _ = self.0.cancel_query(self.1.clone()).await;
+        let _ = token.cancel_query(tls).await;
     }
 }
 
 impl Remote {
-    /// Connects. Call this inside a tokio runtime.
-    pub(super) async fn connect(address: &ServerAddress) -> Result<Self, Failure> {
-        let (config, tls) = address.connector().map_err(|error| Failure::new(error.to_string()))?;
-        let (client, mut connection) = config.connect(tls.clone()).await.map_err(failure)?;
+    /// Connects to the first server that answers. Call this inside a tokio runtime.
+    pub(super) async fn connect(addresses: Vec<ServerAddress>) -> Result<Self, ConnectError> {
+        let Connected { client, connection, tls, number } = connect_to_first(&addresses, 0).await?;
         let notices = Arc::new(Mutex::new(Vec::new()));
-        let collected = Arc::clone(&notices);
-        tokio::spawn(async move {
-            // Drives the connection until it ends, and collects notices.
-            let next = |context: &mut std::task::Context<'_>| connection.poll_message(context);
-            let mut messages = futures_util::stream::poll_fn(next);
-            while let Some(Ok(message)) = messages.next().await {
-                if let AsyncMessage::Notice(notice) = message {
-                    let notice = format!("{}: {}", notice.severity(), notice.message());
-                    collected.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
-                }
-            }
-        });
-        Ok(Self { client, tls, notices, copy: None })
+        drive(connection, Arc::clone(&notices));
+        let cancel = Cancel::of(&client, tls);
+        Ok(Self {
+            addresses,
+            number,
+            client,
+            cancel,
+            has_ended: false,
+            remembered: Remembered::default(),
+            under_way: Loss::Statement,
+            notices,
+            copy: None,
+        })
+    }
+
+    /// If the connection has ended, connects to the next server that answers, and says so. The statement of a transaction that is
+    /// gone is not run.
+    async fn go_on(&mut self) -> Result<(), Failure> {
+        self.has_ended |= self.client.is_closed();
+        if !self.has_ended {
+            return Ok(());
+        }
+        let ended = self.addresses[self.number].name();
+        if self.remembered.lose_transaction() {
+            return Err(coded(
+                "08006",
+                format!(
+                    "the connection to {ended} has ended, and with it the transaction, which has changed nothing; \
+                     the statement was not run"
+                ),
+            ));
+        }
+        let next = connect_to_first(&self.addresses, self.number + 1).await;
+        let Connected { client, connection, tls, number } =
+            next.map_err(|error| coded("08001", format!("cannot connect again: {error}")))?;
+        drive(connection, Arc::clone(&self.notices));
+        self.cancel.turn_to(&client, tls);
+        self.client = client;
+        self.number = number;
+        self.has_ended = false;
+        self.copy = None;
+        let mut are_lost = self.remembered.has_other_settings();
+        for statement in self.remembered.settings() {
+            are_lost |= self.client.simple_query(statement).await.is_err();
+        }
+        let lost = if are_lost { "; some settings are back to their defaults" } else { "" };
+        let name = self.addresses[number].name();
+        warn(&format!("the connection to {ended} has ended; connected to {name}{lost}"));
+        Ok(())
+    }
+
+    /// Whether the connection has ended, and there is another server.
+    fn may_go_on(&self) -> bool {
+        self.client.is_closed() && self.addresses.len() > 1
+    }
+
+    /// The failure of a statement; if its connection has ended, with what is lost.
+    fn explained(&mut self, failure: Failure) -> Failure {
+        let is_broken = failure.code.is_empty() && self.client.is_closed();
+        let is_left = failure.code == HALTED && self.addresses.len() > 1;
+        if !is_broken && !is_left && failure.code != STOPPED {
+            return failure;
+        }
+        self.has_ended = true;
+        self.remembered.lose_transaction();
+        if !is_broken {
+            // The server has said what is lost.
+            return failure;
+        }
+        let (code, lost) = match self.under_way {
+            Loss::Statement => ("08006", "the statement has changed nothing"),
+            Loss::Transaction => ("08006", "the transaction is gone, and has changed nothing"),
+            Loss::Outcome => (
+                "08007",
+                "whether the statement has taken effect is unknown, so look before it is run again",
+            ),
+        };
+        let name = self.addresses[self.number].name();
+        coded(code, format!("the connection to {name} has ended; {lost}"))
     }
 
     pub(super) fn cancel(&self) -> Cancel {
-        Cancel(self.client.cancel_token(), self.tls.clone())
+        self.cancel.clone()
     }
 
     fn take_notices(&self) -> Vec<String> {
@@ -67,6 +167,20 @@ impl Remote {
     }
 
     pub(super) async fn run(&mut self, statement: &str) -> Result<Outcome, Failure> {
+        self.go_on().await?;
+        self.under_way = self.remembered.loss(statement);
+        let mut done = self.attempt(statement).await;
+        if done.is_err() && self.under_way == Loss::Statement && self.may_go_on() {
+            // It has changed nothing, so that it may run again.
+            self.go_on().await?;
+            done = self.attempt(statement).await;
+        }
+        self.remembered.answered(statement, done.is_ok());
+        done.map_err(|failure| self.explained(failure))
+    }
+
+    /// Runs a statement on the present connection.
+    async fn attempt(&mut self, statement: &str) -> Result<Outcome, Failure> {
         let words: Vec<String> =
             statement.split_whitespace().map(str::to_ascii_uppercase).collect();
         let first = words.first().map_or("", String::as_str);
@@ -127,7 +241,8 @@ impl Remote {
 
     pub(super) async fn copy_data(&mut self, chunk: Vec<u8>) -> Result<(), Failure> {
         let sink = self.copy.as_mut().ok_or_else(no_copy)?;
-        sink.send(chunk.into()).await.map_err(failure)
+        let sent = sink.send(chunk.into()).await.map_err(failure);
+        sent.map_err(|failure| self.explained(failure))
     }
 
     pub(super) async fn copy_end(&mut self, abandon: Option<String>) -> Result<String, Failure> {
@@ -137,7 +252,8 @@ impl Remote {
             drop(sink);
             return Err(Failure::new(reason));
         }
-        let count = sink.as_mut().finish().await.map_err(failure)?;
+        let count = sink.as_mut().finish().await.map_err(failure);
+        let count = count.map_err(|failure| self.explained(failure))?;
         Ok(format!("COPY {count}"))
     }
 
@@ -153,6 +269,24 @@ impl Remote {
         };
         messages.into_iter().filter_map(name).collect()
     }
+}
+
+/// Drives a connection until it ends, and collects notices.
+fn drive(mut connection: ServerConnection, notices: Arc<Mutex<Vec<String>>>) {
+    tokio::spawn(async move {
+        let next = |context: &mut std::task::Context<'_>| connection.poll_message(context);
+        let mut messages = futures_util::stream::poll_fn(next);
+        while let Some(Ok(message)) = messages.next().await {
+            if let AsyncMessage::Notice(notice) = message {
+                let notice = format!("{}: {}", notice.severity(), notice.message());
+                notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
+            }
+        }
+    });
+}
+
+fn coded(code: &str, message: String) -> Failure {
+    Failure { code: code.to_owned(), ..Failure::new(message) }
 }
 
 fn no_copy() -> Failure {

@@ -1,6 +1,8 @@
-//! Sessions: parameters, COPY, limits, cancelling, cached plans and catalogs, and yielding of threads.
+//! Sessions: parameters, COPY, limits, cancelling, cached plans and catalogs, yielding of threads, and lost nodes.
 
 mod budget;
+mod lost;
+mod tokens;
 
 use std::sync::Arc;
 

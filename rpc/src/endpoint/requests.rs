@@ -14,12 +14,15 @@ use crate::request_batch::Lane;
 use crate::transport::{PacketReceiver, PacketSender};
 
 impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
-    /// Sends every request again that is lost, as later ones were answered, or that has been unanswered for too long.
+    /// Sends every request again that is lost, as later ones were answered, or that has been unanswered for too long. Whether it was
+    /// time to look.
     #[inline]
-    pub fn retransmit(&mut self, now_ns: u64) {
-        if now_ns >= self.next_due_ns {
+    pub fn retransmit(&mut self, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.next_due_ns;
+        if is_due {
             self.retransmit_due(now_ns);
         }
+        is_due
     }
 
     #[cold]
@@ -44,7 +47,7 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
                 if due_ns <= now_ns {
                     lane.attempts += 1;
                     lane.seemed_lost |= cause != Cause::Probe;
-                    if !peer.lose(coroutine, lane.packets, cause) {
+                    if !peer.lose(coroutine, lane.packets, (cause, now_ns)) {
                         lane.sent_at_ns = NOT_SENT;
                         continue;
                     }

@@ -150,6 +150,11 @@ impl PacketSender for UdpSender {
     }
 
     #[inline]
+    fn is_full(&self) -> bool {
+        self.datagrams.len() == DATAGRAMS_MAX
+    }
+
+    #[inline]
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         if let Some(index) = self.filling[usize::from(destination)] {
             let datagram = Self::datagram(&mut self.bytes, index, self.datagram_bytes);

@@ -77,6 +77,10 @@ impl PacketSender for VerbsSender {
     }
 
     #[inline]
+    fn is_full(&self) -> bool {
+        self.ring.room() == 0
+    }
+
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         if self.ring.room() == 0 {
             self.make_room();

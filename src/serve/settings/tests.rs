@@ -10,12 +10,13 @@ fn parsed(text: &str) -> Result<Settings, String> {
 fn a_file_has_the_settings_of_the_command_line() {
     let file = parsed(
         "node = 1\nmembers = [\"127.0.0.1:7400\", \"[::1]:7400\"]\ntrusted-network = true\n\
-         join-timeout = \"2m\"\nmemory = \"64MiB\"\nthreads = 1\n",
+         join-timeout = \"2m\"\nmemory = \"64MiB\"\nthreads = 1\ntoken-ttl = \"90m\"\n",
     );
     let flags = Settings { threads: Some(2), ..Settings::default() };
     let (options, membership) = flags.or(file.unwrap()).cluster().unwrap();
     assert_eq!((options.nodes, options.replicas, options.threads), (2, 2, 2));
     assert_eq!(options.memory_limit_bytes, Some(64 << 20));
+    assert_eq!(options.token_ttl, Duration::from_secs(90 * 60));
     let membership = membership.unwrap();
     assert_eq!(membership.node, 1);
     assert_eq!(membership.addresses[1], "[::1]:7400".parse().unwrap());

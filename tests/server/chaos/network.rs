@@ -26,7 +26,7 @@ const MIDDLE: &str = "10.99.0.254";
 const BRIDGE: &str = "middle";
 
 /// The namespaces, removed when dropped.
-pub(super) struct Network {
+pub(crate) struct Network {
     name: String,
     nodes: usize,
 }
@@ -49,7 +49,7 @@ fn has(program: &str) -> bool {
 
 impl Network {
     /// A network of so many nodes. The relay creates the tunnel device [`Self::tunnel_name`].
-    pub(super) fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if !has("ip") || !has("nft") {
             install(&["iproute2", "nftables"]);
@@ -81,7 +81,7 @@ impl Network {
     }
 
     /// The address of a node.
-    pub(super) fn address(node: usize) -> String {
+    pub(crate) fn address(node: usize) -> String {
         format!("10.99.0.{}", node + 1)
     }
 
@@ -94,7 +94,7 @@ impl Network {
     }
 
     /// The name of the relay's device.
-    pub(super) fn tunnel_name(&self) -> String {
+    pub(crate) fn tunnel_name(&self) -> String {
         format!("{}-t", self.name)
     }
 
@@ -103,13 +103,26 @@ impl Network {
     }
 
     /// Routes UDP through the relay, whose device exists, and loses so many datagrams of a hundred.
-    pub(super) fn begin_faults(&self, lost_percent: u32) {
+    pub(crate) fn begin_faults(&self, lost_percent: u32) {
         let (middle, tunnel) = (self.middle(), self.tunnel_name());
         ip(&format!("link set {tunnel} netns {middle}"));
         ip(&format!("-n {middle} link set {tunnel} up"));
         self.in_middle(&format!("echo 0 > /proc/sys/net/ipv4/conf/{tunnel}/rp_filter"));
         ip(&format!("-n {middle} route add default dev {tunnel} table 100"));
         ip(&format!("-n {middle} rule add iif {BRIDGE} ipproto udp lookup 100"));
+        self.filter(&format!(
+            "iifname {BRIDGE} meta l4proto udp numgen random mod 100 < {lost_percent} \
+             counter name lost drop"
+        ));
+    }
+
+    /// Lets nodes be cut off, and nothing else: no packet passes a relay or is lost.
+    pub(crate) fn begin_cuts(&self) {
+        self.filter("");
+    }
+
+    /// Filters what the middle forwards: cuts come first, and a further rule if there is one.
+    fn filter(&self, rule: &str) {
         self.nft(&format!(
             "table ip chaos {{
                 counter lost {{ }}
@@ -118,15 +131,22 @@ impl Network {
                 chain forward {{
                     type filter hook forward priority 0;
                     iifname {BRIDGE} jump cut-off
-                    iifname {BRIDGE} meta l4proto udp numgen random mod 100 < {lost_percent} \
-                        counter name lost drop
+                    {rule}
                 }}
             }}"
         ));
     }
 
+    /// Loses what a node sends to another one, over UDP and TCP, until [`Self::heal`].
+    pub(crate) fn cut(&self, from: usize, to: usize) {
+        let (from, to) = (Self::address(from), Self::address(to));
+        self.nft(&format!(
+            "add rule ip chaos cut-off ip saddr {from} ip daddr {to} counter name cut drop"
+        ));
+    }
+
     /// Cuts a node off from all others, over UDP and TCP, until [`Self::heal`].
-    pub(super) fn cut_off(&self, node: usize) {
+    pub(crate) fn cut_off(&self, node: usize) {
         let address = Self::address(node);
         for end in ["saddr", "daddr"] {
             self.nft(&format!(
@@ -135,12 +155,12 @@ impl Network {
         }
     }
 
-    pub(super) fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.nft("flush chain ip chaos cut-off");
     }
 
     /// Packets that nft has dropped: at random, and of nodes that were cut off.
-    pub(super) fn dropped(&self) -> (u64, u64) {
+    pub(crate) fn dropped(&self) -> (u64, u64) {
         let count = |name: &str| {
             let text = self.in_middle(&format!("nft list counter ip chaos {name}"));
             let words: Vec<_> = text.split_whitespace().collect();
@@ -165,12 +185,12 @@ impl Network {
     }
 
     /// Moves this thread to a node's namespace: later connections start there.
-    pub(super) fn enter(&self, node: usize) {
+    pub(crate) fn enter(&self, node: usize) {
         setns(self.file(node), CloneFlags::CLONE_NEWNET).unwrap();
     }
 
     /// The command, in a node's namespace.
-    pub(super) fn command(&self, node: usize, program: &str) -> Command {
+    pub(crate) fn command(&self, node: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace(node), program]).process_group(0);
         command

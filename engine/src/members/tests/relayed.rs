@@ -135,6 +135,10 @@ fn join_with<const N: usize>(
         mtu: None,
         rdma: RdmaPort::default(),
         join_timeout: Duration::from_secs(20),
+        // Connections are away for long here.
+        lease: Duration::from_secs(60),
+        manager_data: None,
+        begin_anew: false,
     };
     let mut hello = hello(node, 1);
     hello.entry.incarnation =

@@ -4,7 +4,7 @@
 //!
 //! *Not here*: their columns (`list`).
 
-use gannet_engine::{NodeReport, NodeState, NodeStatus};
+use gannet_engine::{MembershipStatus, NodeReport, NodeState, NodeStatus, Phase};
 
 use crate::catalog::system::Sink;
 use crate::catalog::system::relations::{Put, text};
@@ -17,10 +17,23 @@ fn count(number: u64) -> Value {
 
 /// A row for each node: see `list`, `gannet_nodes`.
 pub(super) fn nodes(facts: &Facts, put: Sink<'_>) -> Put {
-    facts.cluster.status().iter().map(node).try_for_each(put)
+    let membership = facts.cluster.membership();
+    facts.cluster.status().iter().map(|status| node(status, &membership)).try_for_each(put)
 }
 
-fn node(status: &NodeStatus) -> Vec<Value> {
+fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
+    let number = u16::try_from(status.node).ok();
+    let phase = match membership.phase {
+        Phase::Preparing => "preparing",
+        Phase::Active => "active",
+    };
+    // Of others as they last said, but one that is gone answers nobody.
+    let lease = match (status.state, &status.report) {
+        (NodeState::Gone, _) => count(0),
+        (NodeState::Up | NodeState::Silent(_), report) => {
+            report.and_then(|report| report.lease_ms).map_or(Value::Null, count)
+        }
+    };
     let (state, silent) = match status.state {
         NodeState::Up => ("up", Value::Null),
         NodeState::Silent(seconds) => ("silent", count(seconds)),
@@ -47,6 +60,13 @@ fn node(status: &NodeStatus) -> Vec<Value> {
         reported(|report| report.statistics.unsent),
         reported(|report| report.statistics.refused),
         reported(|report| report.gaps),
+        count(u64::from(membership.epoch)),
+        text(phase),
+        lease,
+        Value::Boolean(number.is_some() && number == membership.leader),
+        Value::Boolean(number.is_some_and(|number| membership.voters.contains(&number))),
+        count(membership.losses.keeping_rows as u64),
+        count(membership.losses.serving as u64),
     ]
 }
 

@@ -1,0 +1,99 @@
+//! Tests of the configuration: placement, and what removals leave of it.
+
+use super::*;
+
+#[test]
+fn copies_lie_on_different_nodes_and_primaries_spread() {
+    let configuration = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
+    let mut primaries = [0; 5];
+    for partition in 0..16 {
+        let mut copies = configuration.copies(partition).to_vec();
+        assert_eq!(copies[0], configuration.primary(partition));
+        assert_eq!(copies[1..], *configuration.backups(partition));
+        primaries[usize::from(copies[0])] += 1;
+        copies.sort_unstable();
+        copies.dedup();
+        assert_eq!(copies.len(), 3);
+    }
+    assert_eq!(primaries, [4, 3, 3, 3, 3]);
+    assert_eq!(configuration.log_group(4), [4, 0, 1]);
+    for node in 0..5 {
+        let partition = configuration.partition_of(node).unwrap();
+        assert_eq!(configuration.primary(partition), node);
+        let key = configuration.row_key_in(partition, b"copy");
+        assert!(key.starts_with(b"copy"));
+        let hash = Key::hashed(&key).word();
+        assert_eq!(configuration.partitioning.partition(hash), partition);
+    }
+    let small = Configuration::new(7, 5, 3, Partitioning::new(2).unwrap());
+    assert_eq!(small.partition_of(4), None);
+}
+
+#[test]
+fn a_revoked_node_has_no_part_in_the_next_epoch() {
+    let first = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
+    let prepared = first.after(&Change::Revoke(1)).unwrap();
+    assert_eq!((prepared.epoch, prepared.phase), (2, Phase::Preparing));
+    assert_eq!(prepared.last_active_epoch, 1);
+    assert_eq!(prepared.copies(0), [0, 2]);
+    assert_eq!((prepared.primary(1), prepared.backups(1)), (2, &[3][..]));
+    assert_eq!(prepared.log_group(0), [0, 2, 3]);
+    assert_eq!(prepared.log_group(1), []);
+    assert_eq!(prepared.log_group(4), [4, 0, 2]);
+    assert!(prepared.held_by(1).next().is_none() && !prepared.is_member(1));
+    let table = TableDefinition {
+        name: "t".to_owned(),
+        kind: gannet_storage::TableKind::Fixed,
+        value_bytes: 8,
+        rows: 1,
+    };
+    assert_eq!(prepared.after(&Change::Create(table)), Err(ChangeError::WrongPhase));
+    // Another one is lost before the epoch begins.
+    let prepared = prepared.after(&Change::Revoke(2)).unwrap();
+    assert_eq!((prepared.epoch, prepared.last_active_epoch), (3, 1));
+    let refused = ChangeError::LastCopy { node: 3, partition: 1 };
+    assert_eq!(prepared.after(&Change::Revoke(3)), Err(refused));
+    assert_eq!(prepared.after(&Change::Revoke(2)), Err(ChangeError::NoSuchMember(2)));
+    let active = prepared.after(&Change::Activate).unwrap();
+    assert_eq!((active.phase, active.last_active_epoch), (Phase::Active, 3));
+    assert_eq!(active.version, first.version + 3);
+    assert_eq!(active.after(&Change::Activate), Err(ChangeError::WrongPhase));
+    assert!(active.member_numbers().eq([0, 3, 4]));
+    // Nodes 2 and 3 may be lost one after the other, and not together: nobody would know what became of the transactions of node 2.
+    let first = Configuration::new(7, 5, 2, Partitioning::new(1).unwrap());
+    let prepared = first.after(&Change::Revoke(2)).unwrap();
+    let refused = ChangeError::LastLogReplica { node: 3, coordinator: 2 };
+    assert_eq!(prepared.after(&Change::Revoke(3)), Err(refused));
+    assert!(prepared.after(&Change::Activate).unwrap().after(&Change::Revoke(3)).is_ok());
+}
+
+#[test]
+fn a_partition_is_lost_with_its_last_copy_and_the_others_go_on() {
+    // Partition p lies at node p mod 5 and the next one.
+    let first = Configuration::new(7, 5, 2, Partitioning::new(8).unwrap());
+    let second = first.after(&Change::Revoke(2)).unwrap().after(&Change::Activate).unwrap();
+    let refused = ChangeError::LastCopy { node: 3, partition: 2 };
+    assert_eq!(second.after(&Change::Revoke(3)), Err(refused));
+    assert_eq!(second.lost_partitions().count(), 0);
+    let third = second.after(&Change::Lose(3)).unwrap();
+    assert_eq!((third.epoch, third.phase), (3, Phase::Preparing));
+    let third = third.after(&Change::Activate).unwrap();
+    assert!(third.is_lost(2) && third.lost_partitions().eq([2, 7]));
+    assert_eq!(third.primary(2), NOBODY);
+    assert!(third.copies(2).is_empty() && third.backups(2).is_empty());
+    let others = [0, 1, 3, 4].map(|partition| third.copies(partition).to_vec());
+    assert_eq!(others, [vec![0, 1], vec![1], vec![4], vec![4, 0]]);
+    assert!(third.member_numbers().all(|node| third.partition_of(node) != Some(2)));
+    assert!(third.member_numbers().all(|node| third.held_by(node).all(|p| p != 2 && p != 7)));
+    // What is lost already keeps no other node: here partition 4 goes on at node 0.
+    let fourth = third.after(&Change::Lose(4)).unwrap();
+    assert!(fourth.lost_partitions().eq([2, 3, 7]) && fourth.copies(4) == [0]);
+}
+
+#[test]
+fn the_last_log_of_a_member_is_not_lost() {
+    let first = Configuration::new(7, 5, 2, Partitioning::new(8).unwrap());
+    let prepared = first.after(&Change::Lose(2)).unwrap();
+    let refused = ChangeError::LastLogReplica { node: 3, coordinator: 2 };
+    assert_eq!(prepared.after(&Change::Lose(3)), Err(refused));
+}

@@ -1,0 +1,106 @@
+//! Who votes on the membership, as one member sees it: of three or four members three, of five or more five, and of fewer one, because with
+//! two voters the loss of either would stop both. When a voter is lost, the member that leads has another one vote in its place.
+//!
+//! *Invariant*: without a majority of the voters nothing can be decided, and no lease is granted. If their processes have ended, the
+//! cluster cannot go on.
+//!
+//! *Not here*: the log that they have, in crate `manager`; leases, in `leases.rs`.
+
+use std::collections::BTreeSet;
+
+use crate::configuration::{Configuration, Phase};
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Voting {
+    voters: BTreeSet<u16>,
+    /// Those that are to vote, as this member leads them.
+    wanted: Option<BTreeSet<u16>>,
+    leads: bool,
+}
+
+/// Of `members`, those that vote: as many of those that do already as possible, `leader` among them.
+fn voters_of(members: &BTreeSet<u16>, present: &BTreeSet<u16>, leader: u16) -> BTreeSet<u16> {
+    let count = match members.len() {
+        0..=2 => 1,
+        3..=4 => 3,
+        _ => 5,
+    };
+    let those = |some: &BTreeSet<u16>| some.iter().copied().collect::<Vec<_>>();
+    let preferred = [vec![leader], those(present), those(members)].concat();
+    let mut voters = BTreeSet::new();
+    for node in preferred.into_iter().filter(|node| members.contains(node)) {
+        if voters.len() < count {
+            voters.insert(node);
+        }
+    }
+    voters
+}
+
+fn members(configuration: &Configuration) -> BTreeSet<u16> {
+    configuration.member_numbers().collect()
+}
+
+impl Voting {
+    /// The members of the first configuration that vote, at all of them alike.
+    pub(crate) fn first_voters(configuration: &Configuration) -> BTreeSet<u16> {
+        let members = members(configuration);
+        let first = members.first().copied().unwrap_or_default();
+        voters_of(&members, &BTreeSet::new(), first)
+    }
+
+    /// These vote now.
+    pub(crate) fn set_voters(&mut self, voters: BTreeSet<u16>) {
+        self.voters = voters;
+    }
+
+    /// Whether this member leads them from now on.
+    pub(crate) fn set_leads(&mut self, leads: bool) {
+        (self.leads, self.wanted) = (leads, None);
+    }
+
+    /// Those that are to vote from now on, once, if they are others.
+    pub(crate) fn take_wanted(
+        &mut self,
+        node: u16,
+        configuration: &Configuration,
+    ) -> Option<BTreeSet<u16>> {
+        if !self.leads || configuration.phase != Phase::Active || !self.voters.contains(&node) {
+            return None;
+        }
+        let wanted = voters_of(&members(configuration), &self.voters, node);
+        let is_new = wanted != self.voters && self.wanted.as_ref() != Some(&wanted);
+        is_new.then(|| {
+            tracing::info!("these nodes vote on the membership from now on: {wanted:?}");
+            self.wanted.insert(wanted).clone()
+        })
+    }
+
+    /// Why nothing can be decided any more, if the processes of so many voters have ended.
+    pub(crate) fn obstacle(&self, lost: &BTreeSet<u16>) -> Option<String> {
+        let Self { voters, .. } = self;
+        let left = voters.difference(lost).count();
+        (2 * left <= voters.len() && !voters.is_empty()).then(|| {
+            format!("of the nodes {voters:?}, which decide on the membership, {left} are left")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_is_left_after_one_loss_if_there_can_be_one() {
+        let set = |nodes: &[u16]| nodes.iter().copied().collect::<BTreeSet<_>>();
+        let first = |nodes: u16| voters_of(&(0..nodes).collect(), &BTreeSet::new(), 0);
+        for (nodes, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
+            assert_eq!(first(nodes), (0..voters).collect(), "{nodes}");
+        }
+        // One that is lost is replaced, and those that vote stay.
+        assert_eq!(voters_of(&set(&[0, 2, 3]), &set(&[0, 1, 2]), 2), set(&[0, 2, 3]));
+        assert_eq!(voters_of(&set(&[1, 3, 4, 5]), &set(&[0, 1, 2, 3, 4]), 4), set(&[1, 3, 4]));
+        // Of two one votes: the one that leads.
+        assert_eq!(voters_of(&set(&[1, 2]), &set(&[0, 1, 2]), 2), set(&[2]));
+    }
+}

@@ -1,0 +1,160 @@
+//! The membership of a cluster as one of its processes sees it, for operators: the epoch, who decides on it, the lease of the process, and
+//! how many nodes can be lost.
+//!
+//! ```text
+//! configuration (epoch, phase, copies, log groups) ─┐
+//! the manager's replica (who leads, who votes) ─────┼─▶ MembershipStatus
+//! the lease, and its clock ─────────────────────────┘
+//! ```
+//! *Invariant*: a status decides nothing. The next one may differ.
+//!
+//! *Not here*: how each node is, in `statistics`; what a stop would lose, in `stopping`.
+
+use std::collections::BTreeSet;
+
+use crate::configuration::{Configuration, Phase};
+use crate::lease::LeaseLeft;
+
+/// The membership as this process sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembershipStatus {
+    /// The epoch; from 1. Each removal begins another one.
+    pub epoch: u32,
+    /// Whether it is prepared still, or nodes work in it.
+    pub phase: Phase,
+    /// Version of the configuration, which rises with every change.
+    pub version: u64,
+    /// The nodes that are members.
+    pub members: Vec<u16>,
+    /// The nodes that were removed.
+    pub removed: Vec<u16>,
+    /// The node that leads the manager and so decides on the membership, as far as is known; none if all nodes are in one process.
+    pub leader: Option<u16>,
+    /// The nodes that vote on the manager's decisions; none if all nodes are in one process.
+    pub voters: BTreeSet<u16>,
+    /// What is left of the lease of this process.
+    pub lease: LeaseLeft,
+    /// Members that this process has suspected while it decided, each as often as it did.
+    pub suspicions: u64,
+    /// How many members can be lost.
+    pub losses: Losses,
+}
+
+/// How many members can be lost, whichever they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Losses {
+    /// One after the other, the cluster having gone on without one before the next is lost: a copy of each row is left. The cluster may halt.
+    pub keeping_rows: usize,
+    /// At once: a copy of each row is left, and a majority that decides on the membership, so the cluster goes on. One after the other
+    /// it may be more, as another node votes in place of one that was lost.
+    pub serving: usize,
+}
+
+/// What a process knows of the manager.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ManagerStatus {
+    pub(crate) leader: Option<u16>,
+    pub(crate) voters: BTreeSet<u16>,
+    pub(crate) suspicions: u64,
+}
+
+impl MembershipStatus {
+    /// Of a configuration, with a manager if there are several processes.
+    pub(crate) fn new(
+        configuration: &Configuration,
+        manager: Option<ManagerStatus>,
+        lease: LeaseLeft,
+    ) -> Self {
+        let losses = losses(configuration, manager.as_ref().map(|manager| &manager.voters));
+        let ManagerStatus { leader, voters, suspicions } = manager.unwrap_or_default();
+        Self {
+            epoch: configuration.epoch,
+            phase: configuration.phase,
+            version: configuration.version,
+            members: configuration.member_numbers().collect(),
+            removed: configuration.removed().collect(),
+            leader,
+            voters,
+            lease,
+            suspicions,
+            losses,
+        }
+    }
+}
+
+/// How many members can be lost, whichever they are, of a cluster on which these vote; none vote if all nodes are in one process.
+fn losses(configuration: &Configuration, voters: Option<&BTreeSet<u16>>) -> Losses {
+    let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+    // Of what is lost already, no more can be lost.
+    let kept = partitions.filter(|partition| !configuration.is_lost(*partition));
+    let copies = kept.map(|partition| configuration.copies(partition).len());
+    // A coordinator that was no member of the last epoch has no log.
+    let logs = configuration.last_log_groups().map(<[u16]>::len).filter(|replicas| *replicas > 0);
+    let fewest = copies.chain(logs).min().unwrap_or(0);
+    let keeping_rows = fewest.saturating_sub(1);
+    let serving = voters.map_or(keeping_rows, |voters| {
+        let majority = voters.len() / 2 + 1;
+        let present = voters.iter().filter(|voter| configuration.is_member(**voter)).count();
+        keeping_rows.min(present.saturating_sub(majority))
+    });
+    Losses { keeping_rows, serving }
+}
+
+#[cfg(test)]
+mod tests {
+    use gannet_storage::Partitioning;
+
+    use super::*;
+    use crate::configuration::Change;
+
+    fn configuration(nodes: u16, replicas: usize) -> Configuration {
+        Configuration::new(7, nodes, replicas, Partitioning::new(16).unwrap())
+    }
+
+    /// After these removals, of a cluster on which these vote: lost with all rows kept, and with the cluster going on.
+    fn after(configuration: &Configuration, removed: &[u16], voters: &[u16]) -> (usize, usize) {
+        let mut present = configuration.clone();
+        for node in removed {
+            present = present.after(&Change::Revoke(*node)).unwrap();
+            present = present.after(&Change::Activate).unwrap();
+        }
+        let Losses { keeping_rows, serving } =
+            losses(&present, Some(&voters.iter().copied().collect()));
+        (keeping_rows, serving)
+    }
+
+    #[test]
+    fn as_many_can_be_lost_as_leave_a_copy_and_a_majority() {
+        assert_eq!(after(&configuration(3, 3), &[], &[0, 1, 2]), (2, 1));
+        assert_eq!(after(&configuration(3, 2), &[], &[0, 1, 2]), (1, 1));
+        assert_eq!(after(&configuration(3, 1), &[], &[0, 1, 2]), (0, 0));
+        assert_eq!(after(&configuration(2, 2), &[], &[0]), (1, 0));
+        assert_eq!(after(&configuration(5, 5), &[], &[0, 1, 2, 3, 4]), (4, 2));
+        assert_eq!(after(&configuration(5, 3), &[], &[0, 1, 2, 3, 4]), (2, 2));
+        // Of three nodes one is lost; then one votes alone.
+        assert_eq!(after(&configuration(3, 3), &[1], &[0, 1, 2]), (1, 0));
+        assert_eq!(after(&configuration(3, 3), &[1], &[0]), (1, 0));
+        assert_eq!(after(&configuration(5, 3), &[1], &[0, 2, 3]), (1, 1));
+        // It is not known yet who votes.
+        assert_eq!(after(&configuration(3, 3), &[], &[]), (2, 0));
+    }
+
+    #[test]
+    fn nobody_votes_in_one_process() {
+        let all = configuration(3, 3);
+        let status = MembershipStatus::new(&all, None, LeaseLeft::Endless);
+        assert_eq!(status.losses, Losses { keeping_rows: 2, serving: 2 });
+        assert_eq!((status.leader, status.suspicions, status.members.len()), (None, 0, 3));
+        assert!(status.voters.is_empty() && status.removed.is_empty());
+    }
+
+    #[test]
+    fn a_log_replica_counts_until_the_next_epoch_begins() {
+        // The log of node 1 is left at node 2 alone.
+        let five = Configuration::new(7, 5, 2, Partitioning::new(1).unwrap());
+        let prepared = five.after(&Change::Revoke(2)).unwrap();
+        assert_eq!(losses(&prepared, None).keeping_rows, 0);
+        let active = prepared.after(&Change::Activate).unwrap();
+        assert_eq!(losses(&active, None).keeping_rows, 1);
+    }
+}

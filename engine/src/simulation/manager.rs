@@ -1,0 +1,295 @@
+//! The configuration manager in a simulation: a model of the log that raft replicates, with elections, delays, and voters that are cut off.
+//!
+//! ```text
+//! decide(leader, decision) ─▶ each voter that the leader reaches: Appended ─ a majority has it ─▶ all nodes, in one order: Made
+//! the leader is dead, or reaches no majority ─▶ another leads, in the next term; what was not made may be Truncated
+//! ```
+//! It gives what crate `manager` gives, and not more: a leader may not know yet that another leads; a decision that was appended may never
+//! be made; a node may hear late.
+//!
+//! *Invariants*: a decision is made when a majority of the voters has it, and in no other term than that in which it was appended. Who leads
+//! has heard of all decisions before.
+//!
+//! *Source*: Ongaro and Ousterhout (ATC'14), figure 3, for what holds; `manager/src/replica.rs`, for the events.
+//!
+//! *Not here*: messages and disks of replicas.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::decision::Decision;
+use crate::simulation::streams::Streams;
+
+/// From an election's begin to its end, in nanoseconds of virtual time.
+const ELECTION_NS: Range<u64> = 1_000_000..8_000_000;
+/// Between two looks at the leader.
+const LOOK_NS: u64 = 2_000_000;
+/// How long a node takes to hear of something.
+const DELAY_NS: Range<u64> = 10_000..2_000_000;
+/// Another one is elected without need once in so many leases.
+const ELECTION_LEASES: u64 = 4;
+
+/// What has happened at a node's replica.
+#[derive(Clone, Debug)]
+pub(super) enum ManagerEvent {
+    Leads(u64),
+    Follows,
+    /// What the log takes at this place, in this term.
+    Appended(u64, u64, Decision),
+    Truncated(u64),
+    /// What is at this place, in this term.
+    Made(u64, u64, Decision),
+    Voting(u64, BTreeSet<u16>),
+}
+
+/// What the log has.
+#[derive(Clone)]
+enum Entry {
+    Decision(Decision),
+    Voters(BTreeSet<u16>),
+}
+
+/// See the module's text.
+pub(super) struct ModelManager {
+    random: SmallRng,
+    voters: BTreeSet<u16>,
+    term: u64,
+    leader: Option<usize>,
+    looks_at_ns: u64,
+    /// In one of so many looks another one is elected without need.
+    election_every: u32,
+    /// The election that is under way ends then.
+    elects_at_ns: Option<u64>,
+    /// Entries, with the time at which a majority has each.
+    log: Vec<(u64, Entry)>,
+    /// By node: when the last of what it is to hear comes.
+    last_ns: BTreeMap<usize, u64>,
+    serial: u64,
+    /// By time and number.
+    events: BTreeMap<(u64, u64), (usize, ManagerEvent)>,
+    nodes: BTreeSet<usize>,
+}
+
+impl ModelManager {
+    /// The manager of these nodes; at first these vote.
+    pub(super) fn new(
+        (seed, lease_ns): (u64, u64),
+        nodes: BTreeSet<usize>,
+        voters: BTreeSet<u16>,
+        now_ns: u64,
+    ) -> Self {
+        let mut manager = Self {
+            random: SmallRng::seed_from_u64(seed),
+            voters: voters.clone(),
+            term: 0,
+            leader: None,
+            looks_at_ns: now_ns,
+            election_every: u32::try_from((ELECTION_LEASES * lease_ns).div_ceil(LOOK_NS))
+                .unwrap_or(u32::MAX),
+            elects_at_ns: None,
+            log: vec![(now_ns, Entry::Voters(voters.clone()))],
+            last_ns: BTreeMap::new(),
+            serial: 0,
+            events: BTreeMap::new(),
+            nodes,
+        };
+        for node in manager.nodes.clone() {
+            manager.tell(node, now_ns, ManagerEvent::Voting(0, voters.clone()));
+        }
+        manager
+    }
+
+    /// When something happens next.
+    pub(super) fn next_event_ns(&self) -> u64 {
+        let event = self.events.first_key_value().map(|((at_ns, _), _)| *at_ns);
+        event.into_iter().chain(self.elects_at_ns).fold(self.looks_at_ns, u64::min)
+    }
+
+    /// What a node hears now.
+    pub(super) fn take(&mut self, now_ns: u64) -> Option<(usize, ManagerEvent)> {
+        let event = self.events.first_entry().filter(|event| event.key().0 <= now_ns)?;
+        Some(event.remove())
+    }
+
+    /// A node that does not run now hears it later.
+    pub(super) fn put_back(&mut self, node: usize, event: ManagerEvent, at_ns: u64) {
+        // Before what it is to hear then.
+        let waits = self.events.iter().filter(|(_, (other, _))| *other == node);
+        let waits: Vec<_> = waits.map(|(at, _)| *at).collect();
+        let later: Vec<_> = waits.into_iter().filter_map(|at| self.events.remove(&at)).collect();
+        self.last_ns.insert(node, at_ns);
+        self.serial += 1;
+        self.events.insert((at_ns, self.serial), (node, event));
+        for (node, event) in later {
+            self.tell(node, at_ns, event);
+        }
+    }
+
+    /// A node has ended.
+    pub(super) fn kill(&mut self, node: usize) {
+        self.nodes.remove(&node);
+        self.events.retain(|_, (other, _)| *other != node);
+    }
+
+    /// Looks whether the leader still leads, and elects another one if it is time.
+    pub(super) fn advance(&mut self, streams: &mut Streams, now_ns: u64) {
+        if self.looks_at_ns <= now_ns {
+            self.looks_at_ns = now_ns + LOOK_NS;
+            let leads = self.leader.is_some_and(|leader| self.can_lead(leader, streams, now_ns));
+            let is_replaced = self.random.random_ratio(1, self.election_every);
+            if (!leads || is_replaced) && self.elects_at_ns.is_none() {
+                self.elects_at_ns = Some(now_ns + self.random.random_range(ELECTION_NS));
+            }
+        }
+        if self.elects_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.elects_at_ns = None;
+            self.elect(streams, now_ns);
+        }
+    }
+
+    /// Whether a voter runs and reaches a majority.
+    fn can_lead(&self, node: usize, streams: &mut Streams, now_ns: u64) -> bool {
+        let reaches = |voter: &&u16| {
+            let voter = usize::from(**voter);
+            let way = [(node, voter), (voter, node)];
+            way.into_iter()
+                .all(|(from, to)| self.reach_ns(from, to, streams, now_ns) == Some(now_ns))
+        };
+        let votes = self.voters.iter().any(|voter| usize::from(*voter) == node);
+        let reached = self.voters.iter().filter(reaches).count();
+        votes && 2 * reached > self.voters.len()
+    }
+
+    /// When a node hears another; never if it has ended.
+    fn reach_ns(&self, from: usize, to: usize, streams: &mut Streams, now_ns: u64) -> Option<u64> {
+        let both = self.nodes.contains(&from) && self.nodes.contains(&to);
+        both.then(|| streams.reach_ns(from, to, now_ns))
+    }
+
+    fn elect(&mut self, streams: &mut Streams, now_ns: u64) {
+        let voters: Vec<_> = self.voters.iter().map(|voter| usize::from(*voter)).collect();
+        let able = voters.into_iter().filter(|voter| self.can_lead(*voter, streams, now_ns));
+        let able: Vec<_> = able.collect();
+        if able.is_empty() {
+            return;
+        }
+        let leader = able[self.random.random_range(0..able.len())];
+        self.leader = Some(leader);
+        self.term += 1;
+        self.give_up(leader, streams, now_ns);
+        for node in self.nodes.clone().into_iter().filter(|node| *node != leader) {
+            // The one that has led before may learn late.
+            if let Some(at_ns) = self.reach_ns(leader, node, streams, now_ns) {
+                let delay_ns = self.random.random_range(DELAY_NS);
+                self.tell(node, at_ns + delay_ns, ManagerEvent::Follows);
+            }
+        }
+        // After all that was made.
+        self.tell(leader, now_ns, ManagerEvent::Leads(self.term));
+    }
+
+    /// What no majority has when another leads is gone.
+    fn give_up(&mut self, leader: usize, streams: &mut Streams, now_ns: u64) {
+        let kept = self.log.iter().take_while(|(made_ns, _)| *made_ns <= now_ns).count();
+        if kept == self.log.len() {
+            return;
+        }
+        self.log.truncate(kept);
+        let from = kept as u64;
+        self.events.retain(|_, (_, event)| match event {
+            ManagerEvent::Appended(index, ..)
+            | ManagerEvent::Voting(index, _)
+            | ManagerEvent::Made(index, ..) => *index < from,
+            ManagerEvent::Leads(_) | ManagerEvent::Follows | ManagerEvent::Truncated(_) => true,
+        });
+        let last = self.log.iter().rev().find_map(|(_, entry)| match entry {
+            Entry::Voters(voters) => Some(voters.clone()),
+            Entry::Decision(_) => None,
+        });
+        self.voters = last.expect("the first entry has voters");
+        for node in self.nodes.clone() {
+            if let Some(at_ns) = self.reach_ns(leader, node, streams, now_ns) {
+                self.tell(node, at_ns, ManagerEvent::Truncated(from));
+            }
+        }
+    }
+
+    /// A node that may lead wants a decision made.
+    pub(super) fn decide(
+        &mut self,
+        node: usize,
+        decision: Decision,
+        streams: &mut Streams,
+        now_ns: u64,
+    ) {
+        let (index, term) = (self.log.len() as u64, self.term);
+        let Some(made_ns) = self.append(node, Entry::Decision(decision.clone()), streams, now_ns)
+        else {
+            return;
+        };
+        for other in self.nodes.clone() {
+            if let Some(at_ns) = self.reach_ns(node, other, streams, made_ns) {
+                self.tell(other, at_ns, ManagerEvent::Made(index, term, decision.clone()));
+            }
+        }
+    }
+
+    /// A node that may lead has these vote from now on. The model has no time in which both sets vote.
+    pub(super) fn set_voters(
+        &mut self,
+        node: usize,
+        voters: &BTreeSet<u16>,
+        streams: &mut Streams,
+        now_ns: u64,
+    ) {
+        if self.append(node, Entry::Voters(voters.clone()), streams, now_ns).is_some() {
+            self.voters.clone_from(voters);
+        }
+    }
+
+    /// Has the voters that the leader reaches take an entry; when a majority has it, if ever.
+    fn append(
+        &mut self,
+        node: usize,
+        entry: Entry,
+        streams: &mut Streams,
+        now_ns: u64,
+    ) -> Option<u64> {
+        if self.leader != Some(node) {
+            return None;
+        }
+        let index = self.log.len() as u64;
+        let mut taken = Vec::new();
+        for other in self.nodes.clone() {
+            let Some(at_ns) = self.reach_ns(node, other, streams, now_ns) else { continue };
+            let delay_ns = if other == node { 0 } else { self.random.random_range(DELAY_NS) };
+            let event = match &entry {
+                Entry::Decision(decision) => {
+                    ManagerEvent::Appended(index, self.term, decision.clone())
+                }
+                Entry::Voters(voters) => ManagerEvent::Voting(index, voters.clone()),
+            };
+            let at_ns = self.tell(other, at_ns + delay_ns, event);
+            if self.voters.iter().any(|voter| usize::from(*voter) == other) {
+                taken.push(at_ns);
+            }
+        }
+        taken.sort_unstable();
+        let before_ns = self.log.last().map_or(0, |(made_ns, _)| *made_ns);
+        let made_ns = taken.get(self.voters.len() / 2).map_or(u64::MAX, |at| before_ns.max(*at));
+        self.log.push((made_ns, entry));
+        (made_ns < u64::MAX).then_some(made_ns)
+    }
+
+    /// Has a node hear something, after all that it was told before; when that is.
+    fn tell(&mut self, node: usize, at_ns: u64, event: ManagerEvent) -> u64 {
+        let last_ns = self.last_ns.entry(node).or_default();
+        *last_ns = at_ns.max(*last_ns);
+        self.serial += 1;
+        self.events.insert((*last_ns, self.serial), (node, event));
+        *last_ns
+    }
+}

@@ -1,0 +1,118 @@
+//! What expressions get from a running statement: parameters, subqueries, values that are computed once.
+//!
+//! *Not here*: the statement's own state (`context`), and the values of expressions (`expression/evaluate`).
+
+use std::sync::Arc;
+
+use crate::error::{Failure, SqlError};
+use crate::execute::context::{Context, KEY_OVERHEAD_BYTES, PatternKey};
+use crate::expression::evaluate::{AsideJob, Environment};
+use crate::expression::function::Facts;
+use crate::expression::pattern::{self, Compiled, Syntax};
+use crate::expression::set::{KeptId, SetKey, ValueSet};
+use crate::expression::{SubqueryKind, SubqueryUse};
+use crate::memory::Budget;
+use crate::value::Value;
+
+/// Cached compiled patterns.
+const PATTERNS_MAX: usize = 16;
+
+impl Environment for Context<'_, '_> {
+    fn parameter(&self, number: usize) -> Result<Value, SqlError> {
+        self.resources
+            .parameters
+            .get(number)
+            .cloned()
+            .ok_or_else(|| SqlError::new("42P02", format!("there is no parameter ${}", number + 1)))
+    }
+
+    fn outer(&self, number: usize) -> Value {
+        self.outer[number].clone()
+    }
+
+    fn subquery(&mut self, query: &SubqueryUse, row: &[Value]) -> Result<Value, Failure> {
+        match &query.kind {
+            SubqueryKind::Scalar => {
+                let found = self.subquery_rows(query, row)?;
+                match found.rows.as_slice() {
+                    [] => Ok(Value::Null),
+                    [row] => Ok(row[0].clone()),
+                    _ => Err(SqlError::new(
+                        "21000",
+                        "more than one row returned by a subquery used as an expression",
+                    )
+                    .into()),
+                }
+            }
+            SubqueryKind::Exists => Ok(Value::Boolean(self.subquery_rows(query, row)?.count > 0)),
+            SubqueryKind::Any(value, comparison) => self.any(value, *comparison, query, row),
+        }
+    }
+
+    fn next_value(&mut self, counter: u32) -> Result<i64, Failure> {
+        let database = Arc::clone(&self.resources.database);
+        database.next_value(self.coordinator, counter)
+    }
+
+    fn token_outcome(&mut self, token: &str) -> Result<&'static str, Failure> {
+        let database = Arc::clone(&self.resources.database);
+        database.token_outcome(self.coordinator, token)
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.resources.facts
+    }
+
+    fn budget(&self) -> Option<&Arc<Budget>> {
+        Some(&self.resources.facts.budget)
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        self.check_cancel()
+    }
+
+    fn compiled(
+        &mut self,
+        pattern: &str,
+        syntax: Syntax,
+        ignore_case: bool,
+    ) -> Result<Arc<Compiled>, Failure> {
+        let is_it = |((text, of, ignores), _): &&(PatternKey, Arc<Compiled>)| {
+            text == pattern && *of == syntax && *ignores == ignore_case
+        };
+        if let Some((_, compiled)) = self.patterns.iter().find(is_it) {
+            return Ok(Arc::clone(compiled));
+        }
+        let text = pattern.to_owned();
+        let compiled = self
+            .computed_aside(move |_| pattern::compile(&text, syntax, ignore_case).map(Arc::new))?;
+        if self.patterns.len() == PATTERNS_MAX {
+            self.patterns.pop_front();
+        }
+        self.patterns.push_back(((pattern.to_owned(), syntax, ignore_case), Arc::clone(&compiled)));
+        Ok(compiled)
+    }
+
+    fn set(&mut self, key: SetKey) -> Option<Arc<ValueSet>> {
+        self.sets.get(&key).cloned()
+    }
+
+    fn keep_set(&mut self, key: SetKey, set: Arc<ValueSet>) {
+        self.sets.insert(key, set);
+    }
+
+    fn kept_once(&mut self, id: KeptId) -> Option<Value> {
+        self.once.get(&id.number()).cloned()
+    }
+
+    fn keep_once(&mut self, id: KeptId, value: &Value) -> Result<(), Failure> {
+        let bytes = value.memory_bytes() + KEY_OVERHEAD_BYTES;
+        self.once_charge.add(&self.resources.facts.budget, bytes)?;
+        self.once.insert(id.number(), value.clone());
+        Ok(())
+    }
+
+    fn aside(&mut self, job: AsideJob) -> Result<Value, Failure> {
+        self.computed_aside(job)
+    }
+}

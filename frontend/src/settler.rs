@@ -1,0 +1,62 @@
+//! A thread that looks whether a node was lost, and has the work settled that it has left behind.
+//!
+//! *Invariants*: the thread ends with its database. Of a cluster's processes the one with the lowest member settles.
+//!
+//! *Not here*: what is left behind, and how it is settled (`execute/unfinished`).
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use gannet_engine::Phase;
+
+use crate::database::Database;
+use crate::error::SqlError;
+use crate::execute::unfinished;
+
+/// Between two looks at the epoch.
+const LOOK: Duration = Duration::from_secs(1);
+/// The epoch in which no node was lost yet.
+const FIRST_EPOCH: u32 = 1;
+
+/// Starts the thread, which ends when the other end of the channel is dropped.
+///
+/// # Errors
+/// SQLSTATE 53000 if the system refuses a thread.
+pub(crate) fn start(database: Weak<Database>, ended: Receiver<()>) -> Result<(), SqlError> {
+    let run = move || {
+        let mut settled_epoch = FIRST_EPOCH;
+        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let Some(database) = database.upgrade() else { return };
+            look(&database, &mut settled_epoch);
+        }
+    };
+    let thread = std::thread::Builder::new().name("gannet-settler".to_owned()).spawn(run);
+    thread
+        .map(drop)
+        .map_err(|error| SqlError::new("53000", format!("no thread to settle on: {error}")))
+}
+
+/// Settles what nodes have left behind which were lost since the last look.
+fn look(database: &Arc<Database>, settled_epoch: &mut u32) {
+    let configuration = database.cluster.configuration();
+    let epoch = configuration.epoch;
+    if epoch == *settled_epoch || configuration.phase != Phase::Active {
+        return;
+    }
+    let lowest = configuration.member_numbers().next();
+    if lowest.is_some_and(|node| database.cluster.node(usize::from(node)).is_none()) {
+        // It is in another process, which may be lost before it has settled. Then there is another epoch.
+        *settled_epoch = epoch;
+        return;
+    }
+    let own = Arc::clone(database);
+    let job =
+        database.cluster.spawn_anywhere(move |coordinator| unfinished::settle(&own, coordinator));
+    // What has failed is tried again with the next look.
+    if let Ok(job) = job
+        && let Ok(Ok(())) = job.wait()
+    {
+        *settled_epoch = epoch;
+    }
+}

@@ -1,0 +1,178 @@
+//! Replicas that go on from what is on a disk, that come late, and whose disk fails.
+
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+
+use super::*;
+use crate::fakes::{All, FakeDisk};
+use crate::journal::Journal;
+
+/// Longest wait for what must come.
+const COMES: Duration = Duration::from_secs(60);
+/// Enough for a snapshot, and for a purge soon after it.
+const DECISIONS: u64 = SNAPSHOT_ENTRIES + KEPT_ENTRIES;
+/// Decisions until the purge has come.
+const DECISIONS_MAX: u64 = 10 * DECISIONS;
+
+/// The first node votes.
+fn options(node: u16, nodes: u16) -> Options {
+    Options {
+        cluster: "gannet".to_owned(),
+        node,
+        nodes: (0..nodes).collect(),
+        voters: [0].into(),
+        heartbeat: Duration::from_millis(50),
+        directory: None,
+    }
+}
+
+/// A replica that is alone, and its events.
+fn alone(disk: &FakeDisk) -> (Replica, Receiver<Event>) {
+    let (said, events) = channel();
+    // A test that has seen enough hears no more.
+    let on_event: OnEvent = Arc::new(move |event| drop(said.send(event)));
+    let state = Box::new(All::default());
+    (Replica::start_on(disk.boxed(), options(0, 1), state, on_event).unwrap(), events)
+}
+
+fn next(events: &Receiver<Event>) -> Event {
+    events.recv_timeout(COMES).expect("something happens")
+}
+
+fn until(events: &Receiver<Event>, mut is_it: impl FnMut(&Event) -> bool) {
+    while !is_it(&next(events)) {}
+}
+
+/// Follows what is decided until the last decision is this one.
+fn follow(events: &Receiver<Event>, all: &mut All, last: u64) {
+    let last = last.to_le_bytes();
+    while all.0.last().is_none_or(|(_, decision)| decision[..] != last) {
+        match next(events) {
+            Event::Installed { snapshot, .. } => all.install(&snapshot).unwrap(),
+            Event::Made { term, decision } => all.apply(term, &decision),
+            Event::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+}
+
+fn leads(event: &Event) -> bool {
+    matches!(event, Event::Leads { .. })
+}
+
+/// Decides until the first entries are in a snapshot alone; all decisions, which are numbered.
+fn decide_until_purged(disk: &FakeDisk, replica: &Replica, events: &Receiver<Event>) -> All {
+    let owner = Owner { cluster: "gannet".to_owned(), node: 0 };
+    let mut all = All::default();
+    until(events, leads);
+    (0..DECISIONS).for_each(|number| replica.decide(number.to_le_bytes().into()));
+    for number in DECISIONS..DECISIONS_MAX {
+        replica.decide(number.to_le_bytes().into());
+        follow(events, &mut all, number);
+        let seen = Journal::open(disk.boxed().expect("a disk"), &owner, Vec::new());
+        if seen.unwrap().log.purged.is_some() {
+            return all;
+        }
+    }
+    panic!("nothing is purged")
+}
+
+#[test]
+fn a_replica_goes_on_from_its_disk() {
+    let disk = FakeDisk::default();
+    let (replica, events) = alone(&disk);
+    let before = decide_until_purged(&disk, &replica, &events);
+    let count = before.0.len() as u64;
+    drop(replica);
+    let (replica, events) = alone(&disk);
+    let Event::Installed { snapshot, .. } = next(&events) else {
+        panic!("the snapshot comes first")
+    };
+    let mut after = All::default();
+    after.install(&snapshot).unwrap();
+    assert!(!after.0.is_empty(), "a snapshot was made on the way");
+    assert_eq!(before.0[..after.0.len()], after.0);
+    follow(&events, &mut after, count - 1);
+    assert_eq!(before.0, after.0);
+    until(&events, leads);
+    replica.decide(count.to_le_bytes().into());
+    follow(&events, &mut after, count);
+    let terms: Vec<_> = after.0.iter().rev().take(2).map(|(term, _)| *term).collect();
+    assert!(terms[0] > terms[1], "a term is not used again: {terms:?}");
+}
+
+#[test]
+fn a_replica_ends_with_its_disk() {
+    let disk = FakeDisk::default();
+    let (replica, events) = alone(&disk);
+    until(&events, leads);
+    disk.files().failure = Some(io::ErrorKind::StorageFull);
+    replica.decide(vec![1]);
+    until(&events, |event| matches!(event, Event::Failed { .. }));
+    let writes = disk.files().writes;
+    disk.files().failure = None;
+    replica.decide(vec![2]);
+    // Its thread ends, and all that could say something with it.
+    let end = loop {
+        match events.recv_timeout(COMES) {
+            Ok(event) => {
+                let is_too_much = matches!(event, Event::Failed { .. } | Event::Made { .. });
+                assert!(!is_too_much, "{event:?}");
+            }
+            Err(end) => break end,
+        }
+    };
+    assert_eq!(end, RecvTimeoutError::Disconnected);
+    assert_eq!(disk.files().writes, writes, "the disk is not asked again");
+}
+
+#[test]
+fn a_directory_is_used_once_at_a_time() {
+    let place = tempfile::tempdir().unwrap();
+    let options =
+        |node| Options { directory: Some(place.path().join("manager")), ..options(node, 2) };
+    let first = Replica::start(options(0), All::default(), |_| {}).unwrap();
+    let second = Replica::start(options(0), All::default(), |_| {}).err().expect("it is in use");
+    assert!(matches!(second, StartError::Directory(DirectoryError::InUse(_))), "{second}");
+    drop(first);
+    let other = Replica::start(options(1), All::default(), |_| {}).err().expect("it is node 0's");
+    assert!(matches!(other, StartError::Directory(DirectoryError::Foreign { .. })), "{other}");
+    Replica::start(options(0), All::default(), |_| {}).unwrap();
+}
+
+#[test]
+fn a_node_that_comes_late_gets_a_snapshot() {
+    let disk = FakeDisk::default();
+    let (replica, events) = alone(&disk);
+    let mut first = decide_until_purged(&disk, &replica, &events);
+    let count = first.0.len() as u64;
+    drop(replica);
+    let replicas: Arc<[OnceLock<Replica>; 2]> = Arc::default();
+    let start = |node: u16, disk: Option<Box<dyn Disk>>| {
+        let (said, events) = channel();
+        let others = Arc::downgrade(&replicas);
+        let on_event: OnEvent = Arc::new(move |event| match event {
+            Event::Carry { to, bytes } => {
+                let others = others.upgrade();
+                let other = others.as_ref().and_then(|others| others[usize::from(to)].get());
+                other.into_iter().for_each(|other| other.hear(node, bytes.clone()));
+            }
+            event => drop(said.send(event)),
+        });
+        let replica = Replica::start_on(disk, options(node, 2), Box::new(All::default()), on_event);
+        assert!(replicas[usize::from(node)].set(replica.unwrap()).is_ok());
+        events
+    };
+    let (first_events, second_events) = (start(0, disk.boxed()), start(1, None));
+    until(&first_events, leads);
+    replicas[0].get().expect("it runs").decide(count.to_le_bytes().into());
+    follow(&first_events, &mut first, count);
+    let mut second = All::default();
+    until(&second_events, |event| match event {
+        Event::Installed { snapshot, .. } => second.install(snapshot).is_ok(),
+        Event::Made { .. } => panic!("the first decisions are in a snapshot alone"),
+        _ => false,
+    });
+    follow(&second_events, &mut second, count);
+    assert_eq!(first.0, second.0);
+}
