@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gannet_benchmarks::{Limit, Simulated, SimulatedRun, Workload, simulate};
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Fault, FaultKind};
+use gannet_engine::simulation::{Fault, FaultKind, ManagerKind};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -17,10 +17,11 @@ fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
         memory_limit_bytes: Some(64 << 20),
         ..ClusterOptions::default()
     };
+    let manager = ManagerKind::Model;
     let limit = Limit::Duration(Duration::from_millis(200));
     let found = simulate(
         workload,
-        SimulatedRun { cluster, seed: 5, faults, kills: Vec::new(), limit, trace: None },
+        SimulatedRun { cluster, manager, seed: 5, faults, kills: Vec::new(), limit, trace: None },
     );
     let found = found.unwrap();
     assert!(found.passed(), "{:?}", found.checks);

@@ -5,7 +5,8 @@
 //! value   u8 1 if it is the last part | part of the text
 //! ```
 //!
-//! An exchange is also a barrier: a process continues when it has the texts of all processes.
+//! An exchange is also a barrier: a process continues when it has the texts of all processes. It ends with an error if one of them is
+//! gone, although the cluster goes on.
 //!
 //! *Invariants*: a process writes one text at each point, and never changes it.
 //!
@@ -76,7 +77,7 @@ fn tell(
     }
 }
 
-/// Waits for the text of a node.
+/// Waits for the text of a node, unless the node is no member any more and has told none.
 fn heard(
     cluster: &Cluster,
     table: TableId,
@@ -87,11 +88,14 @@ fn heard(
     for number in 0.. {
         let part = loop {
             let key = key(point, node, number);
+            // Before the read: what a node has told, it has told as a member.
+            let is_member = cluster.configuration().is_member(node);
             let read =
                 cluster.run(move |tx| Ok::<_, Abort>(tx.get(table, &key[..])?.map(<[u8]>::to_vec)));
-            match committed(cluster, read?)?.flatten() {
-                Some(part) => break part,
-                None => std::thread::park_timeout(LOOK_INTERVAL),
+            match committed(cluster, read?)? {
+                Some(Some(part)) => break part,
+                Some(None) if !is_member => return Err(BenchmarkError::Gone(node)),
+                Some(None) | None => std::thread::park_timeout(LOOK_INTERVAL),
             }
         };
         let (is_last, part) = part.split_first().unwrap_or((&1, &[]));

@@ -105,7 +105,7 @@ struct Copies {
 /// Compares the copies of all processes by their digests.
 ///
 /// # Errors
-/// [`BenchmarkError::Cluster`] if a process has ended.
+/// [`BenchmarkError::Gone`] if a process has ended.
 pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkError> {
     let mut own = Copies::default();
     let mut snapshot = BucketSnapshot::default();

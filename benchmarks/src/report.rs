@@ -231,7 +231,6 @@ impl Report {
     }
 
     /// The report as JSON.
-    /// The report as JSON.
     ///
     /// # Panics
     /// Never: every field is serializable.

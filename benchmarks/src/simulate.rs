@@ -5,11 +5,12 @@
 //! *Not here*: the simulator (`gannet_engine::simulation`), and what seeds stand for (the command).
 
 mod deaths;
+mod heal;
 
 use std::io::Write;
 use std::sync::Arc;
 
-use gannet_engine::simulation::{Fault, Firings, Kill, Simulation};
+use gannet_engine::simulation::{Fault, Firings, Kill, ManagerKind, Simulation};
 use gannet_engine::{ClusterOptions, Coordinator, WorkerId};
 use gannet_rpc::Counters;
 
@@ -17,6 +18,7 @@ use crate::check::Check;
 use crate::harness::{Control, Limit, client};
 use crate::replicas::check_replicas;
 use crate::simulate::deaths::Job;
+use crate::simulate::heal::HealPhase;
 use crate::statistics::{self, Statistics, Totals};
 use crate::workload::{BenchmarkError, Workload};
 
@@ -31,6 +33,8 @@ const LOOK_NS: u64 = 10_000_000;
 pub struct SimulatedRun {
     /// The cluster.
     pub cluster: ClusterOptions,
+    /// Its manager.
+    pub manager: ManagerKind,
     /// Seed of network and clients.
     pub seed: u64,
     /// The faults.
@@ -118,12 +122,13 @@ pub fn simulate<W: Workload>(
     mut workload: W,
     run: SimulatedRun,
 ) -> Result<Simulated, BenchmarkError> {
-    let SimulatedRun { cluster, seed, faults, kills, limit, trace } = run;
-    let mut simulation = Simulation::open(cluster, seed, faults, trace)?;
+    let SimulatedRun { cluster, manager, seed, faults, kills, limit, trace } = run;
+    let mut simulation = Simulation::open_with(manager, cluster, seed, faults, trace)?;
     let some_die = !kills.is_empty();
     simulation.plan_kills(kills);
     workload.create_tables(simulation.cluster())?;
     workload.load(simulation.cluster(), 0, 1)?;
+    let heal_phase = HealPhase::create(simulation.cluster())?;
     simulation.require_leases();
     let workload = Arc::new(workload);
     let options = simulation.cluster().options();
@@ -158,8 +163,13 @@ pub fn simulate<W: Workload>(
     }
     let finished = run_to_the_end(&mut simulation, &control);
     let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
-    let checks =
-        if finished { check(&simulation, &*workload, completions, &mut sum)? } else { Vec::new() };
+    let mut checks = Vec::new();
+    if finished {
+        if !simulation.has_halted() {
+            checks.push(heal_phase.run(&mut simulation, control.begun())?);
+        }
+        checks.extend(check(&simulation, &*workload, completions, &mut sum)?);
+    }
     Ok(Simulated {
         ended: if finished { Ended::Finished } else { Ended::Stuck },
         checks,

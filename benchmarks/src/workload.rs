@@ -151,6 +151,11 @@ pub enum BenchmarkError {
     /// A transaction for an exchange between processes failed.
     #[error("an exchange between the processes failed with {0}; give the nodes more memory")]
     Untold(String),
+    /// The node of another process has ended, or the others have removed it.
+    #[error(
+        "node {0} is gone before the benchmark is done; see its own output for the reason, and run the benchmark again"
+    )]
+    Gone(u16),
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {

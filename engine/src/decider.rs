@@ -110,17 +110,17 @@ impl Decider {
     /// Of a cluster that nobody has decided on before.
     pub(crate) fn first(decided: &Decided, terms: Option<LeaseTerms>) -> Self {
         Self {
-            terms,
+            term: 0,
+            last: vec![0; decided.configuration.nodes()],
+            proposals: VecDeque::new(),
+            losses: BTreeMap::new(),
             waits_for: BTreeSet::new(),
+            terms,
             now_ns: 0,
             removing: None,
             leases_over_ns: 0,
             is_flushed: false,
             step_until_ns: 0,
-            term: 0,
-            last: vec![0; decided.configuration.nodes()],
-            proposals: VecDeque::new(),
-            losses: BTreeMap::new(),
             rounds: 0,
             round: None,
             membership: None,

@@ -295,7 +295,7 @@ impl<'s> Coordinator<'s> {
     /// is what each later run gives. `body` returns that result, of at most [`TOKEN_RESULT_BYTES_MAX`] bytes.
     ///
     /// After [`Outcome::Unknown`], run it again under the same token, or ask with [`Tokens::decide`]. Until one of the two has
-    /// told, another outcome than [`Outcome::Committed`] or an [`Misuse::Token`] is that of the later run alone. It ends with
+    /// told, another outcome than [`Outcome::Committed`] or [`Misuse::Token`] is that of the later run alone. It ends with
     /// [`Misuse::Token`] if the token was decided as aborted, or a later token of the client was used.
     pub fn run_once<E: From<Abort>>(
         &mut self,

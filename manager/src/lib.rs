@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Replica          one node's replica, on a thread of its own                  replica.rs
+//!   │                or driven by its owner, in a simulation                   replica/driven.rs
 //!   ├─ Decisions   what was made, folded into the owner's state                decisions.rs
 //!   ├─ Storage     votes, entries and a snapshot, in memory                    store.rs
 //!   │    └─ Journal   the same on a disk, if there is one                      journal.rs, frames.rs, disk.rs
@@ -31,6 +32,7 @@ mod store;
 
 pub use decisions::StateMachine;
 pub use disk::{Directory, DirectoryError};
+pub use replica::driven::DrivenReplica;
 pub use replica::{Event, Options, Replica, StartError};
 
 openraft::declare_raft_types!(

@@ -6,6 +6,8 @@
 //! *Invariants*: events come in one order. A node that `Leads` has heard of all decisions of earlier terms. It may learn late that another
 //! leads: the log takes none of its decisions then, and each decision has the term in which the log has taken it.
 
+pub(crate) mod driven;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use openraft::{ChangeMembers, Config, EmptyNode, Raft, ServerState, SnapshotPolicy};
+use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::Types;
@@ -165,7 +168,7 @@ impl Replica {
     ) -> Result<Self, StartError> {
         let owner = Owner { cluster: options.cluster.clone(), node: options.node };
         let stores = store::open(disk, &owner, state, &on_event)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();
         let body = move || runtime.block_on(run(options, stores, on_event, received));

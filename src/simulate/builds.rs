@@ -345,8 +345,9 @@ pub(super) fn run(
     scenario: &Scenario,
     trace: Option<Box<dyn Write>>,
 ) -> Result<Simulated, BenchmarkError> {
-    let Scenario { cluster, seed, faults, transactions, .. } = scenario;
-    let simulation = Simulation::open(cluster.clone(), *seed, faults.clone(), trace)?;
+    let Scenario { cluster, manager, seed, faults, transactions, .. } = scenario;
+    let (options, faults) = (cluster.clone(), faults.clone());
+    let simulation = Simulation::open_with(*manager, options, *seed, faults, trace)?;
     let mut random = seeded(*seed, 0);
     let databases: Result<Vec<_>, SqlError> = (0..random.random_range(1..=3))
         .map(|_| Database::open_simulated(simulation.shared_cluster()))

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gannet_benchmarks::{BenchmarkError, Progress, Simulated};
-use gannet_engine::simulation::{FaultKind, Firings, KILL_MOMENTS, KillMoment};
+use gannet_engine::simulation::{FaultKind, Firings, KILL_MOMENTS, KillMoment, ManagerKind};
 
 use crate::simulate::scenario::{Scenario, Verdict, WorkloadKind};
 
@@ -22,6 +22,7 @@ pub(crate) struct Campaign {
     pub(crate) time_limit: Option<Duration>,
     pub(crate) transactions: u64,
     pub(crate) workload: Option<WorkloadKind>,
+    pub(crate) manager: Option<ManagerKind>,
 }
 
 /// The findings of a campaign.
@@ -32,6 +33,8 @@ pub(crate) struct Summary {
     pub(crate) transactions: u64,
     pub(crate) committed: u64,
     pub(crate) firings: Firings,
+    /// Seeds with replicas of the product's manager.
+    pub(crate) on_raft: u64,
     /// Seeds that planned deaths of members, and members that died, by [`KILL_MOMENTS`].
     pub(crate) kills_planned: u64,
     pub(crate) kills: [u64; KILL_MOMENTS.len()],
@@ -55,6 +58,7 @@ pub(crate) struct Summary {
 impl Summary {
     fn add(&mut self, scenario: Scenario, verdict: Verdict) {
         self.seeds += 1;
+        self.on_raft += u64::from(scenario.manager == ManagerKind::Raft);
         self.kills_planned += u64::from(!scenario.kills.is_empty());
         *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
         if let Some(found) = verdict.found() {
@@ -135,8 +139,9 @@ impl std::fmt::Display for Summary {
         writeln!(out, "members killed, by the moment: {}", self.kills_text())?;
         writeln!(
             out,
-            "{} changes of the membership; {} living members were removed; in {} seeds the others halted",
-            self.membership_changes, self.removed, self.halted
+            "{} changes of the membership; {} living members were removed; in {} seeds the others halted; \
+             {} seeds had openraft",
+            self.membership_changes, self.removed, self.halted, self.on_raft
         )?;
         writeln!(
             out,
@@ -162,9 +167,10 @@ impl Campaign {
                     break;
                 }
                 let seed = self.first_seed + index;
-                let scenario = Scenario::draw(seed, self.transactions, self.workload);
+                let scenario = Scenario::draw(seed, self.transactions, self.workload, self.manager);
                 let verdict = scenario.run(None)?;
-                let again = if index % TWICE_EVERY == 0 { Some(scenario.run(None)?) } else { None };
+                let runs_again = index % TWICE_EVERY == 0 && scenario.is_repeatable();
+                let again = if runs_again { Some(scenario.run(None)?) } else { None };
                 let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
                 let hash = |verdict: &Verdict| verdict.found().map(|found| found.trace_hash);
                 if again.is_some_and(|again| hash(&again) != hash(&verdict)) {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gannet_benchmarks::BenchmarkError;
+use gannet_engine::simulation::ManagerKind;
 
 use crate::output::{OutputError, print_line};
 use campaign::{Campaign, Summary};
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 1, conflicts_with = "seed")]
     first_seed: u64,
-    /// Run this seed alone, twice, and print its scenario and its outcome.
+    /// Run this seed alone, twice unless openraft decides, and print its scenario and its outcome.
     #[arg(long)]
     seed: Option<u64>,
     /// Start no further seed after this many minutes.
@@ -50,6 +51,9 @@ pub(crate) struct Arguments {
     /// Run this workload instead of the one that each seed draws.
     #[arg(long)]
     workload: Option<WorkloadKind>,
+    /// Let openraft decide on the membership in every seed, instead of in one of twenty.
+    #[arg(long)]
+    raft: bool,
     /// Write a line for every event of the seed to this file.
     #[arg(long, requires = "seed")]
     trace: Option<PathBuf>,
@@ -63,6 +67,12 @@ pub(crate) struct Arguments {
     #[cfg(feature = "mutants")]
     #[arg(long)]
     mutant: Option<String>,
+}
+
+impl Arguments {
+    fn manager(&self) -> Option<ManagerKind> {
+        self.raft.then_some(ManagerKind::Raft)
+    }
 }
 
 /// Why a campaign cannot run.
@@ -92,6 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
         time_limit: arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes)),
         transactions: arguments.transactions,
         workload: arguments.workload,
+        manager: arguments.manager(),
     };
     let summary = campaign.run()?;
     print_line(&summary)?;
@@ -116,10 +127,14 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
             print_line(format_args!("  {fault}"))?;
         }
         let workload = if arguments.workload.is_some() { " with the same --workload" } else { "" };
+        let raft = if arguments.raft { " --raft" } else { "" };
         print_line(format_args!(
-            "replay it: gannet simulate --seed {} --transactions {}{workload}",
+            "replay it: gannet simulate --seed {} --transactions {}{raft}{workload}",
             scenario.seed, scenario.transactions
         ))?;
+        if !scenario.is_repeatable() {
+            print_line("openraft draws at random for itself, so another run may pass")?;
+        }
         return Ok(verdict.exit_code());
     }
     if let Some(seed) = summary.unrepeatable {
@@ -147,7 +162,8 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
 
 /// Runs one seed twice, and prints its scenario and its outcome.
 fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
-    let scenario = Scenario::draw(seed, arguments.transactions, arguments.workload);
+    let scenario =
+        Scenario::draw(seed, arguments.transactions, arguments.workload, arguments.manager());
     let Scenario { cluster, workload, faults, transactions, .. } = &scenario;
     print_line(format_args!("seed {seed}: {transactions} transactions of {workload:?}"))?;
     print_line(format_args!(
@@ -168,6 +184,9 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
             Some(Box::new(BufWriter::new(file)) as Box<dyn Write>)
         }
     };
+    if !scenario.is_repeatable() {
+        print_line("openraft decides on the membership, so another run differs")?;
+    }
     let verdict = scenario.run(trace)?;
     if let Some(found) = verdict.found() {
         let ms = found.virtual_ns as f64 / 1e6;
@@ -185,6 +204,9 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
         }
     }
     print_line(verdict.describe())?;
+    if !scenario.is_repeatable() {
+        return Ok(verdict.exit_code());
+    }
     let again = scenario.run(None)?;
     let hash = |verdict: &Verdict| verdict.found().map(|found| found.trace_hash);
     if hash(&again) != hash(&verdict) {

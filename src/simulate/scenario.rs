@@ -14,7 +14,7 @@ use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
 };
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Fault, Kill, draw_faults};
+use gannet_engine::simulation::{Fault, Kill, ManagerKind, draw_faults};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 use rand::RngExt;
@@ -23,6 +23,8 @@ use crate::simulate::builds;
 
 /// Table memory of a simulated node, in bytes.
 const MEMORY_BYTES: usize = 16 << 20;
+/// One of this many seeds has the replicas of the product's manager.
+const RAFT_EVERY: u32 = 20;
 /// Members die in one of this many seeds.
 const KILL_EVERY: u64 = 2;
 /// The stream of a seed's generator that draws the cluster and the workload.
@@ -47,6 +49,7 @@ pub(crate) enum WorkloadKind {
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) cluster: ClusterOptions,
+    pub(crate) manager: ManagerKind,
     pub(crate) workload: WorkloadKind,
     pub(crate) faults: Vec<Fault>,
     /// The planned deaths of members.
@@ -66,8 +69,13 @@ pub(crate) enum Verdict {
 }
 
 impl Scenario {
-    /// The scenario of `seed`; `workload` replaces the drawn one.
-    pub(crate) fn draw(seed: u64, transactions: u64, workload: Option<WorkloadKind>) -> Self {
+    /// The scenario of `seed`; `workload` and `manager` replace the drawn ones.
+    pub(crate) fn draw(
+        seed: u64,
+        transactions: u64,
+        workload: Option<WorkloadKind>,
+        manager: Option<ManagerKind>,
+    ) -> Self {
         let mut random: Random = seeded(seed, STREAM);
         let nodes = random.random_range(3..=7);
         let cluster = ClusterOptions {
@@ -106,7 +114,15 @@ impl Scenario {
         } else {
             Vec::new()
         };
-        Self { seed, cluster, workload, faults, kills, transactions }
+        let has_raft = random.random_ratio(1, RAFT_EVERY);
+        let drawn = if has_raft { ManagerKind::Raft } else { ManagerKind::Model };
+        let manager = manager.unwrap_or(drawn);
+        Self { seed, cluster, manager, workload, faults, kills, transactions }
+    }
+
+    /// Whether a second run is the same run: openraft draws at random for itself.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.manager == ManagerKind::Model
     }
 
     /// Runs the scenario; `trace` gets a line for each event.
@@ -141,6 +157,7 @@ impl Scenario {
     ) -> Result<Simulated, BenchmarkError> {
         let run = SimulatedRun {
             cluster: self.cluster.clone(),
+            manager: self.manager,
             seed: self.seed,
             faults: self.faults.clone(),
             kills: self.kills.clone(),

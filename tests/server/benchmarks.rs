@@ -1,7 +1,10 @@
 //! Benchmarks in SQL over connections, and the violations that they notice.
 
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
+use crate::failures::{awaited, pass};
+use crate::nodes::free_address;
 use crate::process::Server;
 
 fn bench(server: &Server, arguments: &str) -> Output {
@@ -54,6 +57,39 @@ async fn money_from_outside_is_noticed() {
     let text = String::from_utf8(benchmark.stdout).unwrap();
     assert_eq!(benchmark.status.code(), Some(1), "{text}");
     assert!(text.contains("FAILED sum of all balances, cents"), "{text}");
+}
+
+/// The others go on without a process that ends, and nobody waits for its statistics.
+#[test]
+fn a_process_that_dies_during_a_benchmark_is_an_error_of_the_others() {
+    let members: Vec<_> = (0..3).map(|_| free_address()).collect();
+    let start = |node: usize| {
+        Command::new(env!("CARGO_BIN_EXE_gannet"))
+            .args(["bench", "tatp", "--subscribers=500", "--duration=5s", "--warmup=50ms"])
+            .args(["--threads=1", "--memory=64MiB", "--trusted-network", "--lease=1s"])
+            .args([format!("--node={node}"), format!("--members={}", members.join(","))])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut nodes: Vec<_> = (0..3).map(start).collect();
+    // All have joined, as a node that misses others has no workers, and is in its five seconds.
+    let worker_of = |node: &Child| {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", node.id())).unwrap();
+        let mut names =
+            tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+        names.any(|name| name.is_ok_and(|name| name.starts_with("gannet-")))
+    };
+    awaited("workers run", || nodes.iter().all(worker_of).then_some(()));
+    pass(Duration::from_secs(1));
+    nodes[2].kill().unwrap();
+    nodes.pop().unwrap().wait().unwrap();
+    for node in nodes {
+        let output = node.wait_with_output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && errors.contains("node 2 is gone"), "{errors}");
+    }
 }
 
 #[test]

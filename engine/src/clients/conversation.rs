@@ -79,7 +79,7 @@ impl Conversation {
     ) -> Result<Answer, (CallError, bool)> {
         let message = self.delivery.keep(request).map_err(|error| (error.into(), false))?;
         // Where a connection that has ended already takes a commit, nobody could tell whether the node has heard it.
-        let has_ended = request.operation == Operation::Commit && !self.connection.is_quiet();
+        let has_ended = request.operation.commits() && !self.connection.is_quiet();
         let mut sent =
             if has_ended { Err(LinkError::Ended) } else { self.connection.send(message) };
         // A request that was not sent in full is not run.

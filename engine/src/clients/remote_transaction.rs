@@ -223,9 +223,11 @@ impl<'c> RemoteTransaction<'c> {
     /// Sends a request, and with it what was written since the last one; the answer.
     pub(super) fn request(&mut self, operation: Operation) -> Result<Answer, Abort> {
         self.has_written |= !self.writes.is_empty();
-        // Of a transaction that writes nothing, no outcome matters that nobody has heard.
-        let has_written = self.has_written || operation != Operation::Commit;
-        let is_commit = operation.commits() && has_written;
+        let is_commit = match operation {
+            // Of a transaction that writes nothing, no outcome matters that nobody has heard.
+            Operation::Commit => self.has_written,
+            _ => operation.commits(),
+        };
         let Some(conversation) = &mut self.conversation else {
             return Err(Failure::Disconnected.into());
         };

@@ -228,9 +228,14 @@ impl<R: Replica> Deciding<R> {
                         }
                         Event::Voters(voters) => state.deciders.voters.clone_from(voters),
                         Event::Installed { index, snapshot } => {
-                            let decided = Decided::from_snapshot(snapshot);
-                            let removed = decided.map(|it| it.configuration.removed().collect());
-                            state.group.log_installed(*index, removed.unwrap_or_default());
+                            match Decided::from_snapshot(snapshot) {
+                                Ok(Decided { configuration, .. }) => {
+                                    let removed = configuration.removed().collect();
+                                    state.group.log_installed(*index, removed);
+                                }
+                                // It does not know whom it may grant a lease.
+                                Err(_) => state.group.vote_no_more(),
+                            }
                         }
                         // It does not hear of removals any more.
                         Event::Failed { .. } => state.group.vote_no_more(),

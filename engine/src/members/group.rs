@@ -121,8 +121,8 @@ pub(crate) struct Group {
     has_joined: bool,
     has_failed: bool,
     halted: Option<String>,
-    /// The others have removed this member.
-    was_removed: bool,
+    /// See [`Group::is_outcast`].
+    is_outcast: bool,
     /// Which member was lost last, and how.
     last_loss: String,
     leases: Leases,
@@ -157,7 +157,7 @@ impl Group {
             has_joined: false,
             has_failed: false,
             halted: None,
-            was_removed: false,
+            is_outcast: false,
             last_loss: String::new(),
             leases,
             suspicions: 0,
@@ -253,7 +253,7 @@ impl Group {
                 tracing::warn!("node {node} {why}, and is suspected{suppressed}");
             }
             if usize::from(node) == self.node() {
-                return self.leave(Some(format!("it {why}")));
+                return self.has_to_go(format!("it {why}"));
             }
             self.say_change(self.node(), ChangeMessage::Lost { node, how: Loss::Silent });
         }
@@ -308,16 +308,20 @@ impl Group {
         }
     }
 
-    /// Whether the others have removed this member.
-    pub(crate) fn is_removed(&self) -> bool {
-        self.was_removed
+    /// Whether the others go on without this member, which was not told to stop.
+    pub(crate) fn is_outcast(&self) -> bool {
+        self.is_outcast
     }
 
     /// The others have removed this member.
     pub(super) fn was_removed(&mut self) {
+        self.has_to_go("the others have removed it, as it was silent or cut off".to_owned());
+    }
+
+    fn has_to_go(&mut self, because: String) {
         if self.stage == Stage::Formed && self.halted.is_none() {
-            self.was_removed = true;
-            self.leave(Some("the others have removed it, as it was silent or cut off".to_owned()));
+            self.is_outcast = true;
+            self.leave(Some(because));
         }
     }
 

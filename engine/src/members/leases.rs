@@ -16,7 +16,7 @@
 //!
 //! *Source*: `docs/protocol.md`, "Leases".
 //!
-//! *Not here*: what a worker does without a lease, in `lease`.
+//! *Not here*: what a worker does without a lease, in `fence`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -183,7 +183,7 @@ impl Leases {
         if !self.decides {
             return BTreeMap::new();
         }
-        let hears_majority = self.hears_majority();
+        let hears_majority = self.hears_majority(others);
         let first_ns = -signed(self.terms.step_ns());
         let mut suspects = BTreeMap::new();
         for node in others {
@@ -200,14 +200,16 @@ impl Leases {
         }
         if suspects.is_empty() && hears_majority {
             let accused = self.accused(others, now_ns);
-            suspects.extend(accused.map(|node| (node, "does not get on with others")));
+            suspects.extend(accused.map(|node| (node, "cannot exchange requests with others")));
         }
         suspects
     }
 
-    /// Whether a majority of the voters was heard lately.
-    fn hears_majority(&self) -> bool {
-        let hears = |voter: &&u16| **voter == self.node || !self.is_silent(**voter);
+    /// Whether a majority of the voters was heard lately. A voter that is no member any more is not heard.
+    fn hears_majority(&self, others: &BTreeSet<u16>) -> bool {
+        let hears = |voter: &&u16| {
+            **voter == self.node || (others.contains(*voter) && !self.is_silent(**voter))
+        };
         let majority = |set: &BTreeSet<u16>| 2 * set.iter().filter(hears).count() > set.len();
         self.voters().is_some_and(|(_, voters)| voters.iter().all(majority))
     }
@@ -217,8 +219,8 @@ impl Leases {
         silence_ns >= signed(self.terms.reach_ns())
     }
 
-    /// The member that has to go because of complaints: the one with which most do not get on. Of two it is the one with the greater
-    /// number, and this one only if others get on.
+    /// The member that has to go because of complaints: the one that shares complaints with most others. Of two it is the one with the
+    /// greater number, and this one only if it shares more complaints than any other.
     fn accused(&mut self, others: &BTreeSet<u16>, now_ns: u64) -> Option<u16> {
         let counts_ns = self.terms.complaint_counts_ns();
         let is_there = |node: &u16| others.contains(node) || *node == self.node;
@@ -334,6 +336,17 @@ mod tests {
     }
 
     #[test]
+    fn a_voter_that_is_no_member_any_more_is_not_heard() {
+        let mut decider = leases(0, &[&[0, 1, 2]]);
+        [1, 2].iter().for_each(|node| assert!(decider.grant(*node, (7, &[]), 0)));
+        decider.set_decides(true, 0);
+        // Node 1 has ended a moment after it was heard, and now node 2 is silent.
+        for now in (20..2_000).step_by(20) {
+            assert!(decider.suspects(&BTreeSet::from([2]), now * MS).is_empty(), "{now}");
+        }
+    }
+
+    #[test]
     fn a_member_that_was_never_heard_is_given_longer() {
         let mut decider = leases(0, &[&[0]]);
         decider.set_decides(true, 0);
@@ -364,7 +377,7 @@ mod tests {
         };
         assert_eq!(accused(&[]), []);
         assert_eq!(accused(&[(2, 1)]), [2], "of two the greater number");
-        assert_eq!(accused(&[(2, 1), (3, 1)]), [1], "most do not get on with it");
+        assert_eq!(accused(&[(2, 1), (3, 1)]), [1], "most complain about it");
         assert_eq!(accused(&[(3, 0)]), [3], "of two the decider stays");
         assert_eq!(accused(&[(3, 0), (0, 2)]), [0], "the decider is at fault");
     }

@@ -186,7 +186,7 @@ impl Shared {
         let mut state = self.lock();
         let changed = change(&mut state);
         let halted = state.handle_events();
-        let removal = if state.group.is_removed() { state.on_removal.take() } else { None };
+        let removal = if state.group.is_outcast() { state.on_removal.take() } else { None };
         let reason = removal.as_ref().and_then(|_| state.group.halted().map(str::to_owned));
         self.changed.notify_all();
         drop(state);

@@ -10,12 +10,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::calls::CALL_INTERVAL_NS;
-use super::message::Opening;
+use super::message::{Message, Opening};
 use super::{Action, Event, Group, Hello, Input, JoinError, Setup};
 use crate::configuration::{Change, Configuration, MemberEntry, Phase};
 use crate::lease::LeaseTerms;
 use crate::link::{Role, Session, VERSION};
 use crate::replica::{Records, Replica};
+use crate::simulation::ManagerKind;
 use crate::simulation::members::{SimulatedMember, SimulatedMembers};
 
 mod relayed;
@@ -112,7 +113,7 @@ impl Run {
     /// No member has started yet.
     fn new(nodes: usize, seed: u64) -> Self {
         let fakes = vec![(); nodes].into_iter().map(|()| Fake::default()).collect();
-        Self { members: SimulatedMembers::new(seed), fakes, now_ns: 0 }
+        Self { members: SimulatedMembers::new(seed, ManagerKind::Model), fakes, now_ns: 0 }
     }
 
     fn start(&mut self, node: usize, incarnation: u32) {
@@ -430,6 +431,29 @@ fn the_member_that_notices_a_loss_tells_the_decider() {
         let until_ns = 3 * LeaseTerms::new(LEASE).over_ns() + CALL_INTERVAL_NS;
         assert!(run.now_ns - began_ns < until_ns, "{} ns", run.now_ns - began_ns);
     }
+}
+
+#[test]
+fn a_decider_about_which_all_others_complain_goes_itself() {
+    let mut run = Run::joined(3, 1);
+    let began_ns = run.now_ns;
+    let group = run.members.group_mut(0);
+    group.set_voters(1, vec![[0].into()]);
+    group.set_decides(true);
+    for renewal in 1..=4 {
+        assert!(!group.is_outcast());
+        let sent_ns = began_ns + renewal * LeaseTerms::new(LEASE).renewal_ns();
+        group.advance(sent_ns);
+        for node in [1, 2] {
+            let complaints = vec![0];
+            group.hear(node, Message::Renew { index: 1, sent_ns, complaints }).unwrap();
+        }
+        group.renew(&[]);
+        if group.is_leaving() {
+            break;
+        }
+    }
+    assert!(group.is_leaving() && group.is_outcast(), "its process ends");
 }
 
 #[test]

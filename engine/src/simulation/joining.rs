@@ -25,6 +25,7 @@ use crate::configuration::{Change, ChangeError, MemberEntry};
 use crate::manager::Manager;
 use crate::members::{Hello, JoinError, Setup};
 use crate::simulation::LEASE_NS;
+use crate::simulation::manager::ManagerKind;
 use crate::simulation::members::SimulatedMembers;
 use crate::starting::Starting;
 
@@ -52,13 +53,14 @@ impl SharedMembers {
 pub(super) fn join(
     options: ClusterOptions,
     seed: u64,
+    manager: ManagerKind,
 ) -> Result<(Cluster, SharedMembers), ClusterError> {
     let configuration = configuration(&options)?.unformed();
     let nodes = options.nodes;
     let limit = memory_limit_bytes(&options, nodes);
     check_memory(&vec![limit; nodes])?;
     let mut random = SmallRng::seed_from_u64(seed ^ 0x6a6f_696e);
-    let mut members = SimulatedMembers::new(random.random());
+    let mut members = SimulatedMembers::new(random.random(), manager);
     members.break_streams(random.random_range(0..=BREAKS_PERMILLE_MAX), 0);
     let mut starts: Vec<_> =
         (0..nodes).map(|node| (random.random_range(0..START_NS_MAX), node)).collect();

@@ -12,7 +12,7 @@
 //!
 //! *Source*: Ongaro and Ousterhout (ATC'14), figure 3, for what holds; `manager/src/replica.rs`, for the events.
 //!
-//! *Not here*: messages and disks of replicas.
+//! *Not here*: messages of replicas, in `raft.rs`; their disks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::decision::Decision;
+use crate::decision::{Decided, Decision};
 use crate::simulation::streams::Streams;
 
 /// From an election's begin to its end, in nanoseconds of virtual time.
@@ -32,6 +32,15 @@ const DELAY_NS: Range<u64> = 10_000..2_000_000;
 /// Another one is elected without need once in so many leases.
 const ELECTION_LEASES: u64 = 4;
 
+/// Which manager a simulation has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManagerKind {
+    /// The model: the same seed gives the same run.
+    Model,
+    /// Replicas with openraft in them, which draws at random for itself.
+    Raft,
+}
+
 /// What has happened at a node's replica.
 #[derive(Clone, Debug)]
 pub(super) enum ManagerEvent {
@@ -42,7 +51,12 @@ pub(super) enum ManagerEvent {
     Truncated(u64),
     /// What is at this place, in this term.
     Made(u64, u64, Decision),
-    Voting(u64, BTreeSet<u16>),
+    /// From this place of the log on these sets of nodes vote.
+    Voting(u64, Vec<BTreeSet<u16>>),
+    /// These nodes vote.
+    Voters(BTreeSet<u16>),
+    /// All that was made up to this place.
+    Installed(u64, Decided),
 }
 
 /// What the log has.
@@ -97,7 +111,7 @@ impl ModelManager {
             nodes,
         };
         for node in manager.nodes.clone() {
-            manager.tell(node, now_ns, ManagerEvent::Voting(0, voters.clone()));
+            manager.tell(node, now_ns, ManagerEvent::Voting(0, vec![voters.clone()]));
         }
         manager
     }
@@ -135,7 +149,7 @@ impl ModelManager {
     }
 
     /// Looks whether the leader still leads, and elects another one if it is time.
-    pub(super) fn advance(&mut self, streams: &mut Streams, now_ns: u64) {
+    pub(super) fn advance(&mut self, streams: &Streams, now_ns: u64) {
         if self.looks_at_ns <= now_ns {
             self.looks_at_ns = now_ns + LOOK_NS;
             let leads = self.leader.is_some_and(|leader| self.can_lead(leader, streams, now_ns));
@@ -151,7 +165,7 @@ impl ModelManager {
     }
 
     /// Whether a voter runs and reaches a majority.
-    fn can_lead(&self, node: usize, streams: &mut Streams, now_ns: u64) -> bool {
+    fn can_lead(&self, node: usize, streams: &Streams, now_ns: u64) -> bool {
         let reaches = |voter: &&u16| {
             let voter = usize::from(**voter);
             let way = [(node, voter), (voter, node)];
@@ -164,12 +178,12 @@ impl ModelManager {
     }
 
     /// When a node hears another; never if it has ended.
-    fn reach_ns(&self, from: usize, to: usize, streams: &mut Streams, now_ns: u64) -> Option<u64> {
+    fn reach_ns(&self, from: usize, to: usize, streams: &Streams, now_ns: u64) -> Option<u64> {
         let both = self.nodes.contains(&from) && self.nodes.contains(&to);
         both.then(|| streams.reach_ns(from, to, now_ns))
     }
 
-    fn elect(&mut self, streams: &mut Streams, now_ns: u64) {
+    fn elect(&mut self, streams: &Streams, now_ns: u64) {
         let voters: Vec<_> = self.voters.iter().map(|voter| usize::from(*voter)).collect();
         let able = voters.into_iter().filter(|voter| self.can_lead(*voter, streams, now_ns));
         let able: Vec<_> = able.collect();
@@ -192,7 +206,7 @@ impl ModelManager {
     }
 
     /// What no majority has when another leads is gone.
-    fn give_up(&mut self, leader: usize, streams: &mut Streams, now_ns: u64) {
+    fn give_up(&mut self, leader: usize, streams: &Streams, now_ns: u64) {
         let kept = self.log.iter().take_while(|(made_ns, _)| *made_ns <= now_ns).count();
         if kept == self.log.len() {
             return;
@@ -203,7 +217,11 @@ impl ModelManager {
             ManagerEvent::Appended(index, ..)
             | ManagerEvent::Voting(index, _)
             | ManagerEvent::Made(index, ..) => *index < from,
-            ManagerEvent::Leads(_) | ManagerEvent::Follows | ManagerEvent::Truncated(_) => true,
+            ManagerEvent::Leads(_)
+            | ManagerEvent::Follows
+            | ManagerEvent::Truncated(_)
+            | ManagerEvent::Voters(_)
+            | ManagerEvent::Installed(..) => true,
         });
         let last = self.log.iter().rev().find_map(|(_, entry)| match entry {
             Entry::Voters(voters) => Some(voters.clone()),
@@ -222,7 +240,7 @@ impl ModelManager {
         &mut self,
         node: usize,
         decision: Decision,
-        streams: &mut Streams,
+        streams: &Streams,
         now_ns: u64,
     ) {
         let (index, term) = (self.log.len() as u64, self.term);
@@ -242,7 +260,7 @@ impl ModelManager {
         &mut self,
         node: usize,
         voters: &BTreeSet<u16>,
-        streams: &mut Streams,
+        streams: &Streams,
         now_ns: u64,
     ) {
         if self.append(node, Entry::Voters(voters.clone()), streams, now_ns).is_some() {
@@ -251,13 +269,7 @@ impl ModelManager {
     }
 
     /// Has the voters that the leader reaches take an entry; when a majority has it, if ever.
-    fn append(
-        &mut self,
-        node: usize,
-        entry: Entry,
-        streams: &mut Streams,
-        now_ns: u64,
-    ) -> Option<u64> {
+    fn append(&mut self, node: usize, entry: Entry, streams: &Streams, now_ns: u64) -> Option<u64> {
         if self.leader != Some(node) {
             return None;
         }
@@ -270,7 +282,7 @@ impl ModelManager {
                 Entry::Decision(decision) => {
                     ManagerEvent::Appended(index, self.term, decision.clone())
                 }
-                Entry::Voters(voters) => ManagerEvent::Voting(index, voters.clone()),
+                Entry::Voters(voters) => ManagerEvent::Voting(index, vec![voters.clone()]),
             };
             let at_ns = self.tell(other, at_ns + delay_ns, event);
             if self.voters.iter().any(|voter| usize::from(*voter) == other) {

@@ -18,7 +18,8 @@ use crate::members::{Action, Event, Group, Input, JoinError, Setup, Voting};
 use crate::node::Node;
 use crate::replica::Replica;
 use crate::simulation::faults::Fault;
-use crate::simulation::manager::{ManagerEvent, ModelManager};
+use crate::simulation::manager::{ManagerEvent, ManagerKind, ModelManager};
+use crate::simulation::raft::{Said, SimulatedReplica};
 use crate::simulation::streams::{Arrived, Streams};
 use crate::statistics::NodeReport;
 
@@ -32,6 +33,9 @@ pub(crate) struct SimulatedMember<R: Replica> {
     pub(crate) group: Group,
     changes: Changes<R>,
     voting: Voting,
+    /// Its replica, if the manager is no model, and what has come for the replica before it started.
+    replica: Option<SimulatedReplica>,
+    early: Vec<(u16, Vec<u8>)>,
     /// Whether it leads the manager, as far as it knows.
     leads: bool,
     /// Answers to its proposals, by number.
@@ -49,7 +53,8 @@ pub(crate) struct SimulatedMembers<R: Replica> {
     /// By node; none before it has started, and after it was killed.
     members: BTreeMap<usize, SimulatedMember<R>>,
     streams: Streams,
-    /// When the first change was made.
+    manager_kind: ManagerKind,
+    /// The model of the manager, if it has that, since the first change was made.
     manager: Option<ModelManager>,
     /// Whether members that are silent are suspected.
     has_leases: bool,
@@ -102,9 +107,20 @@ impl<R: Replica> SimulatedMember<R> {
                 Vec::new()
             }
             ManagerEvent::Made(_, term, decision) => self.changes.made(term, &decision),
-            ManagerEvent::Voting(index, voters) => {
-                self.group.set_voters(index, vec![voters.clone()]);
+            ManagerEvent::Voting(index, sets) => {
+                if let [voters] = &sets[..] {
+                    self.voting.set_voters(voters.clone());
+                }
+                self.group.set_voters(index, sets);
+                Vec::new()
+            }
+            ManagerEvent::Voters(voters) => {
                 self.voting.set_voters(voters);
+                Vec::new()
+            }
+            ManagerEvent::Installed(index, decided) => {
+                self.group.log_installed(index, decided.configuration.removed().collect());
+                self.changes.installed(decided);
                 Vec::new()
             }
         };
@@ -148,19 +164,80 @@ impl<R: Replica> SimulatedMember<R> {
                     self.failure.get_or_insert(JoinError::Halted(reason));
                 }
                 Event::Halted(_) => self.node.iter().for_each(|node| node.lease().give_up()),
-                // The model of the manager has messages of its own.
-                Event::Change(..) | Event::Manager(..) => {}
+                Event::Manager(from, bytes) => match &mut self.replica {
+                    Some(replica) => replica.tell().hear(from, bytes),
+                    None => self.early.push((from, bytes)),
+                },
+                Event::Change(..) => {}
             }
         }
         has_any
+    }
+
+    /// Starts its replica of the manager, if it is time.
+    fn start_replica(&mut self, lease_ns: u64, now_ns: u64) {
+        if self.replica.is_some() || !self.has_joined() {
+            return;
+        }
+        let configuration = self.changes.configuration();
+        let (nodes, voters) =
+            (configuration.member_numbers().collect(), Voting::first_voters(configuration));
+        let number = u16::try_from(self.group.node()).expect("nodes are numbered with 16 bits");
+        self.voting.set_voters(voters.clone());
+        let decided = self.changes.first_decided();
+        let replica = SimulatedReplica::start((number, nodes), voters, decided, (lease_ns, now_ns));
+        let mut replica = replica.expect("a runtime without I/O needs nothing of the system");
+        for (from, bytes) in std::mem::take(&mut self.early) {
+            replica.tell().hear(from, bytes);
+        }
+        self.replica = Some(replica);
+    }
+
+    /// Lets its replica do what there is to do; whether that was anything.
+    fn run_replica(&mut self, now_ns: u64, has_leases: bool) -> bool {
+        if self.group.halted().is_some() {
+            // Its process has ended.
+            self.replica = None;
+        }
+        let Some(replica) = &mut self.replica else { return false };
+        replica.advance(now_ns);
+        let mut has_said = false;
+        while let Some(said) = self.replica.as_ref().and_then(SimulatedReplica::take_said) {
+            has_said = true;
+            match said {
+                Said::Carry(to, bytes) => self.group.carry(to, bytes),
+                Said::Event(event) => self.hear_manager(event, has_leases),
+            }
+        }
+        has_said
+    }
+
+    /// Has its replica decide what it wants decided, as the product does.
+    fn decide(&mut self) {
+        let Some(replica) = &mut self.replica else { return };
+        for decision in self.changes.take_decisions() {
+            let decision = postcard::to_stdvec(&decision);
+            replica.tell().decide(decision.expect("all lists of a decision know their lengths"));
+        }
+        let number = u16::try_from(self.group.node()).expect("nodes are numbered with 16 bits");
+        let wanted = self.voting.take_wanted(number, self.changes.configuration());
+        wanted.into_iter().for_each(|voters| replica.tell().set_voters(voters));
     }
 }
 
 impl<R: Replica> SimulatedMembers<R> {
     /// No members yet.
-    pub(crate) fn new(seed: u64) -> Self {
-        let (members, streams) = (BTreeMap::new(), Streams::new(seed));
-        Self { members, streams, manager: None, has_leases: false, seed, lease_ns: 0, now_ns: 0 }
+    pub(crate) fn new(seed: u64, manager_kind: ManagerKind) -> Self {
+        Self {
+            members: BTreeMap::new(),
+            streams: Streams::new(seed),
+            manager_kind,
+            manager: None,
+            has_leases: false,
+            seed,
+            lease_ns: 0,
+            now_ns: 0,
+        }
     }
 
     /// Starts a member.
@@ -173,6 +250,8 @@ impl<R: Replica> SimulatedMembers<R> {
             group: Group::new(setup, self.now_ns),
             changes: Changes::new(node, configuration, replica, terms),
             voting: Voting::default(),
+            replica: None,
+            early: Vec::new(),
             leads: false,
             answers: BTreeMap::new(),
             failure: None,
@@ -219,6 +298,12 @@ impl<R: Replica> SimulatedMembers<R> {
     /// The member of a node, if it has started and was not killed.
     pub(crate) fn member(&self, node: usize) -> Option<&SimulatedMember<R>> {
         self.members.get(&node)
+    }
+
+    /// A member's group.
+    #[cfg(test)]
+    pub(crate) fn group_mut(&mut self, node: usize) -> &mut Group {
+        &mut self.members.get_mut(&node).expect("the member has started").group
     }
 
     /// The members that have started and were not killed.
@@ -273,7 +358,8 @@ impl<R: Replica> SimulatedMembers<R> {
     pub(crate) fn next_event_ns(&self) -> u64 {
         let due = |member: &SimulatedMember<R>| {
             let looks = member.changes.awaits_workers().then_some(self.now_ns + WORKERS_LOOK_NS);
-            let deadlines = looks.into_iter().chain(member.changes.next_deadline_ns());
+            let ticks = member.replica.as_ref().map(SimulatedReplica::next_tick_ns);
+            let deadlines = looks.into_iter().chain(ticks).chain(member.changes.next_deadline_ns());
             let due_ns = deadlines.fold(member.group.next_deadline_ns(), u64::min);
             due_ns.max(member.stands_until_ns)
         };
@@ -343,9 +429,12 @@ impl<R: Replica> SimulatedMembers<R> {
         }
     }
 
-    /// Has members hear of their replicas of the manager, which begins with the first change.
+    /// Has members hear of the model of the manager, which begins with the first change.
     fn run_manager(&mut self) {
         let now_ns = self.now_ns;
+        if self.manager_kind == ManagerKind::Raft {
+            return;
+        }
         if self.manager.is_none() {
             let mut formed = self.members.values().filter(|member| member.has_joined());
             let Some(member) = formed.next() else { return };
@@ -355,7 +444,7 @@ impl<R: Replica> SimulatedMembers<R> {
                 Some(ModelManager::new((self.seed, self.lease_ns), nodes, voters, now_ns));
         }
         let Some(manager) = &mut self.manager else { return };
-        manager.advance(&mut self.streams, now_ns);
+        manager.advance(&self.streams, now_ns);
         while let Some((node, event)) = self.manager.as_mut().and_then(|it| it.take(now_ns)) {
             let Some(member) = self.members.get_mut(&node) else { continue };
             let until_ns = if member.has_joined() { 0 } else { now_ns + START_LOOK_NS };
@@ -373,6 +462,10 @@ impl<R: Replica> SimulatedMembers<R> {
     /// Has the manager decide what a member wants decided.
     fn decide(&mut self, node: usize) {
         let Self { members, manager, streams, now_ns, .. } = self;
+        if self.manager_kind == ManagerKind::Raft {
+            members.get_mut(&node).into_iter().for_each(SimulatedMember::decide);
+            return;
+        }
         let (Some(member), Some(manager)) = (members.get_mut(&node), manager) else { return };
         for decision in member.changes.take_decisions() {
             manager.decide(node, decision, streams, *now_ns);
@@ -389,6 +482,10 @@ impl<R: Replica> SimulatedMembers<R> {
             self.decide(node);
             let Some(member) = self.members.get_mut(&node) else { return };
             let mut is_quiet = !member.handle_events();
+            if self.manager_kind == ManagerKind::Raft && member.stands_until_ns <= self.now_ns {
+                member.start_replica(self.lease_ns, self.now_ns);
+                is_quiet &= !member.run_replica(self.now_ns, self.has_leases);
+            }
             while let Some(action) = member.group.next_action() {
                 is_quiet = false;
                 match action {

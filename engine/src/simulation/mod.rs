@@ -6,9 +6,11 @@
 //!   ├─ joining.rs   members come, and the first change starts their nodes
 //!   ├─ members.rs   the groups of members, over the streams of streams.rs
 //!   ├─ manager.rs   a model of the log that the manager's replicas have
+//!   ├─ raft.rs      those replicas themselves, in some runs
 //!   ├─ clock.rs     virtual time as each node sees it
 //!   ├─ network.rs   the transport: delay, loss, duplicates, damage, partitions
 //!   ├─ faults.rs    which faults a run has, and how often each struck
+//!   ├─ strikes.rs   their begins and ends
 //!   ├─ kill.rs      the death of a member
 //!   └─ trace.rs     a hash of everything that happened
 //! ```
@@ -27,7 +29,9 @@ mod kill;
 mod manager;
 pub(crate) mod members;
 mod network;
+mod raft;
 mod streams;
+mod strikes;
 mod trace;
 
 use std::cell::RefCell;
@@ -38,12 +42,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gannet_rpc::{Clock, Counters};
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
 
 pub use crate::commit::{Settled, Stage};
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
 pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
+pub use manager::ManagerKind;
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
 use crate::configuration::{Configuration, Phase};
@@ -58,12 +61,8 @@ use crate::worker::Worker;
 
 /// Virtual time of a step in which some worker did something.
 const STEP_NS: u64 = 500;
-/// A slow node waits up to this long between two steps.
-const SLOW_NS_MAX: u64 = 2_000_000;
 /// How long a lease lasts.
 const LEASE_NS: u64 = 20_000_000;
-/// A clock jumps forward by up to this.
-const JUMP_NS_MAX: u64 = 2_000_000_000;
 
 type SimulatedWorker = Worker<Fenced<SimulatedSender>, SimulatedReceiver>;
 
@@ -114,16 +113,30 @@ impl Simulation {
     ///
     /// # Errors
     /// As [`Cluster::open`].
+    pub fn open(
+        options: ClusterOptions,
+        seed: u64,
+        faults: Vec<Fault>,
+        trace: Option<Box<dyn Write>>,
+    ) -> Result<Self, ClusterError> {
+        Self::open_with(ManagerKind::Model, options, seed, faults, trace)
+    }
+
+    /// As [`Self::open`], with a manager of this kind.
+    ///
+    /// # Errors
+    /// As [`Cluster::open`].
     ///
     /// # Panics
     /// Never: the numbers of nodes and workers are checked first.
-    pub fn open(
+    pub fn open_with(
+        manager: ManagerKind,
         options: ClusterOptions,
         seed: u64,
         mut faults: Vec<Fault>,
         trace: Option<Box<dyn Write>>,
     ) -> Result<Self, ClusterError> {
-        let (cluster, members) = joining::join(options, seed)?;
+        let (cluster, members) = joining::join(options, seed, manager)?;
         let options = cluster.options();
         let narrow = |count: usize| u16::try_from(count).expect("checked by the cluster");
         let (nodes, workers) = (narrow(options.nodes), narrow(options.threads));
@@ -562,69 +575,6 @@ impl Simulation {
         });
         let arrival = self.network.borrow().next_arrival_ns();
         ends.chain(nodes).chain(arrival).fold(self.members_due_ns, u64::min)
-    }
-
-    fn begin_faults(&mut self, begun: u64) {
-        while let Some(fault) = self.planned.pop_if(|fault| fault.begins_at <= begun) {
-            let end_ns = self.time.get() + fault.lasts_ns;
-            self.trace.note(self.time.get(), || format!("begins: {fault}"));
-            self.last_end_ns = self.last_end_ns.max(end_ns);
-            self.active.push((end_ns, fault));
-            let node = &mut self.nodes[usize::from(fault.node)];
-            let mut random = SmallRng::seed_from_u64(fault.seed);
-            match fault.kind {
-                FaultKind::Pause => {
-                    node.stands_until_ns = node.stands_until_ns.max(end_ns);
-                    if self.has_leases {
-                        // Its workers often go on before it hears that it was removed.
-                        let late_ns = random.random_range(0..2 * LEASE_NS);
-                        let until_ns = self.joined_at_ns + end_ns + late_ns;
-                        self.members.lock().stand(usize::from(fault.node), until_ns);
-                        self.members_due_ns = 0;
-                    }
-                }
-                FaultKind::Slow => {
-                    node.step_ns = SLOW_NS_MAX * u64::from(fault.permille) / 1_000;
-                }
-                FaultKind::StreamBreak => {
-                    self.members.lock().break_all(usize::from(fault.node));
-                    self.members_due_ns = 0;
-                }
-                FaultKind::ClockRate => node.clock.set_rate(random.random_range(800..1_200)),
-                FaultKind::ClockJump => {
-                    node.clock.jump(random.random_range(1..JUMP_NS_MAX));
-                }
-                FaultKind::OneWayPartition
-                | FaultKind::FullPartition
-                | FaultKind::RingPartition
-                    if self.has_leases =>
-                {
-                    self.members.lock().cut(fault, self.joined_at_ns + end_ns);
-                    self.network.borrow_mut().begin(fault);
-                    continue;
-                }
-                _ => {
-                    self.network.borrow_mut().begin(fault);
-                    continue;
-                }
-            }
-            self.network.borrow_mut().firings.count(fault.kind);
-        }
-    }
-
-    fn end_faults(&mut self) {
-        let now_ns = self.time.get();
-        while let Some(index) = self.active.iter().position(|&(end_ns, _)| end_ns <= now_ns) {
-            let (_, fault) = self.active.swap_remove(index);
-            self.trace.note(now_ns, || format!("ends: {fault}"));
-            let node = &mut self.nodes[usize::from(fault.node)];
-            match fault.kind {
-                FaultKind::Slow => node.step_ns = 0,
-                FaultKind::ClockRate => node.clock.set_rate(1_000),
-                FaultKind::Pause | FaultKind::ClockJump | FaultKind::StreamBreak => {}
-                _ => self.network.borrow_mut().end(&fault),
-            }
-        }
     }
 }
 

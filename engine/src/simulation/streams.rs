@@ -104,21 +104,21 @@ impl Streams {
         self.cuts.push((until_ns, fault));
     }
 
-    /// When what a node sends to another arrives, if it is cut off now.
-    fn cut_until_ns(&mut self, from: usize, to: usize, now_ns: u64) -> Option<u64> {
-        self.cuts.retain(|(until_ns, _)| *until_ns > now_ns);
+    /// When what a node sends to another arrives, if it is cut off at this time.
+    fn cut_until_ns(&self, from: usize, to: usize, at_ns: u64) -> Option<u64> {
         let number = |node: usize| u16::try_from(node).expect("nodes are numbered with 16 bits");
         let (from, to, nodes) = (number(from), number(to), number(self.nodes));
-        let cuts = self.cuts.iter().filter(|(_, fault)| fault.cuts(from, to, nodes));
-        cuts.map(|(until_ns, _)| *until_ns).max()
+        let lasts =
+            |(until_ns, fault): &&(u64, Fault)| *until_ns > at_ns && fault.cuts(from, to, nodes);
+        self.cuts.iter().filter(lasts).map(|(until_ns, _)| *until_ns).max()
     }
 
-    /// When what a node sends now, or when it goes on, arrives at another.
-    pub(super) fn reach_ns(&mut self, from: usize, to: usize, now_ns: u64) -> u64 {
+    /// When what a node sends at this time, or when it goes on, arrives at another.
+    pub(super) fn reach_ns(&self, from: usize, to: usize, at_ns: u64) -> u64 {
         let stands = |node: usize| self.stands_until_ns.get(&node).copied().unwrap_or(0);
         let stands_ns = stands(from).max(stands(to));
-        let cut_ns = self.cut_until_ns(from, to, now_ns).unwrap_or(0);
-        now_ns.max(stands_ns).max(cut_ns)
+        let cut_ns = self.cut_until_ns(from, to, at_ns).unwrap_or(0);
+        at_ns.max(stands_ns).max(cut_ns)
     }
 
     /// A member has ended: its streams end, and nobody listens there any more.

@@ -26,6 +26,8 @@ const LOST_PERCENT: u32 = 2;
 const FAULTS: Faults = Faults { seed: 42, delayed: 10, doubled: 3, damaged: 1 };
 /// How long a node is cut off: longer than any timeout of a request, shorter than TCP's timeout.
 const CUT_OFF: Duration = Duration::from_millis(700);
+/// Much longer than that.
+const LEASE: &str = "--lease=10s";
 
 /// Minimum number of cut-offs and pauses while lists are read.
 const TURNS: usize = 4;
@@ -33,6 +35,9 @@ const TURNS: usize = 4;
 const TRANSACTIONS: u32 = 40_000;
 /// Packets of a benchmark before a node is cut off.
 const PACKETS_BEFORE_CUT: u64 = 1_000;
+/// Runs without a rule until one of them has a result.
+#[cfg(feature = "mutants")]
+const RUNS_MAX: usize = 3;
 /// Minimum number of packets of the lists: enough for every fault to strike.
 const PACKETS_OF_LISTS: u64 = 20_000;
 
@@ -78,7 +83,7 @@ impl Rig {
                 "--threads=1",
                 "--memory=128MiB",
                 // A node that is cut off is waited for.
-                "--lease=1m",
+                LEASE,
                 &format!("--transactions={TRANSACTIONS}"),
                 &format!("--node={node}"),
                 &format!("--members={}", Self::members()),
@@ -140,7 +145,12 @@ fn benchmarks_verify_on_a_bad_network() {
 #[test]
 fn a_removed_rule_is_noticed_on_a_bad_network() {
     let rig = Rig::new("chaos-mutant");
-    let (report, code) = rig.bench("smallbank --accounts 2000 --mutant EXACTLY_ONCE");
+    // An old request that runs again takes the place of a newer one's response. If part of that has arrived, the rest never comes: the
+    // node that owes it is removed, and the benchmark has no result.
+    let is_done = |(report, _): &(String, _)| !report.contains("before the benchmark is done");
+    let mut runs =
+        (0..RUNS_MAX).map(|_| rig.bench("smallbank --accounts 2000 --mutant EXACTLY_ONCE"));
+    let (report, code) = runs.find(is_done).expect("a run has a result");
     assert!(code == Some(1) && report.contains("FAILED"), "{report}");
     rig.finish();
 }
@@ -152,7 +162,7 @@ fn lists_are_strictly_serializable_on_a_bad_network() {
         let mut command = rig.network.command(node, env!("CARGO_BIN_EXE_gannet"));
         command.args(["serve", "--threads=1", "--memory=128MiB", "--listen=127.0.0.1:0"]).args([
             // Nodes that are cut off or stopped for a while are waited for.
-            "--lease=1m".to_owned(),
+            LEASE.to_owned(),
             format!("--node={node}"),
             format!("--members={}", Rig::members()),
             format!("--cluster-key={}", rig.key.display()),

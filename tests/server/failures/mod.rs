@@ -21,4 +21,5 @@ mod pauses;
 mod restarts;
 mod run;
 
+pub(crate) use cluster::{awaited, pass};
 pub(crate) use run::run_for;
