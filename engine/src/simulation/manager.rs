@@ -51,10 +51,10 @@ pub(super) enum ManagerEvent {
     Truncated(u64),
     /// What is at this place, in this term.
     Made(u64, u64, Decision),
-    /// From this place of the log on these sets of nodes vote.
+    /// The log takes these sets of nodes at this place; they vote if it is made.
     Voting(u64, Vec<BTreeSet<u16>>),
-    /// These nodes vote.
-    Voters(BTreeSet<u16>),
+    /// These nodes vote, as was made at this place.
+    Voters(u64, BTreeSet<u16>),
     /// All that was made up to this place.
     Installed(u64, Decided),
 }
@@ -112,6 +112,7 @@ impl ModelManager {
         };
         for node in manager.nodes.clone() {
             manager.tell(node, now_ns, ManagerEvent::Voting(0, vec![voters.clone()]));
+            manager.tell(node, now_ns, ManagerEvent::Voters(0, voters.clone()));
         }
         manager
     }
@@ -216,11 +217,11 @@ impl ModelManager {
         self.events.retain(|_, (_, event)| match event {
             ManagerEvent::Appended(index, ..)
             | ManagerEvent::Voting(index, _)
+            | ManagerEvent::Voters(index, _)
             | ManagerEvent::Made(index, ..) => *index < from,
             ManagerEvent::Leads(_)
             | ManagerEvent::Follows
             | ManagerEvent::Truncated(_)
-            | ManagerEvent::Voters(_)
             | ManagerEvent::Installed(..) => true,
         });
         let last = self.log.iter().rev().find_map(|(_, entry)| match entry {
@@ -263,8 +264,16 @@ impl ModelManager {
         streams: &Streams,
         now_ns: u64,
     ) {
-        if self.append(node, Entry::Voters(voters.clone()), streams, now_ns).is_some() {
-            self.voters.clone_from(voters);
+        let index = self.log.len() as u64;
+        let Some(made_ns) = self.append(node, Entry::Voters(voters.clone()), streams, now_ns)
+        else {
+            return;
+        };
+        self.voters.clone_from(voters);
+        for other in self.nodes.clone() {
+            if let Some(at_ns) = self.reach_ns(node, other, streams, made_ns) {
+                self.tell(other, at_ns, ManagerEvent::Voters(index, voters.clone()));
+            }
         }
     }
 

@@ -108,13 +108,10 @@ impl<R: Replica> SimulatedMember<R> {
             }
             ManagerEvent::Made(_, term, decision) => self.changes.made(term, &decision),
             ManagerEvent::Voting(index, sets) => {
-                if let [voters] = &sets[..] {
-                    self.voting.set_voters(voters.clone());
-                }
                 self.group.set_voters(index, sets);
                 Vec::new()
             }
-            ManagerEvent::Voters(voters) => {
+            ManagerEvent::Voters(_, voters) => {
                 self.voting.set_voters(voters);
                 Vec::new()
             }

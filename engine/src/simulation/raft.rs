@@ -97,10 +97,10 @@ impl SimulatedReplica {
                 ManagerEvent::Appended(index, term, decoded(&decision))
             }
             Event::Truncated { from } => ManagerEvent::Truncated(from),
-            // Nobody looks at the place of what was made.
+            // Nobody looks at the place of what was made, here and below.
             Event::Made { term, decision } => ManagerEvent::Made(0, term, decoded(&decision)),
             Event::Voting { index, sets } => ManagerEvent::Voting(index, sets),
-            Event::Voters(voters) => ManagerEvent::Voters(voters),
+            Event::Voters(voters) => ManagerEvent::Voters(0, voters),
             Event::Installed { index, snapshot } => {
                 let decided = Decided::from_snapshot(&snapshot);
                 ManagerEvent::Installed(index, decided.expect("members make the snapshots"))
