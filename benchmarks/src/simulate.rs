@@ -208,6 +208,8 @@ fn check<W: Workload>(
             checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
         }
     }
+    let refused: u64 = cluster.nodes().iter().map(|node| node.refused()).sum();
+    checks.push(Check::equal("requests refused", 0, i128::from(refused)));
     if simulation.dead().len() == cluster.nodes().len() {
         // The last one was removed by others, which have died since: its rows are old, and nobody serves any.
         return Ok(checks);
@@ -224,7 +226,5 @@ fn check<W: Workload>(
         let of_workload = workload.verify(cluster, &sum.whole).into_iter();
         checks.extend(of_workload.filter(|check| !(some_have_died && check.needs_all_outcomes)));
     }
-    let refused: u64 = cluster.nodes().iter().map(|node| node.refused()).sum();
-    checks.push(Check::equal("requests refused", 0, i128::from(refused)));
     Ok(checks)
 }
