@@ -29,6 +29,9 @@ const ROWS: u64 = 64;
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The values of all processes at a point, by node. Returns at once if all nodes are in this process.
+///
+/// A process that has lost another ends, and the cluster may halt without it. That is then the error of the others only if they
+/// do not know of the loss that came first.
 pub(crate) fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     cluster: &Cluster,
     point: &str,
@@ -37,6 +40,18 @@ pub(crate) fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     if cluster.transport().is_none() {
         return Ok(vec![own]);
     }
+    exchange(cluster, point, own).map_err(|error| {
+        let configuration = cluster.configuration();
+        let lost = nodes(cluster).find(|&node| !configuration.is_member(node));
+        lost.map_or(error, BenchmarkError::Gone)
+    })
+}
+
+fn exchange<T: Serialize + for<'a> Deserialize<'a>>(
+    cluster: &Cluster,
+    point: &str,
+    own: T,
+) -> Result<Vec<T>, BenchmarkError> {
     let table = cluster.open_ordered_table(TABLE, ROWS)?;
     let text = serde_json::to_string(&own).map_err(BenchmarkError::Exchange)?;
     let node = cluster.nodes()[0].id();
@@ -46,12 +61,16 @@ pub(crate) fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
         let value = [&[u8::from(is_last)], *part].concat();
         tell(cluster, table, key(point, node, number), value)?;
     }
-    let nodes = (0..=u16::MAX).take(cluster.options().nodes);
-    let texts = nodes.map(|node| {
+    let texts = nodes(cluster).map(|node| {
         let text = heard(cluster, table, point, node)?;
         serde_json::from_slice(&text).map_err(BenchmarkError::Exchange)
     });
     texts.collect()
+}
+
+/// The nodes that the cluster began with.
+fn nodes(cluster: &Cluster) -> impl Iterator<Item = u16> {
+    (0..=u16::MAX).take(cluster.options().nodes)
 }
 
 fn key(point: &str, node: u16, part: usize) -> Vec<u8> {
