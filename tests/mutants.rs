@@ -26,6 +26,7 @@
 //! | `ONE_EPOCH` | reads of one epoch are not validated in another | `tests/epochs.rs` |
 //! | `EPOCH_OF_PACKETS` | packets of another epoch are dropped | `tests/simulation.rs` |
 //! | `LEASES` | a node answers only while it holds a lease | `tests/simulation.rs` |
+//! | `TOKENS` | what is kept under a token is the outcome | `tests/simulation.rs` |
 //! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
 //! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |
 //! | `MAPPED_CELLS`, `UNCHANGED_CHAIN` | a walk through freed cells is bounded | loom in `storage` |

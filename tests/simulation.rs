@@ -17,6 +17,7 @@
 //! | the session's slot | a request that is run twice: replicas, sums, appends |
 //! | the packet's checksum | anything, a panic included |
 //! | a commit is settled by its id | a commit that was settled as committed without a record, after a member died |
+//! | what is kept under a token | runs under a number that was decided (retries) |
 //! | a lease before an answer | stale reads of a member that was removed while it stood still |
 //! | entries of others, in a SQL index that is not ready | an index that lacks rows (builds) |
 //!
@@ -63,9 +64,17 @@ fn five_hundred_seeds_break_nothing() {
 
 #[test]
 fn every_workload_passes_and_replays() {
-    for workload in
-        ["list-append", "registers", "pairs", "skew", "ranges", "smallbank", "tatp", "builds"]
-    {
+    for workload in [
+        "list-append",
+        "registers",
+        "pairs",
+        "skew",
+        "ranges",
+        "retries",
+        "smallbank",
+        "tatp",
+        "builds",
+    ] {
         // Each seed runs twice, and must leave the same trace.
         for seed in ["11", "12", "13"] {
             let arguments = ["--workload", workload, "--transactions", "1000", "--seed", seed];
@@ -100,6 +109,7 @@ fn removed_rules_are_noticed() {
         "DEAD_LOCKS",
         "EPOCH_OF_PACKETS",
         "LEASES",
+        "TOKENS",
         "OWN_ENTRIES",
     ] {
         let mut arguments = vec!["--seeds", seeds_max, "--mutant", mutant];

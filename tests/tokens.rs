@@ -150,7 +150,7 @@ fn a_question_decides() {
         assert_eq!(asked.read(&mut deferred, coordinator, &own), Ok(None));
         deferred.get_many(coordinator, table, std::slice::from_ref(&key)).unwrap();
         deferred.put(table, key, 99_u64.to_le_bytes().to_vec());
-        asked.write(&mut deferred, &own, b"done").unwrap();
+        asked.write(&mut deferred, coordinator, &own, b"done").unwrap();
         assert_eq!(asked.decide(coordinator, &own), Ok(TokenOutcome::Aborted));
         deferred.commit(coordinator)
     });

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A workload is a user of the harness: a new workload changes nothing here. The small workloads are here as well: object
-//! store, pairs, skew, ranges, RPC echo.
+//! store, pairs, skew, ranges, retries, RPC echo.
 //!
 //! *Not here*: TATP and SmallBank, which are crates of their own; the command line.
 #![forbid(unsafe_code)]
@@ -23,6 +23,7 @@ pub mod ranges;
 pub mod recovery;
 mod replicas;
 mod report;
+pub mod retries;
 mod rows;
 pub mod rpc_echo;
 mod simulate;

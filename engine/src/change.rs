@@ -397,7 +397,7 @@ impl<R: Replica> Changes<R> {
             self.replica.adopt(prepared);
             self.go_by(first);
         }
-        self.prepared = None;
+        self.end_preparing(&decided);
         if decided.version > self.configuration.version {
             let decided = Arc::new(*decided);
             self.tell_steps(&Arc::clone(&self.configuration), &decided);
@@ -417,6 +417,19 @@ impl<R: Replica> Changes<R> {
         self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
     }
 
+    /// Goes by what was prepared last if that is decided, so that a new table keeps its memory, and gives it up if it is not.
+    fn end_preparing(&mut self, decided: &Configuration) {
+        let is_decided = |prepared: &Configuration| {
+            prepared.version <= decided.version && prepared.tables().eq(decided.tables())
+        };
+        let prepared = self.prepared.take_if(|(prepared, _)| is_decided(prepared));
+        self.prepared = None;
+        if let Some((configuration, prepared)) = prepared {
+            self.replica.adopt(prepared);
+            self.go_by(configuration);
+        }
+    }
+
     /// A step of a change of the membership, at the decider or at a member.
     fn membership_step(&mut self, from: usize, message: MembershipMessage) -> Vec<Addressed> {
         let is_for_decider = match &message.step {
@@ -432,11 +445,14 @@ impl<R: Replica> Changes<R> {
             return Vec::new();
         }
         let before = Arc::clone(&self.configuration);
-        let Self { membership, configuration, replica, .. } = self;
-        if membership.begins(&message, configuration) {
+        if self.membership.begins(&message, &before)
+            && let Step::Prepare { configuration: decided } = &message.step
+        {
             // Whoever decides begins it again, or has it finished with the epoch.
-            (self.prepared, self.adopting) = (None, None);
+            self.adopting = None;
+            self.end_preparing(decided);
         }
+        let Self { membership, configuration, replica, .. } = self;
         let said = membership.receive((from, message), configuration, replica);
         self.tell_steps(&before, &Arc::clone(&self.configuration));
         said.map(wrapped).into_iter().collect()

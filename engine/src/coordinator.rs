@@ -39,6 +39,7 @@ const TURN_NS_MAX: u64 = 1_000_000;
 pub struct Coordinator<'s> {
     transaction: Transaction<'s>,
     clock: Rc<dyn Clock>,
+    time_of_day: Rc<dyn Clock>,
     /// State of the generator behind the backoff.
     random: u64,
     /// Scan barriers on tables that are read.
@@ -48,8 +49,14 @@ pub struct Coordinator<'s> {
 }
 
 impl<'s> Coordinator<'s> {
-    pub(crate) fn new(transaction: Transaction<'s>, clock: Rc<dyn Clock>, seed: u64) -> Self {
-        Self { transaction, clock, random: seed, barriers: Vec::new(), turn_since_ns: None }
+    /// A coordinator with a clock and the time of day.
+    pub(crate) fn new(
+        transaction: Transaction<'s>,
+        (clock, time_of_day): (Rc<dyn Clock>, Rc<dyn Clock>),
+        seed: u64,
+    ) -> Self {
+        let (barriers, turn_since_ns) = (Vec::new(), None);
+        Self { transaction, clock, time_of_day, random: seed, barriers, turn_since_ns }
     }
 
     /// Starts a transaction; one that is still open is aborted.
@@ -64,6 +71,11 @@ impl<'s> Coordinator<'s> {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
+    }
+
+    /// Milliseconds since 1970.
+    pub(crate) fn time_of_day_ms(&self) -> u64 {
+        self.time_of_day.now_ns() / 1_000_000
     }
 
     /// The epoch of the last transaction.

@@ -99,7 +99,7 @@ impl LocalMembers {
     /// Has the members go by a configuration with the tables that there are.
     fn publish_configuration(&self, configuration: &Arc<Configuration>) {
         let views = self.prepare_views(configuration);
-        self.publish(views.expect("the tables of what is decided fit, as they were prepared"));
+        self.publish(views.expect("the tables of what is decided are there"));
     }
 
     /// Waits until something is so, or the cluster has halted.

@@ -46,6 +46,8 @@ pub(crate) struct WorkerClocks {
     pub(crate) clock: Rc<dyn Clock>,
     /// That of its node's lease.
     pub(crate) lease_clock: Rc<dyn Clock>,
+    /// That by which its tokens end: nanoseconds since 1970.
+    pub(crate) time_of_day: Rc<dyn Clock>,
 }
 
 /// A worker, as other threads see it.
@@ -92,7 +94,7 @@ impl Member {
     pub(crate) fn start_worker<S: PacketSender, R: PacketReceiver>(
         &self,
         worker: usize,
-        WorkerClocks { clock, lease_clock }: WorkerClocks,
+        WorkerClocks { clock, lease_clock, time_of_day }: WorkerClocks,
         sender: S,
         receiver: R,
     ) -> Worker<Fenced<S>, R> {
@@ -117,6 +119,7 @@ impl Member {
             coroutines: *coroutines,
             jobs,
             clock,
+            time_of_day,
             seed: seed ^ number << 32,
         })
     }

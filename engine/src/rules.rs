@@ -33,6 +33,8 @@ gannet_rules::rules! {
     FLUSHED_UNITS,
     /// What a transaction has read in one epoch is not validated in another.
     ONE_EPOCH,
+    /// The outcome that is kept under a token is that of every later run and question.
+    TOKENS,
     /// A node answers only while it holds a lease.
     LEASES,
     /// A commit is settled by its own id, and not by the record that lies in its coroutine's log slot.

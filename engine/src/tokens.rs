@@ -21,7 +21,8 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gannet_rpc::time_of_day;
+use gannet_rules::rule;
+
 use gannet_storage::Direction;
 
 use crate::cluster::{Cluster, ClusterError};
@@ -90,6 +91,7 @@ impl Row {
     /// What it says of a token; none if the token is not decided.
     fn says(self, token: &Token) -> Option<TokenOutcome> {
         match self.sequence.cmp(&token.sequence()) {
+            _ if !rule!(TOKENS) => None,
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Greater => Some(TokenOutcome::Superseded),
             std::cmp::Ordering::Equal if self.is_committed => {
@@ -114,25 +116,21 @@ fn earlier(said: Option<TokenOutcome>) -> Result<Option<Vec<u8>>, Abort> {
 }
 
 /// The row of a transaction that commits now.
-fn committed(token: &Token, result: &[u8]) -> Result<Vec<u8>, Abort> {
+fn committed(token: &Token, result: &[u8], now_ms: u64) -> Result<Vec<u8>, Abort> {
     if result.len() > TOKEN_RESULT_BYTES_MAX {
         return Err(TokenRefusal::ResultTooLong.into());
     }
-    Ok(row(token, true, result))
+    Ok(row(token, true, result, now_ms))
 }
 
-fn row(token: &Token, is_committed: bool, result: &[u8]) -> Vec<u8> {
+fn row(token: &Token, is_committed: bool, result: &[u8], written_ms: u64) -> Vec<u8> {
     let (sequence, result) = (token.sequence(), result.to_vec());
-    Row { is_committed, sequence, written_ms: now_ms(), result }.to_bytes()
+    Row { is_committed, sequence, written_ms, result }.to_bytes()
 }
 
 /// Whether a row was written before a time.
 fn is_older(bytes: &[u8], oldest_ms: u64) -> bool {
     Row::from_bytes(bytes).is_ok_and(|row| row.written_ms < oldest_ms)
-}
-
-fn now_ms() -> u64 {
-    u64::try_from(time_of_day().as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Tokens {
@@ -157,10 +155,12 @@ impl Tokens {
     pub fn write(
         &self,
         deferred: &mut Deferred,
+        coordinator: &Coordinator<'_>,
         token: &Token,
         result: &[u8],
     ) -> Result<(), Abort> {
-        deferred.put(self.0.table, token.client().to_vec(), committed(token, result)?);
+        let row = committed(token, result, coordinator.time_of_day_ms())?;
+        deferred.put(self.0.table, token.client().to_vec(), row);
         Ok(())
     }
 
@@ -180,8 +180,8 @@ impl Tokens {
             let outcome = match self.said(&mut deferred, coordinator, token)? {
                 Some(outcome) => outcome,
                 None => {
-                    let client = token.client().to_vec();
-                    deferred.put(self.0.table, client, row(token, false, &[]));
+                    let row = row(token, false, &[], coordinator.time_of_day_ms());
+                    deferred.put(self.0.table, token.client().to_vec(), row);
                     TokenOutcome::Aborted
                 }
             };
@@ -235,7 +235,7 @@ impl Tokens {
             Some(Bound::Unbounded) | None => Vec::new(),
         };
         *self.0.next.lock().unwrap_or_else(PoisonError::into_inner) = next;
-        let oldest_ms = now_ms().saturating_sub(ttl_ms);
+        let oldest_ms = coordinator.time_of_day_ms().saturating_sub(ttl_ms);
         for (client, bytes) in scanned.rows.iter() {
             if !is_older(bytes, oldest_ms) {
                 continue;
@@ -303,13 +303,14 @@ impl<'s> Coordinator<'s> {
         token: &Token,
         mut body: impl FnMut(&mut Transaction<'s>) -> Result<Vec<u8>, E>,
     ) -> Outcome<Once, E> {
+        let now_ms = self.time_of_day_ms();
         let outcome = self.run(|transaction| -> Result<Once, Ended<E>> {
             let (is_there, said) = tokens.look(transaction, token)?;
             if let Some(result) = earlier(said)? {
                 return Ok(Once { result, is_repeated: true });
             }
             let result = body(transaction).map_err(Ended::Failed)?;
-            let row = committed(token, &result)?;
+            let row = committed(token, &result, now_ms)?;
             let change = if is_there { Change::Update(&row) } else { Change::Insert(&row) };
             transaction.add_row_to_write_set(tokens.0.table, token.client(), change);
             Ok(Once { result, is_repeated: false })

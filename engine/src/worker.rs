@@ -75,6 +75,8 @@ pub struct WorkerParts<S, R> {
     pub jobs: Arc<ArrayQueue<Job>>,
     /// The clock that its coordinators read.
     pub clock: Rc<dyn Clock>,
+    /// The clock by which their tokens end: nanoseconds since 1970.
+    pub time_of_day: Rc<dyn Clock>,
     /// Seed of its coordinators' random waits.
     pub seed: u64,
 }
@@ -117,7 +119,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     #[must_use]
     pub fn new(parts: WorkerParts<S, R>) -> Self {
         let WorkerParts { node, endpoint, lease, log, .. } = parts;
-        let WorkerParts { worker, coroutines, jobs, clock, seed, .. } = parts;
+        let WorkerParts { worker, coroutines, jobs, clock, time_of_day, seed, .. } = parts;
         let log = Rc::new(RefCell::new(log));
         let view = node.view();
         let adopted = Rc::new(AdoptedView::new(Arc::clone(&view)));
@@ -131,13 +133,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                 let (control_inside, job_inside) = (Rc::clone(&control), Rc::clone(&job));
                 let (adopted, batch) = (Rc::clone(&adopted), endpoint.batch(coroutine));
                 let (log, prefetches) = (Rc::clone(&log), Rc::clone(&prefetches));
-                let (clock, lease) = (Rc::clone(&clock), Rc::clone(&lease));
+                let clocks = (Rc::clone(&clock), Rc::clone(&time_of_day));
+                let lease = Rc::clone(&lease);
                 let seed = seed ^ u64::from(coroutine) << 48;
                 let body = move |suspend: gannet_rpc::Suspend<'_>| {
                     let control = Rc::clone(&control_inside);
                     let round = Round::new(batch, control_inside, lease, suspend);
                     let transaction = Transaction::new(adopted, (log, prefetches), round);
-                    run_jobs(&control, &job_inside, Coordinator::new(transaction, clock, seed));
+                    run_jobs(&control, &job_inside, Coordinator::new(transaction, clocks, seed));
                 };
                 Slot { coroutine: Coroutine::new(usize::from(coroutine), body), control, job }
             })

@@ -12,7 +12,7 @@ use std::task;
 use std::thread;
 use std::time::Duration;
 
-use gannet_rpc::{BootClock, Clock, MonotonicClock, Parking, Port, Waker};
+use gannet_rpc::{BootClock, Clock, MonotonicClock, Parking, Port, TimeOfDay, Waker};
 
 use crate::cluster_state::ClusterState;
 use crate::fence::Fenced;
@@ -67,7 +67,8 @@ impl<P: Port> WorkerGroup<P> {
             let (sender, receiver) = port.split();
             let Assignment { member, worker, .. } = &assignment;
             let clock = Rc::clone(&clock);
-            let clocks = WorkerClocks { clock, lease_clock: Rc::new(BootClock) };
+            let (lease_clock, time_of_day) = (Rc::new(BootClock), Rc::new(TimeOfDay));
+            let clocks = WorkerClocks { clock, lease_clock, time_of_day };
             workers.push(member.start_worker(*worker, clocks, sender, receiver));
             assigned.push(assignment);
         }

@@ -1,11 +1,9 @@
 //! The clocks: the only source of time for `rpc`, `storage` and `engine`.
 //!
-//! *Invariant*: a clock never goes back. The simulator has a clock of its own, which no thread or system sets. The time of day is for
-//! ages of hours that several hosts must agree on, and no protocol depends on it.
+//! *Invariant*: no clock but the time of day goes back. The simulator has a clock of its own, which no thread or system sets. The
+//! time of day is for ages of hours that several hosts must agree on, and no protocol depends on it.
 
-use std::time::Duration;
-
-/// A clock that never goes back.
+/// A clock. Only [`TimeOfDay`] may go back.
 pub trait Clock {
     /// Nanoseconds since an origin of the clock's own.
     fn now_ns(&self) -> u64;
@@ -51,12 +49,17 @@ impl Clock for BootClock {
     }
 }
 
-/// The time of day: what has passed since 1970. Somebody may set it, also back.
-#[must_use]
-pub fn time_of_day() -> Duration {
-    #[expect(clippy::disallowed_methods, reason = "this is where the time of day enters")]
-    let now = std::time::SystemTime::now();
-    now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+/// The time of day: nanoseconds since 1970. Somebody may set it, also back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TimeOfDay;
+
+impl Clock for TimeOfDay {
+    fn now_ns(&self) -> u64 {
+        #[expect(clippy::disallowed_methods, reason = "this is where the time of day enters")]
+        let now = std::time::SystemTime::now();
+        let passed = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -40,7 +40,7 @@ mod udp;
 mod verbs;
 mod window;
 
-pub use clock::{BootClock, Clock, MonotonicClock, time_of_day};
+pub use clock::{BootClock, Clock, MonotonicClock, TimeOfDay};
 pub use coroutine::{Coroutine, Suspend, is_cancel};
 pub use counters::Counters;
 pub use endpoint::{Endpoint, Handler, Incoming};

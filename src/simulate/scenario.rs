@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use gannet_benchmarks::consistency::{ListAppend, Registers};
 use gannet_benchmarks::pairs::Pairs;
 use gannet_benchmarks::ranges::Ranges;
+use gannet_benchmarks::retries::Retries;
 use gannet_benchmarks::skew::Skew;
 use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
@@ -38,6 +39,7 @@ pub(crate) enum WorkloadKind {
     Pairs,
     Skew,
     Ranges,
+    Retries,
     Smallbank,
     Tatp,
     /// SQL: builds of indexes beside changes of rows.
@@ -88,7 +90,7 @@ impl Scenario {
             seed,
             ..ClusterOptions::default()
         };
-        let drawn = match random.random_range(0..13) {
+        let drawn = match random.random_range(0..14) {
             0..4 => WorkloadKind::ListAppend,
             4..6 => WorkloadKind::Registers,
             6 => WorkloadKind::Pairs,
@@ -96,6 +98,7 @@ impl Scenario {
             8 => WorkloadKind::Smallbank,
             9..11 => WorkloadKind::Ranges,
             11 => WorkloadKind::Tatp,
+            12 => WorkloadKind::Retries,
             _ => WorkloadKind::Builds,
         };
         let nodes = u16::try_from(nodes).expect("at most seven nodes");
@@ -133,6 +136,7 @@ impl Scenario {
             WorkloadKind::Pairs => self.run_with(Pairs::default(), trace),
             WorkloadKind::Skew => self.run_with(Skew::new(20)?, trace),
             WorkloadKind::Ranges => self.run_with(Ranges::new(30)?, trace),
+            WorkloadKind::Retries => self.run_with(Retries::default(), trace),
             WorkloadKind::Smallbank => self.run_with(SmallBank::new(200, self.seed)?, trace),
             WorkloadKind::Tatp => self.run_with(Tatp::new(50, true, self.seed)?, trace),
             WorkloadKind::Builds => builds::run(self, trace),

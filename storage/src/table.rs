@@ -183,7 +183,7 @@ impl Table {
     }
 
     #[inline(always)]
-    fn address_from(&self, first_word: usize, bucket: u32) -> Option<BucketAddress> {
+    pub(crate) fn address_from(&self, first_word: usize, bucket: u32) -> Option<BucketAddress> {
         let word = first_word + bucket as usize * self.layout.main_words;
         (bucket < self.layout.buckets).then_some(BucketAddress::new(word))
     }

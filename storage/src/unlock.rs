@@ -1,4 +1,4 @@
-//! UNLOCK: release the lock of a bucket when a transaction aborts.
+//! UNLOCK: release the lock of a bucket when a transaction aborts, and the locks that dead transactions have left.
 //!
 //! *Source*: FaSST section 5, step 1.
 //!
@@ -34,5 +34,25 @@ impl Table {
             bucket.release();
             Unlocked::Released
         })
+    }
+
+    /// Frees the locks that transactions of other epochs than `epoch` have left, and the slots that were reserved under them. Its
+    /// time grows with the buckets.
+    pub fn free_dead_locks(&self, epoch: u32) {
+        let present = Owner::of_epoch(epoch);
+        for partition in 0..=u16::MAX {
+            let Some(state) = self.partition(partition) else { break };
+            let Some(first_word) = state.first_word() else { continue };
+            let addresses = (0..).map_while(|bucket| self.address_from(first_word, bucket));
+            for bucket in addresses.map(|address| self.bucket(address)) {
+                let dead = bucket.owner();
+                let is_dead = dead != Owner::FREE && !dead.is_of_epoch_of(present);
+                // Another transaction may take the lock over meanwhile.
+                if is_dead && bucket.take_over(dead, present) {
+                    bucket.write(|next| bucket.end_reservation(next, false, || partition));
+                    bucket.release();
+                }
+            }
+        }
     }
 }

@@ -471,6 +471,24 @@ fn a_lock_of_an_earlier_epoch_is_dead() {
 }
 
 #[test]
+fn dead_locks_are_freed_with_their_slots() {
+    let (table, capacity) = nearly_full(0);
+    for key in 1..capacity {
+        table.load(address(&table, key), key, &[0; 8]).unwrap();
+    }
+    let of_epoch =
+        |epoch| Owner::from(TransactionId { epoch, node: 1, worker: 0, coroutine: 3, counter: 7 });
+    assert_eq!(lock(&table, 0, of_epoch(4), LockMode::Insert), Lock::Granted { version: 0 });
+    table.free_dead_locks(4);
+    assert_eq!(snapshot(&table, 0).owner, of_epoch(4), "of the present epoch");
+    table.free_dead_locks(5);
+    assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+    // When the epoch has come around, the word would not be dead any more.
+    let around = of_epoch(4 + Owner::EPOCHS - 1);
+    assert_eq!(lock(&table, 0, around, LockMode::Insert), Lock::Granted { version: 0 });
+}
+
+#[test]
 fn what_dead_transactions_have_left_is_removed() {
     let partitioning = Partitioning::new(1).unwrap();
     let definition = TableDefinition {

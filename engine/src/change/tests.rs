@@ -342,3 +342,22 @@ fn deciders_may_change_and_members_end_at_any_moment() {
         assert!(!run.lost.iter().any(is_member), "seed {seed}");
     }
 }
+
+#[test]
+fn a_new_table_keeps_its_memory_when_a_change_of_the_membership_comes_before_it_is_adopted() {
+    let first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+    for is_decided in [true, false] {
+        let fake = Fake::default();
+        let adopted = Rc::clone(&fake.adopted);
+        let mut member = Changes::new(1, Arc::new(first.clone()), fake, None);
+        let round = 1 << 32 | 1;
+        member.receive(0, ChangeMessage::Prepare { round, change: table("rows") });
+        let before = if is_decided { first.after(&table("rows")).unwrap() } else { first.clone() };
+        let configuration = Box::new(before.after(&Change::Revoke(2)).unwrap());
+        let step = Step::Prepare { configuration };
+        member.receive(0, wrapped((0, MembershipMessage { number: round + 1, step })).1);
+        let adopted = adopted.borrow();
+        let has_table = |adopted: &Configuration| adopted.table_named("rows").is_some();
+        assert_eq!(adopted.iter().filter(|it| has_table(it)).count(), usize::from(is_decided));
+    }
+}

@@ -417,7 +417,7 @@ fn perform(
             Answer::Done
         }
         Operation::CommitOnce { token, result } => {
-            tokens.write(transaction, &token, &result)?;
+            tokens.write(transaction, coordinator, &token, &result)?;
             transaction.commit(coordinator)?;
             tokens.sweep(coordinator);
             Answer::Done

@@ -150,7 +150,8 @@ impl Simulation {
             let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
             let member = &cluster.members[usize::from(node)];
             let lease_clock = Rc::new(MembersClock::new(Rc::clone(&time), joined_at_ns));
-            let clocks = WorkerClocks { clock: Rc::clone(clock) as Rc<dyn Clock>, lease_clock };
+            let clock = Rc::clone(clock) as Rc<dyn Clock>;
+            let clocks = WorkerClocks { time_of_day: Rc::clone(&clock), clock, lease_clock };
             (member.start_worker(usize::from(worker), clocks, sender, receiver), inbox)
         };
         let nodes = (0..nodes)

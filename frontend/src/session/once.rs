@@ -140,7 +140,7 @@ pub(super) fn commit(
 ) -> Result<(), Abort> {
     let Some(token) = token else { return transaction.commit(coordinator, resources) };
     let tokens = &resources.database.tokens;
-    tokens.write(&mut transaction.deferred, token, b"COMMIT")?;
+    tokens.write(&mut transaction.deferred, coordinator, token, b"COMMIT")?;
     transaction.commit(coordinator, resources)?;
     tokens.sweep(coordinator);
     Ok(())
@@ -161,7 +161,8 @@ pub(super) fn run(
         return Ok(Output { rows, tag: tag_of(&result), ..Output::default() });
     }
     let output = execute::run(plan, beyond, context)?;
-    tokens.write(&mut context.transaction.deferred, token, output.tag.as_bytes())?;
+    let deferred = &mut context.transaction.deferred;
+    tokens.write(deferred, context.coordinator, token, output.tag.as_bytes())?;
     Ok(output)
 }
 
