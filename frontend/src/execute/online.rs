@@ -16,7 +16,7 @@
 //! *Invariants*: a row that the fill has passed has its entry, and an entry leads to an existing row with its value. So a
 //! finished build has lost no entry and let no duplicate in. A page depends on the table's descriptor, so a build ends when
 //! another definition changes the table. A failed build, or a cancelled one, withdraws the declaration and empties the
-//! storage. If its node is lost, another one does so (`unfinished`).
+//! storage. If its node is lost, another one does so (`unfinished`), and a session that lives runs the definition again.
 //!
 //! *Source*: the states of Rae et al., "Online, Asynchronous Schema Change in F1", VLDB 2013, section 3. No transaction runs
 //! on an older version, so one intermediate state is enough.
@@ -25,7 +25,7 @@
 
 use std::sync::Arc;
 
-use gannet_engine::{Abort, Coordinator, KeyRange};
+use gannet_engine::{Coordinator, KeyRange};
 
 use crate::catalog::{Catalog, Table, table_key};
 use crate::error::{Failure, SqlError};
@@ -33,7 +33,7 @@ use crate::execute::build::{add_entries, add_rows, page, whole};
 use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::declare;
 use crate::execute::transaction::alone;
-use crate::execute::unfinished::{forget, note_build};
+use crate::execute::unfinished::{forget, note_build, settle};
 use crate::execute::{Context, Output, Resources, Stored, Transaction};
 use crate::plan::define::{Change, Definition, NewConstraint};
 
@@ -61,6 +61,8 @@ pub(crate) fn run(
     coordinator: &mut Coordinator<'_>,
     resources: &Resources,
 ) -> Result<Output, Failure> {
+    // This may be a second run, as the node of the first was lost.
+    settle(&resources.database, coordinator)?;
     let begin = |_| Transaction::seeing(Arc::clone(catalog));
     let (output, build) = alone(coordinator, resources, begin, |context| {
         let declared = declare(definition, context);
@@ -76,15 +78,7 @@ pub(crate) fn run(
     if let Err(failure) = built {
         // If this fails too, the client still gets the error above.
         let _ = with_newest(coordinator, resources, |context| take_back(&build, context));
-        return Err(match failure {
-            // The declaration is there until another node withdraws it, so the statement cannot run again at once.
-            Failure::Abort(abort @ Abort::Failure(gannet_engine::Failure::Revoked)) => {
-                SqlError::from(abort)
-                    .with_hint("another node undoes the build within seconds; run the statement again then")
-                    .into()
-            }
-            failure => failure,
-        });
+        return Err(failure);
     }
     Ok(output)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gannet_engine::{Cluster, ClusterOptions, Completion, WorkerId};
 use pollster::block_on;
 
-use super::{all, committed, resources};
+use super::{Work, all, committed, resources};
 use crate::error::Failure;
 use crate::execute::build::whole;
 use crate::execute::transaction::alone;
@@ -78,12 +78,11 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!(came, "{what}");
 }
 
-/// Whether no work is left.
-fn is_settled(database: &Arc<Database>) -> bool {
+/// The work that is left.
+fn works(database: &Arc<Database>) -> Vec<Work> {
     let table = database.catalog_table;
     let job = database.cluster.spawn_anywhere(move |coordinator| {
         committed(coordinator, |coordinator, deferred| all(coordinator, deferred, table))
-            .map(|works| works.is_empty())
     });
     job.unwrap().wait().unwrap().unwrap()
 }
@@ -95,7 +94,7 @@ fn the_index_of_a_node_that_was_lost_is_undone() {
     wait_until("the index is declared", || database.catalog().index_owner("i").is_some());
     database.cluster.kill_node(NODE).unwrap();
     let is_built = building.wait().unwrap().is_ok();
-    wait_until("the build is settled", || is_settled(&database));
+    wait_until("the build is settled", || works(&database).is_empty());
     run(&mut session, "INSERT INTO t VALUES (-1, -1)");
     if !is_built {
         run(&mut session, "CREATE INDEX i ON t (u)");
@@ -110,6 +109,29 @@ fn the_index_of_a_node_that_was_lost_is_undone() {
 }
 
 #[test]
+fn a_session_that_lives_builds_again_at_another_node() {
+    let (database, mut session) = database();
+    std::thread::scope(|scope| {
+        let building = scope.spawn(|| run(&mut session, "CREATE INDEX i ON t (u)"));
+        let mut builder = None;
+        wait_until("the index is declared", || {
+            builder = works(&database).iter().map(|work| work.owner.node).next();
+            builder.is_some()
+        });
+        database.cluster.kill_node(builder.unwrap().into()).unwrap();
+        building.join().unwrap();
+    });
+    wait_until("no work is left", || works(&database).is_empty());
+    let catalog = database.catalog();
+    let (table, number) = catalog.index_owner("i").expect("the index is there");
+    assert!(table.indexes[number].ready);
+    for u in [0, 777, ROWS - 1] {
+        let found = run(&mut session, &format!("SELECT id FROM t WHERE u = {u}"));
+        assert_eq!(found, [[Value::Integer(u)]]);
+    }
+}
+
+#[test]
 fn what_a_node_that_was_lost_has_dropped_is_removed() {
     let (database, _session) = database();
     let range = whole(database.catalog().table("t").expect("it was created"));
@@ -117,7 +139,7 @@ fn what_a_node_that_was_lost_has_dropped_is_removed() {
     wait_until("the table is dropped", || database.catalog().table("t").is_none());
     database.cluster.kill_node(NODE).unwrap();
     dropping.wait().unwrap().unwrap();
-    wait_until("the rows are removed", || is_settled(&database));
+    wait_until("the rows are removed", || works(&database).is_empty());
     let table = database.table;
     let left = database.cluster.spawn_anywhere(move |coordinator| {
         committed(coordinator, |coordinator, deferred| {
