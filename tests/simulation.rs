@@ -44,7 +44,7 @@ fn count(report: &str, what: &str) -> u64 {
 #[test]
 fn five_hundred_seeds_break_nothing() {
     // Half of them are always the same, half are new in every run; a seed that fails is printed.
-    let (mut transactions, mut committed, mut handed_over) = (0, 0, 0);
+    let (mut transactions, mut committed, mut handed_over, mut refused) = (0, 0, 0, 0);
     let fresh = RandomState::new().hash_one(0) >> 32;
     for first_seed in [1, fresh] {
         let first_seed = first_seed.to_string();
@@ -56,10 +56,12 @@ fn five_hundred_seeds_break_nothing() {
         transactions += count(&report, " transactions,");
         committed += count(&report, " committed and");
         handed_over += count(&report, " jobs of killed");
+        refused += count(&report, " were refused before");
     }
     assert!(transactions >= 2_000_000, "too few transactions");
     assert!(committed >= 500_000, "too few commits");
     assert!(handed_over > 0, "no job of a killed member was taken over");
+    assert!(refused >= 50, "{refused} processes that came back were refused");
 }
 
 #[test]

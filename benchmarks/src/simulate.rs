@@ -10,7 +10,7 @@ mod heal;
 use std::io::Write;
 use std::sync::Arc;
 
-use gannet_engine::simulation::{Fault, Firings, Kill, ManagerKind, Simulation};
+use gannet_engine::simulation::{CameBack, Fault, Firings, Kill, ManagerKind, Simulation};
 use gannet_engine::{ClusterOptions, Coordinator, WorkerId};
 use gannet_rpc::Counters;
 
@@ -77,6 +77,8 @@ pub struct Simulated {
     pub membership_changes: u64,
     /// Jobs that dead members had not begun, and that another member has taken over.
     pub handed_over: u64,
+    /// The processes of dead members that were started again.
+    pub came_back: CameBack,
     /// The counts of the endpoints.
     pub counters: Counters,
     /// The virtual time of the run, in nanoseconds.
@@ -180,6 +182,7 @@ pub fn simulate<W: Workload>(
         halted: simulation.has_halted(),
         membership_changes: u64::from(simulation.epoch() - 1),
         handed_over: simulation.handed_over(),
+        came_back: simulation.came_back(),
         counters: simulation.counters(),
         virtual_ns: simulation.now_ns(),
         trace_hash: simulation.trace_hash(),
@@ -210,6 +213,8 @@ fn check<W: Workload>(
     }
     let refused: u64 = cluster.nodes().iter().map(|node| node.refused()).sum();
     checks.push(Check::equal("requests refused", 0, i128::from(refused)));
+    let joined = i128::from(simulation.came_back().joined);
+    checks.push(Check::equal("processes of dead members that have joined", 0, joined));
     if simulation.dead().len() == cluster.nodes().len() {
         // The last one was removed by others, which have died since: its rows are old, and nobody serves any.
         return Ok(checks);

@@ -25,7 +25,7 @@ use gannet_benchmarks::sql::SqlFailure;
 use gannet_benchmarks::{
     BenchmarkError, Check, Ended, Random, Simulated, Totals, check_replicas, seeded,
 };
-use gannet_engine::simulation::Simulation;
+use gannet_engine::simulation::{CameBack, Simulation};
 use gannet_frontend::{Database, Session, SqlError, StatementResult, Value};
 use rand::RngExt;
 
@@ -389,6 +389,7 @@ pub(super) fn run(
         halted: false,
         membership_changes: 0,
         handed_over: 0,
+        came_back: CameBack::default(),
         counters: simulation.counters(),
         virtual_ns: simulation.now_ns(),
         trace_hash: simulation.trace_hash(),

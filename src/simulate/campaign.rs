@@ -45,6 +45,9 @@ pub(crate) struct Summary {
     pub(crate) removed: u64,
     /// Jobs that killed members had not begun, and that other members have taken over.
     pub(crate) handed_over: u64,
+    /// Processes of killed members that were started again, and those that the others have refused.
+    pub(crate) came_back: u64,
+    pub(crate) refused: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
     /// Seeds by workload.
@@ -83,6 +86,8 @@ impl Summary {
         self.halted += u64::from(found.halted);
         self.removed += found.removed;
         self.handed_over += found.handed_over;
+        self.came_back += found.came_back.all;
+        self.refused += found.came_back.refused;
         self.retransmitted += found.counters.retransmitted;
     }
 
@@ -147,6 +152,11 @@ impl std::fmt::Display for Summary {
             out,
             "{} jobs of killed members were taken over by other members",
             self.handed_over
+        )?;
+        writeln!(
+            out,
+            "{} processes of killed members were started again; {} were refused before the run ended",
+            self.came_back, self.refused
         )?;
         write!(out, "requests sent again: {}", self.retransmitted)
     }

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use rand::{RngExt, SeedableRng};
 use crate::cluster::{
     Cluster, ClusterError, ClusterOptions, check_memory, configuration, memory_limit_bytes,
 };
-use crate::configuration::{Change, ChangeError, MemberEntry};
+use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::manager::Manager;
 use crate::members::{Hello, JoinError, Setup};
 use crate::simulation::LEASE_NS;
@@ -73,10 +73,7 @@ pub(super) fn join(
             memory_limit_bytes: limit as u64,
             ports: String::new(),
         };
-        let options = options.clone();
-        let starting = Starting::new(started.clone(), move |formed| {
-            Cluster::with_nodes(options, formed.clone(), node..node + 1)
-        });
+        let starting = starting(&options, node, started.clone());
         members.start(setup(node, nodes, entry), configuration.clone(), starting);
     }
     while !members.all().all(|member| member.has_joined()) {
@@ -95,6 +92,33 @@ pub(super) fn join(
     let next_proposer = AtomicUsize::new(0);
     cluster.manager = Box::new(SimulatedManager { members: members.clone(), nodes, next_proposer });
     Ok((cluster, members))
+}
+
+/// Starts the process of a member again that was killed: it comes with another incarnation, and its tables would be empty.
+pub(super) fn start_again(
+    members: &mut SimulatedMembers<Starting>,
+    options: &ClusterOptions,
+    node: usize,
+    before: &Configuration,
+) -> Result<(), ClusterError> {
+    let entry = &before.members[node];
+    let entry = MemberEntry { incarnation: entry.incarnation.wrapping_add(1), ..entry.clone() };
+    // The others refuse it, so nobody waits for what it starts.
+    let starting = starting(options, node, channel().0);
+    let configuration = configuration(options)?.unformed();
+    members.start(setup(node, options.nodes, entry), configuration, starting);
+    Ok(())
+}
+
+fn starting(
+    options: &ClusterOptions,
+    node: usize,
+    started: Sender<Result<Cluster, ClusterError>>,
+) -> Starting {
+    let options = options.clone();
+    Starting::new(started, move |formed| {
+        Cluster::with_nodes(options, formed.clone(), node..node + 1)
+    })
 }
 
 fn setup(node: usize, nodes: usize, entry: MemberEntry) -> Setup {

@@ -3,6 +3,7 @@
 //! ```text
 //! begins_at transactions ─ the member is at `moment`, for the n-th time ─ the member is killed
 //!     its streams end, and nobody listens at its port ─ the others revoke it and go on, or halt if they cannot
+//!     its process is started again, empty ─ the others refuse it
 //! ```
 //! *Source*: `docs/simulation.md`, "Members that die".
 //!
@@ -44,6 +45,8 @@ const COMMIT_MOMENTS: usize = 5;
 const MOMENTS_MAX: u32 = 40;
 /// Most members that die in a run.
 const KILLS_MAX: usize = 3;
+/// A process that is started again is so within this virtual time.
+const RESTART_NS_MAX: u64 = 60_000_000;
 
 /// When a member dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub struct Kill {
     pub begins_at: u64,
     /// How many such moments come before, since then.
     pub moments: u32,
+    /// How long after the death its process is started again, in nanoseconds of virtual time, if it is.
+    pub restarts_after_ns: Option<u64>,
 }
 
 impl Kill {
@@ -81,9 +86,15 @@ impl Kill {
             };
             // What comes with a change comes with the first one.
             let is_of_change = !matches!(moment, KillMoment::Commit(_));
-            Self { node, moment, begins_at: if is_of_change { 0 } else { begins_at }, moments }
+            let begins_at = if is_of_change { 0 } else { begins_at };
+            Self { node, moment, begins_at, moments, restarts_after_ns: None }
         };
-        (0..kills).map(&mut draw).collect()
+        let mut kills: Vec<_> = (0..kills).map(&mut draw).collect();
+        for kill in &mut kills {
+            let after_ns = random.random_range(0..RESTART_NS_MAX);
+            kill.restarts_after_ns = random.random_bool(0.5).then_some(after_ns);
+        }
+        kills
     }
 }
 
@@ -91,8 +102,23 @@ impl std::fmt::Display for Kill {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { node, moment, begins_at, moments, .. } = self;
         write!(out, "node {node} is killed after {moments} moments in {moment:?} ")?;
-        write!(out, "from transaction {begins_at}")
+        write!(out, "from transaction {begins_at}")?;
+        match self.restarts_after_ns {
+            Some(ns) => write!(out, ", and started again {} ms later", ns / 1_000_000),
+            None => Ok(()),
+        }
     }
+}
+
+/// What became of processes of killed members that were started again, empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CameBack {
+    /// All of them.
+    pub all: u64,
+    /// Those that another member has refused.
+    pub refused: u64,
+    /// Those that have joined: none.
+    pub joined: u64,
 }
 
 /// How a commit was settled that was under way when its member halted.

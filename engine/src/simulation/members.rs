@@ -69,6 +69,11 @@ impl<R: Replica> SimulatedMember<R> {
         self.changes.is_formed()
     }
 
+    /// Whether another member has refused it.
+    pub(crate) fn was_refused(&self) -> bool {
+        matches!(self.failure, Some(JoinError::Refused { .. }))
+    }
+
     /// Says what the member has to say about changes.
     fn say(&mut self, said: Vec<(usize, ChangeMessage)>) {
         for (to, message) in said {

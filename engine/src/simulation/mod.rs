@@ -20,7 +20,7 @@
 //!
 //! *Source*: `docs/simulation.md`, "The simulator".
 //!
-//! *Not here*: disks; members that come back.
+//! *Not here*: disks; members that come back and are let in.
 
 mod clock;
 mod faults;
@@ -45,7 +45,7 @@ use gannet_rpc::{Clock, Counters};
 
 pub use crate::commit::{Settled, Stage};
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
-pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
+pub use kill::{CameBack, KILL_MOMENTS, Kill, KillMoment, Verdict};
 pub use manager::ManagerKind;
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
@@ -99,6 +99,10 @@ pub struct Simulation {
     has_leases: bool,
     /// Those that have come.
     killed: Vec<Kill>,
+    /// Killed members whose processes are to be started again, and when.
+    restarts: BTreeSet<(u64, usize)>,
+    /// Those whose processes were.
+    came_back: BTreeSet<usize>,
     /// Members that the others have removed, and that have heard of it.
     removed: BTreeSet<usize>,
     /// Jobs of the killed member that another has got.
@@ -182,6 +186,8 @@ impl Simulation {
             planned_kills: Vec::new(),
             has_leases: false,
             killed: Vec::new(),
+            restarts: BTreeSet::new(),
+            came_back: BTreeSet::new(),
             removed: BTreeSet::new(),
             handed_over: 0,
             verdicts: Vec::new(),
@@ -333,7 +339,7 @@ impl Simulation {
     /// A death whose moment has come.
     fn kill_due(&mut self, begun: u64) -> Option<Kill> {
         for index in 0..self.planned_kills.len() {
-            let Kill { node, moment, begins_at, moments } = self.planned_kills[index];
+            let Kill { node, moment, begins_at, moments, .. } = self.planned_kills[index];
             let is_alive = !self.nodes[usize::from(node)].has_ended;
             if begins_at > begun || !is_alive || !self.is_at(usize::from(node), moment) {
                 continue;
@@ -361,7 +367,36 @@ impl Simulation {
         self.members_due_ns = 0;
         self.hand_over(number);
         self.trace.note(now_ns, || format!("kills: {kill}"));
+        self.restarts.extend(kill.restarts_after_ns.map(|ns| (now_ns + ns, number)));
         self.killed.push(kill);
+    }
+
+    /// Starts the processes again of members whose time has come.
+    fn start_again(&mut self) {
+        let now_ns = self.now_ns();
+        while let Some(&(at_ns, node)) = self.restarts.first().filter(|(at_ns, _)| *at_ns <= now_ns)
+        {
+            self.restarts.remove(&(at_ns, node));
+            self.trace.note(now_ns, || format!("node {node} is started again"));
+            let before = self.latest_configuration();
+            let options = self.cluster.options();
+            joining::start_again(&mut self.members.lock(), options, node, &before)
+                .expect("a process with these options was started before");
+            self.came_back.insert(node);
+            self.members_due_ns = 0;
+        }
+    }
+
+    /// How many processes of killed members were started again; of those, how many a member has refused, and how many have joined.
+    #[must_use]
+    pub fn came_back(&self) -> CameBack {
+        let members = self.members.lock();
+        let members = self.came_back.iter().filter_map(|node| members.member(*node));
+        members.fold(CameBack::default(), |sum, member| CameBack {
+            all: sum.all + 1,
+            refused: sum.refused + u64::from(member.was_refused()),
+            joined: sum.joined + u64::from(member.has_joined()),
+        })
     }
 
     /// Lets the members hear each other, and has those halt that have lost one.
@@ -519,6 +554,7 @@ impl Simulation {
             self.begin_faults(begun);
             self.end_faults();
             self.kill_member(begun);
+            self.start_again();
             self.run_members();
             self.drop_late_jobs();
             self.deliver();
@@ -575,7 +611,8 @@ impl Simulation {
             due.map(|due| due.max(node.stands_until_ns).max(node.next_step_ns))
         });
         let arrival = self.network.borrow().next_arrival_ns();
-        ends.chain(nodes).chain(arrival).fold(self.members_due_ns, u64::min)
+        let restart = self.restarts.first().map(|(at_ns, _)| *at_ns);
+        ends.chain(nodes).chain(arrival).chain(restart).fold(self.members_due_ns, u64::min)
     }
 }
 

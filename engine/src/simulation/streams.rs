@@ -91,7 +91,7 @@ impl Streams {
     /// A member has started.
     pub(super) fn listen(&mut self, node: usize) {
         self.listening.insert(node);
-        self.nodes += 1;
+        self.nodes = self.nodes.max(node + 1);
     }
 
     /// A node hears nothing before this time. What arrives meanwhile waits.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use gannet_engine::{Coordinator, KeyRange};
 
 use crate::catalog::{Catalog, Table, table_key};
-use crate::error::{Failure, SqlError};
+use crate::error::Failure;
 use crate::execute::build::{add_entries, add_rows, page, whole};
 use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::declare;
