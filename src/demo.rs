@@ -74,7 +74,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let nodes = NodeProcess::start_all(&folder, &options)?;
     for (number, node) in nodes.iter().enumerate() {
         // Standard error may be closed; the shell goes on.
-        let _ = writeln!(std::io::stderr(), "node {number} serves SQL at {}", node.address());
+        let (address, process) = (node.address(), node.process());
+        let _ = writeln!(
+            std::io::stderr(),
+            "node {number}, process {process}, serves SQL at {address}"
+        );
     }
     let of_node = |node: &NodeProcess| {
         ServerAddress::parse(&format!("postgres://gannet@{}/gannet", node.address()))

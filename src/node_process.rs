@@ -166,6 +166,11 @@ impl NodeProcess {
         &self.address
     }
 
+    /// The number of the process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the process in the middle of what it does, by SIGKILL.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;

@@ -30,8 +30,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The values of all processes at a point, by node. Returns at once if all nodes are in this process.
 ///
-/// A process that has lost another ends, and the cluster may halt without it. That is then the error of the others only if they
-/// do not know of the loss that came first.
+/// A process that misses another one ends, and the cluster may halt without the two. The error names the first one then, if this
+/// process has heard of that loss.
 pub(crate) fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     cluster: &Cluster,
     point: &str,
@@ -43,7 +43,10 @@ pub(crate) fn exchanged<T: Serialize + for<'a> Deserialize<'a>>(
     exchange(cluster, point, own).map_err(|error| {
         let configuration = cluster.configuration();
         let lost = nodes(cluster).find(|&node| !configuration.is_member(node));
-        lost.map_or(error, BenchmarkError::Gone)
+        match (&error, lost) {
+            (BenchmarkError::Cluster(_), Some(lost)) => BenchmarkError::Gone(lost),
+            _ => error,
+        }
     })
 }
 

@@ -420,7 +420,8 @@ impl<R: Replica> Changes<R> {
     /// Goes by what was prepared last if that is decided, so that a new table keeps its memory, and gives it up if it is not.
     fn end_preparing(&mut self, decided: &Configuration) {
         let is_decided = |prepared: &Configuration| {
-            prepared.version <= decided.version && prepared.tables().eq(decided.tables())
+            let is_earlier = prepared.version < decided.version;
+            prepared == decided || is_earlier && prepared.tables().eq(decided.tables())
         };
         let prepared = self.prepared.take_if(|(prepared, _)| is_decided(prepared));
         self.prepared = None;

@@ -100,6 +100,20 @@ fn losses(configuration: &Configuration, voters: Option<&BTreeSet<u16>>) -> Loss
     Losses { keeping_rows, serving }
 }
 
+/// The nodes without any one of which the cluster cannot go on, when these vote.
+pub(crate) fn indispensable(
+    configuration: &Configuration,
+    voters: &BTreeSet<u16>,
+) -> BTreeSet<u16> {
+    let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+    let copies = partitions.map(|partition| configuration.copies(partition));
+    let groups = copies.chain(configuration.last_log_groups());
+    let alone = groups.filter(|group| group.len() == 1).flatten().copied();
+    // A majority of at most two voters is all of them.
+    let voting = voters.iter().filter(|_| voters.len() <= 2).copied();
+    alone.chain(voting).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use gannet_storage::Partitioning;
@@ -137,6 +151,17 @@ mod tests {
         assert_eq!(after(&configuration(5, 3), &[1], &[0, 2, 3]), (1, 1));
         // It is not known yet who votes.
         assert_eq!(after(&configuration(3, 3), &[], &[]), (2, 0));
+    }
+
+    #[test]
+    fn some_nodes_are_indispensable() {
+        let of = |nodes, replicas, voters: &[u16]| {
+            indispensable(&configuration(nodes, replicas), &voters.iter().copied().collect())
+        };
+        assert_eq!(of(3, 3, &[0, 1, 2]), BTreeSet::new());
+        assert_eq!(of(3, 2, &[0, 1, 2]), BTreeSet::new());
+        assert_eq!(of(2, 2, &[0]), BTreeSet::from([0]));
+        assert_eq!(of(3, 1, &[0, 1, 2]), BTreeSet::from([0, 1, 2]));
     }
 
     #[test]

@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gannet_rules::rule;
-
 use gannet_storage::Direction;
 
 use crate::cluster::{Cluster, ClusterError};
@@ -90,8 +89,10 @@ impl Row {
 
     /// What it says of a token; none if the token is not decided.
     fn says(self, token: &Token) -> Option<TokenOutcome> {
+        if !rule!(TOKENS) {
+            return None;
+        }
         match self.sequence.cmp(&token.sequence()) {
-            _ if !rule!(TOKENS) => None,
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Greater => Some(TokenOutcome::Superseded),
             std::cmp::Ordering::Equal if self.is_committed => {

@@ -1,6 +1,7 @@
 //! A thread that looks whether a node was lost, and has the work settled that it has left behind.
 //!
-//! *Invariants*: the thread ends with its database. Of a cluster's processes the one with the lowest member settles.
+//! *Invariants*: the thread ends with its database. Of a cluster's processes the one with the lowest member settles all work; any
+//! other undoes builds before a build of its own.
 //!
 //! *Not here*: what is left behind, and how it is settled (`execute/unfinished`).
 
@@ -12,12 +13,10 @@ use gannet_engine::Phase;
 
 use crate::database::Database;
 use crate::error::SqlError;
-use crate::execute::unfinished;
+use crate::execute::unfinished::{self, FIRST_EPOCH};
 
 /// Between two looks at the epoch.
 const LOOK: Duration = Duration::from_secs(1);
-/// The epoch in which no node was lost yet.
-const FIRST_EPOCH: u32 = 1;
 
 /// Starts the thread, which ends when the other end of the channel is dropped.
 ///

@@ -26,8 +26,8 @@ use crate::simulate::builds;
 const MEMORY_BYTES: usize = 16 << 20;
 /// One of this many seeds has the replicas of the product's manager.
 const RAFT_EVERY: u32 = 20;
-/// Members die in one of this many seeds.
-const KILL_EVERY: u64 = 2;
+/// Members die in all seeds but one of this many.
+const NO_KILL_EVERY: u64 = 3;
 /// The stream of a seed's generator that draws the cluster and the workload.
 const STREAM: u64 = u64::MAX;
 
@@ -103,7 +103,7 @@ impl Scenario {
         };
         let nodes = u16::try_from(nodes).expect("at most seven nodes");
         let faults = draw_faults(seed, nodes, transactions);
-        let kills = seed.is_multiple_of(KILL_EVERY);
+        let kills = !seed.is_multiple_of(NO_KILL_EVERY);
         let workload = match (workload, drawn) {
             (Some(chosen), _) => chosen,
             (None, WorkloadKind::Builds) if kills => WorkloadKind::ListAppend,
@@ -112,7 +112,7 @@ impl Scenario {
         // Sessions of builds expect a cluster that does not halt.
         let kills = if kills && workload != WorkloadKind::Builds {
             // Stages take turns, so a campaign has a death in each.
-            let turn = usize::try_from(seed / KILL_EVERY % 1_000).expect("below 1,000");
+            let turn = usize::try_from(seed % 1_000).expect("below 1,000");
             Kill::draw(seed, nodes, transactions, turn)
         } else {
             Vec::new()

@@ -47,7 +47,7 @@ impl Table {
             for bucket in addresses.map(|address| self.bucket(address)) {
                 let dead = bucket.owner();
                 let is_dead = dead != Owner::FREE && !dead.is_of_epoch_of(present);
-                // Another transaction may take the lock over meanwhile.
+                // Should another transaction take the lock over meanwhile, it has it.
                 if is_dead && bucket.take_over(dead, present) {
                     bucket.write(|next| bucket.end_reservation(next, false, || partition));
                     bucket.release();

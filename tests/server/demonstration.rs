@@ -2,9 +2,11 @@
 //!
 //! *Not here*: the start and the end of its processes (`nodes.rs`).
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use crate::failures::pass;
 use crate::process::folder;
 
 /// Runs the demonstration's shell with a script on standard input.
@@ -41,6 +43,44 @@ fn the_session_of_a_demonstration_outlives_a_node() {
         assert_eq!(output.status.code(), Some(0), "{errors}");
         assert!(errors.contains(told), "{errors}");
     }
+}
+
+/// As the README has it: a load at one node, while the process of another is killed from outside.
+#[test]
+fn a_load_at_a_demonstration_outlives_a_node() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_gannet"))
+        .args(["demo", "--memory", "64MiB"])
+        .env("TMPDIR", folder("demo-load"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = demo.stdin.take().unwrap();
+    let lines = BufReader::new(demo.stderr.take().unwrap()).lines();
+    let nodes: Vec<_> = lines.take(3).map(Result::unwrap).collect();
+    let word = |node: usize, before: &str| {
+        let rest = nodes[node].split_once(before).unwrap_or_else(|| panic!("{nodes:?}")).1;
+        rest.split([',', ' ']).next().unwrap().to_owned()
+    };
+    let load = Command::new(env!("CARGO_BIN_EXE_gannet"))
+        .args(["bench", "tatp", "--subscribers=200", "--clients=4", "--duration=6s"])
+        .arg(format!("--connect=postgres://gannet@{}/gannet", word(0, "serves SQL at ")))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    pass(Duration::from_secs(3));
+    let killed = Command::new("kill").args(["-9", &word(2, "process ")]).status().unwrap();
+    assert!(killed.success());
+    let load = load.wait_with_output().unwrap();
+    let report = String::from_utf8(load.stdout).unwrap();
+    assert!(load.status.success() && report.contains("verify: passed"), "{report}");
+    stdin.write_all(b"SELECT 1 + 1;\n").unwrap();
+    drop(stdin);
+    let output = demo.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //!
 //! *Not here*: the log, in crate `manager`; who votes, in `voting.rs`.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -21,9 +22,11 @@ use gannet_rpc::{BootClock, Clock};
 
 use crate::change::Changes;
 use crate::change_message::{Addressed, ChangeMessage};
+use crate::configuration::Configuration;
 use crate::decision::{Decided, Decision};
 use crate::members::voting::Voting;
 use crate::members::{JoinError, Joining, Shared};
+use crate::membership_status::indispensable;
 use crate::replica::Replica;
 
 /// Between two looks whether workers have come to a change.
@@ -189,6 +192,7 @@ impl<R: Replica> Deciding<R> {
         let configuration = self.changes.configuration();
         let (nodes, voters) = (configuration.member_numbers(), Voting::first_voters(configuration));
         self.voting.set_voters(voters.clone());
+        tell_losses(configuration, &voters);
         self.shared.change(|state| state.deciders.voters.clone_from(&voters));
         let options = Options {
             cluster: self.log.cluster.clone(),
@@ -254,5 +258,19 @@ impl<R: Replica> Deciding<R> {
             state.manager = Some(Arc::clone(&manager));
         });
         Ok(manager)
+    }
+}
+
+/// Tells the log which loss the cluster does not survive.
+fn tell_losses(configuration: &Configuration, voters: &BTreeSet<u16>) {
+    let indispensable = indispensable(configuration, voters);
+    if indispensable.is_empty() {
+        tracing::info!(
+            "nodes {voters:?} vote on the membership; the cluster goes on after the loss of any one node"
+        );
+    } else {
+        tracing::warn!(
+            "nodes {voters:?} vote on the membership; the cluster cannot go on after the loss of one of these nodes: {indispensable:?}"
+        );
     }
 }

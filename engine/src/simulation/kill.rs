@@ -75,14 +75,17 @@ impl Kill {
             let node = left.remove(random.random_range(0..left.len()));
             let moment = match number {
                 0 => turn % COMMIT_MOMENTS,
-                _ => random.random_range(0..KILL_MOMENTS.len()),
+                _ if random.random_bool(0.6) => {
+                    random.random_range(COMMIT_MOMENTS..KILL_MOMENTS.len())
+                }
+                _ => random.random_range(0..COMMIT_MOMENTS),
             };
             let begins_at = random.random_range(0..=transactions / 2);
             let moment = KILL_MOMENTS[moment];
             let moments = match moment {
                 KillMoment::Commit(_) => random.random_range(0..MOMENTS_MAX),
                 // There are few steps in which a member has stopped.
-                KillMoment::Change | KillMoment::NewEpoch => random.random_range(0..4),
+                KillMoment::Change | KillMoment::NewEpoch => random.random_range(0..2),
             };
             // What comes with a change comes with the first one.
             let is_of_change = !matches!(moment, KillMoment::Commit(_));

@@ -69,9 +69,9 @@ impl<R: Replica> SimulatedMember<R> {
         self.changes.is_formed()
     }
 
-    /// Whether another member has refused it.
+    /// Whether the others have told it that it cannot join.
     pub(crate) fn was_refused(&self) -> bool {
-        matches!(self.failure, Some(JoinError::Refused { .. }))
+        self.failure.is_some()
     }
 
     /// Says what the member has to say about changes.

@@ -455,7 +455,14 @@ impl Simulation {
             is_latest && dead.iter().all(is_out) && configuration.phase == Phase::Active
         };
         let mut nodes = self.nodes.iter().enumerate();
-        nodes.any(|(number, node)| !node.has_ended && !goes_on(number))
+        nodes.any(|(number, node)| !node.has_ended && !goes_on(number)) || self.awaits_refusals()
+    }
+
+    /// Whether processes of killed members are still to be started again, or to be refused by a member that lives.
+    fn awaits_refusals(&self) -> bool {
+        let CameBack { all, refused, joined } = self.came_back();
+        let has_living = self.nodes.iter().any(|node| !node.has_ended);
+        has_living && (!self.restarts.is_empty() || refused + joined < all)
     }
 
     /// Whether members have halted, as they could not go on without one that was killed.

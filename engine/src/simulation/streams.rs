@@ -56,7 +56,7 @@ pub(super) struct Streams {
     /// By arrival and number: the stream, its end, and what arrives there.
     under_way: BTreeMap<(u64, u64), (u64, usize, Arrived)>,
     listening: BTreeSet<usize>,
-    /// Members that have started.
+    /// One more than the greatest number of a member that has started.
     nodes: usize,
     /// Nodes that hear nothing before a time.
     stands_until_ns: BTreeMap<usize, u64>,

@@ -33,7 +33,7 @@ use crate::execute::build::{add_entries, add_rows, page, whole};
 use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::declare;
 use crate::execute::transaction::alone;
-use crate::execute::unfinished::{forget, note_build, settle};
+use crate::execute::unfinished::{forget, note_build, undo_builds};
 use crate::execute::{Context, Output, Resources, Stored, Transaction};
 use crate::plan::define::{Change, Definition, NewConstraint};
 
@@ -62,7 +62,7 @@ pub(crate) fn run(
     resources: &Resources,
 ) -> Result<Output, Failure> {
     // This may be a second run, as the node of the first was lost.
-    settle(&resources.database, coordinator)?;
+    undo_builds(&resources.database, coordinator)?;
     let begin = |_| Transaction::seeing(Arc::clone(catalog));
     let (output, build) = alone(coordinator, resources, begin, |context| {
         let declared = declare(definition, context);
@@ -157,7 +157,9 @@ fn depend_on(table: &Table, context: &mut Context<'_, '_>) -> Result<(), Failure
 fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let mut changes = Changes::new(false, context)?;
     let mut table = changes.declared(build)?;
-    end_work(build, context)?;
+    if !end_work(build, context)? {
+        return Err(changed_meanwhile().into());
+    }
     match build {
         Build::Index { index, .. } => {
             let built = table.indexes.iter_mut().filter(|other| other.id == *index);
@@ -176,10 +178,12 @@ fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     changes.write(context).map(|_| ())
 }
 
-/// Withdraws a declaration whose build has failed.
+/// Withdraws a declaration whose build has failed, unless the build was ended before.
 pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
     let mut changes = Changes::new(false, context)?;
-    end_work(build, context)?;
+    if !end_work(build, context)? {
+        return Ok(());
+    }
     if let Build::PrimaryKey { rebuilt, .. } = build {
         context.transaction.drop_storage(rebuilt.storage);
     }
@@ -197,8 +201,8 @@ pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<
     changes.write(context).map(|_| ())
 }
 
-/// Removes the row that tells which node builds this.
-fn end_work(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
+/// Removes the row that tells which node builds this. Whether there was one.
+fn end_work(build: &Build, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
     let database = &context.resources.database;
     let deferred = &mut context.transaction.deferred;
     forget(deferred, context.coordinator, database, build.stored()).map_err(Failure::from)

@@ -9,7 +9,7 @@
 //! *Invariants*: the transaction that begins work writes its row, and the one that ends a build removes that row. So a declared
 //! build has a row, and so have keys that were dropped and not removed.
 //!
-//! *Not here*: when another node looks for such work (`settler`).
+//! *Not here*: when another node looks for such work (`settler`, and `online` before a build).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -27,6 +27,8 @@ use crate::execute::{Context, Resources, Stored, Touched};
 use crate::expression::function::Facts;
 use crate::settings;
 
+/// The epoch in which no node was lost yet.
+pub(crate) const FIRST_EPOCH: u32 = 1;
 /// Rows per page when all work is read.
 const PAGE_ROWS: usize = 256;
 /// The user as whom this work is done; it has no effect.
@@ -124,7 +126,7 @@ fn note(
     Ok(())
 }
 
-/// Removes the row of work that the transaction ends.
+/// Removes the row of work that the transaction ends. Whether there was one.
 ///
 /// # Errors
 /// The engine's.
@@ -133,13 +135,14 @@ pub(super) fn forget(
     coordinator: &mut Coordinator<'_>,
     database: &Database,
     stored: Stored,
-) -> Result<(), Abort> {
+) -> Result<bool, Abort> {
     let (table, key) = (database.catalog_table, work_key(stored));
     let found = deferred.get_many(coordinator, table, std::slice::from_ref(&key))?;
-    if found.into_iter().next().flatten().is_some() {
+    let is_there = found.into_iter().next().flatten().is_some();
+    if is_there {
         deferred.delete(table, key);
     }
-    Ok(())
+    Ok(is_there)
 }
 
 /// Removes dropped keys, and then the row that tells so.
@@ -155,6 +158,7 @@ pub(super) fn empty(
     committed(coordinator, |coordinator, deferred| {
         forget(deferred, coordinator, database, stored).map_err(Failure::from)
     })
+    .map(drop)
 }
 
 /// Undoes the builds of nodes that are no members any more, and removes the keys that those were to remove.
@@ -165,19 +169,41 @@ pub(crate) fn settle(
     database: &Arc<Database>,
     coordinator: &mut Coordinator<'_>,
 ) -> Result<(), Failure> {
-    let table = database.catalog_table;
-    let works = committed(coordinator, |coordinator, deferred| all(coordinator, deferred, table))?;
-    let configuration = database.cluster.configuration();
+    undo_builds(database, coordinator)?;
+    let left = of_lost_nodes(database, coordinator)?;
+    let mut emptied = left.iter().filter(|work| work.build.is_none());
+    emptied.try_for_each(|work| empty(coordinator, database, work.stored))
+}
+
+/// Undoes the builds of nodes that are no members any more.
+///
+/// # Errors
+/// As [`settle`].
+pub(super) fn undo_builds(
+    database: &Arc<Database>,
+    coordinator: &mut Coordinator<'_>,
+) -> Result<(), Failure> {
+    if database.cluster.configuration().epoch == FIRST_EPOCH {
+        return Ok(());
+    }
     let resources = resources(database);
-    for work in works.iter().filter(|work| !work.owner.is_member(&configuration)) {
-        match &work.build {
-            Some(build) => {
-                with_newest(coordinator, &resources, |context| take_back(build, context))?;
-            }
-            None => empty(coordinator, database, work.stored)?,
+    for work in of_lost_nodes(database, coordinator)? {
+        if let Some(build) = &work.build {
+            with_newest(coordinator, &resources, |context| take_back(build, context))?;
         }
     }
     Ok(())
+}
+
+/// The work of nodes that are no members any more.
+fn of_lost_nodes(
+    database: &Arc<Database>,
+    coordinator: &mut Coordinator<'_>,
+) -> Result<Vec<Work>, Failure> {
+    let table = database.catalog_table;
+    let works = committed(coordinator, |coordinator, deferred| all(coordinator, deferred, table))?;
+    let configuration = database.cluster.configuration();
+    Ok(works.into_iter().filter(|work| !work.owner.is_member(&configuration)).collect())
 }
 
 fn all(

@@ -14,6 +14,8 @@ use crate::failures::histories::record;
 const READERS: i32 = 12;
 /// Far less than a long lease.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
+/// Longer than a long lease.
+const LONG_SLEEP: Duration = Duration::from_secs(12);
 /// Until the requests of readers have left.
 const SENT: Duration = Duration::from_millis(200);
 
@@ -78,6 +80,28 @@ fn a_node_that_stands_still_for_less_than_its_lease_stays() {
             cluster.signal(node, "CONT");
             clients.wait_for(&cluster.all(), 20);
         }
+        clients.serving(&cluster.all())
+    });
+    assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");
+    for node in cluster.all() {
+        let log = cluster.site.log(node);
+        assert!(!log.contains("is suspected") && !cluster.site.was_removed(node), "{log}");
+    }
+}
+
+/// As a host does that sleeps: nobody has heard anybody, so nobody suspects anybody.
+#[test]
+fn nodes_that_all_stand_still_for_longer_than_their_leases_stay() {
+    let cluster = Cluster::start(Site::new("failures-sleep", 3), &[LONG_LEASE]);
+    let summary = record(&cluster, |clients| {
+        for node in cluster.all() {
+            cluster.signal(node, "STOP");
+        }
+        pass(LONG_SLEEP);
+        for node in cluster.all() {
+            cluster.signal(node, "CONT");
+        }
+        clients.wait_for(&cluster.all(), 20);
         clients.serving(&cluster.all())
     });
     assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");

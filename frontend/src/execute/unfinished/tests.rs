@@ -113,13 +113,17 @@ fn a_session_that_lives_builds_again_at_another_node() {
     let (database, mut session) = database();
     std::thread::scope(|scope| {
         let building = scope.spawn(|| run(&mut session, "CREATE INDEX i ON t (u)"));
-        let mut builder = None;
+        let mut first = None;
         wait_until("the index is declared", || {
-            builder = works(&database).iter().map(|work| work.owner.node).next();
-            builder.is_some()
+            first = works(&database).into_iter().next();
+            first.is_some()
         });
-        database.cluster.kill_node(builder.unwrap().into()).unwrap();
+        let first = first.unwrap();
+        database.cluster.kill_node(first.owner.node.into()).unwrap();
         building.join().unwrap();
+        let catalog = database.catalog();
+        let (table, number) = catalog.index_owner("i").expect("the index is there");
+        assert_ne!(Some(table.indexes[number].id), first.stored.index, "it was built again");
     });
     wait_until("no work is left", || works(&database).is_empty());
     let catalog = database.catalog();

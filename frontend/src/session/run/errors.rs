@@ -7,7 +7,7 @@ use gannet_engine::{Abort, Conflict};
 use crate::error::{Failure, SqlError};
 
 /// The result of a transaction of its own; None if it is to run again: the catalog has changed, or the node that ran it was
-/// lost before the transaction had written anything, and another node runs it.
+/// lost before the transaction had written anything, and another node runs it. What a build had written is undone first.
 pub(super) fn current<T>(result: Result<T, Failure>) -> Result<Option<T>, SqlError> {
     match result {
         Ok(output) => Ok(Some(output)),
