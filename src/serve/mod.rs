@@ -28,8 +28,10 @@ use tracing::level_filters::LevelFilter;
 use crate::log::{Log, LogFormat, announce};
 use settings::{Settings, SettingsError, TlsName};
 
-/// How long a process that ends because of a bug waits for standard error to take the reason.
+/// How long a process that cannot go on waits for standard error to take the reason.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long its sessions have to tell their clients how their statements have ended.
+const LAST_ANSWERS: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 #[command(args_override_self = true)]
@@ -142,7 +144,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Ends the process because of a bug. Its peers and clients see their connections end, and a supervisor restarts it.
+/// Ends the process because of a bug, or because the others have removed its node. Its peers and clients see their connections end, and a supervisor restarts it.
 fn end(reason: &str) -> ! {
     let line = format!("gannet: {reason}");
     let (done, written) = std::sync::mpsc::channel();
@@ -153,6 +155,7 @@ fn end(reason: &str) -> ! {
     });
     // Standard error may have no reader.
     let _ = written.recv_timeout(LAST_WORDS);
+    std::thread::park_timeout(LAST_ANSWERS);
     std::process::exit(1);
 }
 

@@ -60,21 +60,47 @@ impl Clock for NodeClock {
     }
 }
 
-/// Virtual time as members count it, leases among it: it begins before that of the workers.
+/// How fast a member's clock runs, by which it counts leases. No such clock is set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    /// Nanoseconds that it counts in a microsecond.
+    pub(crate) permille: u32,
+}
+
+impl Rate {
+    /// What the clock shows at a virtual time.
+    pub(crate) fn local_ns(self, virtual_ns: u64) -> u64 {
+        Self::scaled(virtual_ns, self.permille, 1_000)
+    }
+
+    /// The first virtual time at which the clock shows this.
+    pub(crate) fn virtual_ns(self, local_ns: u64) -> u64 {
+        Self::scaled(local_ns, 1_000, self.permille)
+    }
+
+    /// Rounded up, as a deadline must have come when it is handled.
+    fn scaled(ns: u64, by: u32, of: u32) -> u64 {
+        let scaled = (u128::from(ns) * u128::from(by)).div_ceil(u128::from(of));
+        u64::try_from(scaled).unwrap_or(u64::MAX)
+    }
+}
+
+/// Virtual time as a member counts it, leases among it: it begins before that of the workers.
 pub(super) struct MembersClock {
     time: VirtualTime,
     ahead_ns: u64,
+    rate: Rate,
 }
 
 impl MembersClock {
-    pub(super) fn new(time: VirtualTime, ahead_ns: u64) -> Self {
-        Self { time, ahead_ns }
+    pub(super) fn new(time: VirtualTime, ahead_ns: u64, rate: Rate) -> Self {
+        Self { time, ahead_ns, rate }
     }
 }
 
 impl Clock for MembersClock {
     fn now_ns(&self) -> u64 {
-        self.time.get() + self.ahead_ns
+        self.rate.local_ns(self.time.get() + self.ahead_ns)
     }
 }
 

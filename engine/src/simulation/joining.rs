@@ -33,6 +33,8 @@ use crate::starting::Starting;
 const START_NS_MAX: u64 = 500_000_000;
 /// Of 1,000 messages at most so many break their stream while members join.
 const BREAKS_PERMILLE_MAX: u32 = 100;
+/// The clocks that count leases are wrong by at most so much: a tenth is allowed between two.
+const DRIFT_PERMILLE_MAX: u32 = 40;
 /// How long members wait for each other.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Port of the first member.
@@ -62,6 +64,7 @@ pub(super) fn join(
     let mut random = SmallRng::seed_from_u64(seed ^ 0x6a6f_696e);
     let mut members = SimulatedMembers::new(random.random(), manager);
     members.break_streams(random.random_range(0..=BREAKS_PERMILLE_MAX), 0);
+    members.let_clocks_drift(DRIFT_PERMILLE_MAX);
     let mut starts: Vec<_> =
         (0..nodes).map(|node| (random.random_range(0..START_NS_MAX), node)).collect();
     starts.sort_unstable();

@@ -10,6 +10,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
 use crate::change::Changes;
 use crate::change_message::ChangeMessage;
 use crate::configuration::{Change, ChangeError, Configuration};
@@ -17,6 +20,7 @@ use crate::lease::LeaseTerms;
 use crate::members::{Action, Event, Group, Input, JoinError, Setup, Voting};
 use crate::node::Node;
 use crate::replica::Replica;
+use crate::simulation::clock::Rate;
 use crate::simulation::faults::Fault;
 use crate::simulation::manager::{ManagerEvent, ManagerKind, ModelManager};
 use crate::simulation::raft::{Said, SimulatedReplica};
@@ -46,6 +50,8 @@ pub(crate) struct SimulatedMember<R: Replica> {
     node: Option<Arc<Node>>,
     /// It takes no step before this time.
     stands_until_ns: u64,
+    /// How fast its clock runs.
+    rate: Rate,
 }
 
 /// All members of a simulation.
@@ -59,6 +65,8 @@ pub(crate) struct SimulatedMembers<R: Replica> {
     /// Whether members that are silent are suspected.
     has_leases: bool,
     seed: u64,
+    /// The clocks of members are wrong by at most so much.
+    drift_permille_max: u32,
     lease_ns: u64,
     now_ns: u64,
 }
@@ -237,9 +245,22 @@ impl<R: Replica> SimulatedMembers<R> {
             manager: None,
             has_leases: false,
             seed,
+            drift_permille_max: 0,
             lease_ns: 0,
             now_ns: 0,
         }
+    }
+
+    /// From now on the clocks of members that start are wrong, by at most so much.
+    pub(crate) fn let_clocks_drift(&mut self, permille_max: u32) {
+        self.drift_permille_max = permille_max;
+    }
+
+    /// How fast the clock of a node runs.
+    pub(crate) fn rate_of(&self, node: usize) -> Rate {
+        let mut random = SmallRng::seed_from_u64(self.seed ^ (node as u64) << 48);
+        let most = self.drift_permille_max;
+        Rate { permille: random.random_range(1_000 - most..=1_000 + most) }
     }
 
     /// Starts a member.
@@ -248,8 +269,9 @@ impl<R: Replica> SimulatedMembers<R> {
         let terms = Some(LeaseTerms::new(setup.lease));
         self.lease_ns = u64::try_from(setup.lease.as_nanos()).unwrap_or(u64::MAX);
         let configuration = Arc::new(configuration);
+        let rate = self.rate_of(node);
         let member = SimulatedMember {
-            group: Group::new(setup, self.now_ns),
+            group: Group::new(setup, rate.local_ns(self.now_ns)),
             changes: Changes::new(node, configuration, replica, terms),
             voting: Voting::default(),
             replica: None,
@@ -259,6 +281,7 @@ impl<R: Replica> SimulatedMembers<R> {
             failure: None,
             node: None,
             stands_until_ns: 0,
+            rate,
         };
         self.members.insert(node, member);
         self.streams.listen(node);
@@ -361,8 +384,10 @@ impl<R: Replica> SimulatedMembers<R> {
         let due = |member: &SimulatedMember<R>| {
             let looks = member.changes.awaits_workers().then_some(self.now_ns + WORKERS_LOOK_NS);
             let ticks = member.replica.as_ref().map(SimulatedReplica::next_tick_ns);
-            let deadlines = looks.into_iter().chain(ticks).chain(member.changes.next_deadline_ns());
-            let due_ns = deadlines.fold(member.group.next_deadline_ns(), u64::min);
+            let local = member.changes.next_deadline_ns().into_iter();
+            let local_ns = local.fold(member.group.next_deadline_ns(), u64::min);
+            let deadlines = looks.into_iter().chain(ticks);
+            let due_ns = deadlines.fold(member.rate.virtual_ns(local_ns), u64::min);
             due_ns.max(member.stands_until_ns)
         };
         let deadlines = self.members.values().map(due);
@@ -403,7 +428,7 @@ impl<R: Replica> SimulatedMembers<R> {
         self.run_manager();
         while let Some(((node, number), what)) = self.streams.take_arrived(now_ns) {
             let Some(member) = self.members.get_mut(&node) else { continue };
-            member.changes.set_time(now_ns);
+            member.changes.set_time(member.rate.local_ns(now_ns));
             let group = &mut member.group;
             match what {
                 Arrived::Called(_) => {
@@ -422,8 +447,9 @@ impl<R: Replica> SimulatedMembers<R> {
                 if member.stands_until_ns > now_ns {
                     continue;
                 }
-                member.changes.set_time(now_ns);
-                member.group.advance(now_ns);
+                let local_ns = member.rate.local_ns(now_ns);
+                member.changes.set_time(local_ns);
+                member.group.advance(local_ns);
                 let said = member.changes.poll();
                 member.say(said);
             }
@@ -455,7 +481,7 @@ impl<R: Replica> SimulatedMembers<R> {
                 self.manager.iter_mut().for_each(|it| it.put_back(node, event.clone(), until_ns));
                 continue;
             }
-            member.changes.set_time(now_ns);
+            member.changes.set_time(member.rate.local_ns(now_ns));
             member.hear_manager(event, self.has_leases);
             self.settle(node);
         }

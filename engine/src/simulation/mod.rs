@@ -153,7 +153,8 @@ impl Simulation {
             let sender = SimulatedSender { network: Rc::clone(&network), source: (node, worker) };
             let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
             let member = &cluster.members[usize::from(node)];
-            let lease_clock = Rc::new(MembersClock::new(Rc::clone(&time), joined_at_ns));
+            let rate = members.lock().rate_of(usize::from(node));
+            let lease_clock = Rc::new(MembersClock::new(Rc::clone(&time), joined_at_ns, rate));
             let clock = Rc::clone(clock) as Rc<dyn Clock>;
             let clocks = WorkerClocks { time_of_day: Rc::clone(&clock), clock, lease_clock };
             (member.start_worker(usize::from(worker), clocks, sender, receiver), inbox)

@@ -31,6 +31,8 @@ pub(super) fn replace_groups(
         match part {
             Expression::Aggregate(number) => Ok(Some(Expression::Column(keys.len() + number))),
             Expression::Column(number) => Err(error(*number)),
+            // It is computed without a row, so it stays as it is: a part of it may be equal to a key.
+            Expression::Once(..) => Ok(Some(part.clone())),
             _ => Ok(None),
         }
     })

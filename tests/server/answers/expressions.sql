@@ -96,3 +96,4 @@ select count(*) = count(distinct oid) from pg_constraint
 select pg_get_constraintdef(oid) from pg_constraint where conrelid = 'checked'::regclass and contype <> 'c' order by 1
 alter table checked rename column a to d
 insert into checked values (0, 1, 1)
+select lower('A'::text), count(*) from generate_series(1, 2) i group by 'A'::text

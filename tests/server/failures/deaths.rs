@@ -9,11 +9,14 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::failures::cluster::{Cluster, SHORT_LEASE, Site, pass};
+use crate::failures::cluster::{Cluster, LONG_LEASE, SHORT_LEASE, Site, awaited, pass};
 use crate::failures::histories::{Summary, record};
 
 /// Transactions of each node after a death: enough to touch all rows that the dead node was about to change.
 const MORE: u64 = 20;
+
+/// The length of a long lease.
+const LONG_LEASE_MS: f64 = 10_000.0;
 
 /// Sessions of these nodes have not broken.
 fn assert_unbroken(summary: &Summary, survivors: &BTreeSet<usize>) {
@@ -71,4 +74,21 @@ fn the_deaths_of_two_nodes_one_after_the_other_are_survived() {
         clients.serving(&survivors)
     });
     assert_unbroken(&summary, &survivors);
+}
+
+/// The others wait for no lease of a node that is stopped, as it gives its own up first.
+#[test]
+fn a_node_that_is_stopped_costs_no_lease() {
+    let mut cluster = Cluster::start(Site::new("failures-stop", 3), &[LONG_LEASE]);
+    let survivors = BTreeSet::from([0, 1]);
+    cluster.query(0, "CREATE TABLE t (id INT PRIMARY KEY)");
+    cluster.signal(2, "TERM");
+    assert!(cluster.nodes[2].wait().success());
+    cluster.query(0, "INSERT INTO t VALUES (1)");
+    let waited = awaited("the node that decides says how long it has waited for leases", || {
+        let logs: String = survivors.iter().map(|node| cluster.site.log(*node)).collect();
+        let (_, rest) = logs.split_once("the leases of removed nodes are over for epoch 2 ")?;
+        rest.split(' ').next()?.parse::<f64>().ok()
+    });
+    assert!(waited < LONG_LEASE_MS, "{waited} ms");
 }

@@ -4,6 +4,7 @@
 //! cluster     processes of this host, or of a network whose links can be cut; a log file for each
 //! histories   clients of all nodes, whose sessions may break; checkers judge what they saw
 //! deaths, pauses, majority, partitions, restarts      one kind of failure each
+//! batches     work of several transactions, which a death of another node does not end
 //! run         all of them in turn, for a minute; in campaigns for six
 //! ```
 //! A short lease is long enough for threads of a busy machine, so that only nodes are removed that fail. No time is asserted:
@@ -11,6 +12,7 @@
 //!
 //! *Not here*: failures in virtual time, which `gannet simulate` strikes at chosen steps of a commit; bad networks, in `chaos`.
 
+mod batches;
 mod cluster;
 mod deaths;
 mod histories;

@@ -13,6 +13,7 @@ use super::{fill_page, finish, take_back, whole, with_newest};
 use crate::catalog::{PRIMARY_INDEX, SeenVersions};
 use crate::encoding::row::{Wanted, decode};
 use crate::error::{Failure, SqlError};
+use crate::execute::unfinished::note_build;
 use crate::expression::function::Facts;
 use crate::plan::PlanKind;
 use crate::plan::statement::{self, Prepared};
@@ -89,9 +90,11 @@ impl Stepped {
         let build = on(database, move |coordinator, resources| {
             let PlanKind::Define(definition) = &plan.kind else { panic!("no definition") };
             let begin = |_| Transaction::seeing(Arc::clone(&plan.catalog));
-            let declared =
-                alone(coordinator, resources, begin, |context| declare(definition, context));
-            declared.map(|(_, build)| build)
+            alone(coordinator, resources, begin, |context| {
+                let (_, build) = declare(definition, context)?;
+                build.iter().try_for_each(|build| note_build(build, context))?;
+                Ok(build)
+            })
         });
         let build = build.unwrap().expect("the definition needs a build");
         let rest = Some(whole(database.catalog().table_numbered(table_of(&build)).unwrap()));
