@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use crate::failures::cluster::{Cluster, LONG_LEASE, PATIENCE, SHORT_LEASE, Site, pass};
-use crate::failures::histories::record;
+use crate::failures::histories::{Summary, record};
 
 /// Sessions of a node that stands still, each of which reads a row of its own.
 const READERS: i32 = 12;
@@ -70,6 +70,15 @@ fn a_node_that_stands_still_for_longer_than_its_lease_is_removed_and_ends() {
     assert_eq!(cluster.settle(&survivors), survivors);
 }
 
+/// No session has broken, and nobody was suspected.
+fn assert_all_stay(cluster: &Cluster, summary: &Summary) {
+    assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");
+    for node in cluster.all() {
+        let log = cluster.site.log(node);
+        assert!(!log.contains("is suspected") && !cluster.site.was_removed(node), "{log}");
+    }
+}
+
 #[test]
 fn a_node_that_stands_still_for_less_than_its_lease_stays() {
     let cluster = Cluster::start(Site::new("failures-pause", 3), &[LONG_LEASE]);
@@ -82,11 +91,7 @@ fn a_node_that_stands_still_for_less_than_its_lease_stays() {
         }
         clients.serving(&cluster.all())
     });
-    assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");
-    for node in cluster.all() {
-        let log = cluster.site.log(node);
-        assert!(!log.contains("is suspected") && !cluster.site.was_removed(node), "{log}");
-    }
+    assert_all_stay(&cluster, &summary);
 }
 
 /// As a host does that sleeps: nobody has heard anybody, so nobody suspects anybody.
@@ -104,9 +109,5 @@ fn nodes_that_all_stand_still_for_longer_than_their_leases_stay() {
         clients.wait_for(&cluster.all(), 20);
         clients.serving(&cluster.all())
     });
-    assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");
-    for node in cluster.all() {
-        let log = cluster.site.log(node);
-        assert!(!log.contains("is suspected") && !cluster.site.was_removed(node), "{log}");
-    }
+    assert_all_stay(&cluster, &summary);
 }
