@@ -98,7 +98,7 @@ pub(crate) struct Flushed {
     /// The epoch.
     epoch: u32,
     pub(crate) ids: BTreeSet<TransactionId>,
-    records: Vec<Vec<u8>>,
+    pub(crate) records: Vec<Vec<u8>>,
 }
 
 impl Flushed {

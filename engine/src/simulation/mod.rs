@@ -282,14 +282,16 @@ impl Simulation {
         running.flat_map(|node| &node.workers).map(|(worker, _)| worker.in_use()).sum()
     }
 
-    /// The commit records in the log slots of a node.
+    /// The commit records that a node has: in its log slots, and of the last flush.
     ///
     /// # Panics
     /// If there is no such node.
     #[must_use]
     pub fn log_records(&self, node: usize) -> Vec<Vec<u8>> {
         let workers = self.nodes[node].workers.iter();
-        workers.flat_map(|(worker, _)| worker.log_records()).collect()
+        let flushed = self.cluster.members[node].node().flushed();
+        let of_slots = workers.flat_map(|(worker, _)| worker.log_records());
+        of_slots.chain(flushed.records.iter().cloned()).collect()
     }
 
     /// How far the commits of a node's coroutines have come: of each coroutine the decided one and the open one.
