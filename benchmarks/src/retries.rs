@@ -7,15 +7,15 @@
 //! count is its result. 45 % take the latest number, decided or not, as a program does that has lost its answer; 45 % the next
 //! one; 10 % ask what became of the latest. Whoever is told of a number must be told the same, and a number counts once.
 //!
-//! *Not here*: tokens that end after a time (`engine/tests`).
+//! *Not here*: tokens that end after a time (`tests/tokens.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gannet_engine::{
-    Abort, Cluster, Coordinator, Failure, LockMode, Misuse, Outcome, TableId, Token, TokenOutcome,
-    TokenRefusal, Tokens, Transaction,
+    Abort, Cluster, Coordinator, Failure, LockMode, Misuse, Once, Outcome, TableId, Token,
+    TokenOutcome, TokenRefusal, Tokens, Transaction,
 };
 use rand::RngExt;
 
@@ -111,7 +111,7 @@ fn token_of(client: u64, number: u64) -> Token {
 }
 
 /// What a run has told of its token.
-fn told_by(run: Outcome<gannet_engine::Once, Abort>) -> std::result::Result<TokenOutcome, Abort> {
+fn told_by(run: Outcome<Once, Abort>) -> std::result::Result<TokenOutcome, Abort> {
     match run {
         Outcome::Committed(once) => Ok(TokenOutcome::Committed(once.result)),
         Outcome::Aborted(Abort::Misuse(Misuse::Token(TokenRefusal::Aborted))) => {
