@@ -220,6 +220,24 @@ fn a_change_of_a_row_keeps_the_entry_of_another() {
     }
 }
 
+/// Another node has read of a build before it ended, and withdraws it afterwards.
+#[test]
+fn a_withdrawal_that_comes_late_takes_nothing() {
+    let database = database();
+    let mut session = database.session("writer");
+    run(&mut session, "CREATE TABLE t (id INT NOT NULL)").unwrap();
+    run(&mut session, "INSERT INTO t VALUES (1), (2), (3)").unwrap();
+    let stepped = Stepped::declare(&database, "ALTER TABLE t ADD PRIMARY KEY (id)");
+    let build = stepped.build.clone();
+    stepped.end(Ok(())).unwrap();
+    let withdraw = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
+        with_newest(coordinator, resources, |context| take_back(&build, context))
+    };
+    on(&database, withdraw).unwrap();
+    let found = numbers(&mut session, "SELECT id FROM t ORDER BY id");
+    assert_eq!(found, [1, 2, 3].map(|id| [Value::Integer(id)]));
+}
+
 #[test]
 fn a_row_after_the_filled_pages_takes_a_value_from_a_row_before() {
     let database = database();
