@@ -106,14 +106,15 @@ impl Expectation {
         types
             .map(|((name, rate), totals)| {
                 // Aborted transactions have no answer.
-                let answered = (totals.qualified + totals.rows_missing).max(1) as f64;
+                let answers = totals.qualified + totals.rows_missing;
+                let answered = answers.max(1) as f64;
                 let found = totals.qualified as f64 / answered;
                 let (low, high) = (rate.loaded.min(rate.settled), rate.loaded.max(rate.settled));
                 let draws = (low * (1.0 - low)).max(high * (1.0 - high)) / answered;
                 let margin = DEVIATIONS * (draws + rate.variance).sqrt() + 1e-9;
                 let (low, high) = ((low - margin).max(0.0), (high + margin).min(1.0));
                 let ran = totals.attempted > 0;
-                Check::new(
+                let check = Check::new(
                     format!("{name} success rate"),
                     !ran || (low..=high).contains(&found),
                     format!(
@@ -122,7 +123,9 @@ impl Expectation {
                         100.0 * low,
                         100.0 * high
                     ),
-                )
+                );
+                // If members have died, few transactions may have run, and none of them to its end.
+                if answers == 0 { check.of_all_outcomes() } else { check }
             })
             .collect()
     }
@@ -131,6 +134,22 @@ impl Expectation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attempts_without_an_answer_have_no_rate_unless_all_outcomes_are_known() {
+        let expectation = Expectation::new(&Selection::new(100, true), 1);
+        let check = |attempted, qualified| {
+            let mut totals = Totals::default();
+            totals.types.resize_with(TRANSACTIONS.len(), Default::default);
+            let update = &mut totals.types[UPDATE_LOCATION];
+            (update.attempted, update.qualified) = (attempted, qualified);
+            let check = expectation.check(&totals).swap_remove(UPDATE_LOCATION);
+            (check.passed, check.needs_all_outcomes)
+        };
+        assert_eq!(check(5, 0), (false, true));
+        assert_eq!(check(5, 3), (true, false));
+        assert_eq!(check(0, 0), (true, true));
+    }
 
     #[test]
     fn rates_of_a_large_population_are_those_of_its_rules() {
