@@ -123,9 +123,9 @@ impl<R: Replica> Changes<R> {
         &self.configuration
     }
 
-    /// Members that have ended.
+    /// Members that have ended, and those that were removed: such a member ends as soon as it hears of that.
     pub(crate) fn lost(&self) -> BTreeSet<u16> {
-        self.lost.keys().copied().collect()
+        self.lost.keys().copied().chain(self.removed()).collect()
     }
 
     /// Members that were removed, as far as this one knows.

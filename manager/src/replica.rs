@@ -83,8 +83,8 @@ pub enum Event {
         /// The decision.
         decision: Vec<u8>,
     },
-    /// These nodes vote.
-    Voters(BTreeSet<u16>),
+    /// These nodes vote: nothing is decided without a majority of each set. There are two sets while the voters change.
+    Voters(Vec<BTreeSet<u16>>),
     /// Carry these bytes to a node; they may be lost.
     Carry {
         /// The node.
@@ -277,11 +277,13 @@ async fn change_members(raft: Raft<Types>, node: u64, change: ChangeMembers<u64,
 /// Says who leads and who votes. The leader takes all other nodes in as learners.
 async fn watch(raft: Raft<Types>, options: Options, on_event: OnEvent) {
     let number = |node: u64| u16::try_from(node).unwrap_or(u16::MAX);
+    let set = |nodes: &BTreeSet<u64>| nodes.iter().copied().map(number).collect();
     let mut metrics = raft.metrics();
-    let (mut role, mut voters) = (None, BTreeSet::new());
+    let (mut role, mut voters) = (None, Vec::new());
     loop {
         let seen = metrics.borrow_and_update().clone();
-        let present: BTreeSet<_> = seen.membership_config.voter_ids().map(number).collect();
+        let sets = seen.membership_config.membership().get_joint_config();
+        let present: Vec<BTreeSet<u16>> = sets.iter().map(set).collect();
         if present != voters {
             voters = present;
             on_event(Event::Voters(voters.clone()));
@@ -467,7 +469,7 @@ mod tests {
         // One voter is enough from then on.
         with(&replicas, second, |replica| replica.set_voters([second].into()));
         let voters = |event: &Event| match event {
-            Event::Voters(voters) if voters.len() == 1 => Some(()),
+            Event::Voters(sets) if *sets == [[second].into()] => Some(()),
             _ => None,
         };
         until(&events[&second], voters);

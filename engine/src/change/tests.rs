@@ -378,3 +378,15 @@ fn a_new_table_keeps_its_memory_when_a_change_of_the_membership_comes_before_it_
         assert_eq!(adopted.borrow().len(), usize::from(is_decided), "{change:?}");
     }
 }
+
+/// Else a majority of the voters that consists of such members would be waited for without an end.
+#[test]
+fn a_member_that_was_removed_counts_as_lost() {
+    let first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+    let mut member = Changes::new(1, Arc::new(first.clone()), Fake::default(), None);
+    assert!(member.lost().is_empty());
+    let configuration = Box::new(first.after(&Change::Revoke(2)).unwrap());
+    let (number, step) = (1 << 32 | 1, Step::Prepare { configuration });
+    member.receive(0, wrapped((0, MembershipMessage { number, step })).1);
+    assert_eq!(member.lost(), BTreeSet::from([2]));
+}

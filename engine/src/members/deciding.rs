@@ -132,8 +132,8 @@ impl<R: Replica> Deciding<R> {
                 self.changes.follows();
                 Vec::new()
             }
-            Event::Voters(voters) => {
-                self.voting.set_voters(voters);
+            Event::Voters(sets) => {
+                self.voting.set_voters(sets);
                 Vec::new()
             }
             // The replica's thread tells the group itself.
@@ -191,7 +191,7 @@ impl<R: Replica> Deciding<R> {
     fn start(&mut self) -> io::Result<Arc<ManagerReplica>> {
         let configuration = self.changes.configuration();
         let (nodes, voters) = (configuration.member_numbers(), Voting::first_voters(configuration));
-        self.voting.set_voters(voters.clone());
+        self.voting.set_voters(vec![voters.clone()]);
         tell_losses(configuration, &voters);
         self.shared.change(|state| state.deciders.voters.clone_from(&voters));
         let options = Options {
@@ -230,7 +230,9 @@ impl<R: Replica> Deciding<R> {
                             state.group.set_decides(false);
                             state.deciders.leader = *leader;
                         }
-                        Event::Voters(voters) => state.deciders.voters.clone_from(voters),
+                        Event::Voters(sets) => {
+                            state.deciders.voters = sets.iter().flatten().copied().collect();
+                        }
                         Event::Installed { index, snapshot } => {
                             match Decided::from_snapshot(snapshot) {
                                 Ok(Decided { configuration, .. }) => {

@@ -9,11 +9,13 @@
 use std::collections::BTreeSet;
 
 use crate::configuration::{Configuration, Phase};
+use crate::members::leases::Voters;
 
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Voting {
-    voters: BTreeSet<u16>,
+    /// A majority of each set is needed; there are two while the voters change.
+    sets: Voters,
     /// Those that are to vote, as this member leads them.
     wanted: Option<BTreeSet<u16>>,
     leads: bool,
@@ -50,8 +52,8 @@ impl Voting {
     }
 
     /// These vote now.
-    pub(crate) fn set_voters(&mut self, voters: BTreeSet<u16>) {
-        self.voters = voters;
+    pub(crate) fn set_voters(&mut self, sets: Voters) {
+        self.sets = sets;
     }
 
     /// Whether this member leads them from now on.
@@ -65,11 +67,12 @@ impl Voting {
         node: u16,
         configuration: &Configuration,
     ) -> Option<BTreeSet<u16>> {
-        if !self.leads || configuration.phase != Phase::Active || !self.voters.contains(&node) {
+        let voters: BTreeSet<u16> = self.sets.iter().flatten().copied().collect();
+        if !self.leads || configuration.phase != Phase::Active || !voters.contains(&node) {
             return None;
         }
-        let wanted = voters_of(&members(configuration), &self.voters, node);
-        let is_new = wanted != self.voters && self.wanted.as_ref() != Some(&wanted);
+        let wanted = voters_of(&members(configuration), &voters, node);
+        let is_new = wanted != voters && self.wanted.as_ref() != Some(&wanted);
         is_new.then(|| {
             tracing::info!("these nodes vote on the membership from now on: {wanted:?}");
             self.wanted.insert(wanted).clone()
@@ -78,11 +81,11 @@ impl Voting {
 
     /// Why nothing can be decided any more, if the processes of so many voters have ended.
     pub(crate) fn obstacle(&self, lost: &BTreeSet<u16>) -> Option<String> {
-        let Self { voters, .. } = self;
-        let left = voters.difference(lost).count();
-        (2 * left <= voters.len() && !voters.is_empty()).then(|| {
-            format!("of the nodes {voters:?}, which decide on the membership, {left} are left")
-        })
+        let left = |voters: &BTreeSet<u16>| voters.difference(lost).count();
+        let mut known = self.sets.iter().filter(|voters| !voters.is_empty());
+        let voters = known.find(|voters| 2 * left(voters) <= voters.len())?;
+        let left = left(voters);
+        Some(format!("of the nodes {voters:?}, which decide on the membership, {left} are left"))
     }
 }
 
@@ -100,6 +103,16 @@ mod tests {
         // One that is lost is replaced, and those that vote stay.
         assert_eq!(voters_of(&set(&[0, 2, 3]), &set(&[0, 1, 2]), 2), set(&[0, 2, 3]));
         assert_eq!(voters_of(&set(&[1, 3, 4, 5]), &set(&[0, 1, 2, 3, 4]), 4), set(&[1, 3, 4]));
+        // While voters change, a majority of both is needed.
+        let lost = set(&[0, 1, 4]);
+        let obstacle = |sets: &[&[u16]]| {
+            let sets = sets.iter().map(|nodes| set(nodes)).collect();
+            Voting { sets, ..Voting::default() }.obstacle(&lost)
+        };
+        assert_eq!(obstacle(&[]), None, "nobody knows yet who votes");
+        assert_eq!(obstacle(&[&[0, 2, 3, 5, 6]]), None);
+        let both = obstacle(&[&[0, 1, 2, 3, 4], &[0, 2, 3, 5, 6]]).unwrap();
+        assert!(both.contains("{0, 1, 2, 3, 4}") && both.contains("2 are left"), "{both}");
         // Of two one votes: the one that leads.
         assert_eq!(voters_of(&set(&[1, 2]), &set(&[0, 1, 2]), 2), set(&[2]));
     }

@@ -54,7 +54,7 @@ pub(super) enum ManagerEvent {
     /// The log takes these sets of nodes at this place; they vote if it is made.
     Voting(u64, Vec<BTreeSet<u16>>),
     /// These nodes vote, as was made at this place.
-    Voters(u64, BTreeSet<u16>),
+    Voters(u64, Vec<BTreeSet<u16>>),
     /// All that was made up to this place.
     Installed(u64, Decided),
 }
@@ -112,7 +112,7 @@ impl ModelManager {
         };
         for node in manager.nodes.clone() {
             manager.tell(node, now_ns, ManagerEvent::Voting(0, vec![voters.clone()]));
-            manager.tell(node, now_ns, ManagerEvent::Voters(0, voters.clone()));
+            manager.tell(node, now_ns, ManagerEvent::Voters(0, vec![voters.clone()]));
         }
         manager
     }
@@ -272,7 +272,7 @@ impl ModelManager {
         self.voters.clone_from(voters);
         for other in self.nodes.clone() {
             if let Some(at_ns) = self.reach_ns(node, other, streams, made_ns) {
-                self.tell(other, at_ns, ManagerEvent::Voters(index, voters.clone()));
+                self.tell(other, at_ns, ManagerEvent::Voters(index, vec![voters.clone()]));
             }
         }
     }

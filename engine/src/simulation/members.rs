@@ -193,7 +193,7 @@ impl<R: Replica> SimulatedMember<R> {
         let (nodes, voters) =
             (configuration.member_numbers().collect(), Voting::first_voters(configuration));
         let number = u16::try_from(self.group.node()).expect("nodes are numbered with 16 bits");
-        self.voting.set_voters(voters.clone());
+        self.voting.set_voters(vec![voters.clone()]);
         let decided = self.changes.first_decided();
         let replica = SimulatedReplica::start((number, nodes), voters, decided, (lease_ns, now_ns));
         let mut replica = replica.expect("a runtime without I/O needs nothing of the system");

@@ -100,7 +100,7 @@ impl SimulatedReplica {
             // Nobody looks at the place of what was made, here and below.
             Event::Made { term, decision } => ManagerEvent::Made(0, term, decoded(&decision)),
             Event::Voting { index, sets } => ManagerEvent::Voting(index, sets),
-            Event::Voters(voters) => ManagerEvent::Voters(0, voters),
+            Event::Voters(sets) => ManagerEvent::Voters(0, sets),
             Event::Installed { index, snapshot } => {
                 let decided = Decided::from_snapshot(&snapshot);
                 ManagerEvent::Installed(index, decided.expect("members make the snapshots"))
