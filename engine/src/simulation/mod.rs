@@ -419,12 +419,20 @@ impl Simulation {
             }
             self.trace.note(now_ns, || format!("node {node} halts"));
             self.halt(node);
-            if leaves {
+            // The others may have ended before it could hear of its removal.
+            if leaves || self.was_removed(node) {
                 self.cluster.members[node].node().kill();
                 self.hand_over(node);
                 self.removed.insert(node);
             }
         }
+    }
+
+    /// Whether any member, a killed one too, has gone by a configuration that lacks a node.
+    fn was_removed(&self, node: usize) -> bool {
+        let number = u16::try_from(node).expect("nodes are numbered with 16 bits");
+        let mut views = self.cluster.members.iter().map(|member| member.node().view());
+        views.any(|view| !view.configuration().is_member(number))
     }
 
     /// The configuration of the member that has the latest.
