@@ -1,4 +1,4 @@
-//! Cancellation of a job whose coroutine may wait for a member that is silent.
+//! Cancellation of a job whose coroutine may wait for a member that is silent, and which members those are.
 //!
 //! ```text
 //! Pending ── first LOG ──────▶ Logging
@@ -14,7 +14,9 @@
 //!
 //! *Invariant*: either the cancellation or the first LOG comes first, and both sides know which.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use crate::silences::Silences;
 
 const PENDING: u8 = 0;
 const LOGGING: u8 = 1;
@@ -23,13 +25,18 @@ const DETACHED: u8 = 3;
 
 /// Shared by a job and whoever waits for it.
 #[derive(Debug, Default)]
-pub struct CancellationToken(AtomicU8);
+pub struct CancellationToken {
+    stage: AtomicU8,
+    has_begun: AtomicBool,
+    /// The nodes whose answers keep the job from going on.
+    silences: Silences,
+}
 
 impl CancellationToken {
     // AcqRel in all: whoever comes second sees what the first has done before.
 
     fn change(&self, from: u8, to: u8) -> bool {
-        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Cancels the job. Returns whether its outcome is unknown; if not, the job has changed nothing and will change nothing.
@@ -51,7 +58,18 @@ impl CancellationToken {
 
     /// Whether the job is cancelled; it then ends its transaction, and may clean up.
     pub fn is_cancelled(&self) -> bool {
-        self.change(CANCELLED, DETACHED) || self.0.load(Ordering::Acquire) == DETACHED
+        self.change(CANCELLED, DETACHED) || self.stage.load(Ordering::Acquire) == DETACHED
+    }
+
+    /// The job has a coroutine.
+    pub(crate) fn begin(&self) {
+        // Relaxed: the flag says whose silences count, and orders nothing.
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+
+    /// The nodes whose answers the job waits for; none if it has no coroutine yet.
+    pub(crate) fn silences(&self) -> Option<&Silences> {
+        self.has_begun.load(Ordering::Relaxed).then_some(&self.silences)
     }
 }
 

@@ -9,9 +9,11 @@
 //! *Not here*: the jobs of coroutines, in `worker`; suspension itself, in crate `rpc`.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use gannet_storage::{BucketAddress, TransactionId};
 
+use crate::cancellation::CancellationToken;
 use crate::commit::{Commits, Settled, Stage};
 use crate::outcome::{Abort, Conflict, Failure};
 
@@ -81,6 +83,8 @@ pub(crate) struct Control {
     pub(crate) answers_left: Cell<u32>,
     /// How far the coroutine's commits have come.
     pub(crate) commits: Commits,
+    /// What the job shares with whoever waits for it.
+    pub(crate) token: RefCell<Option<Arc<CancellationToken>>>,
     /// Transactions that committed, and that did not.
     pub(crate) committed: Cell<u64>,
     pub(crate) aborted: Cell<u64>,
@@ -97,6 +101,7 @@ impl Control {
             interruption: Cell::new(None),
             answers_left: Cell::new(ANSWERS_MAX),
             commits: Commits::new(id),
+            token: RefCell::new(None),
             committed: Cell::new(0),
             aborted: Cell::new(0),
         }

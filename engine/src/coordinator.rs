@@ -216,8 +216,10 @@ impl<'s> Coordinator<'s> {
         }
     }
 
-    /// Whoever holds the token may cancel the job before it ends.
+    /// Whoever holds the token may cancel the job before it ends, and learns what keeps the job from going on.
     pub fn set_cancellation(&mut self, token: Arc<CancellationToken>) {
+        token.begin();
+        self.transaction.tell_token(Some(Arc::clone(&token)));
         self.transaction.set_cancellation(Some(token));
     }
 
@@ -268,7 +270,9 @@ impl<'s> Coordinator<'s> {
         self.release_barriers();
         // A coroutine that is interrupted has nothing to settle.
         let _: Result<(), Interrupted> = self.transaction.settle();
-        self.transaction.set_cancellation(None);
+        if self.transaction.set_cancellation(None).is_some() {
+            self.transaction.tell_token(None);
+        }
         self.turn_since_ns = None;
     }
 

@@ -44,6 +44,10 @@ impl LeaseTerms {
         Self { length_ns: u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 1_000).max(5) }
     }
 
+    pub(crate) fn length(self) -> Duration {
+        Duration::from_nanos(self.length_ns)
+    }
+
     /// Between two renewals.
     pub(crate) fn renewal_ns(self) -> u64 {
         self.length_ns / 5

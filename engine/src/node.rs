@@ -163,9 +163,10 @@ impl Node {
         self.lease_terms.get().copied()
     }
 
-    /// A worker has good reason to think that the node does not work. The time is that of the lease's clock.
-    pub(crate) fn complain(&self, about: u16, now_ns: u64, terms: LeaseTerms) {
-        self.silences.note(about, now_ns, terms);
+    /// A worker has good reason to think that a node does not work, which it has asked about these partitions. The time is that of the
+    /// lease's clock.
+    pub(crate) fn complain(&self, about: u16, partitions: &BTreeSet<u16>, now: (u64, LeaseTerms)) {
+        self.silences.note(about, partitions, now);
         self.complaints.lock().unwrap_or_else(PoisonError::into_inner).insert(about);
     }
 

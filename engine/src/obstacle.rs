@@ -1,24 +1,28 @@
 //! What keeps jobs from going on: the node has no lease, or other nodes do not answer its workers.
 //!
 //! ```text
-//! worker ── a node is silent ─▶ Silences ─┐
-//! lease ─── over, since when ─────────────┴─▶ Cluster::obstacle() ─▶ whoever waits for a job, and tells a client why
+//! worker ── a node is silent ─▶ Silences of the jobs that wait for it ─┐
+//! lease ─── over, since when ──────────────────────────────────────────┴─▶ Cluster::obstacle() ─▶ whoever waits for a job
 //! ```
 //! *Invariants*: workers note a silence only when they send something again. A node whose silence nobody notes any more is
 //! forgotten.
 //!
 //! *Not here*: who is removed because of it, in `members/leases.rs`; what a worker does without a lease, in `fence`.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gannet_rpc::{BootClock, Clock};
 
+use crate::cancellation::CancellationToken;
 use crate::cluster::Cluster;
 use crate::configuration::Configuration;
+use crate::lease::LeaseTerms;
+use crate::silences::Silence;
 
-/// Why jobs of this process's node may not go on now. Its text is for users.
+/// Why a job may not go on now. Its text is for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// The node has no lease, so it answers nobody.
@@ -37,7 +41,7 @@ pub struct SilentNode {
     pub node: usize,
     /// For how long it has not answered.
     pub lasted: Duration,
-    /// The partitions whose primary it is.
+    /// What it is asked about; nothing while it is to log commits.
     pub partitions: Vec<u16>,
 }
 
@@ -106,10 +110,10 @@ impl Display for Rounded {
 }
 
 impl Cluster {
-    /// Why jobs of this process's node may not go on now. None if they may, if all nodes are in this process, and if the cluster
-    /// has halted, when all jobs end.
+    /// Why this job may not go on now: what it waits for, or if it has no coroutine yet, what any job of this process's node waits for.
+    /// None if it may, if all nodes are in this process, and if the cluster has halted, when all jobs end.
     #[must_use]
-    pub fn obstacle(&self) -> Option<Obstacle> {
+    pub fn obstacle(&self, job: &CancellationToken) -> Option<Obstacle> {
         let node = self.members[0].node();
         let terms = node.lease_terms()?;
         // Acquire: pairs with the Release of whoever halts it.
@@ -120,17 +124,14 @@ impl Cluster {
         if let Some(over_ns) = node.lease().over_for_ns(now_ns) {
             return Some(Obstacle::NoLease { lasted: Duration::from_nanos(over_ns) });
         }
-        let silent = node.silences().present(now_ns, terms);
-        if silent.is_empty() {
-            return None;
-        }
-        let nodes = silent_nodes(&silent, &self.configuration(), now_ns);
+        let silences = job.silences().unwrap_or(node.silences());
+        let nodes = silent_nodes(silences.present(now_ns, terms), &self.configuration(), now_ns);
         (!nodes.is_empty()).then_some(Obstacle::Silent(nodes))
     }
 
-    /// Why a job that begins now would not go on: the node has had no lease for longer than a lease lasts. This is cheap.
+    /// Why jobs neither begin nor go on: the node has had no lease for longer than a lease lasts. This is cheap.
     #[must_use]
-    pub fn obstacle_to_begin(&self) -> Option<Obstacle> {
+    pub fn obstacle_to_all(&self) -> Option<Obstacle> {
         let node = self.members[0].node();
         let refused_after_ns = node.lease_terms()?.refused_after_ns();
         let over_ns = node.lease().over_for_ns(BootClock.now_ns())?;
@@ -138,20 +139,25 @@ impl Cluster {
         let lasted = Duration::from_nanos(over_ns);
         (over_ns > refused_after_ns).then_some(Obstacle::NoLease { lasted })
     }
+
+    /// How long a lease of this process's node lasts; none if it needs none.
+    #[must_use]
+    pub fn lease_length(&self) -> Option<Duration> {
+        self.members[0].node().lease_terms().map(LeaseTerms::length)
+    }
 }
 
-/// The members among silent nodes, with their partitions.
+/// The members among silent nodes.
 fn silent_nodes(
-    silent: &[(u16, u64)],
+    silences: BTreeMap<u16, Silence>,
     configuration: &Configuration,
     now_ns: u64,
 ) -> Vec<SilentNode> {
-    let partitions = || (0..=u16::MAX).take(configuration.partitioning.count());
-    let members = silent.iter().filter(|(node, _)| configuration.is_member(*node));
-    let silent_node = |(node, since_ns): &(u16, u64)| SilentNode {
-        node: usize::from(*node),
-        lasted: Duration::from_nanos(now_ns.saturating_sub(*since_ns)),
-        partitions: partitions().filter(|p| configuration.primary(*p) == *node).collect(),
+    let members = silences.into_iter().filter(|(node, _)| configuration.is_member(*node));
+    let silent_node = |(node, silence): (u16, Silence)| SilentNode {
+        node: usize::from(node),
+        lasted: Duration::from_nanos(now_ns.saturating_sub(silence.since_ns)),
+        partitions: silence.partitions.into_iter().collect(),
     };
     members.map(silent_node).collect()
 }
@@ -161,16 +167,18 @@ mod tests {
     use gannet_storage::Partitioning;
 
     use super::*;
+    use crate::silences::Silences;
 
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
     fn the_text_names_partitions_and_nodes() {
         let configuration = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
-        let silent = silent_nodes(&[(1, 0), (9, 0)], &configuration, 5 * SECOND);
-        assert_eq!(silent.len(), 1, "node 9 is no member");
-        assert!(!silent[0].partitions.is_empty());
-        assert!(silent[0].partitions.iter().all(|p| configuration.primary(*p) == 1));
+        let (silences, terms) = (Silences::default(), LeaseTerms::new(Duration::from_secs(1)));
+        [1, 9].iter().for_each(|node| silences.note(*node, &[2].into(), (5 * SECOND, terms)));
+        let silent = silent_nodes(silences.present(6 * SECOND, terms), &configuration, 6 * SECOND);
+        let lasted = Duration::from_secs(3);
+        assert_eq!(silent, [SilentNode { node: 1, lasted, partitions: vec![2] }], "9 is no member");
         let node = |node, partitions: &[u16]| SilentNode {
             node,
             lasted: Duration::from_millis(5_400),

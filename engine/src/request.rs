@@ -25,7 +25,9 @@
 //!
 //! *Source*: FaSST section 5, figure 6.
 
-use gannet_storage::{LeafChange, LeafVersion, LockMode, Owner, RecordPart, TransactionId};
+use gannet_storage::{
+    LeafChange, LeafVersion, LockMode, Owner, Partitioning, RecordPart, TransactionId,
+};
 
 pub(crate) const READ: u16 = 1;
 pub(crate) const LOCK: u16 = 2;
@@ -294,6 +296,17 @@ pub(crate) fn table_of(payload: &[u8]) -> u16 {
     payload.first_chunk().map_or(0, |number| u16::from_le_bytes(*number))
 }
 
+/// The partition that a request is about; none if it is about a transaction.
+pub(crate) fn partition_of(kind: u16, payload: &[u8], partitioning: Partitioning) -> Option<u16> {
+    match kind {
+        LOG | LOG_PART => None,
+        READ => Read::decode(payload).map(|(read, _)| partitioning.partition(read.key)),
+        LOCK => LockRow::decode(payload).map(|(lock, _)| partitioning.partition(lock.key)),
+        // The others have it behind the table, units too.
+        _ => payload.get(2..4)?.try_into().ok().map(u16::from_le_bytes),
+    }
+}
+
 /// Adds a bucket to a VALIDATE_MANY.
 pub(crate) fn push_bucket_version(bucket: u32, version: u64, out: &mut Vec<u8>) {
     let mut bytes = [0; BUCKET_VERSION_BYTES];
@@ -380,6 +393,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use gannet_storage::BucketUpdateWriter;
+
     use super::*;
 
     /// A request has these bytes, which are decoded again, also with what follows them; fewer are no request.
@@ -431,6 +446,25 @@ mod tests {
             Barrier { table, partition, owner },
             b"\x01\0\x03\x02\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
+    }
+
+    #[test]
+    fn a_request_tells_its_partition() {
+        let partitioning = Partitioning::new(16).unwrap();
+        let of = |kind, payload: &[u8]| partition_of(kind, payload, partitioning);
+        let (table, key, owner) = (1, 77, Owner(9));
+        let home = Some(partitioning.partition(key));
+        assert_eq!(of(READ, &Read { table, key, owner }.encode()), home);
+        let lock = LockRow { table, mode: LockMode::Update, value_bytes: 5, key, owner };
+        assert_eq!(of(LOCK, &lock.encode()), home);
+        assert_eq!(
+            of(SCAN, &Scan { table, partition: 7, rows: 5, shape: 6, owner }.encode()),
+            Some(7)
+        );
+        let mut unit = Vec::new();
+        BucketUpdateWriter::begin(&mut unit, (table, 11, 3, 0), 4, owner).finish();
+        assert_eq!([BACKUP, PRIMARY].map(|kind| of(kind, &unit)), [Some(11); 2]);
+        assert_eq!([LOG, LOG_PART, SCAN].map(|kind| of(kind, &[1, 2])), [None; 3]);
     }
 
     #[test]

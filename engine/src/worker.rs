@@ -20,6 +20,7 @@
 //! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -33,8 +34,10 @@ use crate::configuration::{Configuration, Phase};
 use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
 use crate::fence::WorkerLease;
+use crate::lease::LeaseTerms;
 use crate::node::{Flushed, Node};
 use crate::participant::{Participant, Prepared};
+use crate::request::partition_of;
 use crate::statistics::Statistics;
 use crate::transaction::Transaction;
 use crate::transaction::round::Round;
@@ -213,12 +216,37 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     fn complain(&mut self, now_ns: u64) {
         let Some(terms) = self.node.lease_terms() else { return };
         if self.lease.is_held() {
-            let silent = self.endpoint.silent_nodes(now_ns, terms.complaint_ns());
-            let lease_now_ns = self.lease.now_ns();
-            silent.for_each(|node| self.node.complain(node, lease_now_ns, terms));
+            let now = (self.lease.now_ns(), terms);
+            for node in self.endpoint.silent_nodes(now_ns, terms.complaint_ns()) {
+                self.node.complain(node, &self.tell_jobs(node, now), now);
+            }
         } else {
             self.endpoint.forgive();
         }
+    }
+
+    /// Tells the jobs that wait for a node that it is silent; the partitions that they ask about.
+    fn tell_jobs(&self, node: u16, now: (u64, LeaseTerms)) -> BTreeSet<u16> {
+        let partitioning = self.view.configuration().partitioning;
+        let mut of_all = BTreeSet::new();
+        for (coroutine, slot) in (0..).zip(&self.slots) {
+            let batch = self.endpoint.batch(coroutine);
+            let batch = batch.borrow();
+            let mut unanswered = batch.unanswered(node).peekable();
+            if unanswered.peek().is_none() {
+                continue;
+            }
+            let partitions: BTreeSet<_> = unanswered
+                .filter_map(|request| partition_of(request.kind, request.payload, partitioning))
+                .collect();
+            if let Some(silences) =
+                slot.control.token.borrow().as_ref().and_then(|job| job.silences())
+            {
+                silences.note(node, &partitions, now);
+            }
+            of_all.extend(partitions);
+        }
+        of_all
     }
 
     /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it. Whether the worker

@@ -12,29 +12,28 @@
 //! *Invariants*: one statement at a time runs in a session. Statements, cursors and results that a session keeps are charged
 //! to its budget.
 //!
-//! *Not here*: commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), idempotency tokens
+//! *Not here*: statements that end before their results (`session/cancel`), commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), idempotency tokens
 //! (`session/once`), kept rows (`session/rest`), the wire (`server`).
 
+mod cancel;
 mod command;
 mod cursor;
 mod once;
 mod rest;
 mod run;
 
+pub use cancel::CancelHandle;
 use cursor::Cursor;
 pub(crate) use cursor::Fetch;
 use once::Once;
 pub(crate) use rest::{Rest, Takes};
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::sync::atomic::AtomicUsize;
 
 use chrono::NaiveDateTime;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use crate::aside::HELD_BYTES_MAX;
 use crate::database::Database;
@@ -152,70 +151,6 @@ pub struct PreparedStatement {
     /// None for an empty statement.
     prepared: Option<Prepared>,
     _charge: Arc<Charge>,
-}
-
-/// Cancels the running statement of a session, from another thread.
-#[derive(Clone, Debug, Default)]
-pub struct CancelHandle(Arc<Cancel>);
-
-#[derive(Debug, Default)]
-struct Cancel {
-    /// The statement is to end.
-    is_requested: Arc<AtomicBool>,
-    requested: Notify,
-    /// The session no longer waits for the statement.
-    is_given_up: AtomicBool,
-    given_up: Notify,
-}
-
-impl CancelHandle {
-    // Relaxed in all: a flag carries nothing but itself.
-
-    /// Ends the running statement with SQLSTATE 57014.
-    pub fn cancel(&self) {
-        self.0.is_requested.store(true, Ordering::Relaxed);
-        self.0.requested.notify_one();
-    }
-
-    /// Waits for [`Self::cancel`].
-    pub(crate) async fn requested(&self) {
-        while !self.0.is_requested.load(Ordering::Relaxed) {
-            self.0.requested.notified().await;
-        }
-    }
-
-    /// Ends the session's wait for the running statement, which may itself wait for a silent member. The SQLSTATE is 57014 if
-    /// the statement has not begun to log its commit and never will, and 08007 otherwise.
-    pub(crate) fn give_up(&self) {
-        self.0.is_given_up.store(true, Ordering::Relaxed);
-        self.0.given_up.notify_one();
-    }
-
-    /// The result of a future, unless the session gives up first.
-    pub(crate) async fn unless_given_up<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let given_up = async {
-            while !self.0.is_given_up.load(Ordering::Relaxed) {
-                self.0.given_up.notified().await;
-            }
-        };
-        let (mut future, mut given_up) = (pin!(future), pin!(given_up));
-        poll_fn(|context| match future.as_mut().poll(context) {
-            Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending => given_up.as_mut().poll(context).map(|()| None),
-        })
-        .await
-    }
-
-    /// Whether the statement is to end.
-    pub(crate) fn is_requested(&self) -> bool {
-        self.0.is_requested.load(Ordering::Relaxed)
-    }
-
-    /// Clears the flags for the next statement.
-    pub(crate) fn reset(&self) {
-        self.0.is_requested.store(false, Ordering::Relaxed);
-        self.0.is_given_up.store(false, Ordering::Relaxed);
-    }
 }
 
 /// A client's session.

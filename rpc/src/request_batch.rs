@@ -276,6 +276,14 @@ impl RequestBatch {
         })
     }
 
+    /// The requests that were sent to a destination and are not answered.
+    pub fn unanswered(&self, destination: u16) -> impl Iterator<Item = Message<'_>> {
+        let lane = &self.lanes[usize::from(destination)];
+        let is_answered = self.unanswered == 0 || lane.answered;
+        let requests = if is_answered { 0 } else { lane.requests };
+        Messages::new(lane.request.as_slice().get(HEADER_BYTES..).unwrap_or_default(), requests)
+    }
+
     #[inline]
     pub(crate) fn lane(&mut self, destination: u16) -> &mut Lane {
         &mut self.lanes[usize::from(destination)]

@@ -111,8 +111,7 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) statement_timeout: Option<Duration>,
-    /// Give up statements that have waited for so long while this node has no lease or another node does not answer; 0s: never
-    /// [default: 5s].
+    /// Give up statements that have waited for so long for another node that does not answer; 0s: never [default: 5s].
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) wait_timeout: Option<Duration>,

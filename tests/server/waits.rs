@@ -16,7 +16,10 @@ use crate::process::Server;
 const PATIENCE_NS: u64 = 30_000_000_000;
 /// A statement timeout ends a wait that nothing else ends, with another SQLSTATE. Threads of a busy machine stand still for less than
 /// this lease.
-const SETTINGS: [&str; 3] = ["--wait-timeout=1s", "--statement-timeout=30s", "--lease=1s"];
+const SETTINGS: [&str; 2] = ["--statement-timeout=30s", "--lease=1s"];
+/// How long a statement waits for a silent node, and the same as an option.
+const WAIT_NS: u64 = 1_000_000_000;
+const WAIT: &str = "--wait-timeout=1s";
 const COUNT: &str = "SELECT count(*) FROM town";
 
 /// Three nodes and a table with rows at each.
@@ -48,9 +51,38 @@ async fn succeed(clients: &[&Client], statement: &str) {
     }
 }
 
+/// Runs a statement that needs no other node for longer than a wait lasts, while others wait for the silent node.
+async fn succeed_beside_waits(node: &Server) {
+    let (client, waiting) = (node.client().await, node.client().await);
+    let waits = async {
+        loop {
+            assert_eq!(failure(&waiting, COUNT).await.0, "57P03");
+        }
+    };
+    let computes = async {
+        let clock = MonotonicClock::new();
+        let mut took_ns = 0;
+        for doublings in 0.. {
+            if took_ns >= 4 * WAIT_NS {
+                break;
+            }
+            let began_ns = clock.now_ns();
+            let rows = 1_000_u64 << doublings;
+            let pairs = format!("generate_series(1, {rows}) a (i), generate_series(1, 1000) b (j)");
+            client.batch_execute(&format!("SELECT sum(i + j) FROM {pairs}")).await.unwrap();
+            took_ns = clock.now_ns() - began_ns;
+        }
+    };
+    tokio::select! {
+        () = computes => {}
+        () = waits => {}
+    }
+}
+
 #[test]
 fn without_a_majority_statements_end_with_the_reason_until_it_is_back() {
-    let nodes = cluster("waits-majority", &[]);
+    // No statement ends for want of an answer: the loss of the lease alone ends those that wait.
+    let nodes = cluster("waits-majority", &["--wait-timeout=0s"]);
     Runtime::new().unwrap().block_on(async {
         let mut clients = Vec::new();
         for node in &nodes {
@@ -58,7 +90,7 @@ fn without_a_majority_statements_end_with_the_reason_until_it_is_back() {
         }
         let client = &clients[2];
         nodes[..2].iter().for_each(|node| node.signal("STOP"));
-        // The first waits until the lease has been over for long; the second is refused.
+        // The first waits until the lease has been over for as long as a lease lasts; the second is refused.
         for _ in 0..2 {
             let (state, message) = failure(client, COUNT).await;
             assert_eq!(state, "57P03", "{message}");
@@ -77,7 +109,7 @@ fn without_a_majority_statements_end_with_the_reason_until_it_is_back() {
 
 #[test]
 fn a_wait_for_the_only_copies_names_their_partitions_and_their_node() {
-    let nodes = cluster("waits-copies", &["--replicas=1"]);
+    let nodes = cluster("waits-copies", &["--replicas=1", WAIT]);
     Runtime::new().unwrap().block_on(async {
         let client = nodes[0].client().await;
         nodes[2].signal("STOP");
@@ -85,6 +117,19 @@ fn a_wait_for_the_only_copies_names_their_partitions_and_their_node() {
         assert_eq!(state, "57P03", "{message}");
         assert!(message.starts_with("partitions "), "{message}");
         assert!(message.contains(" wait for node 2, which has not answered for "), "{message}");
+        // Statements on the other nodes' rows are answered. One on a row of that node names the row's partition alone.
+        let mut refused = None;
+        for id in 1..=60 {
+            let statement = format!("SELECT n FROM town WHERE id = {id}");
+            if let Err(error) = client.batch_execute(&statement).await {
+                refused = Some(error.as_db_error().expect("an answer").message().to_owned());
+                break;
+            }
+        }
+        let message = refused.expect("node 2 has rows");
+        assert!(message.starts_with("partition "), "{message}");
+        assert!(message.contains(" waits for node 2, which has not answered for "), "{message}");
+        succeed_beside_waits(&nodes[0]).await;
         nodes[2].signal("CONT");
         succeed(&[&client], COUNT).await;
         succeed(&[&client], "UPDATE town SET n = n + 1").await;

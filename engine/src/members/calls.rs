@@ -318,7 +318,7 @@ impl Group {
             }
             Welcome::Connected { hello, heard } => {
                 if is_formed && peer.incarnation() != Some(hello.entry.incarnation) {
-                    self.lose(node, Loss::Gone, "was started again, and its memory was lost");
+                    self.another_answers(number, node, "it is another one");
                     return Ok(());
                 }
                 peer.become_incarnation(&hello.entry);
@@ -330,18 +330,14 @@ impl Group {
                 self.was_removed();
             }
             Welcome::Another if is_formed => {
-                self.lose(node, Loss::Gone, "was started again, and its memory was lost");
+                self.another_answers(number, node, "it is another one");
             }
             Welcome::Another => {
                 peer.forget();
                 self.end(number, LinkError::Ended);
             }
             Welcome::TooLate(reason) | Welcome::Refused(reason) if is_formed => {
-                self.lose(
-                    node,
-                    Loss::Gone,
-                    &format!("is not the one that was there before: {reason}"),
-                );
+                self.another_answers(number, node, &reason);
             }
             Welcome::TooLate(reason) => {
                 self.end(number, LinkError::Ended);
@@ -360,6 +356,22 @@ impl Group {
             }
         }
         Ok(())
+    }
+
+    /// Another process answers at the address of a member. That proves no death: two processes can be started with one number. If the
+    /// member has ended, it is silent from now on, and when the other process has ended, too, nobody listens.
+    fn another_answers(&mut self, number: u64, node: usize, reason: &str) {
+        if !self.has_joined {
+            self.lose(node, Loss::Gone, "was started again before all had joined");
+            return;
+        }
+        self.end(number, LinkError::Ended);
+        if let Some(suppressed) = self.log.permit_at(self.now_ns) {
+            let address = self.setup.addresses[node];
+            tracing::warn!(
+                "a process that is not node {node} answers at {address}: {reason}{suppressed}"
+            );
+        }
     }
 
     /// A member refuses this process.

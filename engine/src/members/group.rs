@@ -118,7 +118,7 @@ pub(crate) struct Group {
     /// Number of this member's last proposal.
     proposals: u64,
     /// The first change was made here.
-    has_joined: bool,
+    pub(super) has_joined: bool,
     has_failed: bool,
     halted: Option<String>,
     /// See [`Group::is_outcast`].

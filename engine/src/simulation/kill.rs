@@ -3,7 +3,7 @@
 //! ```text
 //! begins_at transactions ─ the member is at `moment`, for the n-th time ─ the member is killed
 //!     its streams end, and nobody listens at its port ─ the others revoke it and go on, or halt if they cannot
-//!     its process is started again, empty ─ the others refuse it
+//!     its process is started again, empty ─ the others refuse it, and it ends
 //! ```
 //! *Source*: `docs/simulation.md`, "Members that die".
 //!
@@ -16,6 +16,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::commit::{Settled, Stage};
+use crate::configuration::Phase;
+use crate::simulation::{Simulation, joining};
 
 /// What a member is at when it dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,4 +135,119 @@ pub struct Verdict {
     pub stage: Stage,
     /// What its code was told.
     pub settled: Settled,
+}
+
+impl Simulation {
+    /// Whether a member is at a moment.
+    fn is_at(&self, node: usize, moment: KillMoment) -> bool {
+        let configuration = self.cluster.members[node].node().view().shared_configuration();
+        match moment {
+            KillMoment::Commit(stage) => self.stages(node).flatten().any(|at| at == stage),
+            KillMoment::Change => configuration.phase == Phase::Preparing,
+            KillMoment::NewEpoch => configuration.epoch > 1 && configuration.phase == Phase::Active,
+        }
+    }
+
+    /// A death whose moment has come.
+    fn kill_due(&mut self, begun: u64) -> Option<Kill> {
+        for index in 0..self.planned_kills.len() {
+            let Kill { node, moment, begins_at, moments, .. } = self.planned_kills[index];
+            let is_alive = !self.nodes[usize::from(node)].has_ended;
+            if begins_at > begun || !is_alive || !self.is_at(usize::from(node), moment) {
+                continue;
+            }
+            if moments == 0 {
+                return Some(self.planned_kills.remove(index));
+            }
+            self.planned_kills[index].moments -= 1;
+        }
+        None
+    }
+
+    /// Kills the member whose time has come, whose jobs that have not begun go to another.
+    pub(super) fn kill_member(&mut self, begun: u64) {
+        if self.planned_kills.is_empty() {
+            return;
+        }
+        let Some(kill) = self.kill_due(begun) else { return };
+        let (now_ns, number) = (self.now_ns(), usize::from(kill.node));
+        let node = &mut self.nodes[number];
+        node.has_ended = true;
+        node.workers.iter_mut().for_each(|(worker, _)| worker.kill());
+        self.cluster.members[number].node().kill();
+        self.members.lock().kill(number);
+        self.members_due_ns = 0;
+        self.hand_over(number);
+        self.trace.note(now_ns, || format!("kills: {kill}"));
+        self.restarts.extend(kill.restarts_after_ns.map(|ns| (now_ns + ns, number)));
+        self.killed.push(kill);
+    }
+
+    /// Starts the processes again of members whose time has come.
+    pub(super) fn start_again(&mut self) {
+        let now_ns = self.now_ns();
+        while let Some(&(at_ns, node)) = self.restarts.first().filter(|(at_ns, _)| *at_ns <= now_ns)
+        {
+            self.restarts.remove(&(at_ns, node));
+            self.trace.note(now_ns, || format!("node {node} is started again"));
+            let before = self.latest_configuration();
+            let options = self.cluster.options();
+            joining::start_again(&mut self.members.lock(), options, node, &before)
+                .expect("a process with these options was started before");
+            self.came_back.all += 1;
+            self.again.insert(node);
+            self.members_due_ns = 0;
+        }
+    }
+
+    /// How many processes of killed members were started again; of those, how many a member has refused, and how many have joined.
+    #[must_use]
+    pub fn came_back(&self) -> CameBack {
+        self.came_back
+    }
+
+    /// Ends the processes that were started again and refused.
+    pub(super) fn end_refused(&mut self) {
+        let mut members = self.members.lock();
+        for node in std::mem::take(&mut self.again) {
+            let Some(member) = members.member(node) else { continue };
+            let (was_refused, has_joined) = (member.was_refused(), member.has_joined());
+            self.came_back.refused += u64::from(was_refused);
+            self.came_back.joined += u64::from(has_joined);
+            if was_refused {
+                members.kill(node);
+                self.members_due_ns = 0;
+            } else if !has_joined {
+                self.again.insert(node);
+            }
+        }
+    }
+
+    /// Whether processes of killed members are still to be started again, or to be refused by a member that lives.
+    pub(super) fn awaits_refusals(&self) -> bool {
+        let CameBack { all, refused, joined } = self.came_back();
+        let has_living = self.nodes.iter().any(|node| !node.has_ended);
+        has_living && (!self.restarts.is_empty() || refused + joined < all)
+    }
+
+    /// Gives the jobs that a killed member has not begun to the next one that lives.
+    pub(super) fn hand_over(&mut self, killed: usize) {
+        let members = &self.cluster.members;
+        let others = (1..members.len()).map(|apart| (killed + apart) % members.len());
+        let Some(heir) = others.into_iter().find(|node| !self.nodes[*node].has_ended) else {
+            return;
+        };
+        for worker in 0..self.cluster.options.threads {
+            for job in members[killed].take_jobs(worker) {
+                // A job that finds no room is dropped, which tells that it has not begun.
+                self.handed_over += u64::from(members[heir].put(worker, job).is_ok());
+            }
+        }
+    }
+
+    /// Jobs of a killed member that another has got.
+    #[must_use]
+    pub fn handed_over(&self) -> u64 {
+        self.handed_over
+    }
 }

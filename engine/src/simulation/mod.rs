@@ -101,8 +101,9 @@ pub struct Simulation {
     killed: Vec<Kill>,
     /// Killed members whose processes are to be started again, and when.
     restarts: BTreeSet<(u64, usize)>,
-    /// Those whose processes were.
-    came_back: BTreeSet<usize>,
+    /// Those whose processes were, and that have been neither refused nor let in.
+    again: BTreeSet<usize>,
+    came_back: CameBack,
     /// Members that the others have removed, and that have heard of it.
     removed: BTreeSet<usize>,
     /// Jobs of the killed member that another has got.
@@ -188,7 +189,8 @@ impl Simulation {
             has_leases: false,
             killed: Vec::new(),
             restarts: BTreeSet::new(),
-            came_back: BTreeSet::new(),
+            again: BTreeSet::new(),
+            came_back: CameBack::default(),
             removed: BTreeSet::new(),
             handed_over: 0,
             verdicts: Vec::new(),
@@ -329,79 +331,6 @@ impl Simulation {
         }
     }
 
-    /// Whether a member is at a moment.
-    fn is_at(&self, node: usize, moment: KillMoment) -> bool {
-        let configuration = self.cluster.members[node].node().view().shared_configuration();
-        match moment {
-            KillMoment::Commit(stage) => self.stages(node).flatten().any(|at| at == stage),
-            KillMoment::Change => configuration.phase == Phase::Preparing,
-            KillMoment::NewEpoch => configuration.epoch > 1 && configuration.phase == Phase::Active,
-        }
-    }
-
-    /// A death whose moment has come.
-    fn kill_due(&mut self, begun: u64) -> Option<Kill> {
-        for index in 0..self.planned_kills.len() {
-            let Kill { node, moment, begins_at, moments, .. } = self.planned_kills[index];
-            let is_alive = !self.nodes[usize::from(node)].has_ended;
-            if begins_at > begun || !is_alive || !self.is_at(usize::from(node), moment) {
-                continue;
-            }
-            if moments == 0 {
-                return Some(self.planned_kills.remove(index));
-            }
-            self.planned_kills[index].moments -= 1;
-        }
-        None
-    }
-
-    /// Kills the member whose time has come, whose jobs that have not begun go to another.
-    fn kill_member(&mut self, begun: u64) {
-        if self.planned_kills.is_empty() {
-            return;
-        }
-        let Some(kill) = self.kill_due(begun) else { return };
-        let (now_ns, number) = (self.now_ns(), usize::from(kill.node));
-        let node = &mut self.nodes[number];
-        node.has_ended = true;
-        node.workers.iter_mut().for_each(|(worker, _)| worker.kill());
-        self.cluster.members[number].node().kill();
-        self.members.lock().kill(number);
-        self.members_due_ns = 0;
-        self.hand_over(number);
-        self.trace.note(now_ns, || format!("kills: {kill}"));
-        self.restarts.extend(kill.restarts_after_ns.map(|ns| (now_ns + ns, number)));
-        self.killed.push(kill);
-    }
-
-    /// Starts the processes again of members whose time has come.
-    fn start_again(&mut self) {
-        let now_ns = self.now_ns();
-        while let Some(&(at_ns, node)) = self.restarts.first().filter(|(at_ns, _)| *at_ns <= now_ns)
-        {
-            self.restarts.remove(&(at_ns, node));
-            self.trace.note(now_ns, || format!("node {node} is started again"));
-            let before = self.latest_configuration();
-            let options = self.cluster.options();
-            joining::start_again(&mut self.members.lock(), options, node, &before)
-                .expect("a process with these options was started before");
-            self.came_back.insert(node);
-            self.members_due_ns = 0;
-        }
-    }
-
-    /// How many processes of killed members were started again; of those, how many a member has refused, and how many have joined.
-    #[must_use]
-    pub fn came_back(&self) -> CameBack {
-        let members = self.members.lock();
-        let members = self.came_back.iter().filter_map(|node| members.member(*node));
-        members.fold(CameBack::default(), |sum, member| CameBack {
-            all: sum.all + 1,
-            refused: sum.refused + u64::from(member.was_refused()),
-            joined: sum.joined + u64::from(member.has_joined()),
-        })
-    }
-
     /// Lets the members hear each other, and has those halt that have lost one.
     fn run_members(&mut self) {
         let now_ns = self.now_ns();
@@ -413,6 +342,7 @@ impl Simulation {
         self.members_due_ns = members.next_event_ns().saturating_sub(self.joined_at_ns);
         let halted: Vec<_> = members.halted().collect();
         drop(members);
+        self.end_refused();
         for (node, leaves) in halted {
             if self.nodes[node].has_ended {
                 continue;
@@ -469,13 +399,6 @@ impl Simulation {
         nodes.any(|(number, node)| !node.has_ended && !goes_on(number)) || self.awaits_refusals()
     }
 
-    /// Whether processes of killed members are still to be started again, or to be refused by a member that lives.
-    fn awaits_refusals(&self) -> bool {
-        let CameBack { all, refused, joined } = self.came_back();
-        let has_living = self.nodes.iter().any(|node| !node.has_ended);
-        has_living && (!self.restarts.is_empty() || refused + joined < all)
-    }
-
     /// Whether members have halted, as they could not go on without one that was killed.
     #[must_use]
     pub fn has_halted(&self) -> bool {
@@ -498,45 +421,29 @@ impl Simulation {
         living.map(|node| node.view().configuration().epoch).max().unwrap_or(1)
     }
 
-    /// Whether all members that had a record of some transaction may have been killed before a change of the membership has flushed
-    /// that record. The others halt then.
+    /// Whether all members that had a record of some transaction may have been killed or removed before a change of the membership has
+    /// flushed that record. The others halt then.
     #[must_use]
     pub fn may_have_lost_records(&self) -> bool {
         let members = self.cluster.members.iter().map(|member| member.node());
         let living = members.filter(|node| !node.is_killed()).map(|node| node.view());
         let latest = living.max_by_key(|view| view.configuration().version);
-        let is_dead = |replica: &u16| self.was_killed(usize::from(*replica));
+        let dead = self.dead();
+        let is_dead = |replica: &u16| dead.contains(&usize::from(*replica));
         latest.is_some_and(|view| {
             let mut groups = view.configuration().last_log_groups();
             groups.any(|group| !group.is_empty() && group.iter().all(is_dead))
         })
     }
 
-    /// Whether all copies of some partition are gone, and the others go on without it.
+    /// Whether all copies of some partition are gone. The others go on without it, or have halted before they could decide on that.
     #[must_use]
     pub fn has_lost_rows(&self) -> bool {
-        self.latest_configuration().lost_partitions().next().is_some()
-    }
-
-    /// Gives the jobs that a killed member has not begun to the next one that lives.
-    fn hand_over(&mut self, killed: usize) {
-        let members = &self.cluster.members;
-        let others = (1..members.len()).map(|apart| (killed + apart) % members.len());
-        let Some(heir) = others.into_iter().find(|node| !self.nodes[*node].has_ended) else {
-            return;
-        };
-        for worker in 0..self.cluster.options.threads {
-            for job in members[killed].take_jobs(worker) {
-                // A job that finds no room is dropped, which tells that it has not begun.
-                self.handed_over += u64::from(members[heir].put(worker, job).is_ok());
-            }
-        }
-    }
-
-    /// Jobs of a killed member that another has got.
-    #[must_use]
-    pub fn handed_over(&self) -> u64 {
-        self.handed_over
+        let (latest, dead) = (self.latest_configuration(), self.dead());
+        let mut partitions = (0..=u16::MAX).take(latest.partitioning.count());
+        partitions.any(|number| {
+            latest.copies(number).iter().all(|copy| dead.contains(&usize::from(*copy)))
+        })
     }
 
     /// Whether no job runs or waits.

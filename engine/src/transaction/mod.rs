@@ -454,6 +454,11 @@ impl<'s> Transaction<'s> {
         valid
     }
 
+    /// Whoever waits for the job learns by this token what keeps the job from going on, until the next call.
+    pub(crate) fn tell_token(&self, token: Option<Arc<CancellationToken>>) {
+        self.round.tell_token(token);
+    }
+
     /// Sets the token that cancels the job, until the next call; the one before.
     pub(crate) fn set_cancellation(
         &mut self,

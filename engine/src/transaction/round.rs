@@ -6,9 +6,11 @@
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gannet_rpc::{RequestBatch, Suspend};
 
+use crate::cancellation::CancellationToken;
 use crate::commit::Commits;
 use crate::control::{Control, Interruption, WaitReason};
 use crate::fence::WorkerLease;
@@ -57,6 +59,11 @@ impl<'s> Round<'s> {
         let Control { committed: commits, aborted: aborts, .. } = &*self.control;
         let counter = if committed { commits } else { aborts };
         counter.set(counter.get() + 1);
+    }
+
+    /// Tells the worker what the job shares with whoever waits for it.
+    pub(super) fn tell_token(&self, token: Option<Arc<CancellationToken>>) {
+        self.control.token.replace(token);
     }
 
     /// Tells the worker by which version of the configuration the coroutine goes.

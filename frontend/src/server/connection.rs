@@ -34,8 +34,6 @@ use crate::settings;
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a cancelled statement to end: one that waits for a silent node cannot.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(250);
-/// How often a long statement checks that its client is connected, and that nothing keeps it from going on.
-const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A client's connection.
 pub(super) struct Connection {
@@ -64,11 +62,11 @@ pub(super) struct Limits {
     deadline: Option<Instant>,
     cancel: CancelHandle,
     /// How long the statement waits for a lease and for silent nodes.
-    wait: Option<WaitLimit>,
+    wait: WaitLimit,
 }
 
 impl Limits {
-    fn new(server_timeout: Option<Duration>, wait: Option<WaitLimit>, session: &Session) -> Self {
+    fn new(server_timeout: Option<Duration>, wait: WaitLimit, session: &Session) -> Self {
         let cancel = session.cancel_handle();
         let statement_timeout = server_timeout;
         let mut limits = Self { server_timeout, statement_timeout, deadline: None, cancel, wait };
@@ -90,18 +88,18 @@ impl Limits {
         statement: impl Future<Output = Result<T, SqlError>>,
     ) -> Result<T, Interruption> {
         self.begin();
-        let wait = self.wait.as_ref();
+        let interval = self.wait.look_interval();
         let gone = async {
             let mut ran = Duration::ZERO;
             // The first check comes after a sleep. Most statements end before, and a client that has announced no further
             // messages may still wait for the answer.
             loop {
-                tokio::time::sleep(PRESENCE_INTERVAL).await;
+                tokio::time::sleep(interval).await;
                 if stream.is_closed() {
                     return Interruption::Disconnected;
                 }
-                ran += PRESENCE_INTERVAL;
-                if let Some(error) = wait.and_then(|wait| wait.refusal(ran)) {
+                ran += interval;
+                if let Some(error) = self.wait.refusal(ran, &self.cancel) {
                     return error.into();
                 }
             }
@@ -201,14 +199,9 @@ impl Connection {
         shared: Arc<Shared>,
         stopped: watch::Receiver<bool>,
     ) -> Self {
-        let wait = shared.options.wait_timeout.filter(|timeout| !timeout.is_zero());
-        let wait = wait.map(|timeout| {
-            let cluster = Arc::clone(&shared.database.cluster);
-            WaitLimit { timeout, cluster }
-        });
-        if wait.is_some() {
-            opened.session.refuse_without_lease();
-        }
+        let timeout = shared.options.wait_timeout.filter(|timeout| !timeout.is_zero());
+        let wait = WaitLimit { timeout, cluster: Arc::clone(&shared.database.cluster) };
+        opened.session.refuse_without_lease();
         Self {
             limits: Limits::new(shared.options.statement_timeout, wait, &opened.session),
             stream: opened.stream,
@@ -361,6 +354,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::database::Database;
 
     #[tokio::test]
     async fn a_statement_and_its_rows_have_one_timeout() {
@@ -373,7 +367,10 @@ mod tests {
             statement_timeout: timeout,
             deadline: None,
             cancel,
-            wait: None,
+            wait: WaitLimit {
+                timeout: None,
+                cluster: Arc::clone(&Database::of_one_node(64 << 20).cluster),
+            },
         };
         limits.run(&stream, async { Ok(()) }).await.unwrap();
         let deadline = limits.deadline.unwrap();

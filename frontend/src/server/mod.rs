@@ -84,7 +84,7 @@ pub struct ServerOptions {
     pub idle_timeout: Option<Duration>,
     /// How long a statement may run.
     pub statement_timeout: Option<Duration>,
-    /// How long a statement may wait while the node has no lease, or another node does not answer. Looked at twice a second.
+    /// How long a statement may wait for another node that does not answer. Looked at twice a second.
     pub wait_timeout: Option<Duration>,
     /// How long a stopping server waits for running statements.
     pub shutdown_timeout: Duration,

@@ -166,7 +166,7 @@ impl Session {
     ) -> Result<Started<T>, SqlError> {
         let cluster = &self.database.cluster;
         if self.refuses_without_lease
-            && let Some(obstacle) = cluster.obstacle_to_begin()
+            && let Some(obstacle) = cluster.obstacle_to_all()
         {
             return Err(obstacle.into());
         }
@@ -189,6 +189,7 @@ impl Session {
             ClusterError::Busy => SqlError::new("53000", error.to_string()),
             _ => SqlError::new("57P03", error.to_string()),
         })?;
+        self.cancel.set_job(&cancellation);
         Ok(Started { completion, cancellation })
     }
 
@@ -209,8 +210,7 @@ impl Session {
     pub(super) fn resources(&mut self, catalog: &Arc<Catalog>) -> Box<Resources> {
         let Some(mut resources) = self.resources.take() else {
             let facts = Facts { catalog: Arc::clone(catalog), ..self.facts() };
-            let (database, cancel) =
-                (Arc::clone(&self.database), Arc::clone(&self.cancel.0.is_requested));
+            let (database, cancel) = (Arc::clone(&self.database), self.cancel.flag());
             return Box::new(Resources {
                 database,
                 facts,
