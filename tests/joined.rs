@@ -15,7 +15,7 @@ use gannet::{
     Abort, Change, ChangeError, Cluster, ClusterError, ClusterKey, ClusterOptions, Failure,
     JoinError, LockMode, Membership, Misuse, Outcome, RdmaPort, TableId, Transport,
 };
-use gannet_storage::{BucketSnapshot, TableKind};
+use gannet_storage::{BucketSnapshot, StorageError, TableKind};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const NODES: usize = 2;
@@ -35,7 +35,11 @@ fn free_address() -> SocketAddr {
 }
 
 fn memberships(transport: Transport) -> Vec<Membership> {
-    let addresses: Vec<_> = (0..NODES).map(|_| free_address()).collect();
+    memberships_of(NODES, transport)
+}
+
+fn memberships_of(nodes: usize, transport: Transport) -> Vec<Membership> {
+    let addresses: Vec<_> = (0..nodes).map(|_| free_address()).collect();
     let membership = |node| Membership {
         node,
         transport,
@@ -47,14 +51,15 @@ fn memberships(transport: Transport) -> Vec<Membership> {
         join_timeout: Duration::from_secs(60),
         lease: Membership::LEASE,
         manager_data: None,
+        confirm_reads: false,
         begin_anew: false,
     };
-    (0..NODES).map(membership).collect()
+    (0..nodes).map(membership).collect()
 }
 
 fn join(membership: &Membership) -> Result<Cluster, ClusterError> {
     let options = ClusterOptions {
-        nodes: NODES,
+        nodes: membership.addresses.len(),
         replicas: NODES,
         threads: 1,
         coroutines: 4,
@@ -317,4 +322,48 @@ fn nodes_with_unequal_limits_are_filled_and_no_copy_overflows() {
         assert_eq!(copies.len(), 2);
         assert!(copies[0] == copies[1], "the copies of {place:?} differ");
     }
+}
+
+#[test]
+fn a_load_of_processes_that_meets_the_loss_of_one_fails_as_a_whole() {
+    const ROWS: u64 = 400;
+    let memberships = memberships_of(3, Transport::Memory);
+    // Of the two that are left.
+    let barrier = Barrier::new(2);
+    on_each(&memberships, |node, cluster, all| {
+        let table = cluster.open_table("rows", 8, ROWS).unwrap();
+        let mut loader = cluster.loader();
+        let mut add = |key: u64| loader.add(table, key, &key.to_le_bytes());
+        (0..ROWS / 2).for_each(|key| add(key).unwrap());
+        all.wait();
+        if node == 2 {
+            return;
+        }
+        while cluster.configuration().epoch == 1 {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        let refused = (ROWS / 2..ROWS).filter_map(|key| add(key).err());
+        let refused: Vec<_> = refused.map(|error| error.to_string()).collect();
+        let because = StorageError::MembersChanged.to_string();
+        assert!(!refused.is_empty() && refused.iter().all(|why| *why == because), "{refused:?}");
+        assert_eq!(loader.finish().err().map(|error| error.to_string()), Some(because));
+        // The next load goes to those that are left.
+        barrier.wait();
+        if node == 0 {
+            cluster.drop_table(table).unwrap();
+        }
+        barrier.wait();
+        let table = cluster.open_table("rows", 8, ROWS).unwrap();
+        let mut loader = cluster.loader();
+        (0..ROWS).for_each(|key| loader.add(table, key, &key.to_le_bytes()).unwrap());
+        loader.finish().unwrap();
+        barrier.wait();
+        let found = (0..ROWS).filter(|key| {
+            let key = *key;
+            let read = cluster.run(move |tx| tx.get(table, key).map(|row| row.is_some()));
+            read.unwrap().committed()
+        });
+        assert_eq!(found.count() as u64, ROWS);
+        barrier.wait();
+    });
 }

@@ -21,7 +21,16 @@ fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
     let limit = Limit::Duration(Duration::from_millis(200));
     let found = simulate(
         workload,
-        SimulatedRun { cluster, manager, seed: 5, faults, kills: Vec::new(), limit, trace: None },
+        SimulatedRun {
+            cluster,
+            manager,
+            clocks_stand: false,
+            seed: 5,
+            faults,
+            kills: Vec::new(),
+            limit,
+            trace: None,
+        },
     );
     let found = found.unwrap();
     assert!(found.passed(), "{:?}", found.checks);

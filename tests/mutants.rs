@@ -22,10 +22,18 @@
 //! | `ALL_RECORDS` | a flush has the records of all | `tests/simulation.rs` |
 //! | `FLUSHED_UNITS` | a flush applies the records' units | `tests/simulation.rs` |
 //! | `DEAD_ENTRIES` | a flush removes pending entries | `tests/simulation.rs` |
+//! | `DEAD_RESERVATIONS` | a flush ends reservations of aborted transactions | `tests/simulation.rs` |
+//! | `DEAD_BARRIERS` | a flush ends scan barriers of the epoch before | `tests/simulation.rs` |
 //! | `DEAD_LOCKS` | a lock of another epoch is free | `tests/simulation.rs` |
 //! | `ONE_EPOCH` | reads of one epoch are not validated in another | `tests/epochs.rs` |
 //! | `EPOCH_OF_PACKETS` | packets of another epoch are dropped | `tests/simulation.rs` |
 //! | `LEASES` | a node answers only while it holds a lease | `tests/simulation.rs` |
+//! | `CLOCK_AFTER_DATA` | the clock is read after the data | `tests/simulation.rs` |
+//! | `LEASES_OVER` | an epoch begins when the leases of removed members are over | `tests/simulation.rs` |
+//! | `ACTIVATION_DECIDED` | an epoch begins when that is decided | `tests/simulation.rs` |
+//! | `COMPLAINTS` | of two members that do not reach each other one goes | `engine/src/members/leases/tests.rs` |
+//! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load that meets a loss succeeds |
+//! | `CONFIRMED_READS` | where reads are confirmed, a renewal that was sent after them is waited for | `tests/simulation.rs` |
 //! | `TOKENS` | what is kept under a token is the outcome | `tests/simulation.rs` |
 //! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
 //! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |
@@ -102,6 +110,26 @@ fn rows_until_full(rows_max: u64) -> u64 {
             outcome != Outcome::Committed(())
         })
         .unwrap_or(rows_max)
+}
+
+/// Whether a load succeeds that meets the loss of a node.
+fn load_across_a_loss() -> bool {
+    let options = ClusterOptions {
+        replicas: 2,
+        threads: 1,
+        memory_limit_bytes: Some(16 << 20),
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::open(options).unwrap();
+    let table = cluster.create_table("rows", 8, 1_000).unwrap();
+    let mut loader = cluster.loader();
+    let all = (0..500_u64).all(|key| {
+        if key == 250 {
+            cluster.kill_node(2).unwrap();
+        }
+        loader.add(table, key, &key.to_le_bytes()).is_ok()
+    });
+    all && loader.finish().is_ok()
 }
 
 /// The outcome of a transaction one of whose reads a primary refuses to validate, and how often it was run.
@@ -193,6 +221,10 @@ fn what_is_removed_is_noticed() {
     println!("{}: {without} rows in a memory limit for {rows}", mutant.name());
     drop(mutant);
     assert!(without > rows, "{without} rows, {rows} before");
+    assert!(!load_across_a_loss(), "a load that meets a loss fails");
+    let mutant = rules::LOAD_IN_ONE_EPOCH.remove();
+    assert!(load_across_a_loss(), "nothing else refuses it");
+    drop(mutant);
     let mutant = faults::REFUSE_VALIDATION.inject();
     let (outcome, runs) = run_over_a_refusal();
     drop(mutant);

@@ -260,7 +260,7 @@ fn rules_are_removed_by_tests_that_are_listed() {
         let module = file.rsplit('/').next().unwrap().trim_end_matches(".rs");
         let uses = ["remove()", "inject()"].map(|call| format!("{module}::{rule}.{call}"));
         let is_test = |name: &str| {
-            let is_one = name.contains("tests/") || name.ends_with("_tests.rs");
+            let is_one = name.contains("tests/") || name.ends_with("tests.rs");
             is_one && !name.starts_with("tests/rules/")
         };
         let is_used = texts.iter().filter(|(name, _)| is_test(name)).any(|(_, text)| {

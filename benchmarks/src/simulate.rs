@@ -35,6 +35,8 @@ pub struct SimulatedRun {
     pub cluster: ClusterOptions,
     /// Its manager.
     pub manager: ManagerKind,
+    /// Whether clocks of leases stand still at nodes that do, and reads are confirmed.
+    pub clocks_stand: bool,
     /// Seed of network and clients.
     pub seed: u64,
     /// The faults.
@@ -124,14 +126,14 @@ pub fn simulate<W: Workload>(
     mut workload: W,
     run: SimulatedRun,
 ) -> Result<Simulated, BenchmarkError> {
-    let SimulatedRun { cluster, manager, seed, faults, kills, limit, trace } = run;
+    let SimulatedRun { cluster, manager, clocks_stand, seed, faults, kills, limit, trace } = run;
     let mut simulation = Simulation::open_with(manager, cluster, seed, faults, trace)?;
     let some_die = !kills.is_empty();
     simulation.plan_kills(kills);
     workload.create_tables(simulation.cluster())?;
     workload.load(simulation.cluster(), 0, 1)?;
     let heal_phase = HealPhase::create(simulation.cluster())?;
-    simulation.require_leases();
+    simulation.require_leases(clocks_stand);
     let workload = Arc::new(workload);
     let options = simulation.cluster().options();
     let control = Arc::new(Control::new(limit, true, options.nodes * options.threads));

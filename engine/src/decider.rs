@@ -16,6 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use gannet_rules::rule;
+
 use crate::change_message::{Addressed, ChangeMessage, Loss, wrapped};
 use crate::change_steps::DeciderSteps;
 use crate::configuration::{Change, ChangeError, Configuration, Phase};
@@ -250,10 +252,7 @@ impl Decider {
                 Change::Activate => {
                     self.begin_step();
                     self.steps.active(self.now_ns);
-                    let activate =
-                        |change: &mut MembershipChange| change.activate(&decided.configuration);
-                    let said = self.membership.as_mut().map(activate).unwrap_or_default();
-                    self.said.extend(said.into_iter().map(wrapped));
+                    self.activate(&decided.configuration);
                 }
                 Change::Form(_) | Change::Create(_) | Change::Leave(_) | Change::Remove(_) => {
                     if let Some(round) = &mut self.round {
@@ -269,9 +268,16 @@ impl Decider {
         self.go_on(decided);
     }
 
+    /// Has all members begin the epoch.
+    fn activate(&mut self, configuration: &Arc<Configuration>) {
+        let activate = |change: &mut MembershipChange| change.activate(configuration);
+        let said = self.membership.as_mut().map(activate).unwrap_or_default();
+        self.said.extend(said.into_iter().map(wrapped));
+    }
+
     /// The next epoch begins when a lease that was granted until now is over.
     fn outlast_lease(&mut self) {
-        if let Some(terms) = self.terms {
+        if let Some(terms) = self.terms.filter(|_| rule!(LEASES_OVER)) {
             self.leases_over_ns = self.now_ns + terms.over_ns();
         }
     }
@@ -404,6 +410,11 @@ impl Decider {
         if self.is_flushed && self.now_ns >= self.leases_over_ns {
             self.is_flushed = false;
             self.steps.leases_over(self.now_ns);
+            if !rule!(ACTIVATION_DECIDED)
+                && let Ok(active) = decided.configuration.after(&Change::Activate)
+            {
+                self.activate(&Arc::new(active));
+            }
             return self.decide(None, Change::Activate, decided);
         }
         if self.membership.is_some() || !self.missing.is_empty() {

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! responses and requests ─▶ Fenced ── the lease is held now ─▶ the transport
-//! a transaction that logs nothing ─▶ Round::hold_lease ── it is held now ─▶ its end
+//! a transaction that logs nothing ─▶ Round::hold_lease ── it is held now, and its reads are confirmed ─▶ its end
 //! ```
 //! *Invariant*: the clock is read after the data.
 //!
 //! *Not here*: leases, in `lease`.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,6 +20,11 @@ use crate::node::Node;
 
 /// A waiting transaction looks again whether there is a lease.
 const LOOK_NS: u64 = 500_000;
+/// It looks again whether its reads are confirmed: after a part of a round trip between hosts.
+const CONFIRMATION_LOOK_NS: u64 = 30_000;
+
+/// Without the rule that the clock is read after the data, it is read once in so many steps.
+const CACHED_STEPS: u32 = 1_024;
 
 /// The lease of its node, as a worker sees it.
 pub(crate) struct WorkerLease {
@@ -27,28 +33,55 @@ pub(crate) struct WorkerLease {
     clock: Rc<dyn Clock>,
     /// That of the worker.
     worker_clock: Rc<dyn Clock>,
+    /// A time that is some steps old, for a test that removes a rule.
+    cached_ns: Cell<u64>,
+    steps: Cell<u32>,
 }
 
 impl WorkerLease {
     pub(crate) fn new(node: Arc<Node>, clock: Rc<dyn Clock>, worker_clock: Rc<dyn Clock>) -> Self {
-        Self { node, clock, worker_clock }
+        Self { node, clock, worker_clock, cached_ns: Cell::new(0), steps: Cell::new(0) }
     }
 
-    /// Whether the lease is held now. What was read before was right then.
+    /// Whether the lease is held now, if no clock stands still. What was read before was right then.
     #[inline(always)]
     pub(crate) fn is_held(&self) -> bool {
         let until_ns = self.node.lease().until_ns();
-        until_ns == ENDLESS || self.clock.now_ns() < until_ns || !rule!(LEASES)
+        until_ns == ENDLESS || self.now_ns() < until_ns || !rule!(LEASES)
+    }
+
+    /// Whether a transaction that logs nothing may end now, without a wait for anything.
+    #[inline(always)]
+    pub(crate) fn suffices(&self) -> bool {
+        self.is_held() && !self.node.lease().confirms_reads()
+    }
+
+    /// Whether what was read at this time, on the clock of the lease, is right.
+    pub(crate) fn is_confirmed(&self, read_ns: u64) -> bool {
+        self.node.is_confirmed(read_ns) || !rule!(CONFIRMED_READS)
     }
 
     /// The time on the clock of the lease.
+    #[inline(always)]
     pub(crate) fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
+        if rule!(CLOCK_AFTER_DATA) { self.clock.now_ns() } else { self.cached_ns.get() }
+    }
+
+    /// A step of the worker has ended.
+    #[inline(always)]
+    fn end_step(&self) {
+        if !rule!(CLOCK_AFTER_DATA) {
+            self.steps.set(self.steps.get().wrapping_add(1));
+            if self.steps.get().is_multiple_of(CACHED_STEPS) {
+                self.cached_ns.set(self.clock.now_ns());
+            }
+        }
     }
 
     /// When to look again, on the worker's clock.
     pub(crate) fn next_look_ns(&self) -> u64 {
-        self.worker_clock.now_ns() + LOOK_NS
+        let is_held = self.is_held();
+        self.worker_clock.now_ns() + if is_held { CONFIRMATION_LOOK_NS } else { LOOK_NS }
     }
 }
 
@@ -107,6 +140,7 @@ impl<S: PacketSender> PacketSender for Fenced<S> {
             self.has_packets = false;
             self.sender.ring_doorbell();
         }
+        self.lease.end_step();
     }
 
     fn dropped(&self) -> u64 {

@@ -77,7 +77,8 @@ impl Cluster {
             ports: ports.told(),
         };
         let settings = settings(&options, membership);
-        let terms = LeaseTerms::new(membership.lease);
+        let terms =
+            LeaseTerms::new(membership.lease).with_confirmed_reads(membership.confirm_reads);
         let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
         let starting = Starting::new(started, move |configuration| {

@@ -10,6 +10,10 @@
 //! A worker looks at the clock once for each doorbell, and once at the end of a transaction that logs nothing. Without the lease packets
 //! wait, and so does the end of the transaction. A transaction that logs needs no look: its log replicas answer no member that was removed.
 //!
+//! A clock that stands still, as that of a machine that its host pauses may, ends no lease. Where that can happen, reads are *confirmed*: a
+//! transaction that logs nothing ends only when a renewal was granted that was sent after its last read. Then it needs no clock but one
+//! that does not go back, and waits for a round trip to a majority of the voters.
+//!
 //! *Source*: Gray and Cheriton, Leases (SOSP'89); FaRM (SOSP'15) section 5.1; `docs/protocol.md`, "Leases".
 //!
 //! *Invariants*: the time of a lease only goes forward, until it is given up for good. The nodes of a cluster that is in one process
@@ -17,7 +21,7 @@
 //!
 //! *Not here*: what a worker does without one, in `fence`; who grants, and who is suspected, in `members/leases.rs`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A lease without an end.
@@ -37,11 +41,18 @@ const STEP_NS_MIN: u64 = 5_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseTerms {
     length_ns: u64,
+    confirms_reads: bool,
 }
 
 impl LeaseTerms {
     pub(crate) fn new(length: Duration) -> Self {
-        Self { length_ns: u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 1_000).max(5) }
+        let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 1_000).max(5);
+        Self { length_ns, confirms_reads: false }
+    }
+
+    /// The same, and whether reads are confirmed.
+    pub(crate) fn with_confirmed_reads(self, confirms_reads: bool) -> Self {
+        Self { confirms_reads, ..self }
     }
 
     pub(crate) fn length(self) -> Duration {
@@ -127,18 +138,56 @@ impl LeaseLeft {
 #[derive(Debug)]
 pub(crate) struct Lease {
     until_ns: AtomicU64,
+    /// How long it is held from when the newest renewal was sent; 0 unless reads are confirmed.
+    confirmed_ns: AtomicU64,
+    /// A read waits for a renewal to be sent.
+    wants_renewal: AtomicBool,
 }
 
 impl Default for Lease {
     fn default() -> Self {
-        Self { until_ns: AtomicU64::new(ENDLESS) }
+        let (confirmed_ns, wants_renewal) = Default::default();
+        Self { until_ns: AtomicU64::new(ENDLESS), confirmed_ns, wants_renewal }
     }
 }
 
 impl Lease {
     /// From now on one is needed.
-    pub(crate) fn require(&self) {
+    pub(crate) fn require(&self, terms: LeaseTerms) {
         self.until_ns.store(NEVER, Ordering::Relaxed);
+        let confirmed_ns = if terms.confirms_reads { terms.held_ns() } else { 0 };
+        self.confirmed_ns.store(confirmed_ns, Ordering::Relaxed);
+    }
+
+    /// Whether a transaction that logs nothing waits for a renewal.
+    #[inline(always)]
+    pub(crate) fn confirms_reads(&self) -> bool {
+        self.confirmed_ns.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a renewal was granted that was sent at this time or later; true where none is needed. If not, one is wanted.
+    pub(crate) fn is_confirmed(&self, read_ns: u64) -> bool {
+        let confirmed_ns = self.confirmed_ns.load(Ordering::Relaxed);
+        let until_ns = self.until_ns();
+        if confirmed_ns == 0
+            || until_ns == ENDLESS
+            || until_ns >= read_ns.saturating_add(confirmed_ns)
+        {
+            return true;
+        }
+        // Release: pairs with the Acquire of whoever sends it, who reads the clock afterwards.
+        self.wants_renewal.store(true, Ordering::Release);
+        false
+    }
+
+    /// Whether a read waits for a renewal to be sent.
+    pub(crate) fn wants_renewal(&self) -> bool {
+        self.wants_renewal.load(Ordering::Acquire)
+    }
+
+    /// The same, once.
+    pub(crate) fn take_wish(&self) -> bool {
+        self.wants_renewal() && self.wants_renewal.swap(false, Ordering::AcqRel)
     }
 
     /// It is held until this time, if not longer; until when it was held before.
@@ -188,7 +237,7 @@ mod tests {
     fn what_is_left_of_a_lease_is_told_until_it_is_over() {
         let lease = Lease::default();
         assert_eq!(lease.left(5).milliseconds(), None);
-        lease.require();
+        lease.require(LeaseTerms::new(Duration::from_millis(100)));
         assert_eq!((lease.left(5), lease.over_for_ns(5)), (LeaseLeft::Over, None));
         lease.extend(9_000_005);
         assert_eq!(lease.left(5), LeaseLeft::Held(Duration::from_millis(9)));
@@ -197,5 +246,22 @@ mod tests {
         assert_eq!([9_000_004, 9_000_007].map(|now| lease.over_for_ns(now)), [None, Some(2)]);
         lease.give_up();
         assert_eq!((lease.left(5), lease.over_for_ns(5)), (LeaseLeft::Over, None));
+    }
+    #[test]
+    fn a_read_is_confirmed_by_a_renewal_that_was_sent_after_it() {
+        let lease = Lease::default();
+        let terms = LeaseTerms::new(Duration::from_nanos(1_000));
+        assert!(lease.is_confirmed(5) && !lease.take_wish(), "none is needed");
+        lease.require(terms);
+        assert!(!lease.confirms_reads() && lease.is_confirmed(5));
+        lease.require(terms.with_confirmed_reads(true));
+        assert!(lease.confirms_reads() && !lease.is_confirmed(5));
+        assert!(lease.take_wish() && !lease.take_wish(), "one renewal is enough");
+        lease.extend(4 + terms.held_ns());
+        assert!(!lease.is_confirmed(5) && lease.is_confirmed(4), "it was sent before the read");
+        lease.extend(5 + terms.held_ns());
+        assert!(lease.is_confirmed(5));
+        lease.give_up();
+        assert!(!lease.is_confirmed(5));
     }
 }

@@ -75,6 +75,8 @@ pub struct Node {
     lease: Lease,
     /// Its times, if one is needed.
     lease_terms: OnceLock<LeaseTerms>,
+    /// Has whoever renews the lease look whether that is wanted at once.
+    renewal_waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Nodes that its workers complain about since that was last told.
     complaints: Mutex<BTreeSet<u16>>,
     silences: Silences,
@@ -139,6 +141,7 @@ impl Node {
             found_by_others: OnceLock::new(),
             lease: Lease::default(),
             lease_terms: OnceLock::new(),
+            renewal_waker: OnceLock::new(),
             complaints: Mutex::default(),
             silences: Silences::default(),
             changes: ChangeCounters::default(),
@@ -147,7 +150,7 @@ impl Node {
 
     /// From now on the node answers only while it holds a lease.
     pub(crate) fn require_lease(&self, terms: LeaseTerms) {
-        self.lease.require();
+        self.lease.require(terms);
         // Its members are there once.
         let _ = self.lease_terms.set(terms);
     }
@@ -156,6 +159,25 @@ impl Node {
     #[inline(always)]
     pub(crate) fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// Whoever renews the lease is woken by this if a renewal is wanted at once.
+    pub(crate) fn set_renewal_waker(&self, wake: impl Fn() + Send + Sync + 'static) {
+        // The members have one node.
+        let _ = self.renewal_waker.set(Box::new(wake));
+    }
+
+    /// Whether what was read at this time of the lease's clock is confirmed. If not, a renewal is sent at once.
+    pub(crate) fn is_confirmed(&self, read_ns: u64) -> bool {
+        let is_waited_for = self.lease.wants_renewal();
+        let is_confirmed = self.lease.is_confirmed(read_ns);
+        if !is_confirmed
+            && !is_waited_for
+            && let Some(wake) = self.renewal_waker.get()
+        {
+            wake();
+        }
+        is_confirmed
     }
 
     /// The times of its lease, if it needs one.

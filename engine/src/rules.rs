@@ -37,6 +37,18 @@ gannet_rules::rules! {
     TOKENS,
     /// A node answers only while it holds a lease.
     LEASES,
+    /// The clock is read after the data, not before.
+    CLOCK_AFTER_DATA,
+    /// An epoch begins when the leases of removed members are over.
+    LEASES_OVER,
+    /// An epoch begins when that is decided.
+    ACTIVATION_DECIDED,
+    /// Of two members that do not reach each other one is removed, though both hold their leases.
+    COMPLAINTS,
+    /// The rows of a load go to the same members.
+    LOAD_IN_ONE_EPOCH,
+    /// Where reads are confirmed, they are right only when a renewal was granted that was sent after them.
+    CONFIRMED_READS,
     /// A commit is settled by its own id, and not by the record that lies in its coroutine's log slot.
     SETTLE_BY_ID,
 }

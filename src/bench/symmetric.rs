@@ -145,6 +145,7 @@ impl Processes {
             join_timeout: JOIN_TIMEOUT,
             lease: self.lease,
             manager_data: None,
+            confirm_reads: false,
             begin_anew: false,
         }))
     }

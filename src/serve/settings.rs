@@ -42,7 +42,7 @@ const CONNECTIONS_MAX: usize = 1 << 20;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Settings of clusters of processes only.
-const OF_PROCESSES: [&str; 8] = [
+const OF_PROCESSES: [&str; 9] = [
     "cluster-key",
     "trusted-network",
     "cluster-name",
@@ -50,6 +50,7 @@ const OF_PROCESSES: [&str; 8] = [
     "mtu",
     "join-timeout",
     "lease",
+    "confirm-reads",
     "manager-data",
 ];
 
@@ -168,6 +169,10 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) lease: Option<Duration>,
+    /// Have whatever only reads wait until the others have confirmed after its reads that this node is a member; for hosts whose clocks
+    /// may stand still, such as virtual machines that are paused or moved.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub(crate) confirm_reads: Option<bool>,
     /// Keep the log of the cluster's membership and tables in this directory, synced; without one it is in memory.
     #[arg(long, value_name = "DIR")]
     pub(crate) manager_data: Option<PathBuf>,
@@ -266,7 +271,7 @@ impl Settings {
         if self.nodes.is_some() {
             // All settings of clusters of processes.
             (other.node, other.members, other.join_timeout) = (None, None, None);
-            (other.lease, other.manager_data) = (None, None);
+            (other.lease, other.confirm_reads, other.manager_data) = (None, None, None);
             (other.cluster_key, other.trusted_network) = (None, None);
             (other.cluster_name, other.transport, other.mtu) = (None, None, None);
             (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
@@ -319,6 +324,7 @@ impl Settings {
             rdma_gid: self.rdma_gid.or(other.rdma_gid),
             join_timeout: self.join_timeout.or(other.join_timeout),
             lease: self.lease.or(other.lease),
+            confirm_reads: self.confirm_reads.or(other.confirm_reads),
             manager_data: self.manager_data.or(other.manager_data),
             begin_anew: self.begin_anew,
             replicas: self.replicas.or(other.replicas),
@@ -465,12 +471,13 @@ impl Settings {
                     self.mtu.is_some(),
                     self.join_timeout.is_some(),
                     self.lease.is_some(),
+                    self.confirm_reads.is_some(),
                     self.manager_data.is_some(),
                 ];
                 if is_set.contains(&true) {
                     return contradiction(
-                        "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease and manager-data are \
-                         for a cluster of processes: give node and members too (trusted-network is also for clients, whose \
+                        "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease, confirm-reads and \
+                         manager-data are for a cluster of processes: give node and members too (trusted-network is also for clients, whose \
                          key is clients-key)",
                         &OF_PROCESSES,
                     );
@@ -507,6 +514,7 @@ impl Settings {
             rdma,
             join_timeout: self.join_timeout.unwrap_or(JOIN_TIMEOUT),
             lease: self.lease.unwrap_or(Membership::LEASE),
+            confirm_reads: self.confirm_reads == Some(true),
             manager_data: self.manager_data.clone(),
             begin_anew: self.begin_anew,
         }))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gannet_benchmarks::{BenchmarkError, Progress, Simulated};
 use gannet_engine::simulation::{FaultKind, Firings, KILL_MOMENTS, KillMoment, ManagerKind};
 
-use crate::simulate::scenario::{Scenario, Verdict, WorkloadKind};
+use crate::simulate::scenario::{Chosen, Scenario, Verdict};
 
 /// One seed in this many runs twice.
 const TWICE_EVERY: u64 = 100;
@@ -21,8 +21,7 @@ pub(crate) struct Campaign {
     pub(crate) seeds: u64,
     pub(crate) time_limit: Option<Duration>,
     pub(crate) transactions: u64,
-    pub(crate) workload: Option<WorkloadKind>,
-    pub(crate) manager: Option<ManagerKind>,
+    pub(crate) chosen: Chosen,
 }
 
 /// The findings of a campaign.
@@ -33,8 +32,9 @@ pub(crate) struct Summary {
     pub(crate) transactions: u64,
     pub(crate) committed: u64,
     pub(crate) firings: Firings,
-    /// Seeds with replicas of the product's manager.
+    /// Seeds with replicas of the product's manager, and those with clocks that stand still.
     pub(crate) on_raft: u64,
+    pub(crate) with_confirmed_reads: u64,
     /// Seeds that planned deaths of members, and members that died, by [`KILL_MOMENTS`].
     pub(crate) kills_planned: u64,
     pub(crate) kills: [u64; KILL_MOMENTS.len()],
@@ -62,6 +62,7 @@ impl Summary {
     fn add(&mut self, scenario: Scenario, verdict: Verdict) {
         self.seeds += 1;
         self.on_raft += u64::from(scenario.manager == ManagerKind::Raft);
+        self.with_confirmed_reads += u64::from(scenario.clocks_stand);
         self.kills_planned += u64::from(!scenario.kills.is_empty());
         *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
         if let Some(found) = verdict.found() {
@@ -145,8 +146,12 @@ impl std::fmt::Display for Summary {
         writeln!(
             out,
             "{} changes of the membership; {} living members were removed; in {} seeds the others halted; \
-             {} seeds had openraft",
-            self.membership_changes, self.removed, self.halted, self.on_raft
+             {} seeds had openraft, {} clocks that stand still",
+            self.membership_changes,
+            self.removed,
+            self.halted,
+            self.on_raft,
+            self.with_confirmed_reads
         )?;
         writeln!(
             out,
@@ -177,7 +182,7 @@ impl Campaign {
                     break;
                 }
                 let seed = self.first_seed + index;
-                let scenario = Scenario::draw(seed, self.transactions, self.workload, self.manager);
+                let scenario = Scenario::draw(seed, self.transactions, self.chosen);
                 let verdict = scenario.run(None)?;
                 let runs_again = index % TWICE_EVERY == 0 && scenario.is_repeatable();
                 let again = if runs_again { Some(scenario.run(None)?) } else { None };

@@ -19,11 +19,10 @@ use std::time::Duration;
 
 use clap::Args;
 use gannet_benchmarks::BenchmarkError;
-use gannet_engine::simulation::ManagerKind;
 
 use crate::output::{OutputError, print_line};
 use campaign::{Campaign, Summary};
-use scenario::{Scenario, Verdict, WorkloadKind};
+use scenario::{Chosen, Scenario, Verdict};
 
 /// Campaigns of this many seeds must meet every kind of fault.
 const SEEDS_FOR_ALL_FAULTS: u64 = 100;
@@ -48,12 +47,8 @@ pub(crate) struct Arguments {
     /// Transactions of each seed.
     #[arg(long, default_value_t = 5_000)]
     transactions: u64,
-    /// Run this workload instead of the one that each seed draws.
-    #[arg(long)]
-    workload: Option<WorkloadKind>,
-    /// Let openraft decide on the membership in every seed, instead of in one of twenty.
-    #[arg(long)]
-    raft: bool,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Write a line for every event of the seed to this file.
     #[arg(long, requires = "seed")]
     trace: Option<PathBuf>,
@@ -67,12 +62,6 @@ pub(crate) struct Arguments {
     #[cfg(feature = "mutants")]
     #[arg(long)]
     mutant: Option<String>,
-}
-
-impl Arguments {
-    fn manager(&self) -> Option<ManagerKind> {
-        self.raft.then_some(ManagerKind::Raft)
-    }
 }
 
 /// Why a campaign cannot run.
@@ -101,8 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
         seeds: arguments.seeds,
         time_limit: arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes)),
         transactions: arguments.transactions,
-        workload: arguments.workload,
-        manager: arguments.manager(),
+        chosen: arguments.chosen,
     };
     let summary = campaign.run()?;
     print_line(&summary)?;
@@ -126,10 +114,12 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
         for fault in &smallest.faults {
             print_line(format_args!("  {fault}"))?;
         }
-        let workload = if arguments.workload.is_some() { " with the same --workload" } else { "" };
-        let raft = if arguments.raft { " --raft" } else { "" };
+        let Chosen { workload, raft, clocks_stand } = arguments.chosen;
+        let raft = if raft { " --raft" } else { "" };
+        let clocks_stand = if clocks_stand { " --clocks-stand" } else { "" };
+        let workload = if workload.is_some() { " with the same --workload" } else { "" };
         print_line(format_args!(
-            "replay it: gannet simulate --seed {} --transactions {}{raft}{workload}",
+            "replay it: gannet simulate --seed {} --transactions {}{raft}{clocks_stand}{workload}",
             scenario.seed, scenario.transactions
         ))?;
         if !scenario.is_repeatable() {
@@ -162,8 +152,7 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
 
 /// Runs one seed twice, and prints its scenario and its outcome.
 fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
-    let scenario =
-        Scenario::draw(seed, arguments.transactions, arguments.workload, arguments.manager());
+    let scenario = Scenario::draw(seed, arguments.transactions, arguments.chosen);
     let Scenario { cluster, workload, faults, transactions, .. } = &scenario;
     print_line(format_args!("seed {seed}: {transactions} transactions of {workload:?}"))?;
     print_line(format_args!(
@@ -184,6 +173,9 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
             Some(Box::new(BufWriter::new(file)) as Box<dyn Write>)
         }
     };
+    if scenario.clocks_stand {
+        print_line("clocks of leases stand still at nodes that do, and reads are confirmed")?;
+    }
     if !scenario.is_repeatable() {
         print_line("openraft decides on the membership, so another run differs")?;
     }

@@ -26,6 +26,8 @@ use crate::simulate::builds;
 const MEMORY_BYTES: usize = 16 << 20;
 /// One of this many seeds has the replicas of the product's manager.
 const RAFT_EVERY: u32 = 20;
+/// In one of this many clocks of leases stand still at nodes that do, and reads are confirmed.
+const CLOCKS_STAND_EVERY: u32 = 5;
 /// Members die in all seeds but one of this many.
 const NO_KILL_EVERY: u64 = 3;
 /// The stream of a seed's generator that draws the cluster and the workload.
@@ -46,12 +48,28 @@ pub(crate) enum WorkloadKind {
     Builds,
 }
 
+/// What is chosen for all seeds, instead of what each draws.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    /// Run this workload instead of the one that each seed draws.
+    #[arg(long)]
+    pub(crate) workload: Option<WorkloadKind>,
+    /// Let openraft decide on the membership in every seed, instead of in one of twenty.
+    #[arg(long)]
+    pub(crate) raft: bool,
+    /// Let clocks of leases stand still at nodes that do, and confirm reads, in every seed instead of in one of five.
+    #[arg(long)]
+    pub(crate) clocks_stand: bool,
+}
+
 /// The scenario of a seed.
 #[derive(Clone)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) cluster: ClusterOptions,
     pub(crate) manager: ManagerKind,
+    /// Whether clocks of leases stand still at nodes that do, and reads are confirmed.
+    pub(crate) clocks_stand: bool,
     pub(crate) workload: WorkloadKind,
     pub(crate) faults: Vec<Fault>,
     /// The planned deaths of members.
@@ -71,13 +89,8 @@ pub(crate) enum Verdict {
 }
 
 impl Scenario {
-    /// The scenario of `seed`; `workload` and `manager` replace the drawn ones.
-    pub(crate) fn draw(
-        seed: u64,
-        transactions: u64,
-        workload: Option<WorkloadKind>,
-        manager: Option<ManagerKind>,
-    ) -> Self {
+    /// The scenario of `seed`; what is chosen replaces what the seed draws.
+    pub(crate) fn draw(seed: u64, transactions: u64, chosen: Chosen) -> Self {
         let mut random: Random = seeded(seed, STREAM);
         let nodes = random.random_range(3..=7);
         let cluster = ClusterOptions {
@@ -104,7 +117,7 @@ impl Scenario {
         let nodes = u16::try_from(nodes).expect("at most seven nodes");
         let faults = draw_faults(seed, nodes, transactions);
         let kills = !seed.is_multiple_of(NO_KILL_EVERY);
-        let workload = match (workload, drawn) {
+        let workload = match (chosen.workload, drawn) {
             (Some(chosen), _) => chosen,
             (None, WorkloadKind::Builds) if kills => WorkloadKind::ListAppend,
             (None, drawn) => drawn,
@@ -117,10 +130,10 @@ impl Scenario {
         } else {
             Vec::new()
         };
-        let has_raft = random.random_ratio(1, RAFT_EVERY);
-        let drawn = if has_raft { ManagerKind::Raft } else { ManagerKind::Model };
-        let manager = manager.unwrap_or(drawn);
-        Self { seed, cluster, manager, workload, faults, kills, transactions }
+        let has_raft = random.random_ratio(1, RAFT_EVERY) || chosen.raft;
+        let manager = if has_raft { ManagerKind::Raft } else { ManagerKind::Model };
+        let clocks_stand = random.random_ratio(1, CLOCKS_STAND_EVERY) || chosen.clocks_stand;
+        Self { seed, cluster, manager, clocks_stand, workload, faults, kills, transactions }
     }
 
     /// Whether a second run is the same run: openraft draws at random for itself.
@@ -162,6 +175,7 @@ impl Scenario {
         let run = SimulatedRun {
             cluster: self.cluster.clone(),
             manager: self.manager,
+            clocks_stand: self.clocks_stand,
             seed: self.seed,
             faults: self.faults.clone(),
             kills: self.kills.clone(),

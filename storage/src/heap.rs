@@ -195,12 +195,18 @@ impl Heap {
     /// Ends what transactions of other epochs than that of `present` have left: reservations, pending entries of the index, and
     /// scan barriers.
     fn end_dead(&self, arena: &Arena, present: Owner) {
-        let rows = self.reservations.release_dead(arena, present);
+        let rows = if rule!(DEAD_RESERVATIONS) {
+            self.reservations.release_dead(arena, present)
+        } else {
+            Vec::new()
+        };
         if let Some((index, barriers)) = &self.order {
             // Each pending entry has a reservation. To remove an entry raises the counter of its leaf.
             let rows = rows.iter().filter(|_| rule!(DEAD_ENTRIES));
             rows.for_each(|(owner, key)| index.remove_pending(key, *owner));
-            barriers.keep_epoch_of(present);
+            if rule!(DEAD_BARRIERS) {
+                barriers.keep_epoch_of(present);
+            }
         }
     }
 

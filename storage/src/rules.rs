@@ -11,6 +11,10 @@ gannet_rules::rules! {
     LOCKED_BUCKETS,
     /// A pending entry of another epoch's transaction is removed from the index.
     DEAD_ENTRIES,
+    /// A reservation of another epoch's transaction ends, and so does the pending entry that belongs to it.
+    DEAD_RESERVATIONS,
+    /// A scan barrier of another epoch's transaction ends.
+    DEAD_BARRIERS,
     /// A lock of another epoch than the requester's keeps nobody out.
     DEAD_LOCKS,
     /// A backup applies a unit only on the version that the unit was made for.

@@ -14,9 +14,10 @@ use crate::process::Server;
 
 /// Longest wait for what has to happen.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// A statement timeout ends a wait that nothing else ends, with another SQLSTATE. Threads of a busy machine stand still for less than
-/// this lease.
-const SETTINGS: [&str; 2] = ["--statement-timeout=30s", "--lease=1s"];
+/// It ends a wait that nothing else ends, with another SQLSTATE.
+const STATEMENT_TIMEOUT: &str = "--statement-timeout=30s";
+/// Threads of a busy machine stand still for less.
+const LEASE: &str = "--lease=1s";
 /// How long a statement waits for a silent node, and the same as an option.
 const WAIT_NS: u64 = 1_000_000_000;
 const WAIT: &str = "--wait-timeout=1s";
@@ -25,7 +26,7 @@ const COUNT: &str = "SELECT count(*) FROM town";
 /// Three nodes and a table with rows at each.
 fn cluster(name: &str, arguments: &[&str]) -> Vec<Server> {
     let plan = Plan::new(name);
-    let arguments: Vec<_> = SETTINGS.iter().chain(arguments).copied().collect();
+    let arguments: Vec<_> = [STATEMENT_TIMEOUT].iter().chain(arguments).copied().collect();
     let started: Vec<_> = (0..3).map(|node| plan.start(node, &arguments)).collect();
     let nodes: Vec<_> = started.into_iter().map(Server::listening).collect();
     nodes[0].query("CREATE TABLE town (id INTEGER PRIMARY KEY, n INTEGER)");
@@ -82,7 +83,7 @@ async fn succeed_beside_waits(node: &Server) {
 #[test]
 fn without_a_majority_statements_end_with_the_reason_until_it_is_back() {
     // No statement ends for want of an answer: the loss of the lease alone ends those that wait.
-    let nodes = cluster("waits-majority", &["--wait-timeout=0s"]);
+    let nodes = cluster("waits-majority", &[LEASE, "--wait-timeout=0s"]);
     Runtime::new().unwrap().block_on(async {
         let mut clients = Vec::new();
         for node in &nodes {
@@ -109,7 +110,7 @@ fn without_a_majority_statements_end_with_the_reason_until_it_is_back() {
 
 #[test]
 fn a_wait_for_the_only_copies_names_their_partitions_and_their_node() {
-    let nodes = cluster("waits-copies", &["--replicas=1", WAIT]);
+    let nodes = cluster("waits-copies", &[LEASE, "--replicas=1", WAIT]);
     Runtime::new().unwrap().block_on(async {
         let client = nodes[0].client().await;
         nodes[2].signal("STOP");
@@ -133,5 +134,43 @@ fn a_wait_for_the_only_copies_names_their_partitions_and_their_node() {
         nodes[2].signal("CONT");
         succeed(&[&client], COUNT).await;
         succeed(&[&client], "UPDATE town SET n = n + 1").await;
+    });
+}
+
+/// Of all rows, how many a node answers while the others stand still. Nobody loses a lease meanwhile.
+async fn answered_alone(name: &str, arguments: &[&str]) -> usize {
+    let nodes = cluster(name, &[&["--lease=60s"], arguments].concat());
+    let mut clients = Vec::new();
+    for _ in 0..12 {
+        let client = nodes[2].client().await;
+        // The node knows the definitions from then on.
+        client.batch_execute(COUNT).await.unwrap();
+        client.batch_execute("SET statement_timeout = '300ms'").await.unwrap();
+        clients.push(client);
+    }
+    nodes[..2].iter().for_each(|node| node.signal("STOP"));
+    let reads = (1..).zip(&clients).map(async |(first, client)| {
+        let mut answered = 0;
+        for id in (first..=60).step_by(12) {
+            let read = client.batch_execute(&format!("SELECT n FROM town WHERE id = {id}")).await;
+            match read {
+                Ok(()) => answered += 1,
+                Err(error) => assert_eq!(error.code().unwrap().code(), "57014", "{error}"),
+            }
+        }
+        answered
+    });
+    let answered = futures_util::future::join_all(reads).await.into_iter().sum();
+    nodes[..2].iter().for_each(|node| node.signal("CONT"));
+    succeed(&[&clients[0]], "SET statement_timeout = '30s'").await;
+    succeed(&[&clients[0]], COUNT).await;
+    answered
+}
+
+#[test]
+fn a_confirmed_read_waits_for_a_majority_however_long_the_lease_is() {
+    Runtime::new().unwrap().block_on(async {
+        assert!(answered_alone("waits-lease", &[]).await > 0, "the node has rows, and a lease");
+        assert_eq!(answered_alone("waits-confirmed", &["--confirm-reads"]).await, 0);
     });
 }

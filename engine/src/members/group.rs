@@ -220,6 +220,11 @@ impl Group {
         self.stage == Stage::Formed && self.halted.is_none() && self.leases.has_voters()
     }
 
+    /// The next look at the time renews the lease.
+    pub(crate) fn renew_now(&mut self) {
+        self.leases.renews_at_ns = 0;
+    }
+
     /// Wants its lease to last longer, and complains about members that do not answer.
     pub(crate) fn renew(&mut self, complaints: &[u16]) {
         let sent_ns = self.now_ns;

@@ -69,6 +69,9 @@ pub struct Membership {
     /// How long a node may answer after the others have last confirmed that it is a member; the same at all nodes. A node whose
     /// threads stand still for longer is removed, and one that was lost is gone without for no shorter time.
     pub lease: Duration,
+    /// Whether a transaction that only reads waits until a majority of the nodes that decide on the membership has confirmed its node after
+    /// its last read. For hosts whose clocks may stand still. Nodes may differ.
+    pub confirm_reads: bool,
     /// Where the manager's replica of this node keeps its log and its votes. Without a directory they are in memory.
     pub manager_data: Option<PathBuf>,
     /// Forget what an earlier run of the cluster has left there.

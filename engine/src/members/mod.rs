@@ -203,9 +203,14 @@ impl Shared {
     /// The same, by another thread than that of the sockets.
     fn change_and_wake<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let changed = self.change(change);
+        self.wake();
+        changed
+    }
+
+    /// Wakes the thread of the sockets.
+    fn wake(&self) {
         // It fails only if the thread has been woken very often already.
         let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
-        changed
     }
 
     /// Forgets how often the thread of the sockets was woken.
@@ -214,9 +219,14 @@ impl Shared {
     }
 
     /// What the sockets are to do, and until when they may wait then; none if it is over.
-    fn turn(&self, now_ns: u64) -> Option<(Vec<Action>, u64)> {
+    fn turn(&self) -> Option<(Vec<Action>, u64)> {
         self.change(|state| {
-            state.group.advance(now_ns);
+            let node = state.reporter.as_ref().map(|member| member.node());
+            if node.is_some_and(|node| node.lease().take_wish()) {
+                state.group.renew_now();
+            }
+            // After the wish: what was read before is confirmed by what is sent now.
+            state.group.advance(BootClock.now_ns());
             let actions: Vec<_> = std::iter::from_fn(|| state.group.next_action()).collect();
             let is_over = state.is_over && actions.is_empty();
             (!is_over).then(|| (actions, state.group.next_deadline_ns()))
@@ -362,6 +372,8 @@ impl Members {
 
     /// Reports every second from now on.
     pub(crate) fn keep_reporting(&self, member: Arc<Member>) {
+        let shared = Arc::downgrade(&self.shared);
+        member.node().set_renewal_waker(move || shared.upgrade().iter().for_each(|it| it.wake()));
         self.shared.lock().reporter = Some(member);
     }
 

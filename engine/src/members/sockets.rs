@@ -140,7 +140,7 @@ impl Sockets {
 
     /// Serves the group until its owner needs it no more.
     pub(super) fn serve(mut self) {
-        while let Some((actions, deadline_ns)) = self.shared.turn(BootClock.now_ns()) {
+        while let Some((actions, deadline_ns)) = self.shared.turn() {
             let is_quiet = actions.is_empty();
             actions.into_iter().for_each(|action| self.act(action));
             if is_quiet && let Err(error) = self.wait(deadline_ns) {

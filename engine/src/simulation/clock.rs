@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gannet_rpc::Clock;
 
@@ -60,22 +62,40 @@ impl Clock for NodeClock {
     }
 }
 
-/// How fast a member's clock runs, by which it counts leases. No such clock is set.
-#[derive(Clone, Copy, Debug)]
+/// How a member's clock runs, by which it counts leases. No such clock is set.
+#[derive(Clone, Debug)]
 pub(crate) struct Rate {
     /// Nanoseconds that it counts in a microsecond.
-    pub(crate) permille: u32,
+    permille: u32,
+    /// For how long it has stood still.
+    stood_ns: Arc<AtomicU64>,
 }
 
 impl Rate {
+    pub(crate) fn new(permille: u32) -> Self {
+        Self { permille, stood_ns: Arc::default() }
+    }
+
     /// What the clock shows at a virtual time.
-    pub(crate) fn local_ns(self, virtual_ns: u64) -> u64 {
-        Self::scaled(virtual_ns, self.permille, 1_000)
+    pub(crate) fn local_ns(&self, virtual_ns: u64) -> u64 {
+        Self::scaled(virtual_ns, self.permille, 1_000).saturating_sub(self.stood_ns())
     }
 
     /// The first virtual time at which the clock shows this.
-    pub(crate) fn virtual_ns(self, local_ns: u64) -> u64 {
-        Self::scaled(local_ns, 1_000, self.permille)
+    pub(crate) fn virtual_ns(&self, local_ns: u64) -> u64 {
+        Self::scaled(local_ns.saturating_add(self.stood_ns()), 1_000, self.permille)
+    }
+
+    /// The clock stands still for so much virtual time, during which nobody reads it.
+    pub(crate) fn stand(&self, virtual_ns: u64) {
+        let counted_ns = u128::from(virtual_ns) * u128::from(self.permille) / 1_000;
+        let counted_ns = u64::try_from(counted_ns).unwrap_or(u64::MAX);
+        // Relaxed: a simulation has one thread.
+        self.stood_ns.fetch_add(counted_ns, Ordering::Relaxed);
+    }
+
+    fn stood_ns(&self) -> u64 {
+        self.stood_ns.load(Ordering::Relaxed)
     }
 
     /// Rounded up, as a deadline must have come when it is handled.

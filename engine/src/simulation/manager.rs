@@ -29,6 +29,9 @@ const ELECTION_NS: Range<u64> = 1_000_000..8_000_000;
 const LOOK_NS: u64 = 2_000_000;
 /// How long a node takes to hear of something.
 const DELAY_NS: Range<u64> = 10_000..2_000_000;
+/// One of so many entries takes longer to reach others, by so much, as if it had been lost at first.
+const LATE_ENTRIES: u32 = 8;
+const LATE_NS: Range<u64> = 2_000_000..20_000_000;
 /// Another one is elected without need once in so many leases.
 const ELECTION_LEASES: u64 = 4;
 
@@ -284,9 +287,12 @@ impl ModelManager {
         }
         let index = self.log.len() as u64;
         let mut taken = Vec::new();
+        let is_late = self.random.random_ratio(1, LATE_ENTRIES);
+        let late_ns = if is_late { self.random.random_range(LATE_NS) } else { 0 };
         for other in self.nodes.clone() {
             let Some(at_ns) = self.reach_ns(node, other, streams, now_ns) else { continue };
-            let delay_ns = if other == node { 0 } else { self.random.random_range(DELAY_NS) };
+            let delay_ns = self.random.random_range(DELAY_NS) + late_ns;
+            let delay_ns = if other == node { 0 } else { delay_ns };
             let event = match &entry {
                 Entry::Decision(decision) => {
                     ManagerEvent::Appended(index, self.term, decision.clone())

@@ -65,7 +65,8 @@ pub(crate) struct SimulatedMembers<R: Replica> {
     /// Whether members that are silent are suspected.
     has_leases: bool,
     seed: u64,
-    /// The clocks of members are wrong by at most so much.
+    /// How the clocks of members run that have been started, by node, and by how much such a clock may be wrong.
+    rates: BTreeMap<usize, Rate>,
     drift_permille_max: u32,
     lease_ns: u64,
     now_ns: u64,
@@ -245,6 +246,7 @@ impl<R: Replica> SimulatedMembers<R> {
             manager: None,
             has_leases: false,
             seed,
+            rates: BTreeMap::new(),
             drift_permille_max: 0,
             lease_ns: 0,
             now_ns: 0,
@@ -256,11 +258,12 @@ impl<R: Replica> SimulatedMembers<R> {
         self.drift_permille_max = permille_max;
     }
 
-    /// How fast the clock of a node runs.
-    pub(crate) fn rate_of(&self, node: usize) -> Rate {
+    /// How the clock of a node runs.
+    pub(crate) fn rate_of(&mut self, node: usize) -> Rate {
         let mut random = SmallRng::seed_from_u64(self.seed ^ (node as u64) << 48);
         let most = self.drift_permille_max;
-        Rate { permille: random.random_range(1_000 - most..=1_000 + most) }
+        let mut draw = || Rate::new(random.random_range(1_000 - most..=1_000 + most));
+        self.rates.entry(node).or_insert_with(&mut draw).clone()
     }
 
     /// Starts a member.
@@ -449,6 +452,9 @@ impl<R: Replica> SimulatedMembers<R> {
                 }
                 let local_ns = member.rate.local_ns(now_ns);
                 member.changes.set_time(local_ns);
+                if member.node.as_ref().is_some_and(|node| node.lease().take_wish()) {
+                    member.group.renew_now();
+                }
                 member.group.advance(local_ns);
                 let said = member.changes.poll();
                 member.say(said);

@@ -52,7 +52,7 @@ use crate::cluster::{Cluster, ClusterError, ClusterOptions};
 use crate::configuration::{Configuration, Phase};
 use crate::fence::Fenced;
 use crate::lease::LeaseTerms;
-use crate::member::WorkerClocks;
+use crate::member::{Member, WorkerClocks};
 use crate::simulation::clock::{MembersClock, NodeClock, VirtualTime};
 use crate::simulation::joining::SharedMembers;
 use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
@@ -97,6 +97,8 @@ pub struct Simulation {
     /// The deaths of members that are still to come.
     planned_kills: Vec<Kill>,
     has_leases: bool,
+    /// Whether the clock of leases stands still at a node that does.
+    clocks_stand: bool,
     /// Those that have come.
     killed: Vec<Kill>,
     /// Killed members whose processes are to be started again, and when.
@@ -187,6 +189,7 @@ impl Simulation {
             last_end_ns: 0,
             planned_kills: Vec::new(),
             has_leases: false,
+            clocks_stand: false,
             killed: Vec::new(),
             restarts: BTreeSet::new(),
             again: BTreeSet::new(),
@@ -200,10 +203,13 @@ impl Simulation {
 
     /// From now on members need leases: one that stands still for long is removed by the others. No table may be created any more,
     /// because only members run meanwhile, and no workers.
-    pub fn require_leases(&mut self) {
-        self.has_leases = true;
+    ///
+    /// Clocks of nodes that stand still go on; where reads are confirmed, such clocks stand still as well.
+    pub fn require_leases(&mut self, confirms_reads: bool) {
+        (self.has_leases, self.clocks_stand) = (true, confirms_reads);
         let nodes = self.cluster.nodes();
-        self.members.lock().require_leases(&nodes, LeaseTerms::new(Duration::from_nanos(LEASE_NS)));
+        let terms = LeaseTerms::new(Duration::from_nanos(LEASE_NS));
+        self.members.lock().require_leases(&nodes, terms.with_confirmed_reads(confirms_reads));
     }
 
     /// Plans the deaths of members.
@@ -334,7 +340,8 @@ impl Simulation {
     /// Lets the members hear each other, and has those halt that have lost one.
     fn run_members(&mut self) {
         let now_ns = self.now_ns();
-        if now_ns < self.members_due_ns {
+        let is_wished = |member: &Arc<Member>| member.node().lease().wants_renewal();
+        if now_ns < self.members_due_ns && !self.cluster.members.iter().any(is_wished) {
             return;
         }
         let mut members = self.members.lock();

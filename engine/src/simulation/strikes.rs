@@ -24,7 +24,12 @@ impl Simulation {
             let mut random = SmallRng::seed_from_u64(fault.seed);
             match fault.kind {
                 FaultKind::Pause => {
+                    let stood_until_ns = node.stands_until_ns.max(self.time.get());
                     node.stands_until_ns = node.stands_until_ns.max(end_ns);
+                    if self.clocks_stand {
+                        let rate = self.members.lock().rate_of(usize::from(fault.node));
+                        rate.stand(node.stands_until_ns - stood_until_ns);
+                    }
                     if self.has_leases {
                         // Its workers often go on before it hears that it was removed.
                         let late_ns = random.random_range(0..2 * LEASE_NS);

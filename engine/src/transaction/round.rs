@@ -133,7 +133,7 @@ impl<'s> Round<'s> {
     /// Waits until the node holds its lease: then it was a member when it read its own rows, whoever has them now.
     #[inline(always)]
     pub(super) fn hold_lease(&mut self) -> Result<(), Interrupted> {
-        if self.lease.is_held() { Ok(()) } else { self.wait_for_lease() }
+        if self.lease.suffices() { Ok(()) } else { self.wait_for_lease() }
     }
 
     #[cold]
@@ -141,8 +141,9 @@ impl<'s> Round<'s> {
         if let Some(interruption) = self.interruption() {
             return Err(self.answer(interruption));
         }
+        let read_ns = self.lease.now_ns();
         self.settle()?;
-        while !self.lease.is_held() {
+        while !self.lease.is_held() || !self.lease.is_confirmed(read_ns) {
             self.wait_for(WaitReason::Time(self.lease.next_look_ns()))?;
         }
         Ok(())

@@ -137,6 +137,7 @@ fn join_with<const N: usize>(
         join_timeout: Duration::from_secs(20),
         // Connections are away for long here.
         lease: Duration::from_secs(60),
+        confirm_reads: false,
         manager_data: None,
         begin_anew: false,
     };
