@@ -1,13 +1,15 @@
 //! Nodes of a process that are killed in the middle of their transactions: the others go on, and what was acknowledged stays.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gannet::{
     Abort, ChangeError, Cluster, ClusterError, ClusterOptions, Coordinator, Failure, LockMode,
     NodeState, Outcome, StorageError, TableId, Topology, Transaction, WorkerId,
 };
-use gannet_benchmarks::check_replicas;
+use gannet_benchmarks::consistency::ListAppend;
+use gannet_benchmarks::{Result as Ran, Totals, Workload, check_replicas, seeded};
 
 const ACCOUNTS: u64 = 200;
 const FIRST_BALANCE: u64 = 1_000;
@@ -130,6 +132,51 @@ fn what_was_acknowledged_outlives_the_death_of_nodes() {
         let later = cluster.create_table("later", 8, 10).unwrap();
         cluster.run(move |tx| tx.insert(later, 1, &[1; 8])).unwrap().committed();
         cluster.drop_table(table).unwrap();
+    }
+}
+
+#[test]
+fn histories_across_the_deaths_of_nodes_are_strictly_serializable() {
+    const TRANSACTIONS: u64 = 6_000;
+    for seed in 0..3 {
+        let cluster = open(4, 3, Topology::ThreadPerWorkerNumber);
+        let mut lists = ListAppend::new(TRANSACTIONS);
+        lists.create_tables(&cluster).unwrap();
+        let lists = Arc::new(lists);
+        let begun = Arc::new(AtomicU64::new(0));
+        let client = |stream: u64| {
+            let (lists, begun) = (Arc::clone(&lists), Arc::clone(&begun));
+            move |coordinator: &mut Coordinator<'_>| {
+                let mut random = seeded(seed, stream);
+                let mut committed = 0_u64;
+                while begun.fetch_add(1, Ordering::Relaxed) < TRANSACTIONS {
+                    match lists.run_one(coordinator, &mut random).result {
+                        Ran::Qualified | Ran::RowsMissing => committed += 1,
+                        Ran::Aborted(Abort::Failure(Failure::Revoked)) => break,
+                        Ran::Aborted(_) => {}
+                    }
+                }
+                committed
+            }
+        };
+        let workers = (0..4).flat_map(|node| (0..8).map(move |_| WorkerId { node, worker: 0 }));
+        let jobs: Vec<_> = (0..)
+            .zip(workers)
+            .map(|(stream, at)| cluster.spawn(at, client(stream)).unwrap())
+            .collect();
+        for (node, after) in [(2, TRANSACTIONS / 4), (0, TRANSACTIONS / 2)] {
+            while begun.load(Ordering::Relaxed) < after {
+                std::thread::yield_now();
+            }
+            cluster.kill_node(node).unwrap();
+        }
+        // A job of a killed node may have no result.
+        let committed: u64 = jobs.into_iter().filter_map(|job| job.wait().ok()).sum();
+        assert!(committed > TRANSACTIONS / 10, "{committed}");
+        let checks = lists.verify(&cluster, &Totals::default());
+        let failed: Vec<_> = checks.iter().filter(|check| !check.passed).collect();
+        assert!(checks.len() >= 3 && failed.is_empty(), "seed {seed}: {failed:?}");
+        cluster.close();
     }
 }
 

@@ -25,6 +25,7 @@ fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
             cluster,
             manager,
             clocks_stand: false,
+            disk_fails_ns: None,
             seed: 5,
             faults,
             kills: Vec::new(),

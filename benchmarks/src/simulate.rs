@@ -37,6 +37,8 @@ pub struct SimulatedRun {
     pub manager: ManagerKind,
     /// Whether clocks of leases stand still at nodes that do, and reads are confirmed.
     pub clocks_stand: bool,
+    /// When the disk of a voter of the manager fails, in virtual nanoseconds, if so.
+    pub disk_fails_ns: Option<u64>,
     /// Seed of network and clients.
     pub seed: u64,
     /// The faults.
@@ -126,7 +128,8 @@ pub fn simulate<W: Workload>(
     mut workload: W,
     run: SimulatedRun,
 ) -> Result<Simulated, BenchmarkError> {
-    let SimulatedRun { cluster, manager, clocks_stand, seed, faults, kills, limit, trace } = run;
+    let SimulatedRun { cluster, manager, clocks_stand, disk_fails_ns, seed, .. } = run;
+    let SimulatedRun { faults, kills, limit, trace, .. } = run;
     let mut simulation = Simulation::open_with(manager, cluster, seed, faults, trace)?;
     let some_die = !kills.is_empty();
     simulation.plan_kills(kills);
@@ -134,6 +137,7 @@ pub fn simulate<W: Workload>(
     workload.load(simulation.cluster(), 0, 1)?;
     let heal_phase = HealPhase::create(simulation.cluster())?;
     simulation.require_leases(clocks_stand);
+    disk_fails_ns.into_iter().for_each(|after_ns| simulation.plan_disk_failure(after_ns));
     let workload = Arc::new(workload);
     let options = simulation.cluster().options();
     let control = Arc::new(Control::new(limit, true, options.nodes * options.threads));

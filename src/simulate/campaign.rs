@@ -35,6 +35,8 @@ pub(crate) struct Summary {
     /// Seeds with replicas of the product's manager, and those with clocks that stand still.
     pub(crate) on_raft: u64,
     pub(crate) with_confirmed_reads: u64,
+    /// Those in which a disk of the manager failed.
+    pub(crate) disks_failed: u64,
     /// Seeds that planned deaths of members, and members that died, by [`KILL_MOMENTS`].
     pub(crate) kills_planned: u64,
     pub(crate) kills: [u64; KILL_MOMENTS.len()],
@@ -63,6 +65,8 @@ impl Summary {
         self.seeds += 1;
         self.on_raft += u64::from(scenario.manager == ManagerKind::Raft);
         self.with_confirmed_reads += u64::from(scenario.clocks_stand);
+        let has_model = scenario.manager == ManagerKind::Model;
+        self.disks_failed += u64::from(has_model && scenario.disk_fails_ns.is_some());
         self.kills_planned += u64::from(!scenario.kills.is_empty());
         *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
         if let Some(found) = verdict.found() {
@@ -146,12 +150,13 @@ impl std::fmt::Display for Summary {
         writeln!(
             out,
             "{} changes of the membership; {} living members were removed; in {} seeds the others halted; \
-             {} seeds had openraft, {} clocks that stand still",
+             {} seeds had openraft, {} clocks that stand still, {} a disk of the manager that fails",
             self.membership_changes,
             self.removed,
             self.halted,
             self.on_raft,
-            self.with_confirmed_reads
+            self.with_confirmed_reads,
+            self.disks_failed
         )?;
         writeln!(
             out,

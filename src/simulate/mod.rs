@@ -176,6 +176,10 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     if scenario.clocks_stand {
         print_line("clocks of leases stand still at nodes that do, and reads are confirmed")?;
     }
+    if let Some(at_ns) = scenario.disk_fails_ns.filter(|_| scenario.is_repeatable()) {
+        let ms = at_ns / 1_000_000;
+        print_line(format_args!("the disk of a voter of the manager fails after {ms} ms"))?;
+    }
     if !scenario.is_repeatable() {
         print_line("openraft decides on the membership, so another run differs")?;
     }

@@ -28,6 +28,9 @@ const MEMORY_BYTES: usize = 16 << 20;
 const RAFT_EVERY: u32 = 20;
 /// In one of this many clocks of leases stand still at nodes that do, and reads are confirmed.
 const CLOCKS_STAND_EVERY: u32 = 5;
+/// In one of this many, of those without deaths, a disk of the manager fails, within this virtual time.
+const DISK_FAILS_EVERY: u32 = 2;
+const DISK_FAILS_NS_MAX: u64 = 30_000_000;
 /// Members die in all seeds but one of this many.
 const NO_KILL_EVERY: u64 = 3;
 /// The stream of a seed's generator that draws the cluster and the workload.
@@ -70,6 +73,8 @@ pub(crate) struct Scenario {
     pub(crate) manager: ManagerKind,
     /// Whether clocks of leases stand still at nodes that do, and reads are confirmed.
     pub(crate) clocks_stand: bool,
+    /// When the disk of a voter of the manager fails, in virtual nanoseconds, if so.
+    pub(crate) disk_fails_ns: Option<u64>,
     pub(crate) workload: WorkloadKind,
     pub(crate) faults: Vec<Fault>,
     /// The planned deaths of members.
@@ -133,7 +138,20 @@ impl Scenario {
         let has_raft = random.random_ratio(1, RAFT_EVERY) || chosen.raft;
         let manager = if has_raft { ManagerKind::Raft } else { ManagerKind::Model };
         let clocks_stand = random.random_ratio(1, CLOCKS_STAND_EVERY) || chosen.clocks_stand;
-        Self { seed, cluster, manager, clocks_stand, workload, faults, kills, transactions }
+        // With a death besides, no majority might be left.
+        let fails = kills.is_empty() && random.random_ratio(1, DISK_FAILS_EVERY);
+        let disk_fails_ns = fails.then(|| random.random_range(0..DISK_FAILS_NS_MAX));
+        Self {
+            seed,
+            cluster,
+            manager,
+            clocks_stand,
+            disk_fails_ns,
+            workload,
+            faults,
+            kills,
+            transactions,
+        }
     }
 
     /// Whether a second run is the same run: openraft draws at random for itself.
@@ -176,6 +194,7 @@ impl Scenario {
             cluster: self.cluster.clone(),
             manager: self.manager,
             clocks_stand: self.clocks_stand,
+            disk_fails_ns: self.disk_fails_ns,
             seed: self.seed,
             faults: self.faults.clone(),
             kills: self.kills.clone(),

@@ -129,6 +129,8 @@ impl<R: Replica> Deciding<R> {
             Event::Failed { reason } => {
                 tracing::error!("this node takes no part in decisions any more: {reason}");
                 self.voting.set_leads(false);
+                // It does not hear any more who votes.
+                self.voting.set_voters(Vec::new());
                 self.changes.follows();
                 Vec::new()
             }

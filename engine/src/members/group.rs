@@ -430,6 +430,7 @@ impl Group {
             | Message::Halted(_)
             | Message::Renew { .. }
             | Message::Granted { .. }
+            | Message::Voting { .. }
             | Message::Stops
                 if !is_member => {}
             Message::Report(report) => {
@@ -460,8 +461,11 @@ impl Group {
                 let from = u16::try_from(node).map_err(|_| LinkError::Malformed)?;
                 if self.leases.grant(from, (index, &complaints), self.now_ns) {
                     self.pass(node, &Message::Granted { index, sent_ns });
+                } else if let Some((index, sets)) = self.leases.other_voters(index) {
+                    self.pass(node, &Message::Voting { index, sets });
                 }
             }
+            Message::Voting { index, sets } => self.leases.hear_voters(index, sets),
             Message::Granted { index, sent_ns } => {
                 let voter = u16::try_from(node).map_err(|_| LinkError::Malformed)?;
                 self.granted(voter, (index, sent_ns));

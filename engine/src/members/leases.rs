@@ -136,6 +136,20 @@ impl Leases {
         Some((index, voters.iter().flatten().copied().collect()))
     }
 
+    /// The voters at the last place of the log, if a renewal names another place.
+    pub(crate) fn other_voters(&self, index: u64) -> Option<(u64, Voters)> {
+        let (present, voters) = self.voters()?;
+        (self.votes && present != index).then(|| (present, voters.clone()))
+    }
+
+    /// Another member has told who votes. A member with a log of its own hears of that by the log.
+    pub(crate) fn hear_voters(&mut self, index: u64, voters: Voters) {
+        if !self.votes && self.voters().is_none_or(|(present, _)| present != index) {
+            self.voters.clear();
+            self.set_voters(index, voters);
+        }
+    }
+
     /// Takes the renewal of a member, whose complaints it has. Whether it is granted.
     pub(crate) fn grant(
         &mut self,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change_message::ChangeMessage;
 use crate::configuration::MemberEntry;
+use crate::members::leases::Voters;
 use crate::statistics::NodeReport;
 
 /// The identity and the settings of a member.
@@ -75,6 +76,8 @@ pub(crate) enum Message {
     Renew { index: u64, sent_ns: u64, complaints: Vec<u16> },
     /// The member has granted this renewal, as a voter.
     Granted { index: u64, sent_ns: u64 },
+    /// A renewal named another place than this one, at which the log of whoever says it has these voters.
+    Voting { index: u64, sets: Voters },
     /// Whoever hears it was removed from the membership.
     Removed,
 }

@@ -108,19 +108,19 @@ impl Rate {
 /// Virtual time as a member counts it, leases among it: it begins before that of the workers.
 pub(super) struct MembersClock {
     time: VirtualTime,
-    ahead_ns: u64,
+    ahead_ns: VirtualTime,
     rate: Rate,
 }
 
 impl MembersClock {
-    pub(super) fn new(time: VirtualTime, ahead_ns: u64, rate: Rate) -> Self {
+    pub(super) fn new(time: VirtualTime, ahead_ns: VirtualTime, rate: Rate) -> Self {
         Self { time, ahead_ns, rate }
     }
 }
 
 impl Clock for MembersClock {
     fn now_ns(&self) -> u64 {
-        self.rate.local_ns(self.time.get() + self.ahead_ns)
+        self.rate.local_ns(self.time.get() + self.ahead_ns.get())
     }
 }
 

@@ -12,7 +12,7 @@
 //!
 //! *Source*: Ongaro and Ousterhout (ATC'14), figure 3, for what holds; `manager/src/replica.rs`, for the events.
 //!
-//! *Not here*: messages of replicas, in `raft.rs`; their disks.
+//! *Not here*: messages of replicas, in `raft.rs`; what a disk keeps, in crate `manager`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -60,6 +60,8 @@ pub(super) enum ManagerEvent {
     Voters(u64, Vec<BTreeSet<u16>>),
     /// All that was made up to this place.
     Installed(u64, Decided),
+    /// Its disk has failed: it hears nothing more.
+    Failed,
 }
 
 /// What the log has.
@@ -88,6 +90,10 @@ pub(super) struct ModelManager {
     /// By time and number.
     events: BTreeMap<(u64, u64), (usize, ManagerEvent)>,
     nodes: BTreeSet<usize>,
+    /// The disk of a voter fails then.
+    fails_at_ns: Option<u64>,
+    /// Those whose disks have failed.
+    failed: BTreeSet<usize>,
 }
 
 impl ModelManager {
@@ -112,6 +118,8 @@ impl ModelManager {
             serial: 0,
             events: BTreeMap::new(),
             nodes,
+            fails_at_ns: None,
+            failed: BTreeSet::new(),
         };
         for node in manager.nodes.clone() {
             manager.tell(node, now_ns, ManagerEvent::Voting(0, vec![voters.clone()]));
@@ -123,7 +131,8 @@ impl ModelManager {
     /// When something happens next.
     pub(super) fn next_event_ns(&self) -> u64 {
         let event = self.events.first_key_value().map(|((at_ns, _), _)| *at_ns);
-        event.into_iter().chain(self.elects_at_ns).fold(self.looks_at_ns, u64::min)
+        let others = self.elects_at_ns.into_iter().chain(self.fails_at_ns);
+        event.into_iter().chain(others).fold(self.looks_at_ns, u64::min)
     }
 
     /// What a node hears now.
@@ -152,8 +161,25 @@ impl ModelManager {
         self.events.retain(|_, (other, _)| *other != node);
     }
 
+    /// The disk of a voter fails then.
+    pub(super) fn fail_disk(&mut self, at_ns: u64) {
+        self.fails_at_ns = Some(at_ns);
+    }
+
+    /// A voter stops, and says so.
+    fn stop_voter(&mut self, now_ns: u64) {
+        let voters: Vec<_> = self.voters.iter().map(|voter| usize::from(*voter)).collect();
+        let node = voters[self.random.random_range(0..voters.len())];
+        self.events.retain(|_, (other, _)| *other != node);
+        self.tell(node, now_ns, ManagerEvent::Failed);
+        self.failed.insert(node);
+    }
+
     /// Looks whether the leader still leads, and elects another one if it is time.
     pub(super) fn advance(&mut self, streams: &Streams, now_ns: u64) {
+        if self.fails_at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
+            self.stop_voter(now_ns);
+        }
         if self.looks_at_ns <= now_ns {
             self.looks_at_ns = now_ns + LOOK_NS;
             let leads = self.leader.is_some_and(|leader| self.can_lead(leader, streams, now_ns));
@@ -183,8 +209,8 @@ impl ModelManager {
 
     /// When a node hears another; never if it has ended.
     fn reach_ns(&self, from: usize, to: usize, streams: &Streams, now_ns: u64) -> Option<u64> {
-        let both = self.nodes.contains(&from) && self.nodes.contains(&to);
-        both.then(|| streams.reach_ns(from, to, now_ns))
+        let works = |node| self.nodes.contains(&node) && !self.failed.contains(&node);
+        (works(from) && works(to)).then(|| streams.reach_ns(from, to, now_ns))
     }
 
     fn elect(&mut self, streams: &Streams, now_ns: u64) {
@@ -225,6 +251,7 @@ impl ModelManager {
             ManagerEvent::Leads(_)
             | ManagerEvent::Follows
             | ManagerEvent::Truncated(_)
+            | ManagerEvent::Failed
             | ManagerEvent::Installed(..) => true,
         });
         let last = self.log.iter().rev().find_map(|(_, entry)| match entry {

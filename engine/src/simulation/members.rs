@@ -129,6 +129,13 @@ impl<R: Replica> SimulatedMember<R> {
                 self.voting.set_voters(voters);
                 Vec::new()
             }
+            ManagerEvent::Failed => {
+                self.set_leads(false, has_leases);
+                self.voting.set_voters(Vec::new());
+                self.group.vote_no_more();
+                self.changes.follows();
+                Vec::new()
+            }
             ManagerEvent::Installed(index, decided) => {
                 self.group.log_installed(index, decided.configuration.removed().collect());
                 self.changes.installed(decided);
@@ -314,6 +321,11 @@ impl<R: Replica> SimulatedMembers<R> {
     /// Nothing arrives between the nodes that a fault cuts off before this time.
     pub(crate) fn cut(&mut self, fault: Fault, until_ns: u64) {
         self.streams.cut(fault, until_ns);
+    }
+
+    /// The disk of a voter's replica fails then, if the manager is the model.
+    pub(crate) fn fail_disk(&mut self, at_ns: u64) {
+        self.manager.iter_mut().for_each(|manager| manager.fail_disk(at_ns));
     }
 
     /// Ends a member as the end of its process does.

@@ -34,7 +34,7 @@ mod streams;
 mod strikes;
 mod trace;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::rc::Rc;
@@ -82,8 +82,8 @@ struct SimulatedNode {
 pub struct Simulation {
     cluster: Arc<Cluster>,
     members: SharedMembers,
-    /// The time of the members when all had joined, where that of the workers begins.
-    joined_at_ns: u64,
+    /// The time of the members where that of the workers begins.
+    joined_at_ns: VirtualTime,
     /// When something happens at the members next.
     members_due_ns: u64,
     time: VirtualTime,
@@ -148,7 +148,7 @@ impl Simulation {
         let narrow = |count: usize| u16::try_from(count).expect("checked by the cluster");
         let (nodes, workers) = (narrow(options.nodes), narrow(options.threads));
         let time = VirtualTime::default();
-        let joined_at_ns = members.lock().now_ns();
+        let joined_at_ns = VirtualTime::new(Cell::new(members.lock().now_ns()));
         let network = Network::new(Rc::clone(&time), nodes, seed);
         let network = Rc::new(RefCell::new(network));
         let worker = |node: u16, worker: u16, clock: &Rc<NodeClock>| {
@@ -157,7 +157,8 @@ impl Simulation {
             let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
             let member = &cluster.members[usize::from(node)];
             let rate = members.lock().rate_of(usize::from(node));
-            let lease_clock = Rc::new(MembersClock::new(Rc::clone(&time), joined_at_ns, rate));
+            let lease_clock =
+                Rc::new(MembersClock::new(Rc::clone(&time), Rc::clone(&joined_at_ns), rate));
             let clock = Rc::clone(clock) as Rc<dyn Clock>;
             let clocks = WorkerClocks { time_of_day: Rc::clone(&clock), clock, lease_clock };
             (member.start_worker(usize::from(worker), clocks, sender, receiver), inbox)
@@ -209,7 +210,16 @@ impl Simulation {
         (self.has_leases, self.clocks_stand) = (true, confirms_reads);
         let nodes = self.cluster.nodes();
         let terms = LeaseTerms::new(Duration::from_nanos(LEASE_NS));
+        // Tables have been created since.
+        self.joined_at_ns.set(self.members.lock().now_ns() - self.now_ns());
         self.members.lock().require_leases(&nodes, terms.with_confirmed_reads(confirms_reads));
+    }
+
+    /// The disk of a voter's replica of the manager fails after so much virtual time, if the manager is the model. The others are to be a
+    /// majority, whoever else dies.
+    pub fn plan_disk_failure(&mut self, after_ns: u64) {
+        self.members.lock().fail_disk(self.joined_at_ns.get() + after_ns);
+        self.members_due_ns = 0;
     }
 
     /// Plans the deaths of members.
@@ -345,8 +355,8 @@ impl Simulation {
             return;
         }
         let mut members = self.members.lock();
-        members.advance(self.joined_at_ns + now_ns);
-        self.members_due_ns = members.next_event_ns().saturating_sub(self.joined_at_ns);
+        members.advance(self.joined_at_ns.get() + now_ns);
+        self.members_due_ns = members.next_event_ns().saturating_sub(self.joined_at_ns.get());
         let halted: Vec<_> = members.halted().collect();
         drop(members);
         self.end_refused();

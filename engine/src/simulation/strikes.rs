@@ -33,7 +33,7 @@ impl Simulation {
                     if self.has_leases {
                         // Its workers often go on before it hears that it was removed.
                         let late_ns = random.random_range(0..2 * LEASE_NS);
-                        let until_ns = self.joined_at_ns + end_ns + late_ns;
+                        let until_ns = self.joined_at_ns.get() + end_ns + late_ns;
                         self.members.lock().stand(usize::from(fault.node), until_ns);
                         self.members_due_ns = 0;
                     }
@@ -54,7 +54,7 @@ impl Simulation {
                 | FaultKind::RingPartition
                     if self.has_leases =>
                 {
-                    self.members.lock().cut(fault, self.joined_at_ns + end_ns);
+                    self.members.lock().cut(fault, self.joined_at_ns.get() + end_ns);
                     self.network.borrow_mut().begin(fault);
                     continue;
                 }

@@ -138,3 +138,22 @@ fn the_test_above_notices_that_complaints_do_not_count() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("0 passed; 1 failed"), "{said}");
 }
+
+#[test]
+fn a_member_without_a_log_hears_from_others_who_votes() {
+    let set = |nodes: &[u16]| nodes.iter().copied().collect::<BTreeSet<_>>();
+    let mut voter = leases(1, &[&[0, 1, 2]]);
+    voter.set_voters(9, vec![set(&[1, 3, 4])]);
+    assert_eq!(voter.other_voters(9), None);
+    let (index, sets) = voter.other_voters(7).unwrap();
+    let mut holder = leases(0, &[&[0, 1, 2]]);
+    holder.hear_voters(index, sets.clone());
+    assert_eq!(holder.renew(0), Some((7, set(&[0, 1, 2]))), "its own log tells it");
+    holder.vote_no_more();
+    holder.hear_voters(index, sets);
+    assert_eq!(holder.renew(0), Some((9, set(&[1, 3, 4]))));
+    assert_eq!(holder.other_voters(7), None, "it knows no more than it is told");
+    assert!(voter.grant(0, (9, &[]), 0));
+    assert_eq!(holder.granted(1, (9, 50 * MS)), None);
+    assert_eq!(holder.granted(4, (9, 50 * MS)), Some(140 * MS));
+}
