@@ -29,7 +29,7 @@
 //! | `EPOCH_OF_PACKETS` | packets of another epoch are dropped | `tests/simulation.rs` |
 //! | `LEASES` | a node answers only while it holds a lease | `tests/simulation.rs` |
 //! | `CLOCK_AFTER_DATA` | the clock is read after the data | `tests/simulation.rs` |
-//! | `LEASES_OVER` | an epoch begins when the leases of removed members are over | `tests/simulation.rs` |
+//! | `LEASES_OVER` | an epoch begins when the leases of removed members are over | `engine/src/change/tests.rs` |
 //! | `ACTIVATION_DECIDED` | an epoch begins when that is decided | `tests/simulation.rs` |
 //! | `COMPLAINTS` | of two members that do not reach each other one goes | `engine/src/members/leases/tests.rs` |
 //! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load that meets a loss succeeds |

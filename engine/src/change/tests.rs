@@ -200,12 +200,12 @@ fn lost(node: usize) -> ChangeMessage {
 }
 
 impl Elected {
-    fn new(nodes: u16, seed: u64) -> Self {
+    fn new(nodes: u16, seed: u64, terms: Option<LeaseTerms>) -> Self {
         let first = Configuration::new(7, nodes, 3, Partitioning::new(4).unwrap());
         let fake = |node| Fake { records: Records::from([vec![node]]), ..Fake::default() };
         let fakes: Vec<_> = (0..).take(usize::from(nodes)).map(fake).collect();
         let new = |(node, fake): (usize, &Fake)| {
-            Changes::new(node, Arc::new(first.clone()), fake.clone(), None)
+            Changes::new(node, Arc::new(first.clone()), fake.clone(), terms)
         };
         let mut members: Vec<_> = fakes.iter().enumerate().map(new).collect();
         members.iter_mut().for_each(|member| drop(member.poll()));
@@ -302,7 +302,7 @@ impl Elected {
 #[test]
 fn deciders_may_change_and_members_end_at_any_moment() {
     for seed in 0..3_000 {
-        let mut run = Elected::new(5, seed);
+        let mut run = Elected::new(5, seed, None);
         run.elect();
         let names = ["a", "b", "c"];
         // In any order: members propose, other ones lead, and two members end.
@@ -389,4 +389,45 @@ fn a_member_that_was_removed_counts_as_lost() {
     let (number, step) = (1 << 32 | 1, Step::Prepare { configuration });
     member.receive(0, wrapped((0, MembershipMessage { number, step })).1);
     assert_eq!(member.lost(), BTreeSet::from([2]));
+}
+
+/// Set in the process that runs the next test without the rule.
+#[cfg(feature = "mutants")]
+const WITHOUT_RULE: &str = "GANNET_TEST_WITHOUT_LEASES_OVER";
+
+#[test]
+fn an_epoch_begins_when_the_lease_of_the_removed_member_is_over() {
+    #[cfg(feature = "mutants")]
+    let _mutant = std::env::var_os(WITHOUT_RULE).map(|_| crate::rules::LEASES_OVER.remove());
+    let terms = LeaseTerms::new(std::time::Duration::from_millis(100));
+    let removed_ns = 1_000_000_000;
+    let over_ns = removed_ns + terms.over_ns();
+    let is_active = |elected: &Elected| {
+        elected.log.iter().any(|(_, decision)| matches!(decision.change, Change::Activate))
+    };
+    for seed in 0..20 {
+        let mut elected = Elected::new(4, seed, Some(terms));
+        elected.elect();
+        while elected.step() {}
+        let leader = elected.leader.unwrap();
+        elected.members[leader].set_time(removed_ns);
+        elected.kill((leader + 1) % 4);
+        for (now_ns, expected) in [(removed_ns, false), (over_ns - 1, false), (over_ns, true)] {
+            elected.members[leader].set_time(now_ns);
+            let said = elected.members[leader].poll();
+            elected.take(leader, said);
+            while elected.step() {}
+            assert_eq!(is_active(&elected), expected, "seed {seed}, {now_ns}");
+        }
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn the_test_above_notices_that_leases_are_not_waited_for() {
+    let name = "change::tests::an_epoch_begins_when_the_lease_of_the_removed_member_is_over";
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = again.args(["--exact", name]).env(WITHOUT_RULE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("0 passed; 1 failed"), "{said}");
 }

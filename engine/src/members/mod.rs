@@ -4,7 +4,7 @@
 //! Members   this process's member, for the rest of the engine                 mod.rs
 //!   ├─ Group    who is there, what was said and not heard, why it halts          group.rs, calls.rs, peer.rs
 //!   │             a state machine; messages in message.rs, bytes by `link`
-//!   │    Leases   renewals, grants, suspicions                                 leases.rs
+//!   │    Leases   renewals, grants, suspicions                                 renewals.rs, leases.rs
 //!   ├─ Sockets  a thread that serves the group                                   sockets.rs
 //!   └─ Changes  a thread that takes part in changes, which may block, with the    deciding.rs
 //!               manager's replica
@@ -27,6 +27,7 @@ mod leases;
 mod membership;
 mod message;
 mod peer;
+mod renewals;
 mod sockets;
 mod stopping;
 #[cfg(test)]

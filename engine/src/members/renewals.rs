@@ -1,0 +1,94 @@
+//! The part of a group in leases: it renews that of its member, and has members removed that are silent or complained about.
+//!
+//! *Not here*: what is granted, and who is suspected, in `leases.rs`; messages that come, in `group.rs`.
+
+use crate::change_message::{ChangeMessage, Loss};
+use crate::members::group::{Event, Group, Stage};
+use crate::members::leases::Voters;
+use crate::members::message::Message;
+
+impl Group {
+    /// Whether this member renews its lease.
+    pub(super) fn renews(&self) -> bool {
+        self.stage == Stage::Formed && self.halted().is_none() && self.leases.has_voters()
+    }
+
+    /// The next look at the time renews the lease.
+    pub(crate) fn renew_now(&mut self) {
+        self.leases.renews_at_ns = 0;
+    }
+
+    /// Wants its lease to last longer, and complains about members that do not answer.
+    pub(crate) fn renew(&mut self, complaints: &[u16]) {
+        let sent_ns = self.now_ns;
+        let Some((index, voters)) = self.leases.renew(sent_ns) else { return };
+        for voter in voters {
+            if usize::from(voter) == self.node() {
+                if self.leases.grant(voter, (index, complaints), sent_ns) {
+                    self.granted(voter, (index, sent_ns));
+                }
+            } else {
+                let complaints = complaints.to_vec();
+                self.pass(usize::from(voter), &Message::Renew { index, sent_ns, complaints });
+            }
+        }
+        self.suspect();
+    }
+
+    pub(super) fn granted(&mut self, voter: u16, renewal: (u64, u64)) {
+        if let Some(until_ns) = self.leases.granted(voter, renewal) {
+            self.events.push_back(Event::Lease(until_ns));
+        }
+    }
+
+    /// Has members removed that are silent or that others complain about, if this one decides.
+    fn suspect(&mut self) {
+        let others = self.peers.values().filter(|peer| peer.is_member());
+        let others = others.filter_map(|peer| u16::try_from(peer.node).ok()).collect();
+        for (node, why) in self.leases.suspects(&others, self.now_ns) {
+            self.suspicions += 1;
+            if let Some(suppressed) = self.log.permit_at(self.now_ns) {
+                tracing::warn!("node {node} {why}, and is suspected{suppressed}");
+            }
+            if usize::from(node) == self.node() {
+                return self.has_to_go(format!("it {why}"));
+            }
+            self.say_change(self.node(), ChangeMessage::Lost { node, how: Loss::Silent });
+        }
+    }
+
+    /// These vote on the membership from now on, as the manager's log has taken it.
+    pub(crate) fn set_voters(&mut self, index: u64, voters: Voters) {
+        self.leases.set_voters(index, voters);
+    }
+
+    /// The manager's log has taken the removal of a member.
+    pub(crate) fn log_removal(&mut self, index: u64, node: u16) {
+        self.leases.remove(index, node);
+    }
+
+    /// The manager's log has given up what it had from this place on.
+    pub(crate) fn log_truncated(&mut self, from: u64) {
+        self.leases.truncate(from);
+    }
+
+    /// Whether the membership changes now.
+    pub(crate) fn set_changing(&mut self, is_changing: bool) {
+        self.leases.set_changing(is_changing);
+    }
+
+    /// The log begins behind a snapshot, in which these members are removed.
+    pub(crate) fn log_installed(&mut self, index: u64, removed: Vec<u16>) {
+        self.leases.install(index, removed);
+    }
+
+    /// This member grants no leases any more.
+    pub(crate) fn vote_no_more(&mut self) {
+        self.leases.vote_no_more();
+    }
+
+    /// Whether this member decides from now on.
+    pub(crate) fn set_decides(&mut self, decides: bool) {
+        self.leases.set_decides(decides, self.now_ns);
+    }
+}
