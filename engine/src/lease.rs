@@ -165,13 +165,14 @@ impl Lease {
         self.confirmed_ns.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a renewal was granted that was sent at this time or later; true where none is needed. If not, one is wanted.
+    /// Whether a renewal was granted that was sent later than at this time; true where none is needed. If not, one is wanted. One that was
+    /// sent at the same time may have been sent before: the clock may have stood still since.
     pub(crate) fn is_confirmed(&self, read_ns: u64) -> bool {
         let confirmed_ns = self.confirmed_ns.load(Ordering::Relaxed);
         let until_ns = self.until_ns();
         if confirmed_ns == 0
             || until_ns == ENDLESS
-            || until_ns >= read_ns.saturating_add(confirmed_ns)
+            || until_ns > read_ns.saturating_add(confirmed_ns)
         {
             return true;
         }
@@ -257,9 +258,9 @@ mod tests {
         lease.require(terms.with_confirmed_reads(true));
         assert!(lease.confirms_reads() && !lease.is_confirmed(5));
         assert!(lease.take_wish() && !lease.take_wish(), "one renewal is enough");
-        lease.extend(4 + terms.held_ns());
-        assert!(!lease.is_confirmed(5) && lease.is_confirmed(4), "it was sent before the read");
         lease.extend(5 + terms.held_ns());
+        assert!(!lease.is_confirmed(5) && lease.is_confirmed(4), "it may have been sent before");
+        lease.extend(6 + terms.held_ns());
         assert!(lease.is_confirmed(5));
         lease.give_up();
         assert!(!lease.is_confirmed(5));

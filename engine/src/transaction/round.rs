@@ -130,7 +130,8 @@ impl<'s> Round<'s> {
         Ok(())
     }
 
-    /// Waits until the node holds its lease: then it was a member when it read its own rows, whoever has them now.
+    /// Waits until the node holds its lease: then it was a member when it read its own rows, whoever has them now. Where reads are confirmed,
+    /// waits for that, too.
     #[inline(always)]
     pub(super) fn hold_lease(&mut self) -> Result<(), Interrupted> {
         if self.lease.suffices() { Ok(()) } else { self.wait_for_lease() }
