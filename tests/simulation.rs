@@ -142,7 +142,8 @@ fn removed_rules_are_noticed() {
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
             // Stale reads show soonest where each row has its own history.
-            "LEASES" | "CLOCK_AFTER_DATA" => arguments.extend(["--workload", "registers"]),
+            "LEASES" => arguments.extend(["--workload", "registers"]),
+            "CLOCK_AFTER_DATA" => arguments.extend(["--workload", "list-append"]),
             "CONFIRMED_READS" => {
                 arguments.extend(["--clocks-stand", "--workload", "registers"]);
             }
