@@ -6,9 +6,10 @@
 use gannet_rules::{Mutant, Rule};
 
 /// The rules of all crates.
-const RULES: [&[&Rule]; 5] = [
+const RULES: [&[&Rule]; 6] = [
     gannet_rpc::rules::ALL,
     gannet_storage::rules::ALL,
+    gannet_manager::rules::ALL,
     gannet_engine::rules::ALL,
     gannet_frontend::rules::ALL,
     gannet_tatp::rules::ALL,

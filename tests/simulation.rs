@@ -134,11 +134,12 @@ fn removed_rules_are_noticed() {
         "CONFIRMED_READS",
         "TOKENS",
         "OWN_ENTRIES",
+        "LOST_BUILDS",
     ] {
         let mut arguments = vec!["--seeds", seeds_max, "--mutant", mutant];
         match mutant {
-            // This rule concerns SQL alone, which one seed in fourteen runs.
-            "OWN_ENTRIES" => arguments.extend(["--workload", "builds"]),
+            // These rules concern SQL alone, which one seed in fourteen runs.
+            "OWN_ENTRIES" | "LOST_BUILDS" => arguments.extend(["--workload", "builds"]),
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
             // Stale reads show soonest where each row has its own history.

@@ -7,13 +7,26 @@ use std::path::{Path, PathBuf};
 
 /// Each crate, and the crates of ours that it may depend on.
 const ARROWS: [(&str, &[&str]); 10] = [
-    (".", &["rules", "rpc", "storage", "engine", "frontend", "benchmarks", "tatp", "smallbank"]),
+    (
+        ".",
+        &[
+            "rules",
+            "rpc",
+            "storage",
+            "manager",
+            "engine",
+            "frontend",
+            "benchmarks",
+            "tatp",
+            "smallbank",
+        ],
+    ),
     ("tatp", &["benchmarks", "engine", "rules"]),
     ("smallbank", &["benchmarks", "engine"]),
     ("frontend", &["engine", "rules"]),
     ("benchmarks", &["engine", "rpc", "storage"]),
     ("engine", &["manager", "rpc", "storage", "rules"]),
-    ("manager", &[]),
+    ("manager", &["rules"]),
     ("rpc", &["rules"]),
     ("storage", &["rules"]),
     ("tests/rules", &[]),

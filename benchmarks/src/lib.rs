@@ -40,6 +40,6 @@ pub use replicas::check_replicas;
 pub use report::{Load, Report, TransactionReport, TransportReport, Verification};
 pub use rows::{for_each_row, for_each_row_in_order};
 pub use rpc_echo::{Across, EchoSettings, EchoTransport};
-pub use simulate::{Ended, Simulated, SimulatedRun, simulate};
+pub use simulate::{Ended, HealPhase, Simulated, SimulatedRun, check_cluster, simulate};
 pub use statistics::{Reason, Totals};
 pub use workload::{BenchmarkError, Profile, Ran, Random, Result, Workload, seeded};

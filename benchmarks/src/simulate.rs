@@ -18,9 +18,10 @@ use crate::check::Check;
 use crate::harness::{Control, Limit, client};
 use crate::replicas::check_replicas;
 use crate::simulate::deaths::Job;
-use crate::simulate::heal::HealPhase;
 use crate::statistics::{self, Statistics, Totals};
 use crate::workload::{BenchmarkError, Workload};
+
+pub use heal::HealPhase;
 
 /// After the last fault, some transaction must end within this virtual time.
 const HEAL_NS: u64 = 10_000_000_000;
@@ -92,6 +93,26 @@ pub struct Simulated {
 }
 
 impl Simulated {
+    /// The findings of a run that has ended, or is stuck.
+    #[must_use]
+    pub fn of(simulation: &Simulation, finished: bool, checks: Vec<Check>, totals: Totals) -> Self {
+        Self {
+            ended: if finished { Ended::Finished } else { Ended::Stuck },
+            checks,
+            totals,
+            firings: simulation.firings(),
+            killed: simulation.killed().to_vec(),
+            removed: simulation.removed().len() as u64,
+            halted: simulation.has_halted(),
+            membership_changes: u64::from(simulation.epoch() - 1),
+            handed_over: simulation.handed_over(),
+            came_back: simulation.came_back(),
+            counters: simulation.counters(),
+            virtual_ns: simulation.now_ns(),
+            trace_hash: simulation.trace_hash(),
+        }
+    }
+
     /// Whether the run has finished and every check has passed.
     #[must_use]
     pub fn passed(&self) -> bool {
@@ -178,21 +199,7 @@ pub fn simulate<W: Workload>(
         }
         checks.extend(check(&simulation, &*workload, completions, &mut sum)?);
     }
-    Ok(Simulated {
-        ended: if finished { Ended::Finished } else { Ended::Stuck },
-        checks,
-        totals: sum.whole,
-        firings: simulation.firings(),
-        killed: simulation.killed().to_vec(),
-        removed: simulation.removed().len() as u64,
-        halted: simulation.has_halted(),
-        membership_changes: u64::from(simulation.epoch() - 1),
-        handed_over: simulation.handed_over(),
-        came_back: simulation.came_back(),
-        counters: simulation.counters(),
-        virtual_ns: simulation.now_ns(),
-        trace_hash: simulation.trace_hash(),
-    })
+    Ok(Simulated::of(&simulation, finished, checks, sum.whole))
 }
 
 /// Checks the data and the answers after a run, and adds the counts of the clients to `sum`.
@@ -217,16 +224,36 @@ fn check<W: Workload>(
             checks.push(Check::new("no transaction ended in an error", false, error.as_str()));
         }
     }
+    checks.extend(check_cluster(simulation));
+    if simulation.dead().len() == cluster.nodes().len() {
+        // The last one was removed by others, which have died since: its rows are old, and nobody serves any.
+        return Ok(checks);
+    }
+    let has_lost_rows = simulation.has_lost_rows();
+    if !(has_lost_rows || simulation.has_halted() && simulation.may_have_lost_records()) {
+        let of_workload = workload.verify(cluster, &sum.whole).into_iter();
+        checks.extend(of_workload.filter(|check| !(some_have_died && check.needs_all_outcomes)));
+    }
+    Ok(checks)
+}
+
+/// Checks what holds after every run, whatever its clients did: the copies are equal, and nothing is in use.
+///
+/// # Panics
+/// If a commit record in a log is none.
+#[must_use]
+pub fn check_cluster(simulation: &Simulation) -> Vec<Check> {
+    let cluster = simulation.cluster();
     let refused: u64 = cluster.nodes().iter().map(|node| node.refused()).sum();
-    checks.push(Check::equal("requests refused", 0, i128::from(refused)));
-    if !simulation.has_halted() && simulation.dead().len() < cluster.nodes().len() {
+    let mut checks = vec![Check::equal("requests refused", 0, i128::from(refused))];
+    let all_are_dead = simulation.dead().len() == cluster.nodes().len();
+    if !simulation.has_halted() && !all_are_dead {
         let CameBack { all, refused, .. } = simulation.came_back();
         let name = "processes of killed members that were refused";
         checks.push(Check::equal(name, all.into(), refused.into()));
     }
-    if simulation.dead().len() == cluster.nodes().len() {
-        // The last one was removed by others, which have died since: its rows are old, and nobody serves any.
-        return Ok(checks);
+    if all_are_dead {
+        return checks;
     }
     if simulation.has_halted() {
         checks.extend(deaths::check_halted(simulation));
@@ -235,10 +262,5 @@ fn check<W: Workload>(
         let in_use = simulation.in_use() as i128;
         checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
     }
-    let has_lost_rows = simulation.has_lost_rows();
-    if !(has_lost_rows || simulation.has_halted() && simulation.may_have_lost_records()) {
-        let of_workload = workload.verify(cluster, &sum.whole).into_iter();
-        checks.extend(of_workload.filter(|check| !(some_have_died && check.needs_all_outcomes)));
-    }
-    Ok(checks)
+    checks
 }

@@ -422,7 +422,7 @@ impl Node {
     }
 
     /// Whether the node was killed.
-    pub(crate) fn is_killed(&self) -> bool {
+    pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
 

@@ -196,6 +196,16 @@ impl Database {
         Ok(database)
     }
 
+    /// Settles what lost nodes have left behind, if this process is the one that does so. On a simulated cluster nothing else does.
+    /// Returns false if that has failed, and is to be tried again.
+    pub async fn settle(self: &Arc<Self>) -> bool {
+        match settler::begin(self, &self.cluster.configuration()) {
+            None => true,
+            Some(Ok(job)) => matches!(job.await, Ok(Ok(()))),
+            Some(Err(_)) => false,
+        }
+    }
+
     /// A new session.
     #[must_use]
     pub fn session(self: &Arc<Self>, user: &str) -> Session {

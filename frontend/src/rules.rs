@@ -6,4 +6,6 @@ gannet_rules::rules! {
     /// A change of a row removes an index entry only if the entry is the row's own. In an index that is not ready, the entry
     /// may be another row's.
     OWN_ENTRIES,
+    /// The builds of a lost node are undone.
+    LOST_BUILDS,
 }

@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use gannet_engine::Phase;
+use gannet_engine::{ClusterError, Completion, Configuration, Coordinator, Phase};
 
 use crate::database::Database;
-use crate::error::SqlError;
+use crate::error::{Failure, SqlError};
 use crate::execute::unfinished::{self, FIRST_EPOCH};
 
 /// Between two looks at the epoch.
@@ -43,19 +43,28 @@ fn look(database: &Arc<Database>, settled_epoch: &mut u32) {
     if epoch == *settled_epoch || configuration.phase != Phase::Active {
         return;
     }
+    // What has failed is tried again with the next look.
+    let has_settled = begin(database, &configuration)
+        .is_none_or(|job| job.is_ok_and(|job| matches!(job.wait(), Ok(Ok(())))));
+    if has_settled {
+        *settled_epoch = epoch;
+    }
+}
+
+/// The work of a settler.
+pub(crate) type Settling = Completion<Result<(), Failure>>;
+
+/// Begins to settle what lost nodes have left behind; none if another process does that.
+pub(crate) fn begin(
+    database: &Arc<Database>,
+    configuration: &Configuration,
+) -> Option<Result<Settling, ClusterError>> {
     let lowest = configuration.member_numbers().next();
     if lowest.is_some_and(|node| database.cluster.node(usize::from(node)).is_none()) {
-        // It is in another process, which may be lost before it has settled. Then there is another epoch.
-        *settled_epoch = epoch;
-        return;
+        // The other process may be lost before it has settled. Then there is another epoch.
+        return None;
     }
     let own = Arc::clone(database);
-    let job =
-        database.cluster.spawn_anywhere(move |coordinator| unfinished::settle(&own, coordinator));
-    // What has failed is tried again with the next look.
-    if let Ok(job) = job
-        && let Ok(Ok(())) = job.wait()
-    {
-        *settled_epoch = epoch;
-    }
+    let job = move |coordinator: &mut Coordinator<'_>| unfinished::settle(&own, coordinator);
+    Some(database.cluster.spawn_anywhere(job))
 }

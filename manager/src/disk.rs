@@ -15,6 +15,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use gannet_rules::rule;
+
 /// Why a replica cannot use its directory.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
@@ -121,8 +123,13 @@ fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{path}: {error}"))
 }
 
+/// Syncs a file with a function of it.
+fn sync(file: &File, with: fn(&File) -> io::Result<()>) -> io::Result<()> {
+    if rule!(SYNCED_ANSWERS) { with(file) } else { Ok(()) }
+}
+
 fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(named(path))
+    File::open(path).and_then(|directory| sync(&directory, File::sync_all)).map_err(named(path))
 }
 
 impl Directory {
@@ -199,7 +206,7 @@ impl Disk for Directory {
             Some(log) => log,
             None => OpenOptions::new().append(true).open(&path).map_err(named(&path))?,
         };
-        log.write_all(bytes).and_then(|()| log.sync_data()).map_err(named(&path))?;
+        log.write_all(bytes).and_then(|()| sync(&log, File::sync_data)).map_err(named(&path))?;
         self.log = Some(log);
         Ok(())
     }
@@ -213,7 +220,7 @@ impl Disk for Directory {
         let write = || {
             let mut new = File::create(&new_path)?;
             new.write_all(bytes)?;
-            new.sync_all()
+            sync(&new, File::sync_all)
         };
         write().map_err(named(&new_path))?;
         fs::rename(&new_path, &path).map_err(named(&path))?;

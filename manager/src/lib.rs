@@ -28,6 +28,7 @@ mod frames;
 mod journal;
 mod network;
 mod replica;
+pub mod rules;
 mod store;
 
 pub use decisions::StateMachine;

@@ -5,6 +5,7 @@
 //!          and in every second round the rows with those of a table that the same transactions changed in the same way
 //! Clients  the sessions' futures, polled in turn between the steps of the simulation
 //! ```
+//! Each node is a process with a database of its own. When the node dies, its sessions do; another node then undoes their builds.
 //!
 //! The sessions are ordinary ones. Their jobs run on simulated workers, and planning takes no virtual time
 //! ([`Database::open_simulated`]), so nothing depends on the speed of a thread.
@@ -23,17 +24,17 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use gannet_benchmarks::sql::SqlFailure;
 use gannet_benchmarks::{
-    BenchmarkError, Check, Ended, Random, Simulated, Totals, check_replicas, seeded,
+    BenchmarkError, Check, HealPhase, Random, Simulated, Totals, check_cluster, seeded,
 };
-use gannet_engine::simulation::{CameBack, Simulation};
+use gannet_engine::Node;
+use gannet_engine::simulation::Simulation;
 use gannet_frontend::{Database, Session, SqlError, StatementResult, Value};
 use rand::RngExt;
 
 use crate::simulate::scenario::Scenario;
 
-/// After the last fault, a client's statement must end within this virtual time. The bound is short, because statements that
-/// conflict again and again take many steps.
-const HEAL_NS: u64 = 1_000_000_000;
+/// After the last fault, a client's statement must end within this virtual time.
+const HEAL_NS: u64 = 10_000_000_000;
 /// Runs of a statement without competitors, each with the attempts that a session makes.
 const ATTEMPTS_MAX: u32 = 3;
 /// Virtual time between two checks of progress.
@@ -74,6 +75,15 @@ const CHANGES: [&str; 13] = [
 /// table, ON CONFLICT without a key, conflicts.
 const REFUSALS: [&str; 6] = ["23505", "21000", "25P02", "55006", "42P10", "40001"];
 
+/// Whether a build has succeeded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Built {
+    Yes,
+    No,
+    /// Its node has died.
+    Unknown,
+}
+
 /// The counts of the clients.
 #[derive(Default)]
 struct Counts {
@@ -81,11 +91,21 @@ struct Counts {
     done: Cell<u64>,
     refused: Cell<u64>,
     built: Cell<u64>,
+    /// Builds whose node has died.
+    orphaned: Cell<u64>,
     /// The first violation.
     wrong: RefCell<Option<String>>,
 }
 
 impl Counts {
+    fn add_build(&self, built: Built) {
+        match built {
+            Built::Yes => self.built.set(self.built.get() + 1),
+            Built::No => {}
+            Built::Unknown => self.orphaned.set(self.orphaned.get() + 1),
+        }
+    }
+
     fn note(&self, wrong: impl FnOnce() -> String) {
         self.wrong.borrow_mut().get_or_insert_with(wrong);
     }
@@ -127,8 +147,10 @@ impl Counts {
     }
 }
 
-/// A future, and whether it was woken.
+/// A future of a session, and whether it was woken.
 struct Client {
+    /// The session's node.
+    node: Arc<Node>,
     future: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Woken>,
 }
@@ -144,64 +166,106 @@ impl Wake for Woken {
 
 /// The futures of clients that have not ended.
 #[derive(Default)]
-struct Clients(Vec<Client>);
+struct Clients {
+    running: Vec<Client>,
+    /// Whether some have ended with their nodes.
+    some_lost: bool,
+}
 
 impl Clients {
-    fn add(&mut self, future: impl Future<Output = ()> + 'static) {
+    fn add(&mut self, node: &Arc<Node>, future: impl Future<Output = ()> + 'static) {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
-        self.0.push(Client { future: Box::pin(future), woken });
+        self.running.push(Client { node: Arc::clone(node), future: Box::pin(future), woken });
     }
 
-    /// Polls the woken futures in order. Returns whether all have ended.
+    /// Polls the woken futures in order, but for those whose node has died. Returns whether all have ended.
     fn poll(&mut self) -> bool {
-        self.0.retain_mut(|client| {
+        let Self { running, some_lost } = self;
+        running.retain_mut(|client| {
+            if client.node.is_killed() {
+                *some_lost = true;
+                return false;
+            }
             if !client.woken.0.swap(false, Ordering::Relaxed) {
                 return true;
             }
             let waker = Waker::from(Arc::clone(&client.woken));
             client.future.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Pending
         });
-        self.0.is_empty()
+        running.is_empty()
     }
+}
+
+/// How clients have ended.
+enum End {
+    /// All by themselves.
+    Whole,
+    /// Some with their nodes.
+    Lost,
+    /// The cluster has halted, or the rows of some partition are gone: nothing is wrong with what clients were told.
+    Over,
+    /// One waits for ever.
+    Stuck,
+}
+
+/// A node's process.
+struct Process {
+    node: Arc<Node>,
+    /// It learns of a new catalog by itself.
+    database: Arc<Database>,
 }
 
 /// A simulated run in progress.
 struct Run {
     simulation: Simulation,
-    /// One for each of several nodes, which learn of a new catalog independently.
-    databases: Vec<Arc<Database>>,
+    processes: Vec<Process>,
     counts: Rc<Counts>,
     random: Random,
 }
 
 impl Run {
-    fn session(&mut self) -> Session {
-        let number = self.random.random_range(0..self.databases.len());
-        self.databases[number].session("tester")
+    /// The processes that live.
+    fn living(&self) -> Vec<&Process> {
+        self.processes.iter().filter(|process| !process.node.is_killed()).collect()
     }
 
-    /// Runs clients to their end. Returns false if one of them waits forever.
-    fn run_to_the_end(&mut self, mut clients: Clients) -> bool {
+    /// A new session at some living node, if there is any.
+    fn session(&mut self) -> Option<(Arc<Node>, Session)> {
+        let number = self.random.random_range(0..self.processes.len());
+        let living = self.living();
+        let Process { node, database } = living.get(number % living.len().max(1))?;
+        Some((Arc::clone(node), database.session("tester")))
+    }
+
+    /// Runs clients to their end.
+    fn run_to_the_end(&mut self, mut clients: Clients) -> End {
         let Self { simulation, counts, .. } = self;
         let begun = || counts.begun.get();
         let (mut last, mut progressed_ns) = (begun(), simulation.now_ns());
         loop {
             let now_ns = simulation.now_ns();
-            if simulation.run_clients(now_ns + LOOK_NS, &begun, &mut || clients.poll()) {
-                return true;
+            let have_ended =
+                simulation.run_clients(now_ns + LOOK_NS, &begun, &mut || clients.poll());
+            if simulation.has_halted() || simulation.has_lost_rows() {
+                // No phase begins after a violation.
+                *counts.wrong.borrow_mut() = None;
+                return End::Over;
+            }
+            if have_ended {
+                return if clients.some_lost { End::Lost } else { End::Whole };
             }
             if begun() != last {
                 (last, progressed_ns) = (begun(), now_ns);
             }
             if now_ns > simulation.last_end_ns().max(progressed_ns) + HEAL_NS {
-                return false;
+                return End::Stuck;
             }
         }
     }
 
-    /// A round: a table, a build during changes of rows, and the comparison of index and rows. Returns false if a client
-    /// waits forever.
-    fn round(&mut self) -> bool {
+    /// A round: a table, a build during changes of rows, and the comparison of index and rows. A round whose table or whose comparison
+    /// a node takes with it ends there.
+    fn round(&mut self) -> End {
         let (id, build, is_unique) = KINDS[self.random.random_range(0..KINDS.len())];
         let rows = self.random.random_range(4..=ROWS_MAX);
         // Few rows have equal values, so most builds succeed.
@@ -216,36 +280,66 @@ impl Run {
             sql.push(format!("INSERT INTO t VALUES ({row}, {u}, 0)"));
         }
         sql.push("INSERT INTO mirror SELECT * FROM t".to_owned());
-        let (mut session, counts) = (self.session(), Rc::clone(&self.counts));
+        let (Some((node, mut session)), counts) = (self.session(), Rc::clone(&self.counts)) else {
+            return End::Over;
+        };
         let mut clients = Clients::default();
-        clients.add(async move {
+        clients.add(&node, async move {
             for sql in sql {
                 counts.must(&mut session, &sql).await;
             }
         });
-        if !self.run_to_the_end(clients) {
-            return false;
+        let end = self.run_to_the_end(clients);
+        if !matches!(end, End::Whole) {
+            return end;
         }
-        let built = Rc::new(Cell::new(false));
+        let built = Rc::new(Cell::new(Built::Unknown));
         let mut clients = Clients::default();
         for _ in 0..WRITERS {
             let seed = self.random.random();
-            let (session, counts) = (self.session(), Rc::clone(&self.counts));
+            let Some((node, session)) = self.session() else { return End::Over };
+            let counts = Rc::clone(&self.counts);
             let random = seeded(seed, 0);
-            clients.add(change(session, counts, random, values_max, is_mirrored));
+            clients.add(&node, change(session, counts, random, values_max, is_mirrored));
         }
-        let (mut session, counts, done) =
-            (self.session(), Rc::clone(&self.counts), Rc::clone(&built));
-        clients.add(async move { done.set(counts.run(&mut session, build).await) });
-        if !self.run_to_the_end(clients) {
-            return false;
+        let Some((node, mut session)) = self.session() else { return End::Over };
+        let (counts, done) = (Rc::clone(&self.counts), Rc::clone(&built));
+        clients.add(&node, async move {
+            let is_built = counts.run(&mut session, build).await;
+            done.set(if is_built { Built::Yes } else { Built::No });
+        });
+        let end = self.run_to_the_end(clients);
+        if matches!(end, End::Over | End::Stuck) {
+            return end;
         }
-        if built.get() {
-            self.counts.built.set(self.counts.built.get() + 1);
+        if matches!(end, End::Lost) {
+            let end = self.settle();
+            if !matches!(end, End::Whole) {
+                return end;
+            }
         }
-        let (session, counts) = (self.session(), Rc::clone(&self.counts));
+        self.counts.add_build(built.get());
+        let Some((node, session)) = self.session() else { return End::Over };
+        let counts = Rc::clone(&self.counts);
         let mut clients = Clients::default();
-        clients.add(compare(session, counts, build, built.get(), is_unique, is_mirrored));
+        clients.add(&node, compare(session, counts, build, built.get(), is_unique, is_mirrored));
+        self.run_to_the_end(clients)
+    }
+
+    /// Has the processes settle what lost ones have left behind.
+    fn settle(&mut self) -> End {
+        let mut clients = Clients::default();
+        for Process { node, database } in self.living() {
+            let (database, counts) = (Arc::clone(database), Rc::clone(&self.counts));
+            clients.add(node, async move {
+                for _ in 0..ATTEMPTS_MAX {
+                    if database.settle().await {
+                        return;
+                    }
+                }
+                counts.note(|| "what a lost node has left behind cannot be settled".to_owned());
+            });
+        }
         self.run_to_the_end(clients)
     }
 }
@@ -289,7 +383,7 @@ async fn compare(
     mut session: Session,
     counts: Rc<Counts>,
     build: &'static str,
-    built: bool,
+    built: Built,
     is_unique: bool,
     is_mirrored: bool,
 ) {
@@ -307,17 +401,19 @@ async fn compare(
             counts.note(|| format!("after {build} the rows are {found:?} instead of {wanted:?}"));
         }
     }
-    if !built {
-        // A failed build withdraws its declaration: an index that refuses nothing can take the name.
+    let column = if build.contains("PRIMARY") { "id" } else { "u" };
+    let sql = format!("SELECT id, u, v FROM t WHERE {column} >= -1000");
+    let plan = format!("{:?}", counts.must(&mut session, &format!("EXPLAIN {sql}")).await);
+    let has_index = plan.contains("Index");
+    if built == Built::No || built == Built::Unknown && !has_index {
+        // A failed build withdraws its declaration, and another node that of a lost one: an index that refuses nothing can take the
+        // name.
         if build.starts_with("CREATE") || build.contains("UNIQUE") {
             counts.must(&mut session, "CREATE INDEX i ON t (u)").await;
         }
         return;
     }
-    let column = if build.contains("PRIMARY") { "id" } else { "u" };
-    let sql = format!("SELECT id, u, v FROM t WHERE {column} >= -1000");
-    let plan = format!("{:?}", counts.must(&mut session, &format!("EXPLAIN {sql}")).await);
-    if !plan.contains("Index") {
+    if !has_index {
         counts.note(|| format!("{sql} does not use the index: {plan}"));
     }
     let found = counts.must(&mut session, &sql).await;
@@ -347,51 +443,53 @@ pub(super) fn run(
 ) -> Result<Simulated, BenchmarkError> {
     let Scenario { cluster, manager, seed, faults, transactions, .. } = scenario;
     let (options, faults) = (cluster.clone(), faults.clone());
-    let simulation = Simulation::open_with(*manager, options, *seed, faults, trace)?;
-    let mut random = seeded(*seed, 0);
-    let databases: Result<Vec<_>, SqlError> = (0..random.random_range(1..=3))
-        .map(|_| Database::open_simulated(simulation.shared_cluster()))
+    let mut simulation = Simulation::open_with(*manager, options, *seed, faults, trace)?;
+    simulation.plan_kills(scenario.kills.clone());
+    let nodes = simulation.cluster().nodes().into_iter().enumerate();
+    let processes: Result<Vec<_>, SqlError> = nodes
+        .map(|(number, node)| {
+            let database = Database::open_simulated(simulation.process_of(number))?;
+            Ok(Process { node, database })
+        })
         .collect();
-    let databases = databases
+    let processes = processes
         .map_err(|error| SqlFailure { code: error.code.to_owned(), message: error.message })?;
-    let mut run = Run { simulation, databases, counts: Rc::default(), random };
-    let mut finished = true;
-    while finished && run.counts.begun.get() < *transactions && run.counts.wrong.borrow().is_none()
+    let heal_phase = HealPhase::create(simulation.cluster())?;
+    simulation.require_leases(scenario.clocks_stand);
+    let fails_ns = scenario.disk_fails_ns;
+    fails_ns.into_iter().for_each(|after_ns| simulation.plan_disk_failure(after_ns));
+    let random = seeded(*seed, 0);
+    let mut run = Run { simulation, processes, counts: Rc::default(), random };
+    let mut end = End::Whole;
+    while matches!(end, End::Whole | End::Lost)
+        && run.counts.begun.get() < *transactions
+        && run.counts.wrong.borrow().is_none()
     {
-        finished = run.round();
+        end = run.round();
     }
-    let Run { simulation, counts, .. } = run;
+    let Run { mut simulation, counts, .. } = run;
+    let finished = !matches!(end, End::Stuck);
     let mut checks = Vec::new();
     if finished {
         let wrong = counts.wrong.borrow();
         let detail = match &*wrong {
             Some(wrong) => wrong.clone(),
-            None => format!("{} builds, {} refusals", counts.built.get(), counts.refused.get()),
+            None => format!(
+                "{} builds, {} with nodes that died, {} refusals",
+                counts.built.get(),
+                counts.orphaned.get(),
+                counts.refused.get()
+            ),
         };
         checks.push(Check::new("every index has its rows", wrong.is_none(), detail));
-        checks.extend(check_replicas(simulation.cluster()));
-        let refused: u64 = simulation.cluster().nodes().iter().map(|node| node.refused()).sum();
-        checks.push(Check::equal("requests refused", 0, i128::from(refused)));
-        let in_use = simulation.in_use() as i128;
-        checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));
+        if !simulation.has_halted() {
+            checks.push(heal_phase.run(&mut simulation, counts.begun.get())?);
+        }
+        checks.extend(check_cluster(&simulation));
     }
     let mut totals = Totals::default();
     totals.types.push(Default::default());
     totals.types[0].attempted = counts.begun.get();
     totals.types[0].qualified = counts.done.get();
-    Ok(Simulated {
-        ended: if finished { Ended::Finished } else { Ended::Stuck },
-        checks,
-        totals,
-        firings: simulation.firings(),
-        killed: Vec::new(),
-        removed: 0,
-        halted: false,
-        membership_changes: 0,
-        handed_over: 0,
-        came_back: CameBack::default(),
-        counters: simulation.counters(),
-        virtual_ns: simulation.now_ns(),
-        trace_hash: simulation.trace_hash(),
-    })
+    Ok(Simulated::of(&simulation, finished, checks, totals))
 }

@@ -122,13 +122,8 @@ impl Scenario {
         let nodes = u16::try_from(nodes).expect("at most seven nodes");
         let faults = draw_faults(seed, nodes, transactions);
         let kills = !seed.is_multiple_of(NO_KILL_EVERY);
-        let workload = match (chosen.workload, drawn) {
-            (Some(chosen), _) => chosen,
-            (None, WorkloadKind::Builds) if kills => WorkloadKind::ListAppend,
-            (None, drawn) => drawn,
-        };
-        // Sessions of builds expect a cluster that does not halt.
-        let kills = if kills && workload != WorkloadKind::Builds {
+        let workload = chosen.workload.unwrap_or(drawn);
+        let kills = if kills {
             // Stages take turns, so a campaign has a death in each.
             let turn = usize::try_from(seed % 1_000).expect("below 1,000");
             Kill::draw(seed, nodes, transactions, turn)

@@ -31,6 +31,7 @@ mod security;
 mod silent;
 mod simple;
 mod spilled;
+mod synced;
 mod tokens;
 mod tools;
 mod waits;

@@ -21,8 +21,8 @@ use crate::workload::BenchmarkError;
 const BOUND_NS: u64 = 10_000_000_000;
 const VALUE_BYTES: usize = 8;
 
-/// See the module's text.
-pub(super) struct HealPhase {
+/// A check that the cluster serves all partitions when the clients have ended: each living node writes to each that has a copy.
+pub struct HealPhase {
     table: TableId,
     /// By partition: a key in it.
     keys: Vec<u64>,
@@ -30,7 +30,10 @@ pub(super) struct HealPhase {
 
 impl HealPhase {
     /// Creates a table with a row in each partition.
-    pub(super) fn create(cluster: &Cluster) -> Result<Self, BenchmarkError> {
+    ///
+    /// # Errors
+    /// [`BenchmarkError`] if there is no room.
+    pub fn create(cluster: &Cluster) -> Result<Self, BenchmarkError> {
         let partitioning = cluster.configuration().partitioning;
         let is_in =
             |key: &u64, partition: usize| usize::from(partitioning.partition(*key)) == partition;
@@ -43,12 +46,11 @@ impl HealPhase {
         Ok(Self { table, keys })
     }
 
-    /// Has all living nodes write.
-    pub(super) fn run(
-        self,
-        simulation: &mut Simulation,
-        begun: u64,
-    ) -> Result<Check, BenchmarkError> {
+    /// Has all living nodes write; `begun` transactions have begun before.
+    ///
+    /// # Errors
+    /// [`BenchmarkError`] if a job is not accepted.
+    pub fn run(self, simulation: &mut Simulation, begun: u64) -> Result<Check, BenchmarkError> {
         let until_ns = simulation.now_ns().max(simulation.last_end_ns()) + BOUND_NS;
         let cluster = simulation.shared_cluster();
         let living = (0..cluster.nodes().len()).filter(|node| !simulation.dead().contains(node));

@@ -21,6 +21,9 @@ use crate::members::peer::Peer;
 
 /// Longest time from the beginning of a connection to its use.
 const HANDSHAKE_TIMEOUT_NS: u64 = 5_000_000_000;
+/// A call that has not been answered for so long is made anew if the called member calls in the meantime: that member has no connection,
+/// and may have lost the call's unnoticed by this one.
+const UNANSWERED_CALL_NS: u64 = 500_000_000;
 /// Between two calls of a member that is not there yet.
 pub(super) const CALL_INTERVAL_NS: u64 = 100_000_000;
 /// From the break of a connection until the member with the smaller number calls.
@@ -300,7 +303,19 @@ impl Group {
             peer.call_at_ns = self.now_ns;
             self.end_present(*node);
         }
+        self.call_anew_if_unanswered(*node);
         Some(Welcome::WillCall)
+    }
+
+    /// The called member has called in the meantime, so it may have lost the call.
+    fn call_anew_if_unanswered(&mut self, node: usize) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let attempt = peer.attempt.and_then(|attempt| self.connections.get(&attempt));
+        let Some(until_ns) = attempt.and_then(Connection::until_ns) else { return };
+        if until_ns + UNANSWERED_CALL_NS <= self.now_ns + HANDSHAKE_TIMEOUT_NS {
+            peer.call_at_ns = self.now_ns;
+            self.end_attempt(node);
+        }
     }
 
     /// A called member has answered.

@@ -500,6 +500,45 @@ fn calling() -> (Group, u64) {
 }
 
 #[test]
+fn a_call_whose_answer_is_lost_is_made_anew_when_the_called_member_calls() {
+    for (after_ns, is_made_anew) in [(CALL_INTERVAL_NS, false), (SECOND_NS, true)] {
+        let (mut greater, lost) = calling();
+        drained(&mut greater);
+        // Nothing of that call arrives, and nobody notices.
+        greater.advance(after_ns);
+        let mut smaller = Group::new(setup(2, hello(0, 1)), after_ns);
+        smaller.advance(after_ns);
+        let (actions, _) = drained(&mut smaller);
+        let [Action::Call { connection: called, node: 1 }] = *actions else {
+            panic!("{actions:?}")
+        };
+        let accepted = greater.accepted("node 0".to_owned());
+        smaller.take(called, &Input::Connected);
+        let mut calls_again = false;
+        for _ in 0..4 {
+            for action in drained(&mut smaller).0 {
+                if let Action::Send { connection, bytes } = action
+                    && connection == called
+                {
+                    greater.take(accepted, &Input::Heard(&bytes));
+                }
+            }
+            greater.advance(after_ns);
+            for action in drained(&mut greater).0 {
+                match action {
+                    Action::Send { connection, bytes } if connection == accepted => {
+                        smaller.take(called, &Input::Heard(&bytes));
+                    }
+                    Action::Call { connection, node: 0 } => calls_again |= connection != lost,
+                    _ => {}
+                }
+            }
+        }
+        assert_eq!(calls_again, is_made_anew, "after {after_ns} ns");
+    }
+}
+
+#[test]
 fn members_of_other_versions_and_keys_refuse_each_other_and_say_why() {
     // The answer of a called member, by its version, and why it refuses.
     let answer = |version: u8, reason: u8| {

@@ -49,6 +49,12 @@ impl SharedMembers {
         // A simulation in which something panics is over.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The manager of a cluster of so many members.
+    pub(super) fn as_manager(&self, nodes: usize) -> Box<dyn Manager> {
+        let next_proposer = AtomicUsize::new(0);
+        Box::new(SimulatedManager { members: self.clone(), nodes, next_proposer })
+    }
 }
 
 /// A cluster whose members have joined, and the members.
@@ -92,8 +98,7 @@ pub(super) fn join(
     let all = parts.iter().flat_map(|part| part.members.clone()).collect();
     let mut cluster = Cluster::of_members(options, all, 0);
     let members = SharedMembers(Arc::new(Mutex::new(members)));
-    let next_proposer = AtomicUsize::new(0);
-    cluster.manager = Box::new(SimulatedManager { members: members.clone(), nodes, next_proposer });
+    cluster.manager = members.as_manager(nodes);
     Ok((cluster, members))
 }
 

@@ -230,8 +230,11 @@ impl Simulation {
         has_living && (!self.restarts.is_empty() || refused + joined < all)
     }
 
-    /// Gives the jobs that a killed member has not begun to the next one that lives.
+    /// Gives the jobs that a killed member has not begun to the next one that lives, unless they were those of a process.
     pub(super) fn hand_over(&mut self, killed: usize) {
+        if self.has_processes {
+            return;
+        }
         let members = &self.cluster.members;
         let others = (1..members.len()).map(|apart| (killed + apart) % members.len());
         let Some(heir) = others.into_iter().find(|node| !self.nodes[*node].has_ended) else {

@@ -108,6 +108,8 @@ pub struct Simulation {
     came_back: CameBack,
     /// Members that the others have removed, and that have heard of it.
     removed: BTreeSet<usize>,
+    /// Whether each node is a process of its own, whose jobs end with it.
+    has_processes: bool,
     /// Jobs of the killed member that another has got.
     handed_over: u64,
     /// How members that have halted have settled their commits.
@@ -196,6 +198,7 @@ impl Simulation {
             again: BTreeSet::new(),
             came_back: CameBack::default(),
             removed: BTreeSet::new(),
+            has_processes: false,
             handed_over: 0,
             verdicts: Vec::new(),
             trace: Trace::new(trace),
@@ -260,6 +263,19 @@ impl Simulation {
     #[must_use]
     pub fn shared_cluster(&self) -> Arc<Cluster> {
         Arc::clone(&self.cluster)
+    }
+
+    /// The part of the cluster that a process with one node has. From now on the jobs of a member that is killed or removed end with
+    /// it, as they do with a process.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn process_of(&mut self, node: usize) -> Arc<Cluster> {
+        self.has_processes = true;
+        let (members, options) = (&self.cluster.members, self.cluster.options.clone());
+        let mut process = Cluster::of_members(options, vec![Arc::clone(&members[node])], node);
+        process.manager = self.members.as_manager(members.len());
+        Arc::new(process)
     }
 
     /// Virtual time since all members have joined, in nanoseconds.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use gannet_engine::{Abort, Configuration, Coordinator, Deferred, Direction, KeyRange, TableId};
+use gannet_rules::rule;
 
 use crate::catalog::{SeenVersions, work_key, work_keys, work_of};
 use crate::database::Database;
@@ -183,7 +184,7 @@ pub(super) fn undo_builds(
     database: &Arc<Database>,
     coordinator: &mut Coordinator<'_>,
 ) -> Result<(), Failure> {
-    if database.cluster.configuration().epoch == FIRST_EPOCH {
+    if database.cluster.configuration().epoch == FIRST_EPOCH || !rule!(LOST_BUILDS) {
         return Ok(());
     }
     let resources = resources(database);

@@ -1,0 +1,6 @@
+//! The rules of this crate that a test can remove.
+
+gannet_rules::rules! {
+    /// What a replica has stored is on its disk before it says so.
+    SYNCED_ANSWERS,
+}
