@@ -52,6 +52,9 @@ pub(crate) struct Arguments {
     /// Write a line for every event of the seed to this file.
     #[arg(long, requires = "seed")]
     trace: Option<PathBuf>,
+    /// Print all faults of a seed that fails at once, without a search for those that it needs.
+    #[arg(long)]
+    all_faults: bool,
     /// Fail unless every kind of fault struck this often [default: once, from 100 seeds on].
     #[arg(long)]
     firings_min: Option<u64>,
@@ -105,13 +108,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, SimulateError> {
 fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> {
     if let Some((scenario, verdict)) = &summary.failure {
         print_line(format_args!("seed {} {}", scenario.seed, verdict.describe()))?;
-        let smallest = scenario.minimise(verdict)?;
-        print_line(format_args!(
-            "it needs {} of its {} faults:",
-            smallest.faults.len(),
-            scenario.faults.len()
-        ))?;
-        for fault in &smallest.faults {
+        let all = scenario.faults.len();
+        let needed = if arguments.all_faults {
+            print_line(format_args!("it had {all} faults:"))?;
+            scenario.faults.clone()
+        } else {
+            let needed = scenario.minimise(verdict)?.faults;
+            print_line(format_args!("it needs {} of its {all} faults:", needed.len()))?;
+            needed
+        };
+        for fault in &needed {
             print_line(format_args!("  {fault}"))?;
         }
         let Chosen { workload, raft, clocks_stand } = arguments.chosen;
