@@ -107,9 +107,15 @@ fn prospect(nodes: &[Row]) -> String {
     let members = nodes.iter().filter(|row| row.get::<_, &str>("state") != "gone").count();
     let number = |column: &str| nodes.first().map_or(0_i64, |row| row.get(column));
     let (keeping_rows, serving) = (number("losses_keeping_rows"), number("losses_serving"));
+    let missing = match number("copies_missing") {
+        0 => String::new(),
+        missing => format!(
+            "; {missing} copies of partitions are missing, and are made again if there is room"
+        ),
+    };
     format!(
         "of {members} nodes {keeping_rows} can be lost, one after the other, without losing rows, and {serving} \
-         while the cluster goes on, even at once"
+         while the cluster goes on, even at once{missing}"
     )
 }
 
@@ -128,7 +134,8 @@ fn table(nodes: &[(&Row, &Row)], copies: &[Row], interval: Duration) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let primaries = copies.iter().filter(|copy| is_primary(copy)).count();
-    let replicas = copies.len() / primaries.max(1);
+    let learners = copies.iter().filter(|copy| copy.get::<_, &str>("role") == "learner").count();
+    let replicas = (copies.len() - learners) / primaries.max(1);
     format!("{} nodes, {primaries} partitions, {replicas} copies of each\n\n{table}", nodes.len())
 }
 
@@ -138,7 +145,10 @@ fn is_primary(copy: &Row) -> bool {
 
 fn cells(row: &Row, earlier: &Row, copies: &[Row], interval: Duration) -> Vec<String> {
     let node: i64 = row.get("node");
-    let copies: Vec<_> = copies.iter().filter(|copy| copy.get::<_, i64>("node") == node).collect();
+    let is_own_copy = |copy: &&Row| {
+        copy.get::<_, i64>("node") == node && copy.get::<_, &str>("role") != "learner"
+    };
+    let copies: Vec<_> = copies.iter().filter(is_own_copy).collect();
     let primaries = copies.iter().filter(|copy| is_primary(copy)).count();
     let number = |row: &Row, name: &str| row.get::<_, Option<i64>>(name);
     let mebibytes =

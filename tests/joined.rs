@@ -52,6 +52,7 @@ fn memberships_of(nodes: usize, transport: Transport) -> Vec<Membership> {
         lease: Membership::LEASE,
         manager_data: None,
         confirm_reads: false,
+        copies_after: Membership::COPIES_AFTER,
         begin_anew: false,
     };
     (0..nodes).map(membership).collect()

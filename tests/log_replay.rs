@@ -32,7 +32,7 @@ fn rows(cluster: &Cluster, tables: &[TableId]) -> Rows {
     rows
 }
 
-/// Applies all units in the order of their buckets' versions.
+/// Applies all units in the order of their buckets' versions. The first of a bucket is 1 if rows were loaded into it, and 0 otherwise.
 fn replay(initial: Rows, records: &[Vec<u8>]) -> Rows {
     let mut buckets: BTreeMap<_, BTreeMap<u64, BucketUpdate<'_>>> = BTreeMap::new();
     for record in records {
@@ -47,7 +47,9 @@ fn replay(initial: Rows, records: &[Vec<u8>]) -> Rows {
     }
     let mut rows = initial;
     for ((table, ..), units) in buckets {
-        for (expected, (version, unit)) in (0..).zip(units) {
+        let first = units.first_key_value().map_or(0, |(version, _)| *version);
+        assert!(first <= 1, "the first version of a bucket is missing in the log");
+        for (expected, (version, unit)) in (first..).zip(units) {
             assert_eq!(version, expected, "no version of a bucket is missing in the log");
             for item in unit.items() {
                 match item {

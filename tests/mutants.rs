@@ -34,6 +34,9 @@
 //! | `COMPLAINTS` | of two members that do not reach each other one goes | `engine/src/members/leases/tests.rs` |
 //! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load that meets a loss succeeds |
 //! | `CONFIRMED_READS` | where reads are confirmed, a renewal that was sent after them is waited for | `tests/simulation.rs` |
+//! | `WAITING_UPDATES` | an update waits until its bucket is copied | `tests/simulation.rs` |
+//! | `GRACE_PERIOD` | rows are copied when all updates come | `tests/simulation.rs` |
+//! | `LEARNED_WHOLE` | a learner has all rows when it is a copy | `tests/simulation.rs` |
 //! | `TOKENS` | what is kept under a token is the outcome | `tests/simulation.rs` |
 //! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
 //! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |

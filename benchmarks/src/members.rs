@@ -115,7 +115,10 @@ pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkErr
         // The table of exchanges changes during the comparison.
         let exchange = cluster.table(exchange::TABLE).map(TableId::number);
         for (_, table) in view.tables().filter(|(number, _)| Some(*number) != exchange) {
-            for partition in view.configuration().held_by(node.id()) {
+            let held = view.configuration().held_by(node.id());
+            let is_copy =
+                |partition: &u16| view.configuration().copies(*partition).contains(&node.id());
+            for partition in held.filter(is_copy) {
                 own.unindexed += table.index_differences(partition) as u64;
                 let digest = own.digests.entry(partition).or_default();
                 for bucket in 0..table.layout().buckets {

@@ -84,6 +84,8 @@ pub struct Simulated {
     pub handed_over: u64,
     /// The processes of dead members that were started again.
     pub came_back: CameBack,
+    /// Bytes of rows that were copied to replace lost copies.
+    pub copied_bytes: u64,
     /// The counts of the endpoints.
     pub counters: Counters,
     /// The virtual time of the run, in nanoseconds.
@@ -107,6 +109,7 @@ impl Simulated {
             membership_changes: u64::from(simulation.epoch() - 1),
             handed_over: simulation.handed_over(),
             came_back: simulation.came_back(),
+            copied_bytes: simulation.copied_bytes(),
             counters: simulation.counters(),
             virtual_ns: simulation.now_ns(),
             trace_hash: simulation.trace_hash(),
@@ -258,6 +261,8 @@ pub fn check_cluster(simulation: &Simulation) -> Vec<Check> {
     if simulation.has_halted() {
         checks.extend(deaths::check_halted(simulation));
     } else {
+        let missing = simulation.cluster().configuration().copies_missing() as i128;
+        checks.push(Check::equal("copies that are missing", 0, missing));
         checks.extend(check_replicas(cluster));
         let in_use = simulation.in_use() as i128;
         checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));

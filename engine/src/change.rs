@@ -28,6 +28,7 @@ use crate::change_steps::MemberSteps;
 use crate::configuration::{Change, ChangeError, Configuration, Phase};
 use crate::decider::{Decider, term_of};
 use crate::decision::{Decided, Decision};
+use crate::learning::Lesson;
 use crate::lease::LeaseTerms;
 use crate::membership_change::{Holder, MemberPart, MembershipMessage, Step};
 use crate::replica::Replica;
@@ -61,6 +62,8 @@ pub(crate) struct Changes<R: Replica> {
     proposals: BTreeMap<u64, Change>,
     /// Members that have ended.
     lost: BTreeMap<u16, Loss>,
+    /// What this member has copied as a learner, and the log does not know yet.
+    copied: BTreeSet<Lesson>,
     /// The times of leases, if members need them.
     terms: Option<LeaseTerms>,
     now_ns: u64,
@@ -102,6 +105,7 @@ impl<R: Replica> Changes<R> {
             synced: 0,
             proposals: BTreeMap::new(),
             lost: BTreeMap::new(),
+            copied: BTreeSet::new(),
             terms,
             now_ns: 0,
             decisions: Vec::new(),
@@ -282,6 +286,10 @@ impl<R: Replica> Changes<R> {
         if !self.decided.configuration.is_formed() {
             self.decided = Decided::new(Arc::clone(&configuration));
         }
+        let learners = |partition| configuration.learners(partition).iter();
+        self.copied.retain(|(partition, since)| {
+            learners(*partition).any(|learner| learner.since == *since)
+        });
         self.configuration = configuration;
     }
 
@@ -352,6 +360,12 @@ impl<R: Replica> Changes<R> {
                 }
                 self.for_decider(from, ChangeMessage::Propose { number, change })
             }
+            ChangeMessage::Copied { partition, since } => {
+                if from == self.node {
+                    self.copied.insert((partition, since));
+                }
+                self.for_decider(from, ChangeMessage::Copied { partition, since })
+            }
             ChangeMessage::Prepared { .. }
             | ChangeMessage::Adopted { .. }
             | ChangeMessage::Synced { .. } => self.for_decider(from, message),
@@ -383,7 +397,12 @@ impl<R: Replica> Changes<R> {
         });
         let lost = self.lost.iter();
         let lost = lost.map(|(node, how)| ChangeMessage::Lost { node: *node, how: *how });
-        lost.chain(proposals).map(|message| (leader, message)).collect()
+        let copied = self.copied.iter();
+        let copied = copied.map(|(partition, since)| ChangeMessage::Copied {
+            partition: *partition,
+            since: *since,
+        });
+        lost.chain(copied).chain(proposals).map(|message| (leader, message)).collect()
     }
 
     /// Goes by what is decided, all of which every member has prepared before.
@@ -475,6 +494,7 @@ impl<R: Replica> Changes<R> {
         let prepared = self.configuration.after(change).map_err(|error| error.to_string());
         let prepared = prepared.and_then(|configuration| {
             let configuration = Arc::new(configuration);
+            self.replica.check_room(&configuration)?;
             let prepared = self.replica.prepare(&configuration)?;
             Ok((configuration, prepared))
         });

@@ -57,6 +57,11 @@ pub(crate) enum ChangeMessage {
     },
     /// A step of a change of the membership.
     Membership(MembershipMessage),
+    /// The member has all rows of a partition of which it is a learner since a version.
+    Copied {
+        partition: u16,
+        since: u64,
+    },
 }
 
 /// How a member was lost.

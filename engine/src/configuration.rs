@@ -5,6 +5,7 @@
 //! at the start            partition p:  primary = member p mod N, backups = the next f members
 //! when a node is revoked  it is no copy any more; the first backup that is left is the primary
 //! when a node is lost     the same; a partition without a copy is lost, and its primary is nobody
+//! when a copy is missing  a member becomes learner of the partition, is filled, and is then one more backup
 //! log group of node n     n and the next f members that are left
 //! ```
 //! A revocation begins the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch `Active`.
@@ -42,6 +43,17 @@ pub struct MemberEntry {
     pub ports: String,
 }
 
+/// A node that is being filled with a partition. It gets all updates, is no copy yet, and answers nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Learner {
+    /// The node.
+    pub node: u16,
+    /// The version of the configuration since which it is one.
+    pub since: u64,
+    /// Whether all transactions have ended that do not send it their updates: it copies the rows of the others.
+    pub fills: bool,
+}
+
 /// A table of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableEntry {
@@ -77,6 +89,12 @@ pub(crate) enum Change {
     Activate,
     /// The node has ended for certain, and is no member any more. The partitions of which it had the only copy are lost.
     Lose(u16),
+    /// Nodes become learners of partitions, each named first.
+    Learn(Vec<(u16, u16)>),
+    /// All transactions send their updates to the learners, which copy the rows from now on.
+    Fill,
+    /// A learner of a partition since some version has all its rows, and is a backup from now on.
+    Learned { partition: u16, node: u16, since: u64 },
 }
 
 /// Why a change is not possible.
@@ -126,6 +144,16 @@ pub enum ChangeError {
         /// A node of which it has the only log.
         coordinator: u16,
     },
+    /// The node cannot become a learner of the partition, or is none.
+    #[error(
+        "node {node} cannot be filled with partition {partition}; its copies have changed since"
+    )]
+    NoLearner {
+        /// The partition.
+        partition: u16,
+        /// The node.
+        node: u16,
+    },
     /// The membership is changed, or is not.
     #[error("the change does not fit the phase of the epoch; propose it again")]
     WrongPhase,
@@ -166,6 +194,12 @@ pub struct Configuration {
     primaries: Vec<u16>,
     /// By partition: the primary, then the backups.
     copies: Vec<Vec<u16>>,
+    /// By partition.
+    learners: Vec<Vec<Learner>>,
+    /// By partition: the primary, the backups, and the learners.
+    updated: Vec<Vec<u16>>,
+    /// The version in which copies or learners have changed last.
+    placed: u64,
     /// By node: itself, then the others of its log group.
     log_groups: Vec<Vec<u16>>,
     /// The same in the last active epoch, without those that were revoked since.
@@ -200,6 +234,9 @@ impl Configuration {
             partitioning,
             tables: Vec::new(),
             primaries: copies.iter().map(|copies| copies[0]).collect(),
+            learners: vec![Vec::new(); copies.len()],
+            updated: copies.clone(),
+            placed: 1,
             copies,
             last_log_groups: log_groups.clone(),
             log_groups,
@@ -216,9 +253,7 @@ impl Configuration {
         let fits_phase = match change {
             Change::Activate => self.phase == Phase::Preparing,
             Change::Revoke(_) | Change::Lose(_) => true,
-            Change::Form(_) | Change::Create(_) | Change::Leave(_) | Change::Remove(_) => {
-                self.phase == Phase::Active
-            }
+            _ => self.phase == Phase::Active,
         };
         if !fits_phase {
             return Err(ChangeError::WrongPhase);
@@ -259,9 +294,54 @@ impl Configuration {
             Change::Activate => {
                 (next.phase, next.last_active_epoch) = (Phase::Active, next.epoch);
                 next.last_log_groups.clone_from(&next.log_groups);
+                // The transactions of the epoch before have ended.
+                next.fill();
+            }
+            Change::Learn(learners) => {
+                for &(partition, node) in learners {
+                    next.learn(partition, node)?;
+                }
+            }
+            Change::Fill => next.fill(),
+            Change::Learned { partition, node, since } => {
+                let no_learner = ChangeError::NoLearner { partition: *partition, node: *node };
+                let index = usize::from(*partition);
+                let learners = next.learners.get_mut(index).ok_or(no_learner.clone())?;
+                let is_it = |learner: &mut Learner| {
+                    learner.fills && (learner.node, learner.since) == (*node, *since)
+                };
+                learners.extract_if(.., is_it).next().ok_or(no_learner)?;
+                next.copies[index].push(*node);
+                next.place();
             }
         }
         Ok(next)
+    }
+
+    /// Makes a member a learner of a partition that is not lost and that it has no part of.
+    fn learn(&mut self, partition: u16, node: u16) -> Result<(), ChangeError> {
+        let has_part = |updated: &Vec<u16>| updated.is_empty() || updated.contains(&node);
+        let is_possible = self.updated.get(usize::from(partition)).is_some_and(|it| !has_part(it));
+        if !is_possible || !self.is_member(node) {
+            return Err(ChangeError::NoLearner { partition, node });
+        }
+        let learner = Learner { node, since: self.version, fills: false };
+        self.learners[usize::from(partition)].push(learner);
+        self.place();
+        Ok(())
+    }
+
+    fn fill(&mut self) {
+        self.learners.iter_mut().flatten().for_each(|learner| learner.fills = true);
+    }
+
+    /// Copies or learners have changed.
+    fn place(&mut self) {
+        let all = self.copies.iter().zip(&self.learners);
+        let updated = all.map(|(copies, learners)| {
+            copies.iter().copied().chain(learners.iter().map(|learner| learner.node)).collect()
+        });
+        (self.updated, self.placed) = (updated.collect(), self.version);
     }
 
     /// Takes a member out of everything, and begins to prepare the next epoch. Whether partitions may lose their last copy by it.
@@ -286,6 +366,10 @@ impl Configuration {
         self.revoked[usize::from(node)] = true;
         let primary = |copies: &Vec<u16>| copies.first().copied().unwrap_or(NOBODY);
         self.primaries = self.copies.iter().map(primary).collect();
+        for (learners, copies) in self.learners.iter_mut().zip(&self.copies) {
+            learners.retain(|learner| learner.node != node && !copies.is_empty());
+        }
+        self.place();
         let members: Vec<u16> = self.member_numbers().collect();
         let replicas = self.replicas.min(members.len());
         let group = |node: u16| {
@@ -402,10 +486,41 @@ impl Configuration {
         &self.copies[usize::from(partition)]
     }
 
-    /// The partitions that `node` holds.
+    /// The nodes that are being filled with `partition`.
+    #[must_use]
+    pub fn learners(&self, partition: u16) -> &[Learner] {
+        &self.learners[usize::from(partition)]
+    }
+
+    /// All nodes that get the updates of `partition`: the primary first, then backups and learners.
+    #[inline]
+    #[must_use]
+    pub fn updated(&self, partition: u16) -> &[u16] {
+        &self.updated[usize::from(partition)]
+    }
+
+    /// The version in which a copy has come or gone last, or a learner; none while there are learners.
+    pub(crate) fn settled_placement(&self) -> Option<u64> {
+        self.learners.iter().all(Vec::is_empty).then_some(self.placed)
+    }
+
+    /// Copies of each partition that is not lost, if there are none too few.
+    pub(crate) fn copies_wanted(&self) -> usize {
+        self.replicas.min(self.member_numbers().count())
+    }
+
+    /// How many copies there are too few, of partitions that are not lost.
+    #[must_use]
+    pub fn copies_missing(&self) -> usize {
+        let wanted = self.copies_wanted();
+        let kept = self.copies.iter().map(Vec::len).filter(|copies| *copies > 0);
+        kept.map(|copies| wanted.saturating_sub(copies)).sum()
+    }
+
+    /// The partitions that `node` has a part of, as a copy or as a learner.
     pub fn held_by(&self, node: u16) -> impl Iterator<Item = u16> + '_ {
-        let partitions = (0..=u16::MAX).take(self.copies.len());
-        partitions.filter(move |partition| self.copies(*partition).contains(&node))
+        let partitions = (0..=u16::MAX).take(self.updated.len());
+        partitions.filter(move |partition| self.updated(*partition).contains(&node))
     }
 
     /// A partition whose primary is `node`, if there is one.

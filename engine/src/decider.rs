@@ -20,10 +20,11 @@ use gannet_rules::rule;
 
 use crate::change_message::{Addressed, ChangeMessage, Loss, wrapped};
 use crate::change_steps::DeciderSteps;
-use crate::configuration::{Change, ChangeError, Configuration, Phase};
+use crate::configuration::{Change, ChangeError, Configuration, Learner, Phase};
 use crate::decision::{Decided, Decision};
 use crate::lease::LeaseTerms;
 use crate::membership_change::{MembershipChange, MembershipMessage, Progress};
+use crate::placement;
 
 /// Between two looks at the members' steps in a change of the membership.
 const LOOK_NS: u64 = 200_000_000;
@@ -69,6 +70,10 @@ pub(crate) struct Decider {
     made: Vec<(usize, u64)>,
     /// Members that have not come to what was decided before.
     missing: BTreeSet<usize>,
+    /// Since when copies are missing, as far as this decider knows.
+    copies_missing_since_ns: Option<u64>,
+    /// What learners have copied: the partition, the node, and since when it learns.
+    copied: BTreeSet<(u16, u16, u64)>,
     /// A decision is on its way to the log.
     is_deciding: bool,
     said: Vec<Addressed>,
@@ -96,7 +101,8 @@ fn removal(node: u16, how: Loss, configuration: &Configuration) -> Result<Change
 
 /// The change of tables that is under way.
 struct Round {
-    proposer: (usize, u64),
+    /// None if the decider itself wants it.
+    proposer: Option<(usize, u64)>,
     change: Change,
     /// Members that have not answered.
     missing: BTreeSet<usize>,
@@ -128,6 +134,8 @@ impl Decider {
             membership: None,
             made: Vec::new(),
             missing: BTreeSet::new(),
+            copies_missing_since_ns: None,
+            copied: BTreeSet::new(),
             is_deciding: false,
             said: Vec::new(),
             decisions: Vec::new(),
@@ -213,6 +221,11 @@ impl Decider {
                 *known = how.max(*known);
             }
             (ChangeMessage::Membership(message), _) => self.follow_membership(from, message),
+            (ChangeMessage::Copied { partition, since }, _) => {
+                if let Ok(node) = u16::try_from(from) {
+                    self.copied.insert((partition, node, since));
+                }
+            }
             // What has come before, and answers to what has ended.
             _ => {}
         }
@@ -254,7 +267,13 @@ impl Decider {
                     self.steps.active(self.now_ns);
                     self.activate(&decided.configuration);
                 }
-                Change::Form(_) | Change::Create(_) | Change::Leave(_) | Change::Remove(_) => {
+                Change::Form(_)
+                | Change::Create(_)
+                | Change::Leave(_)
+                | Change::Remove(_)
+                | Change::Learn(_)
+                | Change::Fill
+                | Change::Learned { .. } => {
                     if let Some(round) = &mut self.round {
                         round.is_decided = true;
                         round.missing = members(&decided.configuration);
@@ -330,7 +349,10 @@ impl Decider {
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let leases_over_ns = (self.is_flushed && !self.is_deciding).then_some(self.leases_over_ns);
         let look_ns = self.terms.and(self.membership.as_ref()).map(|_| self.now_ns + LOOK_NS);
-        leases_over_ns.into_iter().chain(look_ns).min()
+        let after_ns = self.terms.map_or(0, LeaseTerms::copies_after_ns);
+        let copies_ns = self.copies_missing_since_ns.map(|since_ns| since_ns + after_ns);
+        let copies_ns = copies_ns.filter(|at_ns| *at_ns > self.now_ns);
+        leases_over_ns.into_iter().chain(look_ns).chain(copies_ns).min()
     }
 
     fn decide(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
@@ -342,11 +364,12 @@ impl Decider {
     /// A member was lost: what is decided all members hear of with the change of the membership, and the rest begins again after it.
     fn stop_round(&mut self) {
         match self.round.take() {
-            Some(Round { proposer, is_decided: true, .. }) => self.made.push(proposer),
-            Some(Round { proposer: (from, number), change, .. }) => {
+            Some(Round { proposer, is_decided: true, .. }) => self.made.extend(proposer),
+            Some(Round { proposer: Some((from, number)), change, .. }) => {
                 self.proposals.push_front((from, number, change));
             }
-            None => {}
+            // What the decider wants it wants again.
+            Some(Round { proposer: None, .. }) | None => {}
         }
     }
 
@@ -421,9 +444,46 @@ impl Decider {
             return;
         }
         while !self.is_deciding && self.finish_round(decided) {
-            let Some((node, number, change)) = self.proposals.pop_front() else { return };
-            self.begin_round((node, number), change, decided);
+            if let Some((node, number, change)) = self.proposals.pop_front() {
+                self.begin_proposal((node, number), change, decided);
+            } else if let Some(change) = self.next_copy(&decided.configuration) {
+                self.begin_round(None, change, decided);
+            } else {
+                return;
+            }
         }
+    }
+
+    /// The next step towards copies that are missing. All members go by the configuration.
+    fn next_copy(&mut self, configuration: &Configuration) -> Option<Change> {
+        let terms = self.terms?;
+        let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+        let mut learners = partitions.flat_map(|partition| {
+            configuration.learners(partition).iter().map(move |learner| (partition, learner))
+        });
+        let mut waits = false;
+        let learned = learners.find(|(partition, learner)| {
+            waits |= !learner.fills;
+            self.copied.contains(&(*partition, learner.node, learner.since)) && learner.fills
+        });
+        if let Some((partition, &Learner { node, since, .. })) = learned {
+            return Some(Change::Learned { partition, node, since });
+        }
+        if waits {
+            return Some(Change::Fill);
+        }
+        let missing = placement::learners(configuration);
+        if missing.is_empty() {
+            self.copies_missing_since_ns = None;
+            self.copied.clear();
+            return None;
+        }
+        let since_ns = *self.copies_missing_since_ns.get_or_insert(self.now_ns);
+        if self.now_ns < since_ns + terms.copies_after_ns() {
+            return None;
+        }
+        tracing::info!("membership: {} copies of partitions are made again", missing.len());
+        Some(Change::Learn(missing))
     }
 
     /// The cluster cannot go on without a member that is suspected.
@@ -438,25 +498,31 @@ impl Decider {
         let Some(open) = self.round.take_if(|open| open.missing.is_empty()) else {
             return self.round.is_none();
         };
-        let Round { proposer: (node, number), refusal, is_decided, .. } = &open;
-        let (node, number) = (*node, *number);
+        let Round { proposer, refusal, is_decided, .. } = &open;
+        let answer = |result: Result<(), ChangeError>| {
+            proposer.map(|(node, number)| (node, ChangeMessage::Answer { number, result }))
+        };
         if let Some(error) = refusal {
             let abandon = ChangeMessage::Abandon { round: self.rounds, reason: error.clone() };
             let all = members(&decided.configuration).into_iter();
             self.said.extend(all.map(|member| (member, abandon.clone())));
-            let result = Err(error.clone());
-            self.said.push((node, ChangeMessage::Answer { number, result }));
+            self.said.extend(answer(Err(error.clone())));
+            if proposer.is_none() {
+                tracing::warn!("membership: missing copies are not made: {error}");
+                // After a while there may be room.
+                self.copies_missing_since_ns = Some(self.now_ns);
+            }
         } else if *is_decided {
-            self.said.push((node, ChangeMessage::Answer { number, result: Ok(()) }));
+            self.said.extend(answer(Ok(())));
         } else {
-            self.decide(Some((node, number)), open.change.clone(), decided);
+            self.decide(*proposer, open.change.clone(), decided);
             self.round = Some(open);
         }
         self.round.is_none()
     }
 
-    /// Has all members prepare a proposal, unless it is not possible, or was made before.
-    fn begin_round(&mut self, proposer: (usize, u64), change: Change, decided: &Decided) {
+    /// Begins the round of a proposal, unless it is not possible, or was made before.
+    fn begin_proposal(&mut self, proposer: (usize, u64), change: Change, decided: &Decided) {
         let (node, number) = proposer;
         let possible = match decided.has_made(proposer) {
             true => Some(Ok(())),
@@ -465,6 +531,11 @@ impl Decider {
         if let Some(result) = possible {
             return self.said.push((node, ChangeMessage::Answer { number, result }));
         }
+        self.begin_round(Some(proposer), change, decided);
+    }
+
+    /// Has all members prepare a change.
+    fn begin_round(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
         self.rounds += 1;
         let missing = members(&decided.configuration);
         let prepare = ChangeMessage::Prepare { round: self.rounds, change: change.clone() };

@@ -34,6 +34,8 @@ const NEVER: u64 = 1;
 const DRIFT_PERMILLE: u64 = 100;
 /// A complaint counts for no shorter time.
 const COMPLAINT_NS_MIN: u64 = 500_000_000;
+/// How long a copy may be missing by default before another is made.
+const COPIES_AFTER_NS: u64 = 30_000_000_000;
 /// Shortest time in which members answer a step of a change of the membership.
 const STEP_NS_MIN: u64 = 5_000_000_000;
 
@@ -42,12 +44,25 @@ const STEP_NS_MIN: u64 = 5_000_000_000;
 pub(crate) struct LeaseTerms {
     length_ns: u64,
     confirms_reads: bool,
+    /// How long a copy may be missing before another is made.
+    copies_after_ns: u64,
 }
 
 impl LeaseTerms {
     pub(crate) fn new(length: Duration) -> Self {
         let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 1_000).max(5);
-        Self { length_ns, confirms_reads: false }
+        Self { length_ns, confirms_reads: false, copies_after_ns: COPIES_AFTER_NS }
+    }
+
+    /// The same, and how long a copy may be missing before another is made.
+    pub(crate) fn with_copies_after(self, time: Duration) -> Self {
+        let copies_after_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 2);
+        Self { copies_after_ns, ..self }
+    }
+
+    /// How long a copy may be missing before another is made.
+    pub(crate) fn copies_after_ns(self) -> u64 {
+        self.copies_after_ns
     }
 
     /// The same, and whether reads are confirmed.

@@ -44,8 +44,8 @@ pub struct Loader<'c> {
     cluster: &'c Cluster,
     /// Of the nodes of this process.
     views: Vec<Arc<View>>,
-    /// The epoch in which it has begun.
-    epoch: u32,
+    /// The version of the placement in which it has begun; none if copies were being made.
+    placement: Option<u64>,
     rows: Vec<PendingRow>,
     /// Their keys and values.
     bytes: Vec<u8>,
@@ -63,15 +63,15 @@ impl Cluster {
 impl<'c> Loader<'c> {
     fn new(cluster: &'c Cluster) -> Self {
         let views = cluster.nodes().iter().map(|node| node.view()).collect();
-        let epoch = cluster.configuration().epoch;
-        Self { cluster, views, epoch, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
+        let placement = cluster.configuration().settled_placement();
+        Self { cluster, views, placement, rows: Vec::new(), bytes: Vec::new(), copies: Vec::new() }
     }
 
     /// Adds a row: its key is a number, or the bytes of a key of an ordered table.
     ///
     /// # Errors
     /// [`StorageError::Exists`], [`StorageError::Full`] or [`StorageError::Lost`], for this row or an earlier one;
-    /// [`StorageError::MembersChanged`] if a node was lost since the load began;
+    /// [`StorageError::MembersChanged`] if a copy has come or gone since the load began, or is being made;
     /// [`StorageError::RowBytes`], [`StorageError::LongValue`] or [`StorageError::KeyKind`] for a row that the table cannot have.
     ///
     /// # Panics
@@ -111,7 +111,8 @@ impl<'c> Loader<'c> {
 
     /// Whether the rows of the whole load went to the same members.
     fn check_members(&self) -> Result<(), StorageError> {
-        let is_same = self.cluster.configuration().epoch == self.epoch;
+        let placement = self.cluster.configuration().settled_placement();
+        let is_same = placement.is_some() && placement == self.placement;
         if is_same || !rule!(LOAD_IN_ONE_EPOCH) {
             Ok(())
         } else {
@@ -152,7 +153,9 @@ impl<'c> Loader<'c> {
         }
         for (node, address, index) in copies.drain(..) {
             let (key, value) = rows[index].parts(bytes);
-            table(node, &rows[index]).load(address, key, value)?;
+            let table = table(node, &rows[index]);
+            table.load(address, key, value)?;
+            table.mark_loaded(address);
         }
         rows.clear();
         bytes.clear();

@@ -131,12 +131,22 @@ impl Replica for LocalMembers {
         })
     }
 
+    fn check_room(&self, configuration: &Configuration) -> Result<(), String> {
+        let mut members = self.present();
+        members
+            .try_for_each(|member| member.node().check_shares(configuration))
+            .map_err(|error| error.to_string())
+    }
+
     fn adopt(&mut self, prepared: Vec<View>) {
         self.publish(prepared);
     }
 
     fn has_adopted(&self) -> bool {
-        let is_driven = self.members.iter().any(|member| member.has_threads());
+        // The workers of a simulation run when its members need leases.
+        let is_driven =
+            |member: &Arc<Member>| member.has_threads() || member.node().lease_terms().is_some();
+        let is_driven = self.members.iter().any(is_driven);
         !is_driven || self.is_so_of_all(Node::wait_for_adoption)
     }
 

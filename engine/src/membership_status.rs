@@ -38,6 +38,8 @@ pub struct MembershipStatus {
     pub suspicions: u64,
     /// How many members can be lost.
     pub losses: Losses,
+    /// Copies of partitions that are to be made again, those that are being made included.
+    pub copies_missing: usize,
 }
 
 /// How many members can be lost, whichever they are.
@@ -78,6 +80,7 @@ impl MembershipStatus {
             lease,
             suspicions,
             losses,
+            copies_missing: configuration.copies_missing(),
         }
     }
 }

@@ -20,6 +20,7 @@ use gannet_rules::rule;
 use gannet_storage::{Applied, Arena, CommitRecord, Owner, StorageError, Table, TransactionId};
 
 use crate::configuration::{Configuration, TableEntry};
+use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
 use crate::silences::Silences;
 use crate::statistics::ChangeCounters;
@@ -80,6 +81,7 @@ pub struct Node {
     /// Nodes that its workers complain about since that was last told.
     complaints: Mutex<BTreeSet<u16>>,
     silences: Silences,
+    learning: Arc<Learning>,
     changes: ChangeCounters,
 }
 
@@ -125,8 +127,9 @@ impl Node {
         let arena = Arc::new(Arena::new(limit_bytes, &shares)?);
         let counts = Arc::<NodeCounts>::default();
         let version = AtomicU64::new(configuration.version);
-        let tables = Box::default();
-        let view = View::new(id, configuration, Arc::clone(&arena), tables, Arc::clone(&counts));
+        let (tables, learning) = (Box::default(), Arc::<Learning>::default());
+        let shared = (Arc::clone(&counts), Arc::clone(&learning));
+        let view = View::new(id, configuration, Arc::clone(&arena), tables, shared);
         Ok(Self {
             id,
             arena,
@@ -144,6 +147,7 @@ impl Node {
             renewal_waker: OnceLock::new(),
             complaints: Mutex::default(),
             silences: Silences::default(),
+            learning,
             changes: ChangeCounters::default(),
         })
     }
@@ -203,6 +207,16 @@ impl Node {
         &self.silences
     }
 
+    /// What the node does as a learner.
+    pub(crate) fn learning(&self) -> &Learning {
+        &self.learning
+    }
+
+    /// What was copied since the last call.
+    pub(crate) fn take_copied(&self) -> BTreeSet<Lesson> {
+        self.learning.take_copied()
+    }
+
     /// What changes of the membership have done at this node.
     pub(crate) fn changes(&self) -> &ChangeCounters {
         &self.changes
@@ -233,11 +247,27 @@ impl Node {
     /// [`StorageError::OutOfMemory`] if one does not, and that of a definition with which no table is possible.
     pub(crate) fn check_memory(&self, configuration: &Configuration) -> Result<(), StorageError> {
         let present = self.view.load();
-        let holds = |partition| configuration.copies(partition).contains(&self.id);
+        let holds = |partition| configuration.updated(partition).contains(&self.id);
         for (number, TableEntry { definition, .. }) in configuration.tables() {
             if present.table(number).is_none() {
                 let layout = definition.layout(configuration.partitioning)?;
                 Table::check_memory(&definition.name, &layout, &self.arena, holds)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the partitions of a later configuration would have room, whose shares are smaller if nodes take more of them.
+    ///
+    /// # Errors
+    /// [`StorageError::NoRoom`] if one has not.
+    pub(crate) fn check_shares(&self, configuration: &Configuration) -> Result<(), StorageError> {
+        let shares = shares(configuration, &configuration.memory_limits_bytes());
+        for partition in configuration.held_by(self.id) {
+            let used = self.arena.used_bytes_of(partition);
+            let share = shares[usize::from(partition)];
+            if used > share {
+                return Err(StorageError::NoRoom { partition, used, share });
             }
         }
         Ok(())
@@ -250,13 +280,17 @@ impl Node {
     /// [`StorageError::OutOfMemory`] if a new table does not fit.
     pub(crate) fn prepare(&self, configuration: Arc<Configuration>) -> Result<View, StorageError> {
         let present = self.view.load();
-        let holds = |partition| configuration.copies(partition).contains(&self.id);
+        let holds = |partition| configuration.updated(partition).contains(&self.id);
         let mut tables = Vec::new();
         for (number, TableEntry { definition, .. }) in configuration.tables() {
             let index = usize::from(number);
             let there = present.shared_tables().get(index).cloned().flatten();
             let table = match there {
-                Some(table) => table,
+                Some(table) => {
+                    // Those that it has already stay as they are.
+                    configuration.held_by(self.id).try_for_each(|it| table.add_partition(it))?;
+                    table
+                }
                 None => {
                     let layout = definition.layout(configuration.partitioning)?;
                     let arena = Arc::clone(&self.arena);
@@ -266,8 +300,8 @@ impl Node {
             tables.resize(index + 1, None);
             tables[index] = Some(table);
         }
-        let (arena, counts) = (Arc::clone(&self.arena), Arc::clone(&self.counts));
-        Ok(View::new(self.id, configuration, arena, tables.into(), counts))
+        let shared = (Arc::clone(&self.counts), Arc::clone(&self.learning));
+        Ok(View::new(self.id, configuration, Arc::clone(&self.arena), tables.into(), shared))
     }
 
     /// Has the node's workers adopt a view of a later version.
@@ -285,10 +319,17 @@ impl Node {
         if configuration.last_active_epoch > present.last_active_epoch {
             self.changes.count_epoch();
         }
-        for (number, _) in configuration.tables().filter(|(_, table)| table.is_leaving) {
+        for (number, TableEntry { is_leaving, .. }) in configuration.tables() {
             let table = view.table(number).expect("a view has the tables of its configuration");
-            configuration.held_by(self.id).for_each(|partition| table.leave_partition(partition));
+            let held = configuration.held_by(self.id);
+            if *is_leaving {
+                held.for_each(|partition| table.leave_partition(partition));
+            } else {
+                let copies = held.filter(|partition| !view.is_no_copy(*partition));
+                copies.for_each(|partition| table.serve_partition(partition));
+            }
         }
+        self.arena.set_shares(&shares(configuration, &configuration.memory_limits_bytes()));
         self.view.store(Arc::new(view));
         // Release: pairs with the Acquire in version(). The maximum: the node may have ended meanwhile.
         self.version.fetch_max(version, Ordering::Release);
@@ -308,6 +349,11 @@ impl Node {
     /// log slots.
     pub(crate) fn stopped(&self, worker: u16, version: u64, records: Vec<Vec<u8>>) {
         self.change_worker(worker, |state| (state.stopped, state.records) = (version, records));
+    }
+
+    /// Workers that are there, or were.
+    pub(crate) fn worker_count(&self) -> usize {
+        self.lock_workers().len().max(1)
     }
 
     fn change_worker(&self, worker: u16, change: impl FnOnce(&mut WorkerState)) {
@@ -375,13 +421,17 @@ impl Node {
         // Units of one bucket in their order.
         units.sort_by_key(|unit| unit.base_version);
         for unit in units.into_iter().filter(|_| rule!(FLUSHED_UNITS)) {
-            let copies = view.configuration().copies(unit.partition);
-            let table = view.table(unit.table).filter(|_| copies.contains(&self.id));
+            let updated = view.configuration().updated(unit.partition);
+            let table = view.table(unit.table).filter(|_| updated.contains(&self.id));
             // A table that was removed has no transactions left that matter.
             let Some(table) = table else { continue };
             let address = table.bucket_address(unit.partition, unit.bucket);
             let address = address.ok_or(FlushError::Damaged)?;
-            if table.apply_at_backup(address, &unit) == Applied::Gap {
+            let mut is_gap = table.apply_at_backup(address, &unit) == Applied::Gap;
+            if is_gap && view.is_no_copy(unit.partition) {
+                is_gap = !self.learning.update(table, address, (&unit, unit.bytes()));
+            }
+            if is_gap {
                 view.count_gap();
                 let (table, partition) = (unit.table, unit.partition);
                 return Err(FlushError::Gap { table, partition, bucket: unit.bucket });
@@ -483,14 +533,14 @@ impl Node {
 fn shares(configuration: &Configuration, limit_bytes: &[usize]) -> Vec<usize> {
     let partitions = || (0..=u16::MAX).take(configuration.partitioning.count());
     let mut copies_held = vec![0; limit_bytes.len()];
-    for copy in partitions().flat_map(|partition| configuration.copies(partition)) {
+    for copy in partitions().flat_map(|partition| configuration.updated(partition)) {
         copies_held[usize::from(*copy)] += 1;
     }
     let share = |copy: &u16| {
         let node = usize::from(*copy);
         Arena::share_bytes(limit_bytes[node], copies_held[node])
     };
-    let smallest = |partition| configuration.copies(partition).iter().map(share).min();
+    let smallest = |partition| configuration.updated(partition).iter().map(share).min();
     // One that is lost has no copy, and takes nothing.
     partitions().map(|partition| smallest(partition).unwrap_or(0)).collect()
 }

@@ -21,6 +21,14 @@ pub(crate) trait Replica {
     /// Why it cannot.
     fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Self::Prepared, String>;
 
+    /// Whether what it has would have room in a configuration that gives its nodes more partitions.
+    ///
+    /// # Errors
+    /// Why it has not.
+    fn check_room(&self, _configuration: &Configuration) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Goes by it.
     fn adopt(&mut self, prepared: Self::Prepared);
 

@@ -9,6 +9,7 @@
 //!                then for each bucket: u32 bucket | u64 version
 //! UNLOCK         u16 table | u16 partition | u32 bucket      | u64 key     | u64 owner | row key
 //! SCAN           u16 table | u16 partition | u32 rows        | u64 shape   | u64 owner | from | to
+//! COPY           u16 table | u16 partition | u32 bucket      | u64 offset  | u64 owner
 //! SET_BARRIER, RELEASE_BARRIER
 //!                u16 table | u16 partition | u32 0           | u64 0       | u64 owner
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
@@ -19,6 +20,7 @@
 //! answer to LOCK for insert in an ordered table: u64 version, then words: leaf | before |
 //!                                                 after | new leaf, if it was split | its counter
 //! answer to SCAN: see `scan_page.rs`
+//! answer to COPY: u32 next bucket | u32 0 | u64 offset in its copy | u64 version of the first bucket | units
 //! ```
 //! The row key is that of a heap table, whose hash is the key; a fixed table has none. A LOCK in a heap
 //! table is answered without the value.
@@ -42,6 +44,7 @@ pub(crate) const LOG_PART: u16 = 10;
 pub(crate) const VALIDATE_MANY: u16 = 11;
 pub(crate) const SET_BARRIER: u16 = 12;
 pub(crate) const RELEASE_BARRIER: u16 = 13;
+pub(crate) const COPY: u16 = 14;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
@@ -242,6 +245,16 @@ table_request! {
 }
 
 table_request! {
+    /// COPY: buckets of a partition, from this one on.
+    CopyBuckets {
+        partition: u16 = detail,
+        bucket: u32 = number,
+        /// Of the first bucket's copy the bytes before this one are there.
+        offset: u64 = word,
+    }
+}
+
+table_request! {
     /// SET_BARRIER and RELEASE_BARRIER: a partition.
     Barrier {
         partition: u16 = detail,
@@ -321,6 +334,38 @@ pub(crate) fn bucket_versions(bytes: &[u8]) -> Option<impl Iterator<Item = (u32,
     Some(buckets.iter().map(|&[a, b, c, d, ref version @ ..]| {
         (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(*version))
     }))
+}
+
+/// Bytes before the units in an answer to COPY.
+pub(crate) const COPY_HEADER_BYTES: usize = 24;
+
+/// Where the copying of a partition goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CopyPlace {
+    pub(crate) bucket: u32,
+    /// Of the bucket's copy the bytes before this one are there.
+    pub(crate) offset: u64,
+    /// Of the first bucket that was copied.
+    pub(crate) version: u64,
+}
+
+impl CopyPlace {
+    pub(crate) fn encode(self) -> [u8; COPY_HEADER_BYTES] {
+        let mut bytes = [0; COPY_HEADER_BYTES];
+        let words = [u64::from(self.bucket), self.offset, self.version];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// The place, and the units behind it.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, units) = bytes.split_first_chunk::<COPY_HEADER_BYTES>()?;
+        let bucket = u32::try_from(u64_at(header, 0)).ok()?;
+        let place = Self { bucket, offset: u64_at(header, 8), version: u64_at(header, 16) };
+        Some((place, units))
+    }
 }
 
 /// Bytes of a leaf's change in an answer to LOCK.
@@ -443,6 +488,10 @@ mod tests {
             b"\x01\0\x03\x02\x05\0\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
+            CopyBuckets { table, partition, bucket: 5, offset: 6, owner },
+            b"\x01\0\x03\x02\x05\0\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
             Barrier { table, partition, owner },
             b"\x01\0\x03\x02\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
@@ -496,6 +545,10 @@ mod tests {
         assert_eq!(bytes, [&header[..], b"part"].concat());
         assert_eq!(decode_part(&bytes), Some(part));
         assert_eq!(decode_part(&bytes[..PART_HEADER_BYTES - 1]), None);
+        let place = CopyPlace { bucket: 7, offset: u64::MAX, version: 9 };
+        let bytes = [&place.encode()[..], b"units"].concat();
+        assert_eq!(CopyPlace::decode(&bytes), Some((place, &b"units"[..])));
+        assert_eq!(CopyPlace::decode(&bytes[..COPY_HEADER_BYTES - 1]), None);
         for status in 1..=13 {
             assert_eq!(Status::from_wire(status) as u16, status);
         }

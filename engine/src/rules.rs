@@ -47,6 +47,12 @@ gannet_rules::rules! {
     COMPLAINTS,
     /// The rows of a load go to the same members.
     LOAD_IN_ONE_EPOCH,
+    /// What a learner cannot apply yet waits until its bucket is copied.
+    WAITING_UPDATES,
+    /// A learner copies rows when all transactions send their updates to it.
+    GRACE_PERIOD,
+    /// A learner is no copy before all rows are copied.
+    LEARNED_WHOLE,
     /// Where reads are confirmed, they are right only when a renewal was granted that was sent after them.
     CONFIRMED_READS,
     /// A commit is settled by its own id, and not by the record that lies in its coroutine's log slot.

@@ -63,6 +63,10 @@ impl Replica for Starting {
         }
     }
 
+    fn check_room(&self, configuration: &Configuration) -> Result<(), String> {
+        self.local.as_ref().map_or(Ok(()), |local| local.check_room(configuration))
+    }
+
     fn adopt(&mut self, prepared: Prepared) {
         match (prepared, &mut self.local) {
             (Prepared::Started(cluster), _) => {

@@ -22,6 +22,7 @@ use gannet_rpc::Identity;
 use gannet_storage::{Arena, BucketAddress, Table};
 
 use crate::configuration::Configuration;
+use crate::learning::Learning;
 
 /// What a node counts for as long as it lives.
 #[derive(Debug, Default)]
@@ -43,6 +44,7 @@ pub struct View {
     /// A partition whose primary the node is, or one that another node serves.
     home: Option<u16>,
     counts: Arc<NodeCounts>,
+    learning: Arc<Learning>,
 }
 
 impl View {
@@ -52,12 +54,12 @@ impl View {
         configuration: Arc<Configuration>,
         arena: Arc<Arena>,
         tables: Box<[Option<Arc<Table>>]>,
-        counts: Arc<NodeCounts>,
+        (counts, learning): (Arc<NodeCounts>, Arc<Learning>),
     ) -> Self {
         let served =
             || (0..).take(configuration.partitioning.count()).find(|p| !configuration.is_lost(*p));
         let home = configuration.partition_of(id).or_else(served);
-        Self { id, configuration, arena, tables, home, counts }
+        Self { id, configuration, arena, tables, home, counts, learning }
     }
 
     /// The node's number.
@@ -116,6 +118,16 @@ impl View {
     #[inline(always)]
     pub(crate) fn prefetch(&self, address: BucketAddress) {
         self.arena.prefetch_header(address);
+    }
+
+    /// Whether the node is no copy of a partition, and may be a learner.
+    pub(crate) fn is_no_copy(&self, partition: u16) -> bool {
+        !self.configuration.copies(partition).contains(&self.id)
+    }
+
+    /// What the node does as a learner.
+    pub(crate) fn learning(&self) -> &Learning {
+        &self.learning
     }
 
     // Relaxed: both are statistics, ordered by nothing.

@@ -20,7 +20,7 @@
 //! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -33,6 +33,7 @@ use crate::commit::{Commit, Commits, Settled, Stage};
 use crate::configuration::{Configuration, Phase};
 use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
+use crate::copying;
 use crate::fence::WorkerLease;
 use crate::lease::LeaseTerms;
 use crate::node::{Flushed, Node};
@@ -107,6 +108,8 @@ pub struct Worker<S, R> {
     participant: Participant,
     slots: Vec<Slot>,
     jobs: Arc<ArrayQueue<Job>>,
+    /// Those that the worker has given itself.
+    own_jobs: VecDeque<Job>,
     idle: Vec<u16>,
     /// Coroutines that go on with the next step, and with this one.
     next_turn: Vec<u16>,
@@ -165,6 +168,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             node,
             slots,
             jobs,
+            own_jobs: VecDeque::new(),
             idle: (0..coroutines).rev().collect(),
             next_turn: Vec::with_capacity(usize::from(coroutines)),
             this_turn: Vec::with_capacity(usize::from(coroutines)),
@@ -346,8 +350,29 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.adopted.adopt(&view);
         self.participant.adopt(&view);
         self.view = view;
+        self.begin_copies();
         for coroutine in self.idle.iter() {
             self.slots[usize::from(*coroutine)].coroutine.resume();
+        }
+    }
+
+    /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers.
+    fn begin_copies(&mut self) {
+        let configuration = self.view.configuration();
+        let workers = self.node.worker_count();
+        let own = self.view.configuration().held_by(self.node.id());
+        for partition in own.filter(|it| usize::from(*it) % workers == usize::from(self.number)) {
+            for learner in configuration.learners(partition) {
+                let lesson = (partition, learner.since);
+                let is_due = learner.fills || !rule!(GRACE_PERIOD);
+                if learner.node == self.node.id() && is_due && self.node.learning().begin(lesson) {
+                    let node = Arc::clone(&self.node);
+                    self.own_jobs.push_back(Box::new(move |coordinator: &mut Coordinator<'_>| {
+                        copying::copy_partition(coordinator, &node, lesson);
+                        coordinator.finish_job();
+                    }));
+                }
+            }
         }
     }
 
@@ -357,8 +382,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if self.is_stopped {
             return self.node.version() > self.view.configuration().version && !self.has_ended;
         }
-        let has_jobs = !self.idle.is_empty() && !self.jobs.is_empty();
-        has_jobs
+        !self.idle.is_empty() && self.has_jobs()
             || self.node.version() > self.view.configuration().version
             || !self.next_turn.is_empty()
             || self.endpoint.has_work()
@@ -389,7 +413,12 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// Whether no job runs or waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.has_ended || self.idle.len() == self.slots.len() && self.jobs.is_empty()
+        self.has_ended || self.idle.len() == self.slots.len() && !self.has_jobs()
+    }
+
+    /// Whether jobs wait for a coroutine.
+    fn has_jobs(&self) -> bool {
+        !(self.jobs.is_empty() && self.own_jobs.is_empty())
     }
 
     /// Whether a coroutine waits for answers.
@@ -519,7 +548,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     fn start_jobs(&mut self, now_ns: u64) -> bool {
         let mut started = false;
         while let Some(&coroutine) = self.idle.last() {
-            let Some(job) = self.jobs.pop() else { break };
+            let own = if self.own_jobs.is_empty() { None } else { self.own_jobs.pop_front() };
+            let Some(job) = own.or_else(|| self.jobs.pop()) else { break };
             self.idle.pop();
             self.slots[usize::from(coroutine)].job.replace(Some(job));
             self.resume(coroutine, now_ns);

@@ -146,6 +146,7 @@ impl Processes {
             lease: self.lease,
             manager_data: None,
             confirm_reads: false,
+            copies_after: Membership::COPIES_AFTER,
             begin_anew: false,
         }))
     }

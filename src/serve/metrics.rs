@@ -183,6 +183,8 @@ fn membership(status: &MembershipStatus, here: &[usize]) -> String {
         "Whether the node decides on the membership.",
         &|node| u64::from(status.leader.map(usize::from) == Some(node)),
     );
+    let help = "Copies of partitions that are to be made again.";
+    family("gannet_copies_missing", "gauge", help, &|_| status.copies_missing as u64);
     let help = "Members that the node has suspected while it decided on the membership.";
     family("gannet_suspicions_total", "counter", help, &|_| status.suspicions);
     text

@@ -42,7 +42,7 @@ const CONNECTIONS_MAX: usize = 1 << 20;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Settings of clusters of processes only.
-const OF_PROCESSES: [&str; 9] = [
+const OF_PROCESSES: [&str; 10] = [
     "cluster-key",
     "trusted-network",
     "cluster-name",
@@ -51,6 +51,7 @@ const OF_PROCESSES: [&str; 9] = [
     "join-timeout",
     "lease",
     "confirm-reads",
+    "copies-after",
     "manager-data",
 ];
 
@@ -173,6 +174,11 @@ pub(crate) struct Settings {
     /// may stand still, such as virtual machines that are paused or moved.
     #[arg(long, num_args = 0, default_missing_value = "true")]
     pub(crate) confirm_reads: Option<bool>,
+    /// How long a copy of a partition may be missing before another node is filled with the partition, if one has room
+    /// [default: 30s].
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration_option")]
+    pub(crate) copies_after: Option<Duration>,
     /// Keep the log of the cluster's membership and tables in this directory, synced; without one it is in memory.
     #[arg(long, value_name = "DIR")]
     pub(crate) manager_data: Option<PathBuf>,
@@ -272,6 +278,7 @@ impl Settings {
             // All settings of clusters of processes.
             (other.node, other.members, other.join_timeout) = (None, None, None);
             (other.lease, other.confirm_reads, other.manager_data) = (None, None, None);
+            other.copies_after = None;
             (other.cluster_key, other.trusted_network) = (None, None);
             (other.cluster_name, other.transport, other.mtu) = (None, None, None);
             (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
@@ -325,6 +332,7 @@ impl Settings {
             join_timeout: self.join_timeout.or(other.join_timeout),
             lease: self.lease.or(other.lease),
             confirm_reads: self.confirm_reads.or(other.confirm_reads),
+            copies_after: self.copies_after.or(other.copies_after),
             manager_data: self.manager_data.or(other.manager_data),
             begin_anew: self.begin_anew,
             replicas: self.replicas.or(other.replicas),
@@ -447,9 +455,25 @@ impl Settings {
         SettingsError::Contradiction(format!("{text}{places}"))
     }
 
+    /// Whether something is set that only clusters of processes have.
+    fn is_of_processes(&self) -> bool {
+        let is_set = [
+            self.cluster_key.is_some(),
+            self.trusted_network == Some(true) && self.clients.is_none(),
+            self.cluster_name.is_some(),
+            self.transport.is_some(),
+            self.mtu.is_some(),
+            self.join_timeout.is_some(),
+            self.lease.is_some(),
+            self.confirm_reads.is_some(),
+            self.copies_after.is_some(),
+            self.manager_data.is_some(),
+        ];
+        is_set.contains(&true)
+    }
+
     fn membership(&self) -> Result<Option<Membership>, SettingsError> {
         let contradiction = |text, names: &[&str]| Err(self.contradiction(text, names));
-        let is_trusted = self.trusted_network == Some(true);
         let rdma = self.rdma()?;
         let (node, members) = match (self.node, &self.members) {
             (Some(node), Some(members)) => (node, members),
@@ -463,22 +487,11 @@ impl Settings {
                 );
             }
             (None, None) => {
-                let is_set = [
-                    self.cluster_key.is_some(),
-                    is_trusted && self.clients.is_none(),
-                    self.cluster_name.is_some(),
-                    self.transport.is_some(),
-                    self.mtu.is_some(),
-                    self.join_timeout.is_some(),
-                    self.lease.is_some(),
-                    self.confirm_reads.is_some(),
-                    self.manager_data.is_some(),
-                ];
-                if is_set.contains(&true) {
+                if self.is_of_processes() {
                     return contradiction(
-                        "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease, confirm-reads and \
-                         manager-data are for a cluster of processes: give node and members too (trusted-network is also for clients, whose \
-                         key is clients-key)",
+                        "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease, confirm-reads, \
+                         copies-after and manager-data are for a cluster of processes: give node and members too (trusted-network is \
+                         also for clients, whose key is clients-key)",
                         &OF_PROCESSES,
                     );
                 }
@@ -515,6 +528,7 @@ impl Settings {
             join_timeout: self.join_timeout.unwrap_or(JOIN_TIMEOUT),
             lease: self.lease.unwrap_or(Membership::LEASE),
             confirm_reads: self.confirm_reads == Some(true),
+            copies_after: self.copies_after.unwrap_or(Membership::COPIES_AFTER),
             manager_data: self.manager_data.clone(),
             begin_anew: self.begin_anew,
         }))
@@ -522,8 +536,8 @@ impl Settings {
 
     /// The key of the members' messages over TCP, and of packets over UDP.
     fn key(&self) -> Result<Option<ClusterKey>, SettingsError> {
-        let is_trusted = self.trusted_network == Some(true);
         let is_verbs = self.transport == Some(TransportName::Verbs);
+        let is_trusted = self.trusted_network == Some(true);
         match &self.cluster_key {
             _ if is_verbs && !is_trusted => Err(self.contradiction(
                 "packets over RDMA are neither encrypted nor authenticated: give trusted-network if only trusted \

@@ -49,6 +49,8 @@ pub(crate) struct Summary {
     pub(crate) handed_over: u64,
     /// Processes of killed members that were started again, and those that the others have refused.
     pub(crate) came_back: u64,
+    /// Bytes of rows that were copied to replace lost copies.
+    pub(crate) copied_bytes: u64,
     pub(crate) refused: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
@@ -92,6 +94,7 @@ impl Summary {
         self.removed += found.removed;
         self.handed_over += found.handed_over;
         self.came_back += found.came_back.all;
+        self.copied_bytes += found.copied_bytes;
         self.refused += found.came_back.refused;
         self.retransmitted += found.counters.retransmitted;
     }
@@ -168,6 +171,8 @@ impl std::fmt::Display for Summary {
             "{} processes of killed members were started again; {} were refused before the run ended",
             self.came_back, self.refused
         )?;
+        let copied = self.copied_bytes >> 10;
+        writeln!(out, "{copied} KiB of rows were copied to replace lost copies")?;
         write!(out, "requests sent again: {}", self.retransmitted)
     }
 }

@@ -6,10 +6,12 @@
 //! *Source*: FaSST section 5, steps 4 and 5; the version rule is `docs/protocol.md`, "Unit of change".
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use crate::arena::Quota;
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, held};
 use crate::bucket_update::{BucketUpdate, Item};
+use crate::heap::Row;
 use crate::key::Key;
 use crate::layout::TableKind;
 use crate::owner::Owner;
@@ -38,7 +40,7 @@ impl Table {
                 let is_applied = bucket.version() > unit.base_version;
                 return if is_applied { Applied::Duplicate } else { Applied::Gap };
             }
-            self.install(bucket, next, unit);
+            self.install(bucket, next, unit, false);
             // After the version, so that whoever sees the bucket free sees the version too.
             bucket.release();
             Applied::Applied
@@ -52,10 +54,50 @@ impl Table {
             Ordering::Greater if rule!(BASE_VERSION) => Applied::Duplicate,
             Ordering::Less if rule!(BASE_VERSION) => Applied::Gap,
             _ => {
-                self.install(bucket, next, unit);
+                self.install(bucket, next, unit, false);
                 Applied::Applied
             }
         })
+    }
+
+    /// Makes a bucket what it is at another copy: the unit has all its rows, and the version below. The bucket stays as it is if its own
+    /// version is not lower.
+    pub fn apply_copy(&self, address: BucketAddress, unit: &BucketUpdate<'_>) -> Applied {
+        let bucket = self.bucket(address);
+        bucket.write(|next| {
+            if bucket.version() > unit.base_version {
+                return Applied::Duplicate;
+            }
+            let stale = self.keys_beside(bucket, held(*next), unit);
+            for (word, bytes) in &stale {
+                self.take_out(bucket, *next, (unit.owner, Key::from_parts(*word, bytes)));
+            }
+            self.install(bucket, next, unit, !stale.is_empty());
+            Applied::Applied
+        })
+    }
+
+    /// The keys of a bucket that a unit does not write.
+    fn keys_beside(
+        &self,
+        bucket: Bucket<'_>,
+        sequence: u64,
+        unit: &BucketUpdate<'_>,
+    ) -> Vec<(u64, Vec<u8>)> {
+        let key_of = |item: Item<'_>| match item {
+            Item::Put { key, .. } | Item::Delete { key } => (key.word(), key.bytes().to_vec()),
+        };
+        let written: BTreeSet<_> = unit.items().map(key_of).collect();
+        let mut keys = Vec::new();
+        bucket.for_each(sequence, |slot| {
+            let mut bytes = Vec::new();
+            if self.layout().kind != TableKind::Fixed {
+                Row::of(self.arena(), slot).copy_key(&mut bytes);
+            }
+            keys.push((slot.key(), bytes));
+        });
+        keys.retain(|key| !written.contains(key));
+        keys
     }
 
     /// Writes a row inside the write of its bucket; whether there was room.
@@ -77,8 +119,22 @@ impl Table {
         }
     }
 
-    fn install(&self, bucket: Bucket<'_>, next: &mut u64, unit: &BucketUpdate<'_>) {
-        let mut has_removed = false;
+    /// Takes a row out inside the write of its bucket.
+    fn take_out(&self, bucket: Bucket<'_>, next: u64, (owner, key): (Owner, Key<'_>)) {
+        match self.layout().kind {
+            TableKind::Fixed => bucket.remove(next, self.locate(key.word()).tag, key.word()),
+            TableKind::Heap | TableKind::Ordered => self.remove_row(bucket, next, (owner, key)),
+        }
+    }
+
+    /// Applies the changes of a unit, and raises the version. Whether rows were removed before.
+    fn install(
+        &self,
+        bucket: Bucket<'_>,
+        next: &mut u64,
+        unit: &BucketUpdate<'_>,
+        mut has_removed: bool,
+    ) {
         for item in unit.items() {
             has_removed |= matches!(item, Item::Delete { .. });
             match item {
@@ -92,14 +148,7 @@ impl Table {
                         self.limit_bytes()
                     );
                 }
-                Item::Delete { key } => match self.layout().kind {
-                    TableKind::Fixed => {
-                        bucket.remove(*next, self.locate(key.word()).tag, key.word());
-                    }
-                    TableKind::Heap | TableKind::Ordered => {
-                        self.remove_row(bucket, *next, (unit.owner, key));
-                    }
-                },
+                Item::Delete { key } => self.take_out(bucket, *next, (unit.owner, key)),
             }
         }
         bucket.end_reservation(next, has_removed, || unit.partition);

@@ -75,6 +75,17 @@ impl Arena {
         smallest.unwrap_or(0) * self.shares.len()
     }
 
+    /// By partition: the bytes that it may take from now on.
+    pub fn set_shares(&self, share_bytes: &[usize]) {
+        self.shares.iter().zip(share_bytes).for_each(|(share, bytes)| share.set_limit(*bytes));
+    }
+
+    /// Bytes that a partition has taken.
+    #[must_use]
+    pub fn used_bytes_of(&self, partition: u16) -> usize {
+        self.share(partition).used_lines() * LINE_BYTES
+    }
+
     /// What a partition may take, and has taken.
     pub(crate) fn share(&self, partition: u16) -> &Share {
         &self.shares[usize::from(partition)]

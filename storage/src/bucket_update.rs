@@ -87,7 +87,7 @@ pub struct BucketUpdate<'a> {
     pub base_version: u64,
     /// Lock word of the transaction.
     pub owner: Owner,
-    items: &'a [u8],
+    bytes: &'a [u8],
     count: usize,
 }
 
@@ -101,7 +101,8 @@ impl<'a> BucketUpdate<'a> {
         let mut items = unit.items();
         items.by_ref().for_each(drop);
         if !items.is_at_end() {
-            let (expected, found) = (unit.items.len() - items.bytes.len(), unit.items.len());
+            let found = unit.bytes.len() - HEADER_BYTES;
+            let expected = found - items.bytes.len();
             return Err(Malformed { what: "unit's items", expected, found });
         }
         Ok((unit, rest))
@@ -135,16 +136,22 @@ impl<'a> BucketUpdate<'a> {
             layout: read_u16(bytes, 8),
             base_version: read_u64(bytes, 16),
             owner: Owner(read_u64(bytes, 24)),
-            items: &bytes[HEADER_BYTES..HEADER_BYTES + items_bytes],
+            bytes: &bytes[..HEADER_BYTES + items_bytes],
             count: usize::from(read_u16(bytes, 10)),
         }
+    }
+
+    /// The bytes that it was parsed from.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// The changes, in the order in which the transaction's keys were added.
     #[inline(always)]
     #[must_use]
     pub fn items(&self) -> Items<'a> {
-        Items { bytes: self.items, left: self.count }
+        Items { bytes: &self.bytes[HEADER_BYTES..], left: self.count }
     }
 }
 

@@ -31,6 +31,7 @@ use crate::arena::{Arena, LINE_BYTES, LINE_WORDS, Quota};
 use crate::extents::Extent;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 use gannet_rules::rule;
+use std::sync::atomic::AtomicUsize;
 
 /// The link in a cell's word 0.
 pub(crate) const LINK_MASK: u64 = 0xffff_ffff;
@@ -39,7 +40,8 @@ const CHUNK_LINES: usize = 1024;
 
 /// The memory that a partition may take, and has taken.
 pub(crate) struct Share {
-    limit: usize,
+    /// In lines. It changes when another node takes a part of what the copies of others may take. Loom does not explore it.
+    limit: AtomicUsize,
     lines: Mutex<Lines>,
 }
 
@@ -141,11 +143,22 @@ impl Lines {
 
 impl Share {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { limit: bytes / LINE_BYTES, lines: Mutex::default() }
+        Self { limit: AtomicUsize::new(bytes / LINE_BYTES), lines: Mutex::default() }
+    }
+
+    /// What has been granted beyond a new limit stays.
+    pub(crate) fn set_limit(&self, bytes: usize) {
+        self.limit.store(bytes / LINE_BYTES, Ordering::Relaxed);
+    }
+
+    /// In lines.
+    fn limit(&self) -> usize {
+        // Relaxed: it orders nothing.
+        self.limit.load(Ordering::Relaxed)
     }
 
     pub(crate) fn limit_bytes(&self) -> usize {
-        self.limit * LINE_BYTES
+        self.limit() * LINE_BYTES
     }
 
     /// Lines that are left for main buckets.
@@ -154,7 +167,7 @@ impl Share {
     }
 
     fn left(&self, lines: &Lines) -> usize {
-        self.limit.saturating_sub(lines.used().max(lines.fixed + lines.peak))
+        self.limit().saturating_sub(lines.used().max(lines.fixed + lines.peak))
     }
 
     /// Lines that hold something, or are reserved.
@@ -210,7 +223,7 @@ impl Arena {
         if count > share.left(&lines) && quota == Quota::WithinShare {
             return None;
         }
-        if !lines.idle.is_empty() || lines.held() + count > share.limit {
+        if !lines.idle.is_empty() || lines.held() + count > share.limit() {
             self.give_back(lines.take_spare());
         }
         let extent = self.take_extent(count)?;
@@ -233,7 +246,7 @@ impl Arena {
     /// Reserves what is needed within the share of a partition.
     pub(crate) fn reserve(&self, partition: u16, need: Need) -> bool {
         let share = self.share(partition);
-        lock(&share.lines).reserve(need, share.limit, Quota::WithinShare)
+        lock(&share.lines).reserve(need, share.limit(), Quota::WithinShare)
     }
 
     /// Ends a reservation.
@@ -255,7 +268,7 @@ impl Arena {
         let share = self.share(partition);
         let mut lines = lock(&share.lines);
         lines.release(reserved);
-        if !lines.reserve(need, share.limit, quota) {
+        if !lines.reserve(need, share.limit(), quota) {
             lines.settle();
             return None;
         }
@@ -267,7 +280,7 @@ impl Arena {
         }
         let count = need.cells;
         while lines.free < count {
-            if !self.add_cells(&mut lines, share.limit, count) {
+            if !self.add_cells(&mut lines, share.limit(), count) {
                 lines.release(need);
                 lines.settle();
                 return None;

@@ -114,7 +114,21 @@ pub enum StorageError {
     },
     /// Reacted to by whoever loads rows: some of them may be missing at some nodes.
     #[error(
-        "a node was lost while rows were loaded, and the load has failed as a whole; drop the table, create it, and load all rows again"
+        "copies of rows were lost or made again while rows were loaded, and the load has failed as a whole; wait until all copies are there, \
+         drop the table, create it, and load all rows again"
     )]
     MembersChanged,
+    /// A node that takes one more partition leaves too little to those that it has.
+    #[error(
+        "partition {partition} has {used} bytes, and would have room for {share} if its nodes took more partitions; \
+         give the nodes more memory"
+    )]
+    NoRoom {
+        /// The partition.
+        partition: u16,
+        /// Its bytes.
+        used: usize,
+        /// What it would have room for.
+        share: usize,
+    },
 }

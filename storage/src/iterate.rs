@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::bucket_update::BucketUpdateWriter;
 use crate::heap::{Heap, Row};
+use crate::key::Key;
 use crate::layout::TableKind;
 use crate::owner::Owner;
 use crate::table::Table;
@@ -47,6 +49,30 @@ impl BucketSnapshot {
     /// The keys and values of a heap table's bucket.
     pub fn heap_rows(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.rows.iter().map(|row| self.values[row.start..row.end].split_at(row.key_bytes))
+    }
+
+    /// Writes what [`Table::apply_copy`] makes the same bucket of at another copy; the bucket was changed before. `number` is the table's.
+    ///
+    /// # Panics
+    /// If it has version 0.
+    pub fn write_copy(
+        &self,
+        table: &Table,
+        (number, partition, bucket): (u16, u16, u32),
+        out: &mut Vec<u8>,
+    ) {
+        let address = (number, partition, bucket, table.layout().version);
+        let base_version = self.version.checked_sub(1).expect("a bucket that was changed");
+        let mut unit = BucketUpdateWriter::begin(out, address, base_version, Owner::FREE);
+        match table.layout().kind {
+            TableKind::Fixed => {
+                self.rows().for_each(|(key, value)| unit.put(Key::from(key), value));
+            }
+            TableKind::Heap | TableKind::Ordered => {
+                self.heap_rows().for_each(|(key, value)| unit.put(Key::hashed(key), value));
+            }
+        }
+        unit.finish();
     }
 
     /// Whether both have the same version and the same rows, byte for byte.

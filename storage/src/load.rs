@@ -53,7 +53,7 @@ impl Table {
 
     /// Adds a row whose key lives at `address` to this replica; several threads may load at once.
     ///
-    /// Versions stay 0, so replicas that were loaded with the same rows are equal.
+    /// Versions stay as they are, so replicas that were loaded with the same rows are equal. [`Self::mark_loaded`] follows.
     ///
     /// # Errors
     /// As [`Self::check_row`]; [`StorageError::Exists`] for a key that is there, [`StorageError::Full`] at the memory limit.
@@ -78,6 +78,19 @@ impl Table {
                 Err(StorageError::Full { table, limit })
             }
         })
+    }
+
+    /// Gives a bucket version 1 that rows were loaded into and nothing has changed: a copy of a partition is made of the buckets with a
+    /// higher version than 0.
+    pub fn mark_loaded(&self, address: BucketAddress) {
+        let bucket = self.bucket(address);
+        if bucket.version() == 0 {
+            bucket.write(|_| {
+                if bucket.version() == 0 {
+                    bucket.store_version(1);
+                }
+            });
+        }
     }
 
     fn holds(&self, bucket: Bucket<'_>, sequence: u64, tag: u8, key: Key<'_>) -> bool {

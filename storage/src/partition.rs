@@ -1,53 +1,63 @@
 //! A partition of a table on one node: everything that the table has of it, and whether it serves transactions.
 //!
 //! ```text
-//! partition, 24 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
+//! partition, 32 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
 //!                       word 1  the same while the partition is present, 0 = it serves no new transactions
 //!                       word 2  heap tables: reservations, and of an ordered table index and scan barriers
 //! ```
 //! A partition that is *leaving* refuses READ, LOCK, SCAN and VALIDATE. It still takes BACKUP, PRIMARY and UNLOCK, so that
 //! transactions that have locked before can end. Whoever gives up a partition makes it leave, waits for those, and drops the table.
+//! A partition that is *coming* is filled from another node: it takes BACKUP, and serves nothing until it has all rows.
 //!
-//! *Invariants*: a partition is absent or present from the start, and a present one may leave; there is no way back. All entries of
-//! a table lie side by side, and the address of a bucket takes one load from its entry.
+//! *Invariants*: absent, coming, present, leaving: a partition goes this way, may leave out what comes first, and never goes back. All
+//! entries of a table lie side by side, and the address of a bucket takes one load from its entry.
 //!
 //! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::arena::Quota;
+use crate::error::StorageError;
 use crate::heap::Heap;
 use crate::layout::TableKind;
 use crate::table::Table;
 
 /// See the module's text.
 pub(crate) struct Partition {
-    first_word: usize,
+    first_word: AtomicUsize,
     /// Loom does not explore it: a request that still sees the partition present comes before its leaving.
     served_word: AtomicUsize,
-    heap: Option<Box<Heap>>,
+    heap: OnceLock<Box<Heap>>,
 }
 
-const _: () = assert!(size_of::<Partition>() == 24);
+const _: () = assert!(size_of::<Partition>() == 32);
 
 impl Partition {
     /// A partition that the node does not have.
     pub(crate) fn absent() -> Self {
-        Self { first_word: 0, served_word: AtomicUsize::new(0), heap: None }
+        Self {
+            first_word: AtomicUsize::new(0),
+            served_word: AtomicUsize::new(0),
+            heap: OnceLock::new(),
+        }
     }
 
-    /// A partition whose main buckets begin at a word of the arena.
-    pub(crate) fn present(number: u16, first_word: usize, kind: TableKind) -> Self {
-        let heap = match kind {
-            TableKind::Fixed => None,
-            TableKind::Heap | TableKind::Ordered => Some(Box::new(Heap::new(number, kind))),
-        };
-        Self { first_word, served_word: AtomicUsize::new(first_word), heap }
+    /// Has the main buckets begin at a word of the arena: the partition is coming.
+    fn come(&self, number: u16, first_word: usize, kind: TableKind) {
+        if kind != TableKind::Fixed {
+            self.heap.get_or_init(|| Box::new(Heap::new(number, kind)));
+        }
+        // Release: pairs with the Acquire in first_word().
+        self.first_word.store(first_word, Ordering::Release);
     }
 
     /// First word of the main buckets, unless the partition is absent.
     #[inline(always)]
     pub(crate) fn first_word(&self) -> Option<usize> {
-        (self.first_word != 0).then_some(self.first_word)
+        // Acquire: pairs with the Release in come(): the memory is zero, and what a heap table has besides is there.
+        let word = self.first_word.load(Ordering::Acquire);
+        (word != 0).then_some(word)
     }
 
     /// First word of the main buckets if the partition is present.
@@ -60,11 +70,36 @@ impl Partition {
 
     /// What only a heap table has.
     pub(crate) fn heap(&self) -> Option<&Heap> {
-        self.heap.as_deref()
+        self.heap.get().map(|heap| &**heap)
     }
 }
 
 impl Table {
+    /// Gives a partition that is absent its main buckets: it is coming. One that is there stays as it is. One thread at a time may do
+    /// that while others use the table.
+    ///
+    /// # Errors
+    /// [`StorageError::OutOfMemory`] if they do not fit the share of the partition.
+    pub fn add_partition(&self, number: u16) -> Result<(), StorageError> {
+        let Some(partition) = self.partition(number).filter(|it| it.first_word().is_none()) else {
+            return Ok(());
+        };
+        let words = self.layout().partition_words();
+        let first_word = self.arena().allocate_fixed(number, words, Quota::WithinShare);
+        let first_word = first_word.ok_or_else(|| self.out_of_memory(|held| held == number))?;
+        partition.come(number, first_word, self.layout().kind);
+        Ok(())
+    }
+
+    /// Makes a partition that is coming present: it serves transactions. It has all rows.
+    pub fn serve_partition(&self, partition: u16) {
+        if let Some(partition) = self.partition(partition) {
+            // Relaxed: as in served_word(). Whoever asks this node for rows has heard of a later configuration than those who fill it.
+            let word = partition.first_word.load(Ordering::Relaxed);
+            partition.served_word.store(word, Ordering::Relaxed);
+        }
+    }
+
     /// Makes a partition leave: it serves no new transactions. Any thread may do that while others use the table.
     ///
     /// A request that found the partition present may still be running; it is over when its worker takes the next one.

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use crate::arena::{Arena, Quota};
+use crate::arena::Arena;
 use crate::bucket::Bucket;
 use crate::error::StorageError;
 use crate::heap::Heap;
@@ -81,17 +81,13 @@ impl Table {
         holds: impl Fn(u16) -> bool,
     ) -> Result<Self, StorageError> {
         Self::check_memory(name, &layout, &arena, &holds)?;
-        let words = layout.partition_words();
         let numbers = || (0..=u16::MAX).take(layout.partitioning.count());
         let partitions = numbers().map(|_| Partition::absent()).collect();
         // From here on the table gives back what it has, should the rest not fit.
-        let mut table = Self { name: name.to_owned(), layout, arena, partitions };
+        let table = Self { name: name.to_owned(), layout, arena, partitions };
         for number in numbers().filter(|number| holds(*number)) {
-            let first_word = table.arena.allocate_fixed(number, words, Quota::WithinShare);
-            let first_word =
-                first_word.ok_or_else(|| out_of_memory(name, &layout, &table.arena, &holds))?;
-            table.partitions[usize::from(number)] =
-                Partition::present(number, first_word, layout.kind);
+            table.add_partition(number).map_err(|_| table.out_of_memory(&holds))?;
+            table.serve_partition(number);
         }
         Ok(table)
     }
@@ -200,6 +196,11 @@ impl Table {
             .find(|(_, partition)| has(partition))
             .expect("an address is in a partition that the node holds")
             .0
+    }
+
+    /// The error of main buckets of these partitions that do not fit.
+    pub(crate) fn out_of_memory(&self, holds: impl Fn(u16) -> bool) -> StorageError {
+        out_of_memory(&self.name, &self.layout, &self.arena, holds)
     }
 
     #[inline(always)]

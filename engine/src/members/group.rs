@@ -29,6 +29,7 @@ use gannet_rpc::ClusterKey;
 use crate::change::FOUNDER;
 use crate::change_message::{ChangeMessage, Loss};
 use crate::configuration::{Change, MemberEntry};
+use crate::learning::Lesson;
 use crate::lease::LeaseTerms;
 use crate::link::LinkError;
 use crate::log_limiter::LogLimiter;
@@ -262,6 +263,13 @@ impl Group {
         let number = self.proposals;
         self.say_change(self.node(), ChangeMessage::Propose { number, change });
         number
+    }
+
+    /// Tells whoever decides what this member has copied as a learner.
+    pub(crate) fn tell_copied(&mut self, copied: BTreeSet<Lesson>) {
+        for (partition, since) in copied {
+            self.say_change(self.node(), ChangeMessage::Copied { partition, since });
+        }
     }
 
     /// Says a message about a change to a member, perhaps to this one.

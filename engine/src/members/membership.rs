@@ -72,6 +72,8 @@ pub struct Membership {
     /// Whether a transaction that only reads waits until a majority of the nodes that decide on the membership has confirmed its node after
     /// its last read. For hosts whose clocks may stand still. Nodes may differ.
     pub confirm_reads: bool,
+    /// How long a copy of a partition may be missing before another node is filled with the partition, if there is one with room.
+    pub copies_after: Duration,
     /// Where the manager's replica of this node keeps its log and its votes. Without a directory they are in memory.
     pub manager_data: Option<PathBuf>,
     /// Forget what an earlier run of the cluster has left there.
@@ -81,6 +83,8 @@ pub struct Membership {
 impl Membership {
     /// How long a lease lasts by default. On shared machines threads were seen to stand still for tens of milliseconds.
     pub const LEASE: Duration = Duration::from_millis(500);
+    /// How long a copy may be missing by default.
+    pub const COPIES_AFTER: Duration = Duration::from_secs(30);
     /// The shortest lease.
     pub const LEASE_MIN: Duration = Duration::from_millis(5);
 }

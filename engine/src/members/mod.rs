@@ -123,6 +123,8 @@ impl State {
                     let node = self.reporter.as_ref().map(|member| member.node());
                     let complaints = node.map(|node| node.take_complaints()).unwrap_or_default();
                     self.group.renew(&complaints);
+                    let copied = node.map(|node| node.take_copied()).unwrap_or_default();
+                    self.group.tell_copied(copied);
                 }
                 Event::Lease(until_ns) => {
                     self.reporter.iter().for_each(|member| extend_lease(member, until_ns));
@@ -311,7 +313,8 @@ impl Members {
         let mut members = Self { address, transport, shared, threads: Vec::new() };
         members.spawn("members", || sockets.serve())?;
         let shared = Arc::clone(&members.shared);
-        let terms = Some(LeaseTerms::new(membership.lease));
+        let terms = LeaseTerms::new(membership.lease);
+        let terms = Some(terms.with_copies_after(membership.copies_after));
         let changes = Changes::new(node, Arc::new(configuration), replica, terms);
         let (cluster, directory) = (membership.cluster.clone(), membership.manager_data.clone());
         let log = ManagerLog { cluster, directory, lease: membership.lease };

@@ -49,6 +49,13 @@ pub(crate) fn backed_up(
     }
     match table.apply_at_backup(address, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
+        // Its bucket may not be copied yet.
+        Applied::Gap
+            if view.is_no_copy(unit.partition)
+                && view.learning().update(table, address, (unit, unit.bytes())) =>
+        {
+            Status::Done
+        }
         Applied::Gap => {
             view.count_gap();
             Status::Gap

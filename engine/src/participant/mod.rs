@@ -5,6 +5,7 @@
 
 mod backup;
 mod barrier;
+mod copy;
 mod lock;
 mod log;
 mod primary;
@@ -25,11 +26,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
-use gannet_storage::{BucketAddress, BucketUpdate, CommitLog, Item, Key, Table, TableKind};
+use gannet_storage::{
+    BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, Item, Key, Table, TableKind,
+};
 
 use crate::request::{
-    self, Barrier, LockRow, Read, Scan, Status, TableRequest, Unlock, Validate, ValidateLeaf,
-    ValidateMany,
+    self, Barrier, CopyBuckets, LockRow, Read, Scan, Status, TableRequest, Unlock, Validate,
+    ValidateLeaf, ValidateMany,
 };
 use crate::scan_page::PageWriter;
 use crate::view::View;
@@ -43,11 +46,15 @@ pub(crate) struct Participant {
     value: Vec<u8>,
     /// The page of a scan, on its way to a response.
     page: PageWriter,
+    /// A bucket, and units, on their way to a learner.
+    snapshot: BucketSnapshot,
+    units: Vec<u8>,
 }
 
 impl Participant {
     pub(crate) fn new(view: Arc<View>, log: Rc<RefCell<CommitLog>>) -> Self {
-        Self { view, log, value: Vec::new(), page: PageWriter::default() }
+        let (value, page) = (Vec::new(), PageWriter::default());
+        Self { view, log, value, page, snapshot: BucketSnapshot::default(), units: Vec::new() }
     }
 
     /// Answers by this view from now on.
@@ -118,6 +125,12 @@ impl Participant {
     /// The first bucket of a partition of an ordered table, if this node is its primary and serves it.
     fn order_target(&self, table: u16, partition: u16) -> Option<BucketAddress> {
         self.served_target(table, partition, 0).filter(|_| self.has_order(table))
+    }
+
+    /// The first bucket that a learner asks for, if this node is the primary of its partition.
+    fn copy_target(&self, copy: CopyBuckets, rest: &[u8]) -> Option<BucketAddress> {
+        let CopyBuckets { table, partition, bucket, .. } = copy;
+        self.held_target(table, partition, bucket).filter(|_| rest.is_empty())
     }
 
     #[inline(always)]
@@ -197,6 +210,7 @@ pub(crate) enum Action {
     ValidateLeaf,
     SetBarrier,
     ReleaseBarrier,
+    Copy,
     Refuse,
 }
 
@@ -305,6 +319,9 @@ impl Handler for Participant {
                 };
                 (Action::ReleaseBarrier, target(payload, order))
             }
+            request::COPY => {
+                (Action::Copy, target(payload, |copy, rest| self.copy_target(copy, rest)))
+            }
             _ => (Action::Refuse, None),
         };
         match address {
@@ -345,6 +362,7 @@ impl Handler for Participant {
             Action::ValidateLeaf => self.validate_leaf(payload, response),
             Action::SetBarrier => self.set_barrier(payload, response),
             Action::ReleaseBarrier => self.release_barrier(payload, response),
+            Action::Copy => self.copy(payload, response),
             Action::Refuse => self.refuse(response),
         }
     }

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -29,6 +30,8 @@ use crate::statistics::NodeReport;
 
 /// Between two looks whether workers have come to a change.
 const WORKERS_LOOK_NS: u64 = 2_000;
+/// How long a copy may be missing before another is made.
+const COPIES_AFTER: Duration = Duration::from_millis(3);
 /// Between two looks whether a member has joined.
 const START_LOOK_NS: u64 = 100_000;
 
@@ -171,6 +174,8 @@ impl<R: Replica> SimulatedMember<R> {
                 Event::RenewalDue => {
                     let complaints = self.node.as_ref().map(|node| node.take_complaints());
                     self.group.renew(&complaints.unwrap_or_default());
+                    let copied = self.node.as_ref().map(|node| node.take_copied());
+                    self.group.tell_copied(copied.unwrap_or_default());
                 }
                 Event::Lease(until_ns) => {
                     if let Some(node) = &self.node {
@@ -276,7 +281,7 @@ impl<R: Replica> SimulatedMembers<R> {
     /// Starts a member.
     pub(crate) fn start(&mut self, setup: Setup, configuration: Configuration, replica: R) {
         let node = setup.hello.node;
-        let terms = Some(LeaseTerms::new(setup.lease));
+        let terms = Some(LeaseTerms::new(setup.lease).with_copies_after(COPIES_AFTER));
         self.lease_ns = u64::try_from(setup.lease.as_nanos()).unwrap_or(u64::MAX);
         let configuration = Arc::new(configuration);
         let rate = self.rate_of(node);

@@ -416,7 +416,7 @@ impl Simulation {
         }
     }
 
-    /// Whether a member was killed or removed, and another has neither gone on without it nor halted yet.
+    /// Whether a member was killed or removed, and another has neither gone on without it, with all copies made again, nor halted yet.
     fn awaits_members(&self) -> bool {
         let (latest, dead) = (self.latest_configuration(), self.dead());
         let goes_on = |number: usize| {
@@ -425,7 +425,8 @@ impl Simulation {
             let is_out = |dead: &usize| {
                 u16::try_from(*dead).is_ok_and(|node| !configuration.is_member(node))
             };
-            let is_latest = configuration.epoch == latest.epoch;
+            let is_latest =
+                configuration.epoch == latest.epoch && configuration.copies_missing() == 0;
             is_latest && dead.iter().all(is_out) && configuration.phase == Phase::Active
         };
         let mut nodes = self.nodes.iter().enumerate();
@@ -477,6 +478,12 @@ impl Simulation {
         partitions.any(|number| {
             latest.copies(number).iter().all(|copy| dead.contains(&usize::from(*copy)))
         })
+    }
+
+    /// Bytes of rows that nodes have copied from others, to replace copies that were lost.
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.cluster.members.iter().map(|member| member.node().learning().bytes()).sum()
     }
 
     /// Whether no job runs or waits.

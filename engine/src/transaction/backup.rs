@@ -1,4 +1,4 @@
-//! Commit backup: apply each unit at the backups of its partition, and wait for all of them.
+//! Commit backup: apply each unit at the backups and learners of its partition, and wait for all of them.
 //!
 //! *Source*: FaSST section 5, step 4. The wait (rule C5) keeps a bucket's updates in the same order
 //! on every copy: the primary stays locked until its backups have this one.
@@ -29,8 +29,8 @@ impl Transaction<'_> {
         let is_large = record.bytes().len() > PART_BYTES_MAX;
         round.begin()?;
         for (partition, unit) in record.units() {
-            let copies = configuration.copies(partition);
-            let targets = if kind == request::PRIMARY { &copies[..1] } else { &copies[1..] };
+            let updated = configuration.updated(partition);
+            let targets = if kind == request::PRIMARY { &updated[..1] } else { &updated[1..] };
             for &target in targets {
                 if target == view.id() && !is_large {
                     round.answered(local::applied(view, kind, unit));

@@ -18,6 +18,7 @@ mod access_set;
 mod backup;
 pub(crate) mod barrier;
 mod buckets;
+pub(crate) mod copy;
 mod execute;
 mod heap;
 mod local;

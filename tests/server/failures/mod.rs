@@ -4,6 +4,7 @@
 //! cluster     processes of this host, or of a network whose links can be cut; a log file for each
 //! histories   clients of all nodes, whose sessions may break; checkers judge what they saw
 //! deaths, pauses, majority, partitions, restarts      one kind of failure each
+//! copies      copies that are made again on other nodes
 //! batches     work of several transactions, which a death of another node does not end
 //! run         all of them in turn, for a minute; in campaigns for six
 //! ```
@@ -14,6 +15,7 @@
 
 mod batches;
 mod cluster;
+mod copies;
 mod deaths;
 mod histories;
 mod lost;

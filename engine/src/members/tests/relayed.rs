@@ -138,6 +138,7 @@ fn join_with<const N: usize>(
         // Connections are away for long here.
         lease: Duration::from_secs(60),
         confirm_reads: false,
+        copies_after: Membership::COPIES_AFTER,
         manager_data: None,
         begin_anew: false,
     };

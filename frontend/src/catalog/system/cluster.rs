@@ -67,20 +67,27 @@ fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
         Value::Boolean(number.is_some_and(|number| membership.voters.contains(&number))),
         count(membership.losses.keeping_rows as u64),
         count(membership.losses.serving as u64),
+        count(membership.copies_missing as u64),
     ]
 }
 
-/// A row for each copy of a partition: see `list`, `gannet_copies`.
+/// A row for each copy of a partition, and for each that is being made: see `list`, `gannet_copies`.
 pub(super) fn copies(facts: &Facts, put: Sink<'_>) -> Put {
     let configuration = facts.cluster.configuration();
     let partitions = (0..configuration.partitioning.count()).filter_map(|p| u16::try_from(p).ok());
     partitions
         .flat_map(|partition| {
             let copies = configuration.copies(partition).iter().enumerate();
-            copies.map(move |(rank, node)| {
+            let copies = copies.map(|(rank, node)| {
                 let role = if rank == 0 { "primary" } else { "backup" };
-                vec![count(u64::from(partition)), count(u64::from(*node)), text(role)]
-            })
+                (*node, role)
+            });
+            let learners = configuration.learners(partition).iter();
+            let all = copies.chain(learners.map(|learner| (learner.node, "learner")));
+            let row = |(node, role)| {
+                vec![count(u64::from(partition)), count(u64::from(node)), text(role)]
+            };
+            all.map(row).collect::<Vec<_>>()
         })
         .try_for_each(put)
 }

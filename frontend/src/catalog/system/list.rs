@@ -270,6 +270,7 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("votes", Boolean),
             ("losses_keeping_rows", BigInt),
             ("losses_serving", BigInt),
+            ("copies_missing", BigInt),
         ],
         rows: cluster::nodes,
     },

@@ -1,0 +1,150 @@
+//! Copying: a job of a learner's worker that fills a partition from its primary, bucket by bucket.
+//!
+//! ```text
+//! for each table: COPY ─▶ units of the next buckets ─▶ Learning::copy ─▶ a pause, so that transactions have most of the network
+//! ```
+//! Where the primary is lost meanwhile, the next one goes on: buckets have the same versions at all copies. What was copied before stays.
+//! A table that is created meanwhile has no rows to be copied: all its transactions send their updates to the learner.
+//!
+//! *Source*: `docs/protocol.md`, "Copies that are made again".
+//!
+//! *Not here*: updates of buckets that are not copied yet, in `learning`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gannet_rules::rule;
+use gannet_storage::BucketUpdate;
+
+use crate::coordinator::Coordinator;
+use crate::learning::Lesson;
+use crate::node::Node;
+use crate::outcome::{Abort, Failure};
+use crate::request::CopyPlace;
+use crate::transaction::copy::Copied;
+use crate::view::View;
+
+/// Bytes of each second that a worker copies at most.
+const BYTES_PER_SECOND: u64 = 64 << 20;
+/// Pauses are added up to this length.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// How a partition was copied.
+enum End {
+    Whole,
+    /// The node is no learner of it any more, or its node has ended.
+    Ended,
+}
+
+/// Copies a partition at a learner.
+pub(crate) fn copy_partition(coordinator: &mut Coordinator<'_>, node: &Node, lesson: Lesson) {
+    match copy_tables(coordinator, node, lesson) {
+        End::Whole => {
+            let (partition, _) = lesson;
+            assert!(
+                node.learning().finish(lesson) || !rule!(GRACE_PERIOD),
+                "updates of partition {partition} wait, although all its buckets are copied"
+            );
+        }
+        End::Ended => node.learning().give_up(lesson),
+    }
+}
+
+/// Whether the node is a learner of a partition since some version, by a view.
+fn is_learner(view: &View, (partition, since): Lesson) -> bool {
+    let mut learners = view.configuration().learners(partition).iter();
+    learners.any(|learner| (learner.node, learner.since) == (view.id(), since))
+}
+
+fn copy_tables(coordinator: &mut Coordinator<'_>, node: &Node, lesson: Lesson) -> End {
+    if !rule!(LEARNED_WHOLE) {
+        return End::Whole;
+    }
+    let tables: Vec<u16> = node.view().tables().map(|(number, _)| number).collect();
+    for table in tables {
+        let mut copy =
+            TableCopy { node, table, lesson, place: CopyPlace::default(), bytes: Vec::new() };
+        loop {
+            if !is_learner(&node.view(), lesson) {
+                return End::Ended;
+            }
+            match copy.next(coordinator) {
+                Ok(true) => break,
+                Ok(false) => {}
+                // The next epoch goes on, and so does the copy.
+                Err(abort) if abort.is_conflict() => {}
+                Err(Abort::Failure(Failure::Lost { .. })) => return End::Ended,
+                Err(_) => return End::Ended,
+            }
+        }
+    }
+    End::Whole
+}
+
+/// The copy of a partition of one table.
+struct TableCopy<'n> {
+    node: &'n Node,
+    table: u16,
+    lesson: Lesson,
+    place: CopyPlace,
+    /// Units, or the first part of one.
+    bytes: Vec<u8>,
+}
+
+impl TableCopy<'_> {
+    /// Copies the next buckets. Whether there are no further ones.
+    fn next(&mut self, coordinator: &mut Coordinator<'_>) -> Result<bool, Abort> {
+        let (partition, _) = self.lesson;
+        let had_bytes = self.bytes.len();
+        let transaction = coordinator.begin();
+        let copied = transaction.copy_page((self.table, partition), self.place, &mut self.bytes)?;
+        let place = match copied {
+            Copied::More(place) | Copied::All(place) => place,
+            Copied::Again => return Ok(false),
+            // The table was dropped, or the partition has no copy any more.
+            Copied::Nothing => return Ok(true),
+        };
+        let pages = self.bytes.len() - had_bytes;
+        if self.place.offset > 0 && place.version != self.place.version {
+            // The bucket has changed between two parts of its copy.
+            self.bytes.clear();
+            self.place.offset = 0;
+            return Ok(false);
+        }
+        self.place = place;
+        if place.offset == 0 {
+            self.install();
+        }
+        self.node.learning().count(pages);
+        let pause = Duration::from_nanos(pages as u64 * 1_000_000_000 / BYTES_PER_SECOND);
+        if pause >= PAUSE_MIN {
+            coordinator.pause(pause);
+        }
+        coordinator.give_way();
+        Ok(matches!(copied, Copied::All(_)))
+    }
+
+    /// Makes buckets what they are at the primary.
+    fn install(&mut self) {
+        let view: Arc<View> = self.node.view();
+        let mut rest = self.bytes.as_slice();
+        if let Some(table) = view.table(self.table) {
+            while !rest.is_empty() {
+                let parsed = BucketUpdate::parse(rest);
+                let (unit, behind) = parsed.expect("the primary sends whole units");
+                let address = table.bucket_address(unit.partition, unit.bucket);
+                let address = address.expect("a learner has the buckets of its partition");
+                let copied = self.node.learning().copy(table, address, &unit);
+                assert!(
+                    copied.is_ok() || !rule!(GRACE_PERIOD),
+                    "bucket {} of partition {} of table {} lacks an update behind its copy",
+                    unit.bucket,
+                    unit.partition,
+                    unit.table
+                );
+                rest = behind;
+            }
+        }
+        self.bytes.clear();
+    }
+}

@@ -1,0 +1,129 @@
+//! What a node does as a learner: it is filled with partitions, while transactions go on.
+//!
+//! ```text
+//! Change::Learn   every node sends the updates of the partition to the learner, too: those that it cannot apply yet wait here
+//! Change::Fill    all transactions have ended that do not: a job for each partition copies bucket after bucket (`copying`)
+//! Change::Learned the partition has all its rows: the node is a backup
+//! ```
+//! An update waits if its bucket has a lower version than the update's base: until the copy of the bucket has come. Then it is applied, or
+//! known to be in the copy. A copy replaces whatever the bucket has at a lower version: in the grace period between `Learn` and `Fill` some
+//! updates come to the learner, and others do not. At its primary no bucket with rows has version 0.
+//!
+//! *Source*: `docs/protocol.md`, "Copies that are made again".
+//!
+//! *Invariants*: nothing waits for a bucket that was copied. When a partition is copied, nothing waits for any of its buckets.
+//!
+//! *Not here*: who becomes a learner, in `placement` and `decider`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gannet_rules::rule;
+use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
+
+/// A partition, and the version of the configuration since which the node learns it.
+pub(crate) type Lesson = (u16, u64);
+
+/// Most bytes of updates that wait. A node for which more come cannot keep up, and ends.
+const WAITING_BYTES_MAX: usize = 1 << 30;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Learning(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By table, partition and bucket: units that wait for the copy of their bucket.
+    waiting: BTreeMap<(u16, u16, u32), Vec<Vec<u8>>>,
+    waiting_bytes: usize,
+    /// What jobs copy, or have copied.
+    begun: BTreeSet<Lesson>,
+    /// What is copied, and was not told yet.
+    copied: BTreeSet<Lesson>,
+    /// Bytes that were copied since the node began.
+    bytes: u64,
+}
+
+impl Learning {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held but on a bug of the tables, with which the node ends.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies a unit of a bucket that may not be copied yet, or has it wait. It is `bytes`. Whether it could.
+    pub(crate) fn update(
+        &self,
+        table: &Table,
+        address: BucketAddress,
+        (unit, bytes): (&BucketUpdate<'_>, &[u8]),
+    ) -> bool {
+        let mut state = self.lock();
+        // The copy may have come meanwhile.
+        if table.apply_at_backup(address, unit) != Applied::Gap || !rule!(WAITING_UPDATES) {
+            return true;
+        }
+        if state.waiting_bytes + bytes.len() > WAITING_BYTES_MAX {
+            return false;
+        }
+        state.waiting_bytes += bytes.len();
+        let of_bucket = (unit.table, unit.partition, unit.bucket);
+        state.waiting.entry(of_bucket).or_default().push(bytes.to_vec());
+        true
+    }
+
+    /// Makes a bucket what it is at the primary, and applies what waits for that.
+    ///
+    /// # Errors
+    /// A unit misses an earlier one, which is a bug.
+    pub(crate) fn copy(
+        &self,
+        table: &Table,
+        address: BucketAddress,
+        unit: &BucketUpdate<'_>,
+    ) -> Result<(), Applied> {
+        let mut state = self.lock();
+        table.apply_copy(address, unit);
+        let of_bucket = (unit.table, unit.partition, unit.bucket);
+        let waiting = state.waiting.remove(&of_bucket).unwrap_or_default();
+        state.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
+        let mut units: Vec<_> = waiting.iter().map(|it| BucketUpdate::parse_checked(it)).collect();
+        // A flush brings them in any order.
+        units.sort_by_key(|unit| unit.base_version);
+        match units.iter().all(|unit| table.apply_at_backup(address, unit) != Applied::Gap) {
+            true => Ok(()),
+            false => Err(Applied::Gap),
+        }
+    }
+
+    /// Whether nobody has begun to copy a partition; from now on the caller does.
+    pub(crate) fn begin(&self, lesson: Lesson) -> bool {
+        self.lock().begun.insert(lesson)
+    }
+
+    /// The job that copied a partition has ended before all of it was copied.
+    pub(crate) fn give_up(&self, lesson: Lesson) {
+        self.lock().begun.remove(&lesson);
+    }
+
+    /// A partition is copied. Whether nothing of it waits.
+    pub(crate) fn finish(&self, lesson: Lesson) -> bool {
+        let mut state = self.lock();
+        state.copied.insert(lesson);
+        state.waiting.keys().all(|(_, partition, _)| *partition != lesson.0)
+    }
+
+    /// So many bytes were copied.
+    pub(crate) fn count(&self, bytes: usize) {
+        self.lock().bytes += bytes as u64;
+    }
+
+    /// Bytes that were copied since the node began.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// What was copied since the last call.
+    pub(crate) fn take_copied(&self) -> BTreeSet<Lesson> {
+        std::mem::take(&mut self.lock().copied)
+    }
+}
