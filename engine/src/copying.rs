@@ -19,7 +19,7 @@ use gannet_storage::BucketUpdate;
 use crate::coordinator::Coordinator;
 use crate::learning::Lesson;
 use crate::node::Node;
-use crate::outcome::{Abort, Failure};
+use crate::outcome::Abort;
 use crate::request::CopyPlace;
 use crate::transaction::copy::Copied;
 use crate::view::View;
@@ -41,13 +41,21 @@ pub(crate) fn copy_partition(coordinator: &mut Coordinator<'_>, node: &Node, les
     match copy_tables(coordinator, node, lesson) {
         End::Whole => {
             let (partition, _) = lesson;
+            let view = node.view();
             assert!(
-                node.learning().finish(lesson) || !rule!(GRACE_PERIOD),
+                node.learning().finish(lesson, |table| is_used(&view, table))
+                    || !rule!(GRACE_PERIOD),
                 "updates of partition {partition} wait, although all its buckets are copied"
             );
         }
         End::Ended => node.learning().give_up(lesson),
     }
+}
+
+/// Whether transactions may use a table, by a view.
+fn is_used(view: &View, table: u16) -> bool {
+    let mut tables = view.configuration().tables();
+    tables.any(|(number, entry)| number == table && !entry.is_leaving)
 }
 
 /// Whether the node is a learner of a partition since some version, by a view.
@@ -73,7 +81,7 @@ fn copy_tables(coordinator: &mut Coordinator<'_>, node: &Node, lesson: Lesson) -
                 Ok(false) => {}
                 // The next epoch goes on, and so does the copy.
                 Err(abort) if abort.is_conflict() => {}
-                Err(Abort::Failure(Failure::Lost { .. })) => return End::Ended,
+                // The node has ended.
                 Err(_) => return End::Ended,
             }
         }
@@ -101,8 +109,17 @@ impl TableCopy<'_> {
         let place = match copied {
             Copied::More(place) | Copied::All(place) => place,
             Copied::Again => return Ok(false),
-            // The table was dropped, or the partition has no copy any more.
-            Copied::Nothing => return Ok(true),
+            Copied::Nothing => {
+                let view = self.node.view();
+                let is_learner = is_learner(&view, self.lesson);
+                // Only a table that is being dropped is gone from the primary of a partition with learners.
+                assert!(
+                    !is_learner || !is_used(&view, self.table),
+                    "the primary of partition {partition} refuses to copy table {}",
+                    self.table
+                );
+                return Ok(is_learner);
+            }
         };
         let pages = self.bytes.len() - had_bytes;
         if self.place.offset > 0 && place.version != self.place.version {

@@ -105,9 +105,17 @@ impl Learning {
         self.lock().begun.remove(&lesson);
     }
 
-    /// A partition is copied. Whether nothing of it waits.
-    pub(crate) fn finish(&self, lesson: Lesson) -> bool {
+    /// A partition is copied. What waits for tables that are not used any more is given up. Whether nothing else waits.
+    pub(crate) fn finish(&self, lesson: Lesson, is_used: impl Fn(u16) -> bool) -> bool {
         let mut state = self.lock();
+        let State { waiting, waiting_bytes, .. } = &mut *state;
+        waiting.retain(|&(table, partition, _), units| {
+            let is_kept = partition != lesson.0 || is_used(table);
+            if !is_kept {
+                *waiting_bytes -= units.iter().map(Vec::len).sum::<usize>();
+            }
+            is_kept
+        });
         state.copied.insert(lesson);
         state.waiting.keys().all(|(_, partition, _)| *partition != lesson.0)
     }
