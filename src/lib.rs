@@ -124,7 +124,7 @@
 //!
 //! `examples/bank.rs` is a whole program.
 //!
-//! *Not here*: durability on disk, and nodes that come back. SQL is the crate `gannet_frontend` and `gannet
+//! *Not here*: durability on disk. SQL is the crate `gannet_frontend` and `gannet
 //! sql`.
 #![forbid(unsafe_code)]
 

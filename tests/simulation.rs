@@ -55,7 +55,7 @@ fn kills(report: &str) -> Vec<(String, u64)> {
 #[test]
 fn five_hundred_seeds_break_nothing() {
     // Half of them are always the same, half are new in every run; a seed that fails is printed.
-    let (mut transactions, mut committed, mut handed_over, mut refused) = (0, 0, 0, 0);
+    let (mut transactions, mut committed, mut handed_over, mut let_in) = (0, 0, 0, 0);
     let mut killed = BTreeMap::new();
     let fresh = RandomState::new().hash_one(0) >> 32;
     for first_seed in [1, fresh] {
@@ -71,13 +71,13 @@ fn five_hundred_seeds_break_nothing() {
         transactions += count(&report, " transactions,");
         committed += count(&report, " committed and");
         handed_over += count(&report, " jobs of killed");
-        refused += count(&report, " were refused before");
+        let_in += count(&report, " of them are members again");
     }
     assert!(killed.len() == 7 && killed.values().all(|count| *count >= 50), "{killed:?}");
     assert!(transactions >= 2_000_000, "too few transactions");
     assert!(committed >= 500_000, "too few commits");
     assert!(handed_over > 0, "no job of a killed member was taken over");
-    assert!(refused >= 50, "{refused} processes that came back were refused");
+    assert!(let_in >= 50, "{let_in} processes came back");
 }
 
 #[test]

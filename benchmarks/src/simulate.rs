@@ -213,7 +213,7 @@ fn check<W: Workload>(
     sum: &mut Statistics,
 ) -> Result<Vec<Check>, BenchmarkError> {
     let cluster = simulation.cluster();
-    let some_have_died = !simulation.dead().is_empty();
+    let some_have_died = !simulation.died().is_empty();
     let mut checks = Vec::new();
     if some_have_died {
         checks = deaths::check_jobs(simulation, completions, sum);
@@ -251,9 +251,9 @@ pub fn check_cluster(simulation: &Simulation) -> Vec<Check> {
     let mut checks = vec![Check::equal("requests refused", 0, i128::from(refused))];
     let all_are_dead = simulation.dead().len() == cluster.nodes().len();
     if !simulation.has_halted() && !all_are_dead {
-        let CameBack { all, refused, .. } = simulation.came_back();
-        let name = "processes of killed members that were refused";
-        checks.push(Check::equal(name, all.into(), refused.into()));
+        let CameBack { all, joined, .. } = simulation.came_back();
+        let name = "processes of killed members that are members again";
+        checks.push(Check::equal(name, all.into(), joined.into()));
     }
     if all_are_dead {
         return checks;

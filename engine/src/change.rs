@@ -25,13 +25,13 @@ use std::sync::Arc;
 
 use crate::change_message::{Addressed, ChangeMessage, Loss, wrapped};
 use crate::change_steps::MemberSteps;
-use crate::configuration::{Change, ChangeError, Configuration, Phase};
+use crate::configuration::{Change, ChangeError, Configuration, MemberEntry, Phase};
 use crate::decider::{Decider, term_of};
 use crate::decision::{Decided, Decision};
 use crate::learning::Lesson;
 use crate::lease::LeaseTerms;
 use crate::membership_change::{Holder, MemberPart, MembershipMessage, Step};
-use crate::replica::Replica;
+use crate::replica::{Records, Replica};
 
 /// The member that decides on the first change.
 pub(crate) const FOUNDER: usize = 0;
@@ -53,6 +53,8 @@ pub(crate) struct Changes<R: Replica> {
     decider: Option<Decider>,
     /// The decider decides on the first change alone.
     is_founding: bool,
+    /// This process came when there was a cluster.
+    has_come_back: bool,
     /// Who decides, as far as is known, and in which term.
     leader: Option<usize>,
     term: u64,
@@ -60,8 +62,10 @@ pub(crate) struct Changes<R: Replica> {
     synced: u64,
     /// Own proposals that are not answered, by number.
     proposals: BTreeMap<u64, Change>,
-    /// Members that have ended.
-    lost: BTreeMap<u16, Loss>,
+    /// Members that have ended, and nodes that wanted to come back: with their incarnations.
+    lost: BTreeMap<(u16, u32), Loss>,
+    /// Nodes that want to come back, with which this member is connected.
+    came: BTreeMap<u16, MemberEntry>,
     /// What this member has copied as a learner, and the log does not know yet.
     copied: BTreeSet<Lesson>,
     /// The times of leases, if members need them.
@@ -100,11 +104,13 @@ impl<R: Replica> Changes<R> {
             decided,
             decider,
             is_founding: true,
+            has_come_back: false,
             leader: None,
             term: 0,
             synced: 0,
             proposals: BTreeMap::new(),
             lost: BTreeMap::new(),
+            came: BTreeMap::new(),
             copied: BTreeSet::new(),
             terms,
             now_ns: 0,
@@ -127,16 +133,43 @@ impl<R: Replica> Changes<R> {
         &self.configuration
     }
 
-    /// Members that have ended, and those that were removed: such a member ends as soon as it hears of that.
-    pub(crate) fn lost(&self) -> BTreeSet<u16> {
-        self.lost.keys().copied().chain(self.removed()).collect()
-    }
-
-    /// Members that were removed, as far as this one knows.
-    pub(crate) fn removed(&self) -> BTreeSet<u16> {
+    /// The latest configuration that this member knows of.
+    fn latest(&self) -> &Configuration {
         let Self { configuration, decided, .. } = self;
         let both = [configuration, &decided.configuration].into_iter();
-        both.flat_map(|configuration| configuration.removed()).collect()
+        both.max_by_key(|configuration| configuration.version).expect("there are two")
+    }
+
+    /// Members that have ended, and those that were removed: such a member ends as soon as it hears of that.
+    pub(crate) fn lost(&self) -> BTreeSet<u16> {
+        let latest = self.latest();
+        let lost = self.lost.keys().filter(|(node, it)| latest.has_had(*node, *it));
+        lost.copied().chain(latest.removed()).map(|(node, _)| node).collect()
+    }
+
+    /// Members that were removed, as far as this one knows, with their incarnations.
+    pub(crate) fn removed(&self) -> BTreeSet<(u16, u32)> {
+        self.latest().removed().collect()
+    }
+
+    /// The incarnations of members, as far as this one knows.
+    pub(crate) fn incarnations(&self) -> BTreeMap<u16, u32> {
+        let latest = self.latest();
+        let incarnation = |node| latest.members[usize::from(node)].incarnation;
+        latest.member_numbers().map(|node| (node, incarnation(node))).collect()
+    }
+
+    /// Whether nodes may come back, as far as the log's voters are concerned, which this member may lead. What there is to say to others.
+    pub(crate) fn set_admits(&mut self, admits: bool) -> Vec<Addressed> {
+        match self.decider.as_mut().is_some_and(|decider| decider.set_admits(admits)) {
+            true => self.poll(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether this process was let in by a cluster that was there.
+    pub(crate) fn has_come_back(&self) -> bool {
+        self.has_come_back
     }
 
     /// Whether the membership changes, as far as this member knows.
@@ -224,7 +257,10 @@ impl<R: Replica> Changes<R> {
 
     /// All that the log has decided up to some place, in place of decisions that this member has not heard of. It does not lead.
     pub(crate) fn installed(&mut self, decided: Decided) {
-        self.decided = decided;
+        // A node that has come back knows more than a snapshot of an earlier time.
+        if decided.configuration.version > self.decided.configuration.version {
+            self.decided = decided;
+        }
     }
 
     /// The log has taken a decision in this term; what is to be sent to others.
@@ -290,6 +326,7 @@ impl<R: Replica> Changes<R> {
         self.copied.retain(|(partition, since)| {
             learners(*partition).any(|learner| learner.since == *since)
         });
+        self.came.retain(|node, entry| !configuration.has_had(*node, entry.incarnation));
         self.configuration = configuration;
     }
 
@@ -336,19 +373,12 @@ impl<R: Replica> Changes<R> {
             }
             ChangeMessage::Leads { .. } | ChangeMessage::Sync { .. } => Vec::new(),
             ChangeMessage::Membership(message) => self.membership_step(from, message),
-            // Whoever decides suspects nobody else's suspects.
-            ChangeMessage::Lost { how: Loss::Silent, .. } if self.decider.is_none() => Vec::new(),
-            ChangeMessage::Lost { node, how: Loss::Silent } => {
-                self.for_decider(from, ChangeMessage::Lost { node, how: Loss::Silent })
-            }
-            ChangeMessage::Lost { node, how } => {
-                let known = self.lost.entry(node).or_insert(how);
-                *known = how.max(*known);
-                if self.is_founding {
-                    // Whoever leads hears it again.
-                    return Vec::new();
-                }
-                self.for_decider(from, ChangeMessage::Lost { node, how })
+            ChangeMessage::Lost { .. } | ChangeMessage::Came { .. } => self.note(from, message),
+            ChangeMessage::Admit { round, decided, change } => {
+                let hears = self.hears(term_of(round));
+                let prepared =
+                    if hears { self.begin_again(round, *decided, &change) } else { None };
+                prepared.map(|message| (from, message)).into_iter().collect()
             }
             ChangeMessage::Propose { number, change } => {
                 if from == self.node {
@@ -370,6 +400,32 @@ impl<R: Replica> Changes<R> {
             | ChangeMessage::Adopted { .. }
             | ChangeMessage::Synced { .. } => self.for_decider(from, message),
         }
+    }
+
+    /// Notes that a member was lost, or that a node has come back, for whoever decides now and later.
+    fn note(&mut self, from: usize, message: ChangeMessage) -> Vec<Addressed> {
+        match &message {
+            // Whoever decides suspects nobody else's suspects.
+            ChangeMessage::Lost { how: Loss::Silent, .. } if self.decider.is_none() => {
+                return Vec::new();
+            }
+            ChangeMessage::Lost { how: Loss::Silent, .. } => {}
+            ChangeMessage::Lost { node, incarnation, how } => {
+                let lost = (*node, *incarnation);
+                let known = self.lost.entry(lost).or_insert(*how);
+                *known = (*how).max(*known);
+                self.came.retain(|other, entry| (*other, entry.incarnation) != lost);
+                if self.is_founding {
+                    // Whoever leads hears it again.
+                    return Vec::new();
+                }
+            }
+            ChangeMessage::Came { node, entry } if from == self.node => {
+                self.came.insert(*node, entry.clone());
+            }
+            _ => {}
+        }
+        self.for_decider(from, message)
     }
 
     /// Has the decider take a message, if this member is it. Own messages go to whoever is; if that is not known yet, they wait.
@@ -396,13 +452,16 @@ impl<R: Replica> Changes<R> {
             change: change.clone(),
         });
         let lost = self.lost.iter();
-        let lost = lost.map(|(node, how)| ChangeMessage::Lost { node: *node, how: *how });
+        let lost =
+            lost.map(|(&(node, incarnation), &how)| ChangeMessage::Lost { node, incarnation, how });
+        let came = self.came.iter();
+        let came = came.map(|(&node, entry)| ChangeMessage::Came { node, entry: entry.clone() });
         let copied = self.copied.iter();
         let copied = copied.map(|(partition, since)| ChangeMessage::Copied {
             partition: *partition,
             since: *since,
         });
-        lost.chain(copied).chain(proposals).map(|message| (leader, message)).collect()
+        lost.chain(came).chain(copied).chain(proposals).map(|message| (leader, message)).collect()
     }
 
     /// Goes by what is decided, all of which every member has prepared before.
@@ -411,8 +470,11 @@ impl<R: Replica> Changes<R> {
             // It has come twice.
             return Vec::new();
         }
-        if let (false, Some((first, prepared))) = (self.is_formed(), self.prepared.take()) {
-            // The others have formed the cluster with this member, which has not heard of it from the founder yet.
+        let is_first = !self.is_formed();
+        let has_members = |first: &Configuration| first.members == decided.members;
+        let first = self.prepared.take_if(|(first, _)| is_first && has_members(first));
+        if let Some((first, prepared)) = first {
+            // The others have formed the cluster with this member, or let it in, and it has not heard of that yet.
             self.replica.adopt(prepared);
             self.go_by(first);
         }
@@ -440,7 +502,9 @@ impl<R: Replica> Changes<R> {
     fn end_preparing(&mut self, decided: &Configuration) {
         let is_decided = |prepared: &Configuration| {
             let is_earlier = prepared.version < decided.version;
-            prepared == decided || is_earlier && prepared.tables().eq(decided.tables())
+            let is_like =
+                prepared.tables().eq(decided.tables()) && prepared.members == decided.members;
+            prepared == decided || is_earlier && is_like
         };
         let prepared = self.prepared.take_if(|(prepared, _)| is_decided(prepared));
         self.prepared = None;
@@ -485,13 +549,36 @@ impl<R: Replica> Changes<R> {
         }
     }
 
+    /// The answer of a node that comes back to a first `Admit`. The round may be the second one, as a member was lost in the first: no
+    /// transaction of this node was under way then.
+    fn begin_again(
+        &mut self,
+        round: u64,
+        decided: Decided,
+        change: &Change,
+    ) -> Option<ChangeMessage> {
+        if self.is_formed() || round <= self.round {
+            return None;
+        }
+        let is_again = self.prepared.take().is_some();
+        let flushed = if is_again { self.replica.flush(&Records::new()) } else { Ok(()) };
+        (self.decided, self.has_come_back) = (decided, true);
+        self.end_founding();
+        match flushed {
+            Ok(()) => self.prepare(round, change),
+            Err(reason) => Some(ChangeMessage::Prepared { round, refusal: Some(reason) }),
+        }
+    }
+
     /// The answer to a first `Prepare`; a repeated one was answered.
     fn prepare(&mut self, round: u64, change: &Change) -> Option<ChangeMessage> {
         if round <= self.round {
             return None;
         }
         self.round = round;
-        let prepared = self.configuration.after(change).map_err(|error| error.to_string());
+        let present =
+            if self.is_formed() { &self.configuration } else { &self.decided.configuration };
+        let prepared = present.after(change).map_err(|error| error.to_string());
         let prepared = prepared.and_then(|configuration| {
             let configuration = Arc::new(configuration);
             self.replica.check_room(&configuration)?;

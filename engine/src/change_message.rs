@@ -4,7 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::{Change, ChangeError, Configuration};
+use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
+use crate::decision::Decided;
 use crate::membership_change::{self, MembershipMessage};
 
 /// A message of the protocol.
@@ -43,6 +44,12 @@ pub(crate) enum ChangeMessage {
         round: u64,
         reason: ChangeError,
     },
+    /// To a node that comes back: all that is decided. The change makes the node a member, which it is to prepare.
+    Admit {
+        round: u64,
+        decided: Box<Decided>,
+        change: Change,
+    },
     Adopted {
         round: u64,
     },
@@ -50,10 +57,16 @@ pub(crate) enum ChangeMessage {
         number: u64,
         result: Result<(), ChangeError>,
     },
-    /// A member was lost.
+    /// A member was lost, or a node that wanted to come back.
     Lost {
         node: u16,
+        incarnation: u32,
         how: Loss,
+    },
+    /// A node that was removed has come back to the sender as another process.
+    Came {
+        node: u16,
+        entry: MemberEntry,
     },
     /// A step of a change of the membership.
     Membership(MembershipMessage),

@@ -112,7 +112,8 @@ impl MemberSteps {
         if epoch > before.epoch {
             self.prepared_ns = now_ns;
             let known: BTreeSet<_> = before.removed().collect();
-            for node in present.removed().filter(|node| !known.contains(node)) {
+            let removed = present.removed().filter(|removed| !known.contains(removed));
+            for (node, _) in removed {
                 tracing::info!("membership: node {node} is removed, and epoch {epoch} is prepared");
             }
         }

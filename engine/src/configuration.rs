@@ -6,9 +6,11 @@
 //! when a node is revoked  it is no copy any more; the first backup that is left is the primary
 //! when a node is lost     the same; a partition without a copy is lost, and its primary is nobody
 //! when a copy is missing  a member becomes learner of the partition, is filled, and is then one more backup
-//! log group of node n     n and the next f members that are left
+//! when a node comes back  it is a member in another incarnation, and has no copy
+//! log group of node n     n and the next f members
 //! ```
-//! A revocation begins the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch `Active`.
+//! A revocation begins the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch `Active`. A node
+//! that comes back holds nothing: it begins no epoch.
 //!
 //! *Source*: `docs/architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
 //!
@@ -91,8 +93,11 @@ pub(crate) enum Change {
     Lose(u16),
     /// Nodes become learners of partitions, each named first.
     Learn(Vec<(u16, u16)>),
-    /// All transactions send their updates to the learners, which copy the rows from now on.
+    /// All transactions have begun in the present configuration. They send their updates to the learners, which copy the rows from now
+    /// on, and their records to the present log groups.
     Fill,
+    /// The node, which is no member, comes back as another process. It holds nothing.
+    Join { node: u16, entry: MemberEntry },
     /// A learner of a partition since some version has all its rows, and is a backup from now on.
     Learned { partition: u16, node: u16, since: u64 },
 }
@@ -126,6 +131,9 @@ pub enum ChangeError {
     /// There is no such member.
     #[error("node {0} is no member; it may have been revoked before")]
     NoSuchMember(u16),
+    /// The node is a member.
+    #[error("node {0} is a member already; wait until it was removed")]
+    AlreadyMember(u16),
     /// No copy of some rows would be left.
     #[error("node {node} has the only copy of partition {partition}; its rows would be lost")]
     LastCopy {
@@ -202,7 +210,8 @@ pub struct Configuration {
     placed: u64,
     /// By node: itself, then the others of its log group.
     log_groups: Vec<Vec<u16>>,
-    /// The same in the last active epoch, without those that were revoked since.
+    /// By node: the log replicas that have the records of all its transactions of the last active epoch, without those that were revoked
+    /// since.
     last_log_groups: Vec<Vec<u16>>,
 }
 
@@ -293,10 +302,10 @@ impl Configuration {
             Change::Lose(node) => next.remove(*node, true)?,
             Change::Activate => {
                 (next.phase, next.last_active_epoch) = (Phase::Active, next.epoch);
-                next.last_log_groups.clone_from(&next.log_groups);
                 // The transactions of the epoch before have ended.
                 next.fill();
             }
+            Change::Join { node, entry } => next.join(*node, entry)?,
             Change::Learn(learners) => {
                 for &(partition, node) in learners {
                     next.learn(partition, node)?;
@@ -331,7 +340,9 @@ impl Configuration {
         Ok(())
     }
 
+    /// All transactions go by this configuration.
     fn fill(&mut self) {
+        self.last_log_groups.clone_from(&self.log_groups);
         self.learners.iter_mut().flatten().for_each(|learner| learner.fills = true);
     }
 
@@ -342,6 +353,38 @@ impl Configuration {
             copies.iter().copied().chain(learners.iter().map(|learner| learner.node)).collect()
         });
         (self.updated, self.placed) = (updated.collect(), self.version);
+    }
+
+    /// Makes a node a member again. Until all transactions go by the new log groups, records are where both groups have them.
+    fn join(&mut self, node: u16, entry: &MemberEntry) -> Result<(), ChangeError> {
+        let index = usize::from(node);
+        match self.revoked.get_mut(index) {
+            None => return Err(ChangeError::NoSuchMember(node)),
+            Some(is_revoked) => {
+                if !std::mem::replace(is_revoked, false) {
+                    return Err(ChangeError::AlreadyMember(node));
+                }
+            }
+        }
+        self.members[index] = entry.clone();
+        self.form_log_groups();
+        for (known, group) in self.last_log_groups.iter_mut().zip(&self.log_groups) {
+            known.retain(|replica| group.contains(replica));
+        }
+        self.last_log_groups[index].clone_from(&self.log_groups[index]);
+        Ok(())
+    }
+
+    /// The log group of each member is the member and those that follow.
+    fn form_log_groups(&mut self) {
+        let members: Vec<u16> = self.member_numbers().collect();
+        let replicas = self.replicas.min(members.len());
+        let group = |node: u16| {
+            let from = members.iter().position(|member| *member == node)?;
+            Some(members.iter().cycle().skip(from).take(replicas).copied().collect())
+        };
+        self.log_groups =
+            (0..).take(self.nodes()).map(|node| group(node).unwrap_or_default()).collect();
     }
 
     /// Takes a member out of everything, and begins to prepare the next epoch. Whether partitions may lose their last copy by it.
@@ -370,14 +413,7 @@ impl Configuration {
             learners.retain(|learner| learner.node != node && !copies.is_empty());
         }
         self.place();
-        let members: Vec<u16> = self.member_numbers().collect();
-        let replicas = self.replicas.min(members.len());
-        let group = |node: u16| {
-            let from = members.iter().position(|member| *member == node)?;
-            Some(members.iter().cycle().skip(from).take(replicas).copied().collect())
-        };
-        self.log_groups =
-            (0..).take(self.nodes()).map(|node| group(node).unwrap_or_default()).collect();
+        self.form_log_groups();
         (self.epoch, self.phase) = (self.epoch + 1, Phase::Preparing);
         Ok(())
     }
@@ -394,10 +430,32 @@ impl Configuration {
         numbers.filter_map(|(node, is_revoked)| (!is_revoked).then_some(node))
     }
 
-    /// The nodes that were revoked.
-    pub(crate) fn removed(&self) -> impl Iterator<Item = u16> + '_ {
-        let numbers = (0..=u16::MAX).zip(&self.revoked);
-        numbers.filter_map(|(node, is_revoked)| is_revoked.then_some(node))
+    /// The nodes that were revoked, with their incarnations.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = (u16, u32)> + '_ {
+        let all = (0..=u16::MAX).zip(self.members.iter().zip(&self.revoked));
+        all.filter_map(|(node, (member, is_revoked))| {
+            is_revoked.then_some((node, member.incarnation))
+        })
+    }
+
+    /// Whether this incarnation of a node is a member.
+    pub(crate) fn has_member(&self, node: u16, incarnation: u32) -> bool {
+        self.is_member(node) && self.has_had(node, incarnation)
+    }
+
+    /// Whether the last process with a node's number that was let in is this one.
+    pub(crate) fn has_had(&self, node: u16, incarnation: u32) -> bool {
+        self.members.get(usize::from(node)).is_some_and(|member| member.incarnation == incarnation)
+    }
+
+    /// Whether all nodes are members.
+    pub(crate) fn is_complete(&self) -> bool {
+        !self.revoked.contains(&true)
+    }
+
+    /// Whether transactions may be under way that go by other log groups.
+    pub(crate) fn changes_log_groups(&self) -> bool {
+        self.log_groups != self.last_log_groups
     }
 
     /// The tables, by number.
@@ -416,6 +474,11 @@ impl Configuration {
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.members.len()
+    }
+
+    /// What a node starts with that this configuration is the first of: its members, one version before.
+    pub(crate) fn before_tables(&self) -> Self {
+        Self { version: self.version - 1, tables: Vec::new(), ..self.clone() }
     }
 
     /// The same configuration before its members are known.

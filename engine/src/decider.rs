@@ -1,8 +1,9 @@
 //! The decider: the member that decides on changes of the configuration for as long as it leads the manager's replicas.
 //!
 //! ```text
-//! lost members ──▶ revoked, one after the other: MembershipChange
-//! proposals    ──▶ prepared by all members ─▶ decided ─▶ adopted by all members ─▶ answered
+//! lost members          ──▶ revoked, one after the other: MembershipChange
+//! nodes that come back  ──▶ joined: a round in which the node takes part
+//! proposals             ──▶ prepared by all members ─▶ decided ─▶ adopted by all members ─▶ answered
 //! ```
 //! A decision is made when the manager's log has it. A new decider knows all decisions, and no round: it brings all members to what is
 //! decided, and proposals that were not answered come again.
@@ -24,12 +25,15 @@ use crate::configuration::{Change, ChangeError, Configuration, Learner, Phase};
 use crate::decision::{Decided, Decision};
 use crate::lease::LeaseTerms;
 use crate::membership_change::{MembershipChange, MembershipMessage, Progress};
+use crate::newcomers::Newcomers;
 use crate::placement;
 
 /// Between two looks at the members' steps in a change of the membership.
 const LOOK_NS: u64 = 200_000_000;
 /// Between two looks a process that runs takes no longer.
 const PAUSE_NS: u64 = 1_000_000_000;
+/// A node that comes back has made its part of all tables, and has started its workers, in this time.
+const JOIN_NS: u64 = 30_000_000_000;
 /// Bits of the number of a round or of a change of the membership within its term.
 const ROUNDS_BITS: u32 = 32;
 
@@ -48,6 +52,7 @@ pub(crate) struct Decider {
     proposals: VecDeque<(usize, u64, Change)>,
     /// Lost members that wait to be revoked.
     losses: BTreeMap<u16, Loss>,
+    newcomers: Newcomers,
     /// Suspected members without which the cluster could not go on.
     waits_for: BTreeSet<u16>,
     /// The times of leases, if members need them.
@@ -70,8 +75,8 @@ pub(crate) struct Decider {
     made: Vec<(usize, u64)>,
     /// Members that have not come to what was decided before.
     missing: BTreeSet<usize>,
-    /// Since when copies are missing, as far as this decider knows.
-    copies_missing_since_ns: Option<u64>,
+    /// When copies are made that are missing, as far as this decider knows.
+    copies_due_ns: Option<u64>,
     /// What learners have copied: the partition, the node, and since when it learns.
     copied: BTreeSet<(u16, u16, u64)>,
     /// A decision is on its way to the log.
@@ -99,7 +104,7 @@ fn removal(node: u16, how: Loss, configuration: &Configuration) -> Result<Change
     }
 }
 
-/// The change of tables that is under way.
+/// The change that is under way, other than a removal.
 struct Round {
     /// None if the decider itself wants it.
     proposer: Option<(usize, u64)>,
@@ -108,6 +113,18 @@ struct Round {
     missing: BTreeSet<usize>,
     refusal: Option<ChangeError>,
     is_decided: bool,
+    /// A node that comes back is to have prepared by then.
+    until_ns: u64,
+}
+
+impl Round {
+    /// The node that the change makes a member, before that is decided.
+    fn newcomer(&self) -> Option<u16> {
+        match self.change {
+            Change::Join { node, .. } if !self.is_decided => Some(node),
+            _ => None,
+        }
+    }
 }
 
 fn members(configuration: &Configuration) -> BTreeSet<usize> {
@@ -122,6 +139,7 @@ impl Decider {
             last: vec![0; decided.configuration.nodes()],
             proposals: VecDeque::new(),
             losses: BTreeMap::new(),
+            newcomers: Newcomers::default(),
             waits_for: BTreeSet::new(),
             terms,
             now_ns: 0,
@@ -134,7 +152,7 @@ impl Decider {
             membership: None,
             made: Vec::new(),
             missing: BTreeSet::new(),
-            copies_missing_since_ns: None,
+            copies_due_ns: None,
             copied: BTreeSet::new(),
             is_deciding: false,
             said: Vec::new(),
@@ -216,9 +234,16 @@ impl Decider {
             (ChangeMessage::Synced { term }, _) if term == self.term => {
                 self.missing.remove(&from);
             }
-            (ChangeMessage::Lost { node, how }, _) => {
-                let known = self.losses.entry(node).or_insert(how);
-                *known = how.max(*known);
+            (ChangeMessage::Lost { node, incarnation, how }, _) => {
+                if decided.configuration.has_member(node, incarnation) {
+                    let known = self.losses.entry(node).or_insert(how);
+                    *known = how.max(*known);
+                } else {
+                    self.newcomer_lost(node, incarnation);
+                }
+            }
+            (ChangeMessage::Came { node, entry }, _) => {
+                self.newcomers.came(from, node, entry);
             }
             (ChangeMessage::Membership(message), _) => self.follow_membership(from, message),
             (ChangeMessage::Copied { partition, since }, _) => {
@@ -230,6 +255,31 @@ impl Decider {
             _ => {}
         }
         self.go_on(decided);
+    }
+
+    /// A node that wanted to come back has ended.
+    fn newcomer_lost(&mut self, node: u16, incarnation: u32) {
+        self.newcomers.lost(node, incarnation);
+        let is_joining = |round: &Round| matches!(&round.change, Change::Join { entry, .. } if entry.incarnation == incarnation);
+        if self.round.as_ref().is_some_and(is_joining) {
+            self.refuse_newcomer(node, "it has ended");
+        }
+    }
+
+    /// Gives up the round that makes a node a member, if that is not decided.
+    fn refuse_newcomer(&mut self, node: u16, reason: &str) {
+        let is_deciding = self.is_deciding;
+        let of_node = |round: &&mut Round| round.newcomer() == Some(node) && !is_deciding;
+        if let Some(round) = self.round.as_mut().filter(of_node) {
+            let (node, reason) = (usize::from(node), reason.to_owned());
+            round.missing.remove(&node);
+            round.refusal.get_or_insert(ChangeError::Refused { node, reason });
+        }
+    }
+
+    /// Whether nodes may come back from now on. Whether that is so since this call.
+    pub(crate) fn set_admits(&mut self, admits: bool) -> bool {
+        !std::mem::replace(&mut self.newcomers.are_admitted, admits) && admits
     }
 
     /// The decision that was under way is made, or is none.
@@ -267,24 +317,33 @@ impl Decider {
                     self.steps.active(self.now_ns);
                     self.activate(&decided.configuration);
                 }
+                Change::Join { node, .. } => {
+                    self.last[usize::from(node)] = 0;
+                    self.proposals.retain(|(proposer, ..)| *proposer != usize::from(node));
+                    self.copies_due_ns = None;
+                    self.have_adopted(&decided.configuration);
+                }
                 Change::Form(_)
                 | Change::Create(_)
                 | Change::Leave(_)
                 | Change::Remove(_)
                 | Change::Learn(_)
                 | Change::Fill
-                | Change::Learned { .. } => {
-                    if let Some(round) = &mut self.round {
-                        round.is_decided = true;
-                        round.missing = members(&decided.configuration);
-                        let decide = ChangeMessage::Decide { round: self.rounds };
-                        let to_all = round.missing.iter().map(|member| (*member, decide.clone()));
-                        self.said.extend(to_all);
-                    }
-                }
+                | Change::Learned { .. } => self.have_adopted(&decided.configuration),
             }
         }
         self.go_on(decided);
+    }
+
+    /// Has all members adopt the change of the round, which is decided.
+    fn have_adopted(&mut self, configuration: &Configuration) {
+        if let Some(round) = &mut self.round {
+            round.is_decided = true;
+            round.missing = members(configuration);
+            let decide = ChangeMessage::Decide { round: self.rounds };
+            let to_all = round.missing.iter().map(|member| (*member, decide.clone()));
+            self.said.extend(to_all);
+        }
     }
 
     /// Has all members begin the epoch.
@@ -333,6 +392,11 @@ impl Decider {
             self.losses = suspected.chain(known).collect();
             self.begin_step();
         }
+        let late = self.round.as_ref().filter(|round| self.now_ns >= round.until_ns);
+        if let Some(node) = late.and_then(Round::newcomer) {
+            self.newcomers.refuse(node);
+            self.refuse_newcomer(node, "it has not started in time");
+        }
         self.go_on(decided);
         suspicions
     }
@@ -349,10 +413,10 @@ impl Decider {
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let leases_over_ns = (self.is_flushed && !self.is_deciding).then_some(self.leases_over_ns);
         let look_ns = self.terms.and(self.membership.as_ref()).map(|_| self.now_ns + LOOK_NS);
-        let after_ns = self.terms.map_or(0, LeaseTerms::copies_after_ns);
-        let copies_ns = self.copies_missing_since_ns.map(|since_ns| since_ns + after_ns);
-        let copies_ns = copies_ns.filter(|at_ns| *at_ns > self.now_ns);
-        leases_over_ns.into_iter().chain(look_ns).chain(copies_ns).min()
+        let copies_ns = self.copies_due_ns.filter(|at_ns| *at_ns > self.now_ns);
+        let joins = self.round.as_ref().filter(|round| round.newcomer().is_some());
+        let joins_ns = joins.map(|round| round.until_ns).filter(|at_ns| *at_ns > self.now_ns);
+        leases_over_ns.into_iter().chain(look_ns).chain(copies_ns).chain(joins_ns).min()
     }
 
     fn decide(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
@@ -444,7 +508,10 @@ impl Decider {
             return;
         }
         while !self.is_deciding && self.finish_round(decided) {
-            if let Some((node, number, change)) = self.proposals.pop_front() {
+            let all = members(&decided.configuration);
+            if let Some(change) = self.newcomers.next(&decided.configuration, &all) {
+                self.begin_round(None, change, decided);
+            } else if let Some((node, number, change)) = self.proposals.pop_front() {
                 self.begin_proposal((node, number), change, decided);
             } else if let Some(change) = self.next_copy(&decided.configuration) {
                 self.begin_round(None, change, decided);
@@ -469,17 +536,19 @@ impl Decider {
         if let Some((partition, &Learner { node, since, .. })) = learned {
             return Some(Change::Learned { partition, node, since });
         }
-        if waits {
+        if waits || configuration.changes_log_groups() {
             return Some(Change::Fill);
         }
         let missing = placement::learners(configuration);
         if missing.is_empty() {
-            self.copies_missing_since_ns = None;
+            self.copies_due_ns = None;
             self.copied.clear();
             return None;
         }
-        let since_ns = *self.copies_missing_since_ns.get_or_insert(self.now_ns);
-        if self.now_ns < since_ns + terms.copies_after_ns() {
+        // If all nodes are there, none is waited for that may come back.
+        let after_ns = if configuration.is_complete() { 0 } else { terms.copies_after_ns() };
+        let due_ns = *self.copies_due_ns.get_or_insert(self.now_ns + after_ns);
+        if self.now_ns < due_ns {
             return None;
         }
         tracing::info!("membership: {} copies of partitions are made again", missing.len());
@@ -507,11 +576,7 @@ impl Decider {
             let all = members(&decided.configuration).into_iter();
             self.said.extend(all.map(|member| (member, abandon.clone())));
             self.said.extend(answer(Err(error.clone())));
-            if proposer.is_none() {
-                tracing::warn!("membership: missing copies are not made: {error}");
-                // After a while there may be room.
-                self.copies_missing_since_ns = Some(self.now_ns);
-            }
+            self.give_up(&open, error);
         } else if *is_decided {
             self.said.extend(answer(Ok(())));
         } else {
@@ -519,6 +584,28 @@ impl Decider {
             self.round = Some(open);
         }
         self.round.is_none()
+    }
+
+    /// The decider's own change of a round was refused.
+    fn give_up(&mut self, round: &Round, error: &ChangeError) {
+        match (&round.change, round.proposer) {
+            (_, Some(_)) => {}
+            (Change::Join { node, .. }, None) => {
+                tracing::warn!("membership: node {node} does not come back: {error}");
+                self.newcomers.refuse(*node);
+                let reason = error.clone();
+                self.said.push((
+                    usize::from(*node),
+                    ChangeMessage::Abandon { round: self.rounds, reason },
+                ));
+            }
+            (_, None) => {
+                tracing::warn!("membership: missing copies are not made: {error}");
+                // After a while there may be room.
+                let after_ns = self.terms.map_or(0, LeaseTerms::copies_after_ns);
+                self.copies_due_ns = Some(self.now_ns + after_ns);
+            }
+        }
     }
 
     /// Begins the round of a proposal, unless it is not possible, or was made before.
@@ -537,10 +624,18 @@ impl Decider {
     /// Has all members prepare a change.
     fn begin_round(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
         self.rounds += 1;
-        let missing = members(&decided.configuration);
+        let mut missing = members(&decided.configuration);
         let prepare = ChangeMessage::Prepare { round: self.rounds, change: change.clone() };
         self.said.extend(missing.iter().map(|member| (*member, prepare.clone())));
-        let (refusal, is_decided) = (None, false);
-        self.round = Some(Round { proposer, change, missing, refusal, is_decided });
+        if let Change::Join { node, .. } = &change {
+            let node = usize::from(*node);
+            missing.insert(node);
+            let (round, term) = (self.rounds, self.term);
+            let (decided, change) = (Box::new(decided.clone()), change.clone());
+            self.said.push((node, ChangeMessage::Leads { term }));
+            self.said.push((node, ChangeMessage::Admit { round, decided, change }));
+        }
+        let (refusal, is_decided, until_ns) = (None, false, self.now_ns + JOIN_NS);
+        self.round = Some(Round { proposer, change, missing, refusal, is_decided, until_ns });
     }
 }

@@ -26,14 +26,19 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    /// The member that an encoded decision would remove, taken by the log in this term, if it would.
-    pub(crate) fn removal_of(term: u64, bytes: &[u8]) -> Option<u16> {
-        postcard::from_bytes::<Self>(bytes).ok()?.removal_in(term)
+    /// What an encoded decision would make of a member, taken by the log in this term, if it would.
+    pub(crate) fn standing_of(term: u64, bytes: &[u8]) -> Option<(u16, Standing)> {
+        postcard::from_bytes::<Self>(bytes).ok()?.standing_in(term)
     }
 
-    /// The member that the decision removes if the log takes it in this term. In another one it is none.
-    pub(crate) fn removal_in(&self, term: u64) -> Option<u16> {
-        self.removal().filter(|_| self.term == term)
+    /// What the decision makes of a member if the log takes it in this term. In another one it is none.
+    pub(crate) fn standing_in(&self, term: u64) -> Option<(u16, Standing)> {
+        let standing = match &self.change {
+            Change::Revoke(node) | Change::Lose(node) => (*node, Standing::Removed),
+            Change::Join { node, entry } => (*node, Standing::Member(entry.incarnation)),
+            _ => return None,
+        };
+        (self.term == term).then_some(standing)
     }
 
     /// The member that the decision removes, if it does.
@@ -43,6 +48,15 @@ impl Decision {
             _ => None,
         }
     }
+}
+
+/// What a decision makes of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is no member.
+    Removed,
+    /// This incarnation is a member, and no other.
+    Member(u32),
 }
 
 /// All that is decided.
@@ -67,6 +81,10 @@ impl Decided {
             return Err(ChangeError::WrongPhase);
         }
         self.configuration = Arc::new(self.configuration.after(&decision.change)?);
+        if let Change::Join { node, .. } = &decision.change {
+            // Another process, which counts its proposals from the beginning.
+            self.made.remove(&usize::from(*node));
+        }
         if let Some((node, number)) = decision.proposer {
             self.made.insert(node, number);
         }

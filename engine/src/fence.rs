@@ -120,6 +120,10 @@ impl<S: PacketSender> PacketSender for Fenced<S> {
         self.sender.loses_packets()
     }
 
+    fn reconnect(&mut self, node: u16, told: &str) -> Result<(), String> {
+        self.sender.reconnect(node, told)
+    }
+
     fn is_full(&self) -> bool {
         self.sender.is_full()
     }

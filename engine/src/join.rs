@@ -4,13 +4,16 @@
 //! sockets, queue pairs, or memory to share ─▶ the other members come (`members`)
 //!                                          ─▶ node 0 proposes the first change: it names all members (`change`)
 //!                                          ─▶ prepare: tables' memory, connections of ports, threads ─▶ decided: joined
+//! the others are a cluster already         ─▶ the decider admits the process (`newcomers`) ─▶ prepare ─▶ decided: joined
 //! ```
 //! *Invariants*: nothing is sent before the incarnations of all members are known, and [`Cluster::join`] returns when
-//! all have started. If one of them cannot start, none joins, and each tells the reason.
+//! all have started. If one of them cannot start, none joins, and each tells the reason. A process that cannot come back leaves the cluster
+//! as it is.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
@@ -39,7 +42,8 @@ use crate::threads::{ThreadPlan, Threads, cores};
 const LAST_STEP: Duration = Duration::from_millis(20);
 
 impl Cluster {
-    /// Joins a cluster of processes as one of its nodes; blocks until all have come.
+    /// Joins a cluster of processes as one of its nodes; blocks until all have come. If the others have been a cluster with another process
+    /// in this one's place, and have removed that one, they let this one in: it is filled with rows while it works.
     ///
     /// Each process has a thread per worker.
     ///
@@ -64,7 +68,6 @@ impl Cluster {
         if membership.lease < Membership::LEASE_MIN {
             return Err(JoinError::ShortLease(membership.lease).into());
         }
-        check_manager_data(membership)?;
         check_addresses(options.threads, membership)?;
         let own_host = membership.addresses[node].ip();
         let of_host = membership.addresses.iter().filter(|address| address.ip() == own_host);
@@ -81,7 +84,9 @@ impl Cluster {
             LeaseTerms::new(membership.lease).with_confirmed_reads(membership.confirm_reads);
         let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
+        let manager_data = ManagerData::of(membership)?;
         let starting = Starting::new(started, move |configuration| {
+            manager_data.begin(configuration)?;
             start(options, configuration, (node, terms), &addresses, ports)
         });
         let members =
@@ -187,7 +192,10 @@ fn start(
     let first_core = has_choice.then(|| before * options.threads);
     let mut cluster = Cluster::with_nodes(options, configuration.clone(), node..node + 1)?;
     cluster.members[0].node().require_lease(terms);
-    let told: Vec<_> = configuration.members.iter().map(|member| member.ports.clone()).collect();
+    let told: Vec<_> = (0..=u16::MAX)
+        .zip(&configuration.members)
+        .map(|(node, member)| configuration.is_member(node).then(|| member.ports.clone()))
+        .collect();
     match ports {
         Ports::Udp(ports) => cluster.start_node(watched(ports)?, first_core)?,
         #[cfg(feature = "verbs")]
@@ -199,17 +207,46 @@ fn start(
     Ok(cluster)
 }
 
-/// What an earlier run has left in the manager's directory is forgotten only on request.
-fn check_manager_data(membership: &Membership) -> Result<(), JoinError> {
-    match &membership.manager_data {
-        Some(path) if Directory::is_used(path)? => {
-            if !membership.begin_anew {
-                return Err(JoinError::EarlierRun(path.clone()));
-            }
-            tracing::warn!("what an earlier run has left in {} is forgotten", path.display());
-            Ok(Directory::clear(path)?)
+/// The manager's directory of this node.
+struct ManagerData {
+    /// It has what an earlier process has left.
+    left: Option<PathBuf>,
+    begin_anew: bool,
+}
+
+impl ManagerData {
+    fn of(membership: &Membership) -> Result<Self, JoinError> {
+        let used = match &membership.manager_data {
+            Some(path) => Directory::is_used(path)?.then(|| path.clone()),
+            None => None,
+        };
+        if let Some(path) = used.as_ref().filter(|_| !membership.begin_anew) {
+            tracing::info!(
+                "{} is of an earlier process: this one waits for a cluster that it comes back to",
+                path.display()
+            );
         }
-        _ => Ok(()),
+        Ok(Self { left: used, begin_anew: membership.begin_anew })
+    }
+
+    /// The node begins with this configuration. Where there is a cluster that it comes back to, its replica of the manager is another than
+    /// that of the process before. Where there is none, what is left is of an earlier run, and is forgotten only on request.
+    fn begin(self, configuration: &Configuration) -> Result<(), JoinError> {
+        match self.left {
+            Some(path) if configuration.is_formed() => {
+                tracing::info!(
+                    "what the process before has left in {} is removed: the others have it",
+                    path.display()
+                );
+                Ok(Directory::clear(&path)?)
+            }
+            Some(path) if self.begin_anew => {
+                tracing::warn!("what an earlier run has left in {} is forgotten", path.display());
+                Ok(Directory::clear(&path)?)
+            }
+            Some(path) => Err(JoinError::EarlierRun(path)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -300,9 +337,14 @@ impl Ports {
 
 /// Connects the queue pairs of all workers with those that the members have told of.
 #[cfg(feature = "verbs")]
-fn connected(mut ports: Vec<VerbsPort>, told: &[String]) -> Result<Vec<VerbsPort>, ClusterError> {
+fn connected(
+    mut ports: Vec<VerbsPort>,
+    told: &[Option<String>],
+) -> Result<Vec<VerbsPort>, ClusterError> {
     for (worker, port) in ports.iter_mut().enumerate() {
-        let of_worker = |node: &String| node.lines().nth(worker).unwrap_or("").to_owned();
+        let of_worker = |node: &Option<String>| {
+            node.as_ref().map(|node| node.lines().nth(worker).unwrap_or("").to_owned())
+        };
         port.connect(&told.iter().map(of_worker).collect::<Vec<_>>())?;
     }
     Ok(ports)

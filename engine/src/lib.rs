@@ -46,6 +46,7 @@ mod member;
 mod members;
 mod membership_change;
 mod membership_status;
+mod newcomers;
 mod node;
 mod observed;
 mod obstacle;

@@ -89,7 +89,7 @@ impl LocalMembers {
     }
 
     /// Has the members go by views.
-    fn publish(&self, views: Vec<View>) {
+    pub(crate) fn publish(&self, views: Vec<View>) {
         for (member, view) in self.present().zip(views) {
             member.node().publish(view);
             member.wake_all();

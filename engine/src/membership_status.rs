@@ -74,7 +74,7 @@ impl MembershipStatus {
             phase: configuration.phase,
             version: configuration.version,
             members: configuration.member_numbers().collect(),
-            removed: configuration.removed().collect(),
+            removed: configuration.removed().map(|(node, _)| node).collect(),
             leader,
             voters,
             lease,

@@ -1,11 +1,13 @@
 //! A node that the first change of the configuration starts, in a process of its own or in a simulator.
 //!
 //! ```text
-//! prepare the first change   the node gets memory, ports and threads, or says why it cannot start
+//! prepare the first change   the node gets memory, ports and threads, or says why it cannot start; it has no tables yet
+//!                            then its view of the change, as at any later one
 //! adopt it                   its process has joined
 //! later changes              the node prepares and adopts views
 //! ```
-//! *Invariant*: a node that could not start has no part in later changes.
+//! *Invariant*: a node that could not start has no part in later changes. One that has started keeps its threads if the first change is not
+//! made and another one is prepared in its place.
 //!
 //! *Not here*: the rounds of a change, in `change`; what a process does to start its node, in `join`.
 
@@ -21,6 +23,8 @@ use crate::view::View;
 /// A node in the process that starts it: the first change of the configuration starts it, and it takes part in all later ones.
 pub(crate) struct Starting {
     start: Option<Start>,
+    /// The cluster, until this process has joined.
+    cluster: Option<Box<Cluster>>,
     /// Gets the cluster when all members have started, or why this one could not.
     started: Sender<Result<Cluster, ClusterError>>,
     local: Option<LocalMembers>,
@@ -28,53 +32,48 @@ pub(crate) struct Starting {
 
 type Start = Box<dyn FnOnce(&Configuration) -> Result<Cluster, ClusterError> + Send>;
 
-/// What a node has prepared for a change.
-pub(crate) enum Prepared {
-    Started(Box<Cluster>),
-    Views(Vec<View>),
-}
-
 impl Starting {
     /// A node that `start` starts.
     pub(crate) fn new(
         started: Sender<Result<Cluster, ClusterError>>,
         start: impl FnOnce(&Configuration) -> Result<Cluster, ClusterError> + Send + 'static,
     ) -> Self {
-        Self { start: Some(Box::new(start)), started, local: None }
+        Self { start: Some(Box::new(start)), cluster: None, started, local: None }
     }
 }
 
 impl Replica for Starting {
-    type Prepared = Prepared;
+    type Prepared = Vec<View>;
 
-    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Prepared, String> {
-        match (self.start.take(), &mut self.local) {
-            (Some(start), _) => match start(configuration) {
-                Ok(cluster) => Ok(Prepared::Started(Box::new(cluster))),
+    fn prepare(&mut self, configuration: &Arc<Configuration>) -> Result<Vec<View>, String> {
+        if let Some(start) = self.start.take() {
+            match start(&configuration.before_tables()) {
+                Ok(cluster) => {
+                    self.local = Some(cluster.local_members());
+                    self.cluster = Some(Box::new(cluster));
+                }
                 Err(error) => {
                     let reason = error.to_string();
                     // The receiver is gone if this process joins no longer.
                     let _ = self.started.send(Err(error));
-                    Err(reason)
+                    return Err(reason);
                 }
-            },
-            (None, Some(local)) => local.prepare(configuration).map(Prepared::Views),
-            (None, None) => Err("it has not started".to_owned()),
+            }
         }
+        let local = self.local.as_mut().ok_or("it has not started")?;
+        local.prepare(configuration)
     }
 
     fn check_room(&self, configuration: &Configuration) -> Result<(), String> {
         self.local.as_ref().map_or(Ok(()), |local| local.check_room(configuration))
     }
 
-    fn adopt(&mut self, prepared: Prepared) {
-        match (prepared, &mut self.local) {
-            (Prepared::Started(cluster), _) => {
-                self.local = Some(cluster.local_members());
-                let _ = self.started.send(Ok(*cluster));
-            }
-            (Prepared::Views(views), Some(local)) => local.adopt(views),
-            (Prepared::Views(_), None) => {}
+    fn adopt(&mut self, prepared: Vec<View>) {
+        if let Some(local) = &self.local {
+            local.publish(prepared);
+        }
+        if let Some(cluster) = self.cluster.take() {
+            let _ = self.started.send(Ok(*cluster));
         }
     }
 

@@ -25,7 +25,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
-use gannet_rpc::{Clock, Coroutine, Counters, Endpoint, Incoming, PacketReceiver, PacketSender};
+use gannet_rpc::{
+    Clock, Coroutine, Counters, Endpoint, Identity, Incoming, PacketReceiver, PacketSender,
+};
 use gannet_rules::rule;
 use gannet_storage::{CommitLog, TransactionId};
 
@@ -153,7 +155,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             .collect();
         let version = view.configuration().version;
         node.adopted(worker, version);
-        Self {
+        let mut worker = Self {
             number: worker,
             adopted,
             version,
@@ -175,7 +177,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             prefetches,
             sleeping: Vec::with_capacity(usize::from(coroutines)),
             incoming: Vec::with_capacity(REQUESTS_EXPECTED),
-        }
+        };
+        worker.begin_copies();
+        worker
     }
 
     /// One step; returns whether there was anything to do.
@@ -318,8 +322,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// Begins an epoch. What was sent in the one before is given up.
     fn begin_epoch(&mut self, view: Arc<View>) {
         self.end_epoch();
-        let coroutines = u16::try_from(self.slots.len()).expect("a worker has at most 256");
-        self.endpoint.adopt(view.identity(self.number, coroutines));
+        let identity = view.identity(self.number, self.coroutines());
+        self.reconnect(&view, &identity);
+        self.endpoint.adopt(identity);
         let waits = |slot: &Slot| slot.control.waits_for.get() == WaitReason::Responses;
         let waiting = (0..).zip(&self.slots).filter(|(_, slot)| waits(slot));
         self.next_turn.extend(waiting.map(|(number, _)| number));
@@ -350,10 +355,39 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.adopted.adopt(&view);
         self.participant.adopt(&view);
         self.view = view;
+        self.meet_others();
         self.begin_copies();
         for coroutine in self.idle.iter() {
             self.slots[usize::from(*coroutine)].coroutine.resume();
         }
+    }
+
+    fn coroutines(&self) -> u16 {
+        u16::try_from(self.slots.len()).expect("a worker has at most 256")
+    }
+
+    /// Exchanges packets with the processes that have come in the place of others.
+    fn meet_others(&mut self) {
+        let identity = self.view.identity(self.number, self.coroutines());
+        let view = Arc::clone(&self.view);
+        if self.reconnect(&view, &identity) {
+            self.endpoint.admit(identity);
+        }
+    }
+
+    /// Finds the way to members that are other processes than before; whether there are any.
+    fn reconnect(&mut self, view: &View, identity: &Identity) -> bool {
+        let configuration = view.configuration();
+        let others: Vec<_> = self.endpoint.others_than(identity).collect();
+        for node in others.iter().filter(|node| configuration.is_member(**node)) {
+            let told = &configuration.members[usize::from(*node)].ports;
+            if let Err(reason) = self.endpoint.sender_mut().reconnect(*node, told) {
+                tracing::error!(
+                    "no requests can be sent to node {node}, which has come back: {reason}"
+                );
+            }
+        }
+        !others.is_empty()
     }
 
     /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers.

@@ -15,7 +15,8 @@
 //! *Source*: Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm (ATC'14); the crate `openraft` implements it.
 //!
 //! *Invariants*: a replica goes on from what is in its directory. One without a directory is one incarnation of its node: its
-//! votes are in memory, so a process that comes back must not take its predecessor's number among the voters.
+//! votes are in memory, so a process that comes back is another replica than its predecessor ([`ReplicaId`]), and hears nothing that is
+//! for that one.
 //!
 //! *Not here*: decisions and what follows from them, in `engine`.
 #![forbid(unsafe_code)]
@@ -34,7 +35,29 @@ mod store;
 pub use decisions::StateMachine;
 pub use disk::{Directory, DirectoryError};
 pub use replica::driven::DrivenReplica;
-pub use replica::{Event, Options, Replica, StartError};
+pub use replica::{Event, LogMembers, Options, Replica, StartError};
+
+/// A replica: one incarnation of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReplicaId {
+    /// The node.
+    pub node: u16,
+    /// Which of its processes.
+    pub incarnation: u32,
+}
+
+impl ReplicaId {
+    /// Its number in the log.
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self.incarnation) << 16 | u64::from(self.node)
+    }
+
+    /// The replica with a number in the log.
+    #[expect(clippy::cast_possible_truncation, reason = "the number has 48 bits")]
+    pub(crate) fn of(number: u64) -> Self {
+        Self { node: number as u16, incarnation: (number >> 16) as u32 }
+    }
+}
 
 openraft::declare_raft_types!(
     /// The types that raft handles.

@@ -1,15 +1,18 @@
 //! The requests of raft between replicas, as bytes that the owner of the replicas carries.
 //!
 //! ```text
-//! Wire: number of the request | request, or the answer to one
+//! Wire: replica that it comes from | replica that it is for | number of the request | request, or the answer to one
 //! ```
-//! *Invariants*: bytes may be lost. A request without an answer ends by raft's own time-out, and raft repeats it.
+//! *Invariants*: bytes may be lost. A request without an answer ends by raft's own time-out, and raft repeats it. What is for another
+//! incarnation of a node is passed over: that one has promised and stored what this one knows nothing of.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gannet_rules::rule;
 use openraft::error::{
     InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable,
 };
@@ -22,7 +25,7 @@ use openraft::{EmptyNode, Raft};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::Types;
+use crate::{ReplicaId, Types};
 
 /// Between two attempts to reach a node that does not answer.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -40,6 +43,8 @@ enum Body {
 
 #[derive(Serialize, Deserialize)]
 struct Wire {
+    from: u64,
+    to: u64,
     number: u64,
     body: Body,
 }
@@ -50,19 +55,21 @@ pub(crate) type Carrier = Arc<dyn Fn(u16, Vec<u8>) + Send + Sync>;
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    by_number: BTreeMap<u64, oneshot::Sender<Body>>,
+    /// With the replica whose answer it is.
+    by_number: BTreeMap<u64, (u64, oneshot::Sender<Body>)>,
 }
 
 /// The network as one replica sees it.
 #[derive(Clone)]
 pub(crate) struct Network {
+    own: ReplicaId,
     carrier: Carrier,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Network {
-    pub(crate) fn new(carrier: Carrier) -> Self {
-        Self { carrier, waiting: Arc::default() }
+    pub(crate) fn new(own: ReplicaId, carrier: Carrier) -> Self {
+        Self { own, carrier, waiting: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -70,9 +77,10 @@ impl Network {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, to: u16, wire: &Wire) {
-        match postcard::to_stdvec(wire) {
-            Ok(bytes) => (self.carrier)(to, bytes),
+    fn send(&self, to: u64, number: u64, body: Body) {
+        let wire = Wire { from: self.own.number(), to, number, body };
+        match postcard::to_stdvec(&wire) {
+            Ok(bytes) => (self.carrier)(ReplicaId::of(to).node, bytes),
             Err(error) => tracing::error!("a message of the manager cannot be encoded: {error}"),
         }
     }
@@ -84,10 +92,10 @@ impl Network {
             let mut waiting = self.lock();
             waiting.last += 1;
             let number = waiting.last;
-            waiting.by_number.insert(number, answered);
+            waiting.by_number.insert(number, (to, answered));
             number
         };
-        self.send(u16::try_from(to).unwrap_or(u16::MAX), &Wire { number, body });
+        self.send(to, number, body);
         let answer = tokio::time::timeout(option.hard_ttl(), answer).await;
         self.lock().by_number.remove(&number);
         match answer {
@@ -98,24 +106,30 @@ impl Network {
 
     /// Takes bytes that have come from another node. What is no message is passed over: the owner has authenticated its sender.
     pub(crate) async fn hear(&self, raft: &Raft<Types>, from: u16, bytes: &[u8]) {
-        let Ok(Wire { number, body }) = postcard::from_bytes(bytes) else {
+        let Ok(Wire { from: replica, to, number, body }) = postcard::from_bytes(bytes) else {
             tracing::warn!("node {from} has said something to the manager that is no message");
             return;
         };
+        if to != self.own.number() && rule!(ONE_INCARNATION) {
+            return;
+        }
         let body = match body {
             Body::Append(request) => Body::Appended(raft.append_entries(request).await),
             Body::Vote(request) => Body::Voted(raft.vote(request).await),
             Body::Snapshot(request) => Body::Installed(raft.install_snapshot(request).await),
             answer @ (Body::Appended(_) | Body::Voted(_) | Body::Installed(_)) => {
-                let waiting = self.lock().by_number.remove(&number);
-                if let Some(waiting) = waiting {
+                let mut waiting = self.lock();
+                let is_its = |(asked, _): &mut (u64, _)| *asked == replica;
+                if let Entry::Occupied(mut waits) = waiting.by_number.entry(number)
+                    && is_its(waits.get_mut())
+                {
                     // Raft may have stopped waiting.
-                    let _ = waiting.send(answer);
+                    let _ = waits.remove().1.send(answer);
                 }
                 return;
             }
         };
-        self.send(from, &Wire { number, body });
+        self.send(replica, number, body);
     }
 }
 

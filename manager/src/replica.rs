@@ -12,19 +12,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread;
 use std::time::Duration;
 
-use openraft::{ChangeMembers, Config, EmptyNode, Raft, ServerState, SnapshotPolicy};
+use openraft::{ChangeMembers, Config, EmptyNode, Membership, Raft, ServerState, SnapshotPolicy};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 
-use crate::Types;
 use crate::decisions::{Decisions, StateMachine};
 use crate::disk::{Directory, DirectoryError, Disk};
-use crate::journal::Owner;
 use crate::network::Network;
 use crate::store::{self, LogStore};
+use crate::{ReplicaId, Types};
 
 /// Between two attempts of a leader: to hear of all decisions, or to change the members of the log.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -32,6 +32,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 const SNAPSHOT_ENTRIES: u64 = 512;
 /// So many entries that are in the snapshot are kept, for nodes that are a little behind.
 const KEPT_ENTRIES: u64 = 64;
+/// No node has this number.
+const NOBODY: u16 = u16::MAX;
 
 /// What has happened at a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +67,7 @@ pub enum Event {
         decision: Vec<u8>,
     },
     /// The log of this node takes new voters, or the two sets between which they change. Each set decides by majority from now on.
+    /// An earlier incarnation of this node is not this one: it counts as node 65,535, which is nobody.
     Voting {
         /// Their place in the log.
         index: u64,
@@ -83,7 +86,8 @@ pub enum Event {
         /// The decision.
         decision: Vec<u8>,
     },
-    /// These nodes vote: nothing is decided without a majority of each set. There are two sets while the voters change.
+    /// These nodes vote: nothing is decided without a majority of each set. There are two sets while the voters change. Numbers are as
+    /// in [`Self::Voting`].
     Voters(Vec<BTreeSet<u16>>),
     /// Carry these bytes to a node; they may be lost.
     Carry {
@@ -115,12 +119,11 @@ pub enum StartError {
 pub struct Options {
     /// Name of the cluster. A directory of another is refused.
     pub cluster: String,
-    /// The node. A directory of another is refused.
-    pub node: u16,
-    /// All nodes of the cluster.
-    pub nodes: Vec<u16>,
-    /// Those that vote at first, the same at all nodes.
-    pub voters: BTreeSet<u16>,
+    /// The replica. A directory of another node is refused.
+    pub id: ReplicaId,
+    /// Those that vote at first, the same at all replicas that begin the log. A replica that comes later knows none: it hears of the
+    /// log when the leader has taken it in.
+    pub founders: BTreeSet<ReplicaId>,
     /// Between two signs of life of the leader. A node that has had none for about three times as long stands for election.
     pub heartbeat: Duration,
     /// What the replica stores is in this directory, which is made if there is none, and it goes on from there. Without one it is
@@ -131,14 +134,23 @@ pub struct Options {
 enum Command {
     Hear(u16, Vec<u8>),
     Decide(Vec<u8>),
-    SetVoters(BTreeSet<u16>),
+    SetMembers(LogMembers),
     End,
+}
+
+/// The replicas of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogMembers {
+    /// All of them.
+    pub all: BTreeSet<ReplicaId>,
+    /// Those of them that vote.
+    pub voters: BTreeSet<ReplicaId>,
 }
 
 /// A replica that runs. It ends when it is dropped.
 pub struct Replica {
     commands: UnboundedSender<Command>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Replica {
@@ -166,13 +178,12 @@ impl Replica {
         state: Box<dyn StateMachine>,
         on_event: OnEvent,
     ) -> Result<Self, StartError> {
-        let owner = Owner { cluster: options.cluster.clone(), node: options.node };
-        let stores = store::open(disk, &owner, state, &on_event)?;
+        let stores = store::open(disk, &options.cluster, options.id, state, &on_event)?;
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();
         let body = move || runtime.block_on(run(options, stores, on_event, received));
-        let thread = std::thread::Builder::new().name("manager".to_owned()).spawn(body);
+        let thread = thread::Builder::new().name("manager".to_owned()).spawn(body);
         let thread = Some(thread.map_err(StartError::Thread)?);
         Ok(Self { commands, thread })
     }
@@ -187,9 +198,9 @@ impl Replica {
         self.command(Command::Decide(decision));
     }
 
-    /// Has these nodes vote from now on, as the leader.
-    pub fn set_voters(&self, voters: BTreeSet<u16>) {
-        self.command(Command::SetVoters(voters));
+    /// Has these replicas be those of the log, as the leader. What was said so before holds no more.
+    pub fn set_members(&self, members: LogMembers) {
+        self.command(Command::SetMembers(members));
     }
 
     fn command(&self, command: Command) {
@@ -202,7 +213,7 @@ impl Drop for Replica {
     fn drop(&mut self) {
         self.command(Command::End);
         if let Some(thread) =
-            self.thread.take().filter(|it| it.thread().id() != std::thread::current().id())
+            self.thread.take().filter(|it| it.thread().id() != thread::current().id())
         {
             // One that has panicked has nothing more to do.
             let _ = thread.join();
@@ -222,20 +233,22 @@ async fn run(
 ) {
     log.storage().tell_stored();
     let carried = Arc::clone(&on_event);
-    let network = Network::new(Arc::new(move |to, bytes| carried(Event::Carry { to, bytes })));
+    let carrier = Arc::new(move |to, bytes| carried(Event::Carry { to, bytes }));
+    let network = Network::new(options.id, carrier);
     let config = Arc::new(config(&options));
-    let node = u64::from(options.node);
-    let raft = match Raft::<Types>::new(node, config, network.clone(), log, decisions).await {
+    let number = options.id.number();
+    let raft = match Raft::<Types>::new(number, config, network.clone(), log, decisions).await {
         Ok(raft) => raft,
         Err(error) => return tracing::error!("the manager's replica cannot start: {error}"),
     };
-    if options.voters.contains(&options.node) {
-        let voters = options.voters.iter().map(|voter| (u64::from(*voter), EmptyNode {}));
+    if options.founders.contains(&options.id) {
+        let voters = options.founders.iter().map(|voter| (voter.number(), EmptyNode {}));
         // All voters begin so, with the same members, which raft allows; some have heard of it from another before.
         let _ = raft.initialize(voters.collect::<BTreeMap<_, _>>()).await;
     }
-    let watch = watch(raft.clone(), options.clone(), on_event);
+    let watch = watch(raft.clone(), options.id, on_event);
     let serve = async {
+        let mut changing: Option<JoinHandle<()>> = None;
         while let Some(command) = commands.recv().await {
             match command {
                 Command::Hear(from, bytes) => {
@@ -246,10 +259,11 @@ async fn run(
                     // Its end is an event, or another node leads.
                     let _ = raft.client_write_ff(decision).await;
                 }
-                Command::SetVoters(voters) => {
-                    let voters = voters.into_iter().map(u64::from).collect();
-                    let change = ChangeMembers::ReplaceAllVoters(voters);
-                    tokio::spawn(change_members(raft.clone(), node, change));
+                Command::SetMembers(members) => {
+                    if let Some(before) = changing.take() {
+                        before.abort();
+                    }
+                    changing = Some(tokio::spawn(change_members(raft.clone(), number, members)));
                 }
                 Command::End => return,
             }
@@ -263,21 +277,51 @@ async fn run(
     let _ = raft.shutdown().await;
 }
 
-/// Changes who votes or hears decisions, tried again for as long as this node leads: another change may be under way.
-async fn change_members(raft: Raft<Types>, node: u64, change: ChangeMembers<u64, EmptyNode>) {
-    while raft.current_leader().await == Some(node) {
-        match raft.change_membership(change.clone(), true).await {
-            Ok(_) => return,
-            Err(error) => tracing::debug!("the manager's members are not changed yet: {error}"),
+/// Changes who votes and who hears decisions, tried again for as long as this replica leads: another change may be under way.
+async fn change_members(raft: Raft<Types>, own: u64, wanted: LogMembers) {
+    while raft.current_leader().await == Some(own) {
+        let present = raft.metrics().borrow().membership_config.membership().clone();
+        let Some(change) = next_change(&present, &wanted) else { return };
+        if let Err(error) = raft.change_membership(change, true).await {
+            tracing::debug!("the manager's members are not changed yet: {error}");
+            tokio::time::sleep(AGAIN).await;
         }
-        tokio::time::sleep(AGAIN).await;
     }
 }
 
-/// Says who leads and who votes. The leader takes all other nodes in as learners.
-async fn watch(raft: Raft<Types>, options: Options, on_event: OnEvent) {
-    let number = |node: u64| u16::try_from(node).unwrap_or(u16::MAX);
-    let set = |nodes: &BTreeSet<u64>| nodes.iter().copied().map(number).collect();
+/// The next step from the present members of the log to those that are wanted: whoever comes hears decisions before it votes, and whoever
+/// goes votes no more before it hears none.
+fn next_change(
+    present: &Membership<u64, EmptyNode>,
+    wanted: &LogMembers,
+) -> Option<ChangeMembers<u64, EmptyNode>> {
+    let numbers = |replicas: &BTreeSet<ReplicaId>| -> BTreeSet<u64> {
+        replicas.iter().map(|replica| replica.number()).collect()
+    };
+    let (all, voters) = (numbers(&wanted.all), numbers(&wanted.voters));
+    let known: BTreeSet<u64> = present.nodes().map(|(number, _)| *number).collect();
+    let missing = all.difference(&known).map(|number| (*number, EmptyNode {}));
+    let missing: BTreeMap<_, _> = missing.collect();
+    if !missing.is_empty() {
+        return Some(ChangeMembers::AddNodes(missing));
+    }
+    if *present.get_joint_config() != [voters.clone()] {
+        return Some(ChangeMembers::ReplaceAllVoters(voters));
+    }
+    let gone: BTreeSet<_> = known.difference(&all).copied().collect();
+    (!gone.is_empty()).then_some(ChangeMembers::RemoveNodes(gone))
+}
+
+/// The nodes of replicas, as the owner of this one is told of them.
+pub(crate) fn nodes_of(own: ReplicaId, replicas: &BTreeSet<u64>) -> BTreeSet<u16> {
+    let replicas = replicas.iter().map(|number| ReplicaId::of(*number));
+    let is_earlier = |replica: ReplicaId| replica.node == own.node && replica != own;
+    replicas.map(|replica| if is_earlier(replica) { NOBODY } else { replica.node }).collect()
+}
+
+/// Says who leads and who votes.
+async fn watch(raft: Raft<Types>, own: ReplicaId, on_event: OnEvent) {
+    let set = |replicas: &BTreeSet<u64>| nodes_of(own, replicas);
     let mut metrics = raft.metrics();
     let (mut role, mut voters) = (None, Vec::new());
     loop {
@@ -289,14 +333,13 @@ async fn watch(raft: Raft<Types>, options: Options, on_event: OnEvent) {
             on_event(Event::Voters(voters.clone()));
         }
         let leads = seen.state == ServerState::Leader;
-        let leader = seen.current_leader.map(number);
+        let leader = seen.current_leader.map(|leader| ReplicaId::of(leader).node);
         let now = (leads.then_some(seen.current_term), leader.filter(|_| !leads));
         if role != Some(now) {
             match now {
                 // It has heard of all decisions before it decides.
                 (Some(term), _) if raft.ensure_linearizable().await.is_ok() => {
                     on_event(Event::Leads { term });
-                    take_in(&raft, &options);
                     role = Some(now);
                 }
                 (Some(_), _) => {
@@ -315,20 +358,10 @@ async fn watch(raft: Raft<Types>, options: Options, on_event: OnEvent) {
     }
 }
 
-/// Has the nodes that do not vote hear decisions.
-fn take_in(raft: &Raft<Types>, options: &Options) {
-    let learners = options.nodes.iter().filter(|node| !options.voters.contains(*node));
-    let learners: BTreeMap<_, _> = learners.map(|node| (u64::from(*node), EmptyNode {})).collect();
-    if !learners.is_empty() {
-        let change = ChangeMembers::AddNodes(learners);
-        tokio::spawn(change_members(raft.clone(), u64::from(options.node), change));
-    }
-}
-
 fn config(options: &Options) -> Config {
     let heartbeat_ms = u64::try_from(options.heartbeat.as_millis()).unwrap_or(u64::MAX).max(1);
     // Windows that do not overlap: raft draws once for each process, and two equal draws would tie for ever.
-    let rank = options.nodes.iter().position(|node| *node == options.node).unwrap_or(0) as u64;
+    let rank = u64::from(options.id.node);
     let election_timeout_min = heartbeat_ms * (3 + 2 * rank);
     Config {
         cluster_name: "gannet".to_owned(),
@@ -359,20 +392,30 @@ mod tests {
     /// How often a decision is said, some hundred milliseconds apart.
     const ROUNDS_MAX: u32 = 300;
 
+    fn id(node: u16) -> ReplicaId {
+        ReplicaId { node, incarnation: 7 }
+    }
+
+    fn members(all: impl Iterator<Item = u16>, voters: &[u16]) -> LogMembers {
+        LogMembers { all: all.map(id).collect(), voters: voters.iter().copied().map(id).collect() }
+    }
+
     type Replicas = Arc<Mutex<BTreeMap<u16, Replica>>>;
 
     /// Replicas in this process; what each says but for bytes, which are carried.
     fn start(nodes: u16, voters: u16) -> (Replicas, Vec<Receiver<Event>>) {
         let replicas = Replicas::default();
-        let all: Vec<u16> = (0..nodes).collect();
         let start = |node: u16| {
             let (said, events) = channel();
             let others = Arc::downgrade(&replicas);
             let options = Options {
                 cluster: "gannet".to_owned(),
-                node,
-                nodes: all.clone(),
-                voters: (0..voters).collect(),
+                id: id(node),
+                founders: if node < voters {
+                    (0..voters).map(id).collect()
+                } else {
+                    BTreeSet::new()
+                },
                 heartbeat: Duration::from_millis(50),
                 directory: None,
             };
@@ -386,7 +429,7 @@ mod tests {
             });
             (replica.expect("a thread"), events)
         };
-        let started: Vec<_> = all.iter().map(|node| start(*node)).collect();
+        let started: Vec<_> = (0..nodes).map(start).collect();
         let mut events = Vec::new();
         for (node, (replica, said)) in (0..).zip(started) {
             replicas.lock().unwrap_or_else(PoisonError::into_inner).insert(node, replica);
@@ -419,12 +462,12 @@ mod tests {
         drop(ended);
     }
 
-    /// The events of some nodes, the first of which leads, when all of them have heard of a decision.
+    /// Has a decision made by these voters; whoever leads when all nodes have heard of it.
     fn decide(
         replicas: &Replicas,
         events: &BTreeMap<u16, Receiver<Event>>,
         made: &mut BTreeMap<u16, Vec<Vec<u8>>>,
-        decision: &[u8],
+        (decision, voters): (&[u8], &[u16]),
     ) -> u16 {
         let mut leader = 0;
         for _ in 0..ROUNDS_MAX {
@@ -433,7 +476,11 @@ mod tests {
             for (node, events) in events {
                 while let Ok(event) = events.recv_timeout(Duration::from_millis(100)) {
                     match event {
-                        Event::Leads { .. } => leader = *node,
+                        Event::Leads { .. } => {
+                            leader = *node;
+                            let members = members(0..4, voters);
+                            with(replicas, *node, |replica| replica.set_members(members));
+                        }
                         Event::Made { decision, .. } => {
                             made.entry(*node).or_default().push(decision)
                         }
@@ -462,12 +509,13 @@ mod tests {
         let (replicas, events) = start(4, 3);
         let mut events: BTreeMap<u16, _> = (0..).zip(events).collect();
         let mut made = BTreeMap::new();
-        let first = decide(&replicas, &events, &mut made, b"one");
+        let first = decide(&replicas, &events, &mut made, (b"one", &[0, 1, 2]));
         end(&replicas, first);
         events.remove(&first);
-        let second = decide(&replicas, &events, &mut made, b"two");
+        let second = decide(&replicas, &events, &mut made, (b"two", &[0, 1, 2]));
         // One voter is enough from then on.
-        with(&replicas, second, |replica| replica.set_voters([second].into()));
+        let alone = members(events.keys().copied(), &[second]);
+        with(&replicas, second, |replica| replica.set_members(alone));
         let voters = |event: &Event| match event {
             Event::Voters(sets) if *sets == [[second].into()] => Some(()),
             _ => None,
@@ -477,7 +525,7 @@ mod tests {
             end(&replicas, node);
         }
         events.retain(|node, _| *node == second || *node == 3);
-        decide(&replicas, &events, &mut made, b"three");
+        decide(&replicas, &events, &mut made, (b"three", &[second]));
         for decisions in events.keys().map(|node| &made[node]) {
             let mut decisions = decisions.clone();
             decisions.dedup();

@@ -10,7 +10,6 @@
 //!
 //! *Not here*: what has been made of the entries, in `decisions`.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::io;
 use std::ops::RangeBounds;
@@ -22,11 +21,11 @@ use openraft::{
     SnapshotMeta, StorageError, StorageIOError, Vote,
 };
 
-use crate::Types;
 use crate::decisions::{Decisions, StateMachine};
 use crate::disk::{DirectoryError, Disk};
 use crate::journal::{Journal, Log, Opened, Owner, Record, Saved};
-use crate::replica::{Event, OnEvent};
+use crate::replica::{Event, OnEvent, nodes_of};
+use crate::{ReplicaId, Types};
 
 pub(crate) type Result<T> = std::result::Result<T, StorageError<u64>>;
 
@@ -46,6 +45,7 @@ struct Kept {
 /// All that is stored.
 #[derive(Clone)]
 pub(crate) struct Storage {
+    own: ReplicaId,
     kept: Arc<Mutex<Kept>>,
     on_event: OnEvent,
 }
@@ -145,23 +145,24 @@ impl Storage {
     }
 
     fn tell_voting(&self, index: u64, members: &Membership<u64, EmptyNode>) {
-        let narrow =
-            |set: &BTreeSet<u64>| set.iter().filter_map(|node| u16::try_from(*node).ok()).collect();
-        let sets = members.get_joint_config().iter().map(narrow).collect();
+        let sets = members.get_joint_config().iter();
+        let sets = sets.map(|set| nodes_of(self.own, set)).collect();
         (self.on_event)(Event::Voting { index, sets });
     }
 }
 
-/// Opens what a replica stores, on a disk or in memory alone; `state` goes on from the snapshot.
+/// Opens what a replica of a cluster stores, on a disk or in memory alone; `state` goes on from the snapshot.
 pub(crate) fn open(
     disk: Option<Box<dyn Disk>>,
-    owner: &Owner,
+    cluster: &str,
+    own: ReplicaId,
     mut state: Box<dyn StateMachine>,
     on_event: &OnEvent,
 ) -> std::result::Result<(LogStore, Decisions), DirectoryError> {
     let (mut journal, mut log, mut snapshot) = (None, Log::default(), None);
     if let Some(disk) = disk {
-        let opened = Journal::open(disk, owner, state.snapshot())?;
+        let owner = Owner { cluster: cluster.to_owned(), node: own.node };
+        let opened = Journal::open(disk, &owner, state.snapshot())?;
         let Opened { journal: present, log: stored, snapshot: saved } = opened;
         if let Some(saved) = &saved {
             state.install(&saved.state).map_err(|reason| {
@@ -172,14 +173,14 @@ pub(crate) fn open(
         (journal, log, snapshot) = (Some(present), stored, saved);
     }
     if let Some(vote) = &mut log.vote
-        && vote.leader_id.voted_for == Some(u64::from(owner.node))
+        && vote.leader_id.voted_for == Some(own.number())
     {
         // Raft would have it lead on in its old term, whose numbers the process before has used. It may be elected again.
         vote.committed = false;
     }
     let meta = snapshot.as_ref().map(|saved| saved.meta.clone()).unwrap_or_default();
     let kept = Arc::new(Mutex::new(Kept { log, snapshot, journal, failure: None }));
-    let storage = Storage { kept, on_event: Arc::clone(on_event) };
+    let storage = Storage { own, kept, on_event: Arc::clone(on_event) };
     let decisions = Decisions::new(storage.clone(), state, meta, Arc::clone(on_event));
     Ok((LogStore(storage), decisions))
 }

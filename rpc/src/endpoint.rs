@@ -144,25 +144,61 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     /// Goes by another epoch: packets of the epoch before are dropped from now on, and its requests are given up. No coroutine may
-    /// wait for their answers. Sessions go on with their sequence numbers.
+    /// wait for their answers. Sessions go on with their sequence numbers, but for those of nodes that come back.
     ///
     /// # Panics
     /// If requests were accepted and have not run, or if there are other nodes or coroutines than before.
     pub fn adopt(&mut self, identity: Identity) {
+        self.batches.iter().for_each(|batch| batch.borrow_mut().give_up());
+        self.local.clear();
+        self.ready.clear();
+        self.next_due_ns = u64::MAX;
+        self.peers = peers_of(&identity, &self.sender);
+        self.admit_incarnations(identity);
+    }
+
+    /// Goes by other incarnations of nodes in the same epoch: their sessions begin anew. Nothing is under way to such a node.
+    ///
+    /// # Panics
+    /// As [`Self::adopt`], and if the epoch is another one.
+    pub fn admit(&mut self, identity: Identity) {
+        assert_eq!(identity.epoch, self.identity.epoch, "another epoch is adopted");
+        let peers = peers_of(&identity, &self.sender).into_iter().enumerate();
+        let is_new = |node: usize| identity.incarnations[node] != self.identity.incarnations[node];
+        for (node, peer) in peers.filter(|(node, _)| is_new(*node)) {
+            self.peers[node] = peer;
+        }
+        self.admit_incarnations(identity);
+    }
+
+    fn admit_incarnations(&mut self, identity: Identity) {
         let has_run = self.arrived.is_empty() && self.local_running.is_empty();
-        assert!(has_run, "an epoch ends between two steps");
+        assert!(has_run, "identities change between two steps");
         let size = |of: &Identity| (of.incarnations.len(), of.coroutines);
         assert_eq!(
             size(&identity),
             size(&self.identity),
             "nodes and coroutines have their numbers"
         );
-        self.batches.iter().for_each(|batch| batch.borrow_mut().give_up());
-        self.local.clear();
-        self.ready.clear();
-        self.next_due_ns = u64::MAX;
-        self.peers = peers_of(&identity, &self.sender);
+        let coroutines = usize::from(identity.coroutines);
+        let both = identity.incarnations.iter().zip(&self.identity.incarnations);
+        for (node, _) in both.enumerate().filter(|(_, (new, known))| new != known) {
+            // A process that comes back counts its messages from the beginning.
+            self.sessions[node * coroutines..][..coroutines].fill_with(Session::default);
+        }
         self.identity = identity;
+    }
+
+    /// The nodes of which another incarnation is known than this identity has.
+    pub fn others_than(&self, identity: &Identity) -> impl Iterator<Item = u16> {
+        let both = identity.incarnations.iter().zip(&self.identity.incarnations);
+        let differ = (0..).zip(both).filter(|(_, (new, known))| new != known);
+        differ.map(|(node, _)| node).collect::<Vec<_>>().into_iter()
+    }
+
+    /// The sending half.
+    pub fn sender_mut(&mut self) -> &mut S {
+        &mut self.sender
     }
 
     /// Drops the packets that have come: nobody works in the present epoch any more, and what belongs to the next one is sent again.

@@ -16,6 +16,7 @@ mod shared;
 
 use std::sync::Arc;
 
+use crate::memory::shared::Finder;
 use crate::parking::Waker;
 use crate::ring::memory::{CONTROL_BYTES, LINE_BYTES, Segment, SharedWord};
 use crate::ring::{Consumer, ConsumerSet, Producer, ring_in};
@@ -143,7 +144,7 @@ impl Port for MemoryPort {
 }
 
 struct SendLane {
-    /// None for the worker's own node.
+    /// None for the worker's own node, and for a node that is not there.
     producer: Option<Producer>,
     /// Only where another OS thread drives the peer.
     waker: Option<Waker>,
@@ -154,6 +155,8 @@ struct SendLane {
 /// The sending ends of one worker.
 pub struct MemorySender {
     lanes: Vec<SendLane>,
+    /// How it finds the memory of other processes, if nodes are processes.
+    finder: Option<Finder>,
     /// Destinations of the present batch.
     rung: Vec<u16>,
     mtu: usize,
@@ -162,7 +165,7 @@ pub struct MemorySender {
 
 impl MemorySender {
     fn new(lanes: Vec<SendLane>, mtu: usize) -> Self {
-        Self { rung: Vec::with_capacity(lanes.len()), lanes, mtu, dropped: 0 }
+        Self { rung: Vec::with_capacity(lanes.len()), lanes, finder: None, mtu, dropped: 0 }
     }
 }
 
@@ -182,7 +185,7 @@ impl PacketSender for MemorySender {
     #[inline]
     fn queue(&mut self, destination: u16, packet: &[u8]) {
         let lane = &mut self.lanes[usize::from(destination)];
-        let producer = lane.producer.as_mut().expect("a node sends no packet to itself");
+        let producer = lane.producer.as_mut().expect("packets go to other members");
         if !producer.push(packet) {
             self.dropped += 1;
         } else if !lane.queued {
@@ -207,6 +210,14 @@ impl PacketSender for MemorySender {
 
     fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    fn reconnect(&mut self, node: u16, told: &str) -> Result<(), String> {
+        if let Some(finder) = &self.finder {
+            let lane = finder.lane(usize::from(node), told).map_err(|error| error.to_string())?;
+            self.lanes[usize::from(node)] = lane;
+        }
+        Ok(())
     }
 }
 

@@ -12,7 +12,8 @@
 //! *Invariants*: there is one [`Producer`] and one [`Consumer`] of a ring, neither of which can be
 //! cloned; a [`ConsumerSet`] remembers a frame only from its poll to its release, which both take
 //! `&mut self`, and packets are borrowed from it, so no packet is read after its room was given back.
-//! A sender that dies leaves a ring as it was at its last doorbell. The receiver drops the packets of a sender that writes
+//! A sender that dies leaves a ring as it was at its last doorbell; another process that takes its place goes on there. The receiver
+//! drops the packets of a sender that writes
 //! invalid frames, and takes those of all others.
 //!
 //! *Source*: the single-producer queue of Lamport (Specifying Concurrent Program Modules, 1983),
@@ -93,9 +94,12 @@ fn ring(capacity: usize) -> (Producer, Consumer) {
 fn ends(memory: Memory) -> (Producer, Consumer) {
     let capacity = memory.capacity();
     assert!(capacity.is_power_of_two() && capacity >= 16, "a ring's capacity is a power of two");
+    // Relaxed: if there was another sender, it has ended, and what has told of its end orders what it has written.
+    let (tail, head) =
+        (memory.tail().load(Ordering::Relaxed), memory.head().load(Ordering::Relaxed));
     (
-        Producer { memory: memory.clone(), tail: 0, published: 0, head_seen: 0 },
-        Consumer { memory, head: 0, tail_seen: 0, taken: false, is_broken: false },
+        Producer { memory: memory.clone(), tail, published: tail, head_seen: head },
+        Consumer { memory, head, tail_seen: head, taken: false, is_broken: false },
     )
 }
 

@@ -57,6 +57,14 @@ pub trait PacketSender {
 
     /// Packets that found no room since the endpoint started.
     fn dropped(&self) -> u64;
+
+    /// Another incarnation of a node has come, which tells where its peer worker is. Transports whose addresses last need not look.
+    ///
+    /// # Errors
+    /// Why nothing can be sent to it.
+    fn reconnect(&mut self, _node: u16, _told: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// The receiving half, owned by one worker.

@@ -160,24 +160,25 @@ impl VerbsPort {
         Address { link, gid: gid.address, lid, pair: self.pair.number, mtu }
     }
 
-    /// Learns where the peer workers are, by node; the own entry is not looked at. To be called once.
+    /// Learns where the peer workers are, by node; none of nodes that are not there, and the own entry is not looked at. To be called
+    /// once.
     ///
     /// # Errors
     /// [`VerbsError`], which says what to do.
     ///
     /// # Panics
     /// If it is called again.
-    pub fn connect(&mut self, addresses: &[String]) -> Result<(), VerbsError> {
+    pub fn connect(&mut self, addresses: &[Option<String>]) -> Result<(), VerbsError> {
         if addresses.len() != self.nodes {
             return Err(VerbsError::WrongCount { nodes: self.nodes, found: addresses.len() });
         }
         let own = self.own_address();
         let mut peers = Vec::new();
         for (node, text) in addresses.iter().enumerate() {
-            if node == self.node {
+            let Some(text) = text.as_ref().filter(|_| node != self.node) else {
                 peers.push(None);
                 continue;
-            }
+            };
             let peer = peer_address(node, text, &own)?;
             let way = self.chosen.way_to(peer.gid, peer.lid);
             let handle = self.pair.peer(way, peer.pair, self.key).map_err(|source| {

@@ -41,7 +41,8 @@ impl Node {
             coroutines: COROUTINES,
             incarnations: vec![1; handles.len()],
         };
-        let (parking, (sender, receiver)) = rings.connect(handles).unwrap().remove(0);
+        let handles: Vec<_> = handles.iter().cloned().map(Some).collect();
+        let (parking, (sender, receiver)) = rings.connect(&handles).unwrap().remove(0);
         let endpoint = Endpoint::new(identity, sender, receiver);
         Self { endpoint, parking, clock: MonotonicClock::new(), handler: Echo::default() }
     }
@@ -168,7 +169,7 @@ fn a_process_that_dies_leaves_no_corruption() {
     }
     assert_eq!(node.endpoint.receiver().refused().foreign, 0);
     // The memory exists as long as a process maps it, but cannot be opened any more.
-    let error = rings(0).connect(&[String::new(), handle]).err().unwrap();
+    let error = rings(0).connect(&[None, Some(handle)]).err().unwrap();
     assert!(matches!(error, SharedRingsError::Unreachable { node: 1, .. }), "{error}");
 }
 
@@ -196,7 +197,7 @@ fn threads_that_sleep_are_woken_through_the_memory() {
 fn unsuitable_memory_is_refused() {
     let own = || SharedRings::create(0, (2, 1), MTU_BYTES, RING_BYTES).unwrap();
     let connect = |handle: &str| {
-        let error = own().connect(&[String::new(), handle.to_owned()]).err();
+        let error = own().connect(&[None, Some(handle.to_owned())]).err();
         error.unwrap_or_else(|| panic!("{handle:?} is taken")).to_string()
     };
     for nonsense in ["", "1", "1 2", "x 1 1", "1 2 3 4", "../../etc 0 1", "1 2 zz"] {
@@ -215,5 +216,5 @@ fn unsuitable_memory_is_refused() {
     let (place, _) = right.handle().rsplit_once(' ').map(|(a, b)| (a.to_owned(), b.len())).unwrap();
     assert!(connect(&format!("{place} 0123456789abcdef")).contains("another process' memory"));
     assert!(connect(&format!("{process} 0 0")).contains("node 1"));
-    assert!(own().connect(&[String::new(), right.handle()]).is_ok());
+    assert!(own().connect(&[None, Some(right.handle())]).is_ok());
 }

@@ -47,11 +47,11 @@ pub(crate) struct Summary {
     pub(crate) removed: u64,
     /// Jobs that killed members had not begun, and that other members have taken over.
     pub(crate) handed_over: u64,
-    /// Processes of killed members that were started again, and those that the others have refused.
+    /// Processes of killed members that were started again, and those that the others have let in.
     pub(crate) came_back: u64,
     /// Bytes of rows that were copied to replace lost copies.
     pub(crate) copied_bytes: u64,
-    pub(crate) refused: u64,
+    pub(crate) let_in: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
     /// Seeds by workload.
@@ -95,7 +95,7 @@ impl Summary {
         self.handed_over += found.handed_over;
         self.came_back += found.came_back.all;
         self.copied_bytes += found.copied_bytes;
-        self.refused += found.came_back.refused;
+        self.let_in += found.came_back.joined;
         self.retransmitted += found.counters.retransmitted;
     }
 
@@ -168,8 +168,8 @@ impl std::fmt::Display for Summary {
         )?;
         writeln!(
             out,
-            "{} processes of killed members were started again; {} were refused before the run ended",
-            self.came_back, self.refused
+            "{} processes of killed members were started again, and {} of them are members again",
+            self.came_back, self.let_in
         )?;
         let copied = self.copied_bytes >> 10;
         writeln!(out, "{copied} KiB of rows were copied to replace lost copies")?;

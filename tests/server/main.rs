@@ -34,4 +34,5 @@ mod spilled;
 mod synced;
 mod tokens;
 mod tools;
+mod unsuitable;
 mod waits;

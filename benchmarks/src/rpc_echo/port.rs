@@ -123,7 +123,7 @@ pub(super) fn verbs(
     };
     let ports = (0..nodes).map(|node| VerbsPort::open(&options(node)));
     let mut ports = ports.collect::<Result<Vec<_>, _>>()?;
-    let addresses: Vec<_> = ports.iter().map(VerbsPort::address).collect();
+    let addresses: Vec<_> = ports.iter().map(VerbsPort::address).map(Some).collect();
     ports.iter_mut().try_for_each(|port| port.connect(&addresses))?;
     let mut ports = ports.into_iter();
     apart(nodes, |_| Ok(ports.next().expect("each node has one")))
@@ -147,7 +147,7 @@ pub(super) fn memory_local(
     let failed = |source| BenchmarkError::Meeting { place: across.addresses[0], source };
     let mut meeting = BufReader::new(meet(across).map_err(failed)?);
     let other = exchange(&mut meeting, &handle).map_err(failed)?;
-    let handles = if across.node == 0 { [handle, other] } else { [other, handle] };
+    let handles = if across.node == 0 { [handle, other] } else { [other, handle] }.map(Some);
     // Both processes have mapped the other's memory before either continues, and may end.
     let mut connected = rings.connect(&handles)?;
     exchange(&mut meeting, "connected").map_err(failed)?;

@@ -30,7 +30,7 @@ pub(super) fn check_jobs(
 ) -> Vec<Check> {
     let nodes = simulation.cluster().nodes().len();
     let jobs_of_node = jobs.len() / nodes;
-    let dead = simulation.dead();
+    let dead = simulation.died();
     let mut unfinished = vec![0; nodes];
     for (number, job) in jobs.into_iter().enumerate() {
         match pin!(job).poll(&mut Context::from_waker(Waker::noop())) {

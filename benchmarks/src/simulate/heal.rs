@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use gannet_engine::simulation::Simulation;
@@ -63,7 +64,13 @@ impl HealPhase {
         }
         let all_have_ended = simulation.run_until(until_ns, &|| begun);
         let dead = simulation.dead();
-        let failures = jobs.into_iter().filter(|(node, _)| !dead.contains(node));
+        // A process that has come back meanwhile knows nothing of the job.
+        let is_same = |node: usize| match (cluster.node(node), simulation.cluster().node(node)) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            _ => false,
+        };
+        let jobs = jobs.into_iter();
+        let failures = jobs.filter(|(node, _)| !dead.contains(node) && is_same(*node));
         let failures = failures.filter_map(|(node, job)| {
             let problem = problem(job)?;
             Some(format!("node {node}: {problem}"))

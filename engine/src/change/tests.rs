@@ -196,7 +196,8 @@ struct Elected {
 
 /// The process of a node has ended.
 fn lost(node: usize) -> ChangeMessage {
-    ChangeMessage::Lost { node: u16::try_from(node).unwrap(), how: Loss::Gone }
+    let node = u16::try_from(node).unwrap();
+    ChangeMessage::Lost { node, incarnation: 1, how: Loss::Gone }
 }
 
 impl Elected {

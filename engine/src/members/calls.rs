@@ -216,6 +216,7 @@ impl Group {
         let opening = Opening {
             hello: self.setup.hello.clone(),
             connection: peer.connection,
+            is_formed: self.stage == Stage::Formed,
             resumes: resumed.map(|incarnation| (incarnation, peer.delivery.heard())),
         };
         let session = Session::call(Speaker::ROLE, self.setup.key.as_ref(), &opening)?;
@@ -240,6 +241,7 @@ impl Group {
                 }
                 Welcome::Connected { .. }
                 | Welcome::WillCall
+                | Welcome::NotYet(_)
                 | Welcome::Another
                 | Welcome::Removed => {}
             }
@@ -248,18 +250,24 @@ impl Group {
             return Ok(());
         }
         let Some(peer) = self.peers.get_mut(&node) else { return Err(LinkError::Malformed) };
+        if opening.resumes.is_none() && peer.delivery.heard() > 0 {
+            // The caller is a member since, and has forgotten what was said before.
+            peer.forget();
+        }
         peer.become_incarnation(&opening.hello.entry);
         peer.connection = opening.connection;
         let (hello, heard) = (self.setup.hello.clone(), peer.delivery.heard());
+        let is_formed = self.stage == Stage::Formed;
         let session = self.connections.get_mut(&number).and_then(Connection::session);
         session.into_iter().for_each(Session::trust);
-        self.say(number, encoded(&Welcome::Connected { hello, heard }));
+        self.say(number, encoded(&Welcome::Connected { hello, is_formed, heard }));
+        self.hear_formed(opening.is_formed);
         self.use_connection(number, node, opening.resumes.map_or(0, |(_, heard)| heard))
     }
 
     /// Why there is no connection with a caller; none if there is.
     fn judge(&mut self, opening: &Opening) -> Option<Welcome> {
-        let Opening { hello: Hello { node, entry, .. }, connection, resumes } = opening;
+        let Opening { hello: Hello { node, entry, .. }, connection, resumes, .. } = opening;
         let own = &self.setup.hello;
         // First: what this process leaves for is no news of the one that the caller means.
         if resumes.is_some_and(|(incarnation, _)| incarnation != own.entry.incarnation) {
@@ -278,14 +286,20 @@ impl Group {
             return Some(refusal(format!("node {node} is not another node of {all}")));
         };
         let is_known = peer.incarnation() == Some(entry.incarnation);
-        if is_known && is_formed && !peer.is_member() {
+        if is_known && is_formed && !peer.is_there() {
             return Some(if peer.is_removed { Welcome::Removed } else { Welcome::WillCall });
         }
         if is_formed && !is_known {
-            return Some(Welcome::TooLate(format!(
-                "node {node} has been here before, and its memory was lost since. A node cannot come back yet: \
-                 the others go on without it, or stop all nodes and start them again"
-            )));
+            if let Some(reason) = self.halted() {
+                return Some(Welcome::TooLate(format!("the cluster has halted: {reason}")));
+            }
+            if let Some(reason) = self.wait_of_newcomer(*node) {
+                self.lose_if_replaced(*node);
+                return Some(Welcome::NotYet(reason));
+            }
+            self.meet_newcomer(*node, entry);
+            // What the two have said to each other before is forgotten here.
+            return if resumes.is_some() { Some(Welcome::Another) } else { self.judge(opening) };
         }
         if *node > own.node {
             // If this call is an earlier one, a later connection is in use.
@@ -331,15 +345,20 @@ impl Group {
             Welcome::Connected { .. } if node > self.setup.hello.node => {
                 return Err(LinkError::Malformed);
             }
-            Welcome::Connected { hello, heard } => {
+            Welcome::Connected { hello, is_formed: other_is_formed, heard } => {
                 if is_formed && peer.incarnation() != Some(hello.entry.incarnation) {
                     self.another_answers(number, node, "it is another one");
                     return Ok(());
                 }
                 peer.become_incarnation(&hello.entry);
+                self.hear_formed(other_is_formed);
                 return self.use_connection(number, node, heard);
             }
             Welcome::WillCall => self.end(number, LinkError::Ended),
+            Welcome::NotYet(reason) => {
+                self.end(number, LinkError::Ended);
+                self.hear_not_yet(reason);
+            }
             Welcome::Removed => {
                 self.end(number, LinkError::Ended);
                 self.was_removed();
@@ -373,14 +392,15 @@ impl Group {
         Ok(())
     }
 
-    /// Another process answers at the address of a member. That proves no death: two processes can be started with one number. If the
-    /// member has ended, it is silent from now on, and when the other process has ended, too, nobody listens.
+    /// Another process answers at the address of a member. That alone proves no death: behind one address there may be two processes. If
+    /// the member is apart from this one for longer than a lease lasts, it is gone.
     fn another_answers(&mut self, number: u64, node: usize, reason: &str) {
         if !self.has_joined {
             self.lose(node, Loss::Gone, "was started again before all had joined");
             return;
         }
         self.end(number, LinkError::Ended);
+        self.lose_if_replaced(node);
         if let Some(suppressed) = self.log.permit_at(self.now_ns) {
             let address = self.setup.addresses[node];
             tracing::warn!(
@@ -420,6 +440,7 @@ impl Group {
         if self.peers.get(&node).is_some_and(|peer| peer.is_removed) {
             self.pass(node, &Message::Removed);
         }
+        self.tell_newcomer(node);
         self.form_if_complete();
         Ok(())
     }
@@ -457,8 +478,11 @@ impl Group {
 
     /// Ends the connection to a member that is in use.
     pub(super) fn end_present(&mut self, node: usize) {
-        let present = self.peers.get_mut(&node).and_then(|peer| peer.present.take());
-        present.into_iter().for_each(|present| self.close(present));
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if let Some(present) = peer.present.take() {
+            peer.apart_since_ns = self.now_ns;
+            self.close(present);
+        }
     }
 
     /// A connection has ended, and why.
@@ -484,7 +508,7 @@ impl Group {
                     (false, _) => CALL_INTERVAL_NS,
                 };
                 let Some(peer) = self.peers.get_mut(&node) else { return };
-                peer.present = None;
+                (peer.present, peer.apart_since_ns) = (None, self.now_ns);
                 peer.call_at_ns = self.now_ns + wait_ns;
                 if outlives && let Some(suppressed) = self.log.permit_at(self.now_ns) {
                     tracing::warn!("the connection to node {node} has broken: {error}{suppressed}");

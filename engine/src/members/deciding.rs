@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use gannet_manager::{Event, Options, Replica as ManagerReplica};
+use gannet_manager::{Event, Options, Replica as ManagerReplica, ReplicaId};
 use gannet_rpc::{BootClock, Clock};
 
 use crate::change::Changes;
 use crate::change_message::{Addressed, ChangeMessage};
 use crate::configuration::Configuration;
 use crate::decision::{Decided, Decision};
-use crate::members::voting::Voting;
+use crate::members::voting::{Voting, replica_ids};
 use crate::members::{JoinError, Joining, Shared};
 use crate::membership_status::indispensable;
 use crate::replica::Replica;
@@ -157,6 +157,7 @@ impl<R: Replica> Deciding<R> {
                 state.group.say_change(to, message);
             }
             state.group.remove(&changes.removed());
+            state.group.admit(&changes.incarnations());
             state.group.set_changing(changes.is_changing());
             state.deciders.suspicions = changes.suspicions();
             state.answers.append(&mut changes.take_answers());
@@ -164,7 +165,7 @@ impl<R: Replica> Deciding<R> {
                 state.fail(JoinError::from(error));
             } else if changes.is_formed() && matches!(state.joining, Joining::Waiting) {
                 state.joining = Joining::Joined;
-                state.group.joined();
+                state.group.joined(changes.configuration());
             }
         });
     }
@@ -182,28 +183,42 @@ impl<R: Replica> Deciding<R> {
             manager.decide(postcard::to_stdvec(&decision).map_err(io::Error::other)?);
         }
         let wanted = self.voting.take_wanted(self.shared.node(), self.changes.configuration());
-        wanted.into_iter().for_each(|voters| manager.set_voters(voters));
+        wanted.into_iter().for_each(|members| manager.set_members(members));
+        let admits = self.voting.admits(self.changes.configuration());
+        let said = self.changes.set_admits(admits);
+        if !said.is_empty() {
+            self.say(said);
+        }
         if let Some(why) = self.voting.obstacle(&self.changes.lost()) {
             self.shared.change_and_wake(|state| state.group.cannot_go_on(&why));
         }
         Ok(())
     }
 
-    /// Starts the manager's replica of this node.
-    fn start(&mut self) -> io::Result<Arc<ManagerReplica>> {
+    /// How the manager's replica of this node starts: with the first voters, or, if the log is there already, without any.
+    fn options(&mut self) -> Options {
         let configuration = self.changes.configuration();
-        let (nodes, voters) = (configuration.member_numbers(), Voting::first_voters(configuration));
-        self.voting.set_voters(vec![voters.clone()]);
-        tell_losses(configuration, &voters);
-        self.shared.change(|state| state.deciders.voters.clone_from(&voters));
-        let options = Options {
+        let mut voters = BTreeSet::new();
+        if !self.changes.has_come_back() {
+            voters = Voting::first_voters(configuration);
+            self.voting.set_voters(vec![voters.clone()]);
+            tell_losses(configuration, &voters);
+            self.shared.change(|state| state.deciders.voters.clone_from(&voters));
+        }
+        let node = self.shared.node();
+        let incarnation = configuration.members[usize::from(node)].incarnation;
+        Options {
             cluster: self.log.cluster.clone(),
-            node: self.shared.node(),
-            nodes: nodes.collect(),
-            voters,
+            id: ReplicaId { node, incarnation },
+            founders: replica_ids(configuration, voters.iter()),
             heartbeat: (self.log.lease / 5).clamp(*HEARTBEAT.start(), *HEARTBEAT.end()),
             directory: self.log.directory.clone(),
-        };
+        }
+    }
+
+    /// Starts the manager's replica of this node.
+    fn start(&mut self) -> io::Result<Arc<ManagerReplica>> {
+        let options = self.options();
         let shared = Arc::downgrade(&self.shared);
         let decided = self.changes.first_decided();
         let manager = ManagerReplica::start(options, decided, move |event| {
@@ -214,8 +229,8 @@ impl<R: Replica> Deciding<R> {
                 }
                 // At once: what the log has taken, no lease may be granted against.
                 Event::Appended { index, term, decision } => {
-                    if let Some(node) = Decision::removal_of(term, &decision) {
-                        shared.change(|state| state.group.log_removal(index, node));
+                    if let Some(standing) = Decision::standing_of(term, &decision) {
+                        shared.change(|state| state.group.log_standing(index, standing));
                     }
                 }
                 Event::Truncated { from } => shared.change(|state| state.group.log_truncated(from)),
@@ -238,8 +253,7 @@ impl<R: Replica> Deciding<R> {
                         Event::Installed { index, snapshot } => {
                             match Decided::from_snapshot(snapshot) {
                                 Ok(Decided { configuration, .. }) => {
-                                    let removed = configuration.removed().collect();
-                                    state.group.log_installed(*index, removed);
+                                    state.group.log_installed(*index, &configuration);
                                 }
                                 // It does not know whom it may grant a lease.
                                 Err(_) => state.group.vote_no_more(),

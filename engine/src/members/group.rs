@@ -15,10 +15,10 @@
 //! takes part in this change when it is connected to all others.
 //!
 //! *Invariants*: kept messages of a member arrive once and in order, whatever connections break. Once the group is formed, a
-//! member is one incarnation of its process; a process that comes later, or again, is refused. Whoever reads the group's bytes knows the
-//! key. A number of a connection never comes again.
+//! member is one incarnation of its process. Whoever reads the group's bytes knows the key. A number of a connection never comes again.
 //!
-//! *Not here*: connections and who calls whom, in `calls.rs`; sockets, in `sockets.rs`; changes themselves, in `change`.
+//! *Not here*: connections and who calls whom, in `calls.rs`; processes that come back, in `coming_back.rs`; sockets, in `sockets.rs`;
+//! changes themselves, in `change`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use gannet_rpc::ClusterKey;
 
 use crate::change::FOUNDER;
 use crate::change_message::{ChangeMessage, Loss};
-use crate::configuration::{Change, MemberEntry};
+use crate::configuration::{Change, Configuration, MemberEntry};
 use crate::learning::Lesson;
 use crate::lease::LeaseTerms;
 use crate::link::LinkError;
@@ -118,8 +118,10 @@ pub(crate) struct Group {
     first_change: Option<ChangeMessage>,
     /// Number of this member's last proposal.
     proposals: u64,
-    /// The first change was made here.
+    /// This process is a member, as is decided.
     pub(super) has_joined: bool,
+    /// The others are members of a cluster already, and why they have not let this process in, as far as they have said.
+    pub(super) comes_back: Option<String>,
     has_failed: bool,
     halted: Option<String>,
     /// See [`Group::is_outcast`].
@@ -156,6 +158,7 @@ impl Group {
             first_change: None,
             proposals: 0,
             has_joined: false,
+            comes_back: None,
             has_failed: false,
             halted: None,
             is_outcast: false,
@@ -167,14 +170,21 @@ impl Group {
         group
     }
 
-    /// The first change was made here: nothing is waited for any more.
-    pub(crate) fn joined(&mut self) {
-        self.has_joined = true;
+    /// The first change was made here, or the others have let this process in: nothing is waited for any more.
+    pub(crate) fn joined(&mut self, configuration: &Configuration) {
+        if !std::mem::replace(&mut self.has_joined, true) && self.stage == Stage::Gathering {
+            self.form_again(configuration);
+        }
     }
 
     /// Number of this member's node.
     pub(crate) fn node(&self) -> usize {
         self.setup.hello.node
+    }
+
+    /// That of this process.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.setup.hello.entry.incarnation
     }
 
     /// It is this time, on a clock that only goes forward: does what is due.
@@ -195,13 +205,17 @@ impl Group {
         if self.now_ns >= self.join_by_ns() {
             let seconds = self.setup.join_timeout.as_secs();
             let missing = self.missing();
-            self.fail(match missing.is_empty() {
-                true => JoinError::NotStarted { seconds },
-                false => JoinError::Missing { missing, seconds },
+            self.fail(match (&self.comes_back, missing.is_empty()) {
+                (Some(reason), _) => JoinError::NotLetIn { reason: reason.clone(), seconds },
+                (None, true) => JoinError::NotStarted { seconds },
+                (None, false) => JoinError::Missing { missing, seconds },
             });
         } else if self.now_ns >= self.progress_at_ns {
             self.progress_at_ns = self.now_ns + PROGRESS_INTERVAL_NS;
             match self.missing() {
+                _ if self.comes_back.is_some() => {
+                    tracing::info!("waiting until the others let this node in");
+                }
                 missing if missing.is_empty() => tracing::info!("waiting until all members start"),
                 missing => tracing::info!("waiting for {missing}"),
             }
@@ -217,15 +231,15 @@ impl Group {
     }
 
     /// Members that are none any more, as is decided. Each is told so on each connection, until it has left or has ended.
-    pub(crate) fn remove(&mut self, removed: &BTreeSet<u16>) {
-        for node in removed.iter().map(|node| usize::from(*node)) {
-            if node == self.node() {
+    pub(crate) fn remove(&mut self, removed: &BTreeSet<(u16, u32)>) {
+        for (node, incarnation) in removed.iter().map(|(node, it)| (usize::from(*node), *it)) {
+            if (node, incarnation) == (self.node(), self.incarnation()) {
                 self.was_removed();
             }
-            let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.is_removed) else {
-                continue;
-            };
-            peer.is_removed = true;
+            let is_it = |peer: &&mut Peer| peer.incarnation() == Some(incarnation);
+            let peer = self.peers.get_mut(&node).filter(is_it);
+            let Some(peer) = peer.filter(|peer| !peer.is_removed) else { continue };
+            (peer.is_removed, peer.is_newcomer) = (true, false);
             self.pass(node, &Message::Removed);
         }
     }
@@ -345,7 +359,10 @@ impl Group {
 
     /// A message of a member that has come.
     pub(super) fn hear(&mut self, node: usize, message: Message) -> Result<(), LinkError> {
-        let is_member = self.peers.get(&node).is_some_and(Peer::is_member);
+        let peer = self.peers.get(&node);
+        let is_there = peer.is_some_and(Peer::is_there);
+        let is_newcomer = peer.is_some_and(|peer| peer.is_newcomer);
+        let incarnation = peer.and_then(Peer::incarnation).unwrap_or_default();
         match message {
             // Whoever was removed has no more to say than that it leaves.
             Message::Report(_)
@@ -356,7 +373,7 @@ impl Group {
             | Message::Granted { .. }
             | Message::Voting { .. }
             | Message::Stops
-                if !is_member => {}
+                if !is_there => {}
             Message::Report(report) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.reported(report);
@@ -366,7 +383,12 @@ impl Group {
                 let node = u16::try_from(node).map_err(|_| LinkError::Malformed)?;
                 self.events.push_back(Event::Manager(node, bytes));
             }
+            Message::Halted(reason) if is_newcomer => self.left(node, Some(reason)),
             Message::Change(message) => match (&message, self.stage) {
+                // Nothing is sure before this process is a member.
+                (_, Stage::Gathering) if self.comes_back.is_some() => {
+                    self.events.push_back(Event::Change(node, message));
+                }
                 (
                     ChangeMessage::Prepare { change: Change::Form(members), .. },
                     Stage::Gathering,
@@ -383,7 +405,8 @@ impl Group {
             },
             Message::Renew { index, sent_ns, complaints } => {
                 let from = u16::try_from(node).map_err(|_| LinkError::Malformed)?;
-                if self.leases.grant(from, (index, &complaints), self.now_ns) {
+                let renewal = (index, &complaints[..]);
+                if self.leases.grant((from, incarnation), renewal, self.now_ns) {
                     self.pass(node, &Message::Granted { index, sent_ns });
                 } else if let Some((index, sets)) = self.leases.other_voters(index) {
                     self.pass(node, &Message::Voting { index, sets });
@@ -432,7 +455,8 @@ impl Group {
         if self.stage == Stage::Leaving || self.peers.values().any(|peer| peer.present.is_none()) {
             return;
         }
-        if self.stage == Stage::Gathering && self.node() == FOUNDER {
+        let founds = self.node() == FOUNDER && self.comes_back.is_none();
+        if self.stage == Stage::Gathering && founds {
             let entries = self.peers.values().filter_map(|peer| peer.entry.clone());
             let members = std::iter::once(self.setup.hello.entry.clone()).chain(entries).collect();
             self.stage = Stage::Formed;
@@ -477,8 +501,14 @@ impl Group {
             return self.cannot_go_on("not all members have joined");
         }
         tracing::warn!("{}", self.last_loss);
-        if let Ok(node) = u16::try_from(node) {
-            self.say_change(self.node(), ChangeMessage::Lost { node, how: loss });
+        self.tell_loss(node, loss);
+    }
+
+    /// Tells whoever decides that the present process of another node was lost.
+    pub(super) fn tell_loss(&mut self, node: usize, how: Loss) {
+        let incarnation = self.peers.get(&node).and_then(Peer::incarnation);
+        if let (Ok(node), Some(incarnation)) = (u16::try_from(node), incarnation) {
+            self.say_change(self.node(), ChangeMessage::Lost { node, incarnation, how });
         }
     }
 
@@ -538,7 +568,7 @@ impl Group {
 
     /// Says a message to a member, again on later connections until it is heard.
     pub(super) fn keep(&mut self, to: usize, message: &Message) {
-        let Some(peer) = self.peers.get_mut(&to).filter(|peer| peer.is_member()) else { return };
+        let Some(peer) = self.peers.get_mut(&to).filter(|peer| peer.is_there()) else { return };
         match peer.delivery.keep(message).map(<[u8]>::to_vec) {
             Ok(message) => {
                 if let Some(connection) = peer.present {
@@ -546,6 +576,9 @@ impl Group {
                 }
             }
             Err(error) => {
+                if peer.is_newcomer {
+                    return self.lose(to, Loss::Gone, "does not take what it is told");
+                }
                 // It may still work, so it cannot be revoked.
                 self.last_loss = format!("node {to} is silent: {error}");
                 self.cannot_go_on("it cannot be told of changes");

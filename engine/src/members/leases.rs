@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gannet_rules::rule;
 
+use crate::decision::Standing;
 use crate::lease::LeaseTerms;
 
 /// The members of the manager's log that vote, or the two sets between which they change. Of each set a majority counts.
@@ -37,8 +38,8 @@ pub(crate) struct Leases {
     pub(crate) renews_at_ns: u64,
     /// By voter: when the newest renewal was sent that it has granted.
     granted: BTreeMap<u16, u64>,
-    /// Members whose removal the log has taken, with its place there.
-    removed: BTreeSet<(u64, u16)>,
+    /// By node and place in the log: what the log makes of the node. The last one counts.
+    standings: BTreeMap<(u16, u64), Standing>,
     /// Whether this member hears of removals, if it votes.
     votes: bool,
     /// Whether this member decides.
@@ -62,7 +63,7 @@ impl Leases {
             voters: BTreeMap::new(),
             renews_at_ns: 0,
             granted: BTreeMap::new(),
-            removed: BTreeSet::new(),
+            standings: BTreeMap::new(),
             votes: true,
             decides: false,
             looked_at_ns: 0,
@@ -83,14 +84,30 @@ impl Leases {
         self.voters.last_key_value().map(|(index, voters)| (*index, voters))
     }
 
-    /// The log has taken the removal of a member.
-    pub(crate) fn remove(&mut self, index: u64, node: u16) {
-        self.removed.insert((index, node));
+    /// The log has taken the removal of a member, or has let a node in.
+    pub(crate) fn stand(&mut self, index: u64, node: u16, standing: Standing) {
+        self.standings.insert((node, index), standing);
+    }
+
+    /// Whether a process may hold a lease, as far as the log of this member says.
+    fn is_member(&self, node: u16, incarnation: u32) -> bool {
+        let last = self.standings.range((node, 0)..=(node, u64::MAX)).next_back();
+        match last.map(|(_, standing)| *standing) {
+            None => true,
+            Some(Standing::Removed) => false,
+            Some(Standing::Member(member)) => member == incarnation,
+        }
+    }
+
+    /// A node is a member from now on: nothing is known of how long it was silent.
+    pub(crate) fn welcome(&mut self, node: u16) {
+        self.silence_ns.remove(&node);
+        self.suspected.remove(&node);
     }
 
     /// The log has given up what it had from this place on.
     pub(crate) fn truncate(&mut self, from: u64) {
-        self.removed.split_off(&(from, 0));
+        self.standings.retain(|(_, index), _| *index < from);
         if !self.voters.split_off(&from).is_empty() {
             self.granted.clear();
         }
@@ -117,10 +134,11 @@ impl Leases {
         }
     }
 
-    /// The log begins behind this place, up to which these members were removed.
-    pub(crate) fn install(&mut self, index: u64, removed: Vec<u16>) {
-        self.removed.retain(|(at, _)| *at > index);
-        self.removed.extend(removed.into_iter().map(|node| (index, node)));
+    /// The log begins behind this place, up to which it has made this of nodes.
+    pub(crate) fn install(&mut self, index: u64, standings: Vec<(u16, Standing)>) {
+        self.standings.retain(|(_, at), _| *at > index);
+        let standings = standings.into_iter();
+        self.standings.extend(standings.map(|(node, standing)| ((node, index), standing)));
         self.voters.retain(|at, _| *at > index);
     }
 
@@ -153,7 +171,7 @@ impl Leases {
     /// Takes the renewal of a member, whose complaints it has. Whether it is granted.
     pub(crate) fn grant(
         &mut self,
-        from: u16,
+        (from, incarnation): (u16, u32),
         (index, complaints): (u64, &[u16]),
         now_ns: u64,
     ) -> bool {
@@ -165,7 +183,7 @@ impl Leases {
         }
         let Some((present, voters)) = self.voters() else { return false };
         let votes = self.votes && voters.iter().any(|set| set.contains(&self.node));
-        votes && present == index && self.removed.iter().all(|(_, removed)| *removed != from)
+        votes && present == index && self.is_member(from, incarnation)
     }
 
     /// A voter has granted a renewal of this member; until when the lease is held if that is known now.

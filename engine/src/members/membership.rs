@@ -157,6 +157,16 @@ pub enum JoinError {
         /// How long was waited.
         seconds: u64,
     },
+    /// The others go on as a cluster, and have not let this process in.
+    #[error(
+        "the others have not let this node in within {seconds} s: {reason}; see their logs, or wait longer"
+    )]
+    NotLetIn {
+        /// Why, as far as they have said.
+        reason: String,
+        /// How long was waited.
+        seconds: u64,
+    },
     /// Another member could not do what all do.
     #[error("node {node} could not: {reason}")]
     Elsewhere {

@@ -32,6 +32,8 @@ pub(crate) struct Opening {
     pub(super) hello: Hello,
     /// Of two members the one with the greater number counts their connections. From the other: the last one, which it has lost.
     pub(super) connection: u64,
+    /// Whether the caller is a member of a cluster.
+    pub(super) is_formed: bool,
     /// The incarnation of the called member, if the two have been connected, and the number of the last message heard from it.
     pub(super) resumes: Option<(u32, u64)>,
 }
@@ -40,15 +42,17 @@ pub(crate) struct Opening {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Welcome {
     /// The two are connected. `heard` is the number of the last message heard from the caller.
-    Connected { hello: Hello, heard: u64 },
+    Connected { hello: Hello, is_formed: bool, heard: u64 },
     /// The caller is to wait until it is called.
     WillCall,
     /// The called process is another incarnation than the one that the caller resumes a connection with.
     Another,
     /// The caller cannot be a member.
     Refused(String),
-    /// All members have come: the caller is none of them, or has lost its memory.
+    /// All members have come, and the caller cannot be one.
     TooLate(String),
+    /// The caller is let in when the process before it was removed.
+    NotYet(String),
     /// The called member leaves, and why if it does not do so on request.
     Leaving(Option<String>),
     /// The caller was removed from the membership.

@@ -16,11 +16,12 @@
 //! suspected: `leases.rs`.
 //!
 //! *Invariants*: members agree on all settings and know each other's incarnations before the first request. A process that comes
-//! later, or again, is refused: its tables are empty, and nothing can fill them yet. Reports flow while a change is made.
+//! again is let in when the one before it was removed. Reports flow while a change is made.
 //!
 //! *Not here*: requests, in crate `rpc`; what follows when a member is lost, in `membership_change`.
 
 mod calls;
+mod coming_back;
 mod deciding;
 mod group;
 mod leases;
@@ -65,7 +66,7 @@ pub(crate) use group::{Action, Event, Group, Setup};
 pub(crate) use membership::refused;
 pub use membership::{JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
-pub(crate) use voting::Voting;
+pub(crate) use voting::{Voting, replica_ids};
 
 /// Messages to this node's replica of the manager that are kept until it has begun.
 const EARLY_MAX: usize = 64;

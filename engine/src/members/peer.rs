@@ -22,6 +22,8 @@ pub(super) struct Peer {
     pub(super) delivery: Delivery,
     /// The connection in use.
     pub(super) present: Option<u64>,
+    /// When the last one has ended.
+    pub(super) apart_since_ns: u64,
     /// A call under way.
     pub(super) attempt: Option<u64>,
     /// When to call next.
@@ -35,6 +37,8 @@ pub(super) struct Peer {
     pub(super) is_gone: bool,
     /// It was removed from the membership, as is decided.
     pub(super) is_removed: bool,
+    /// It has come back, and is no member yet, as far as this one knows.
+    pub(super) is_newcomer: bool,
     /// It knows that this member leaves.
     pub(super) is_told: bool,
     /// It was told to stop.
@@ -50,6 +54,7 @@ impl Peer {
             has_come: false,
             delivery: Delivery::default(),
             present: None,
+            apart_since_ns: 0,
             attempt: None,
             call_at_ns: 0,
             connection: 0,
@@ -57,14 +62,26 @@ impl Peer {
             silence: 0,
             is_gone: false,
             is_removed: false,
+            is_newcomer: false,
             is_told: false,
             stops: false,
         }
     }
 
-    /// Whether it was neither lost nor removed.
-    pub(super) fn is_member(&self) -> bool {
+    /// Whether it was neither lost nor removed. It may be a newcomer.
+    pub(super) fn is_there(&self) -> bool {
         !self.is_gone && !self.is_removed
+    }
+
+    /// Whether it is a member, as far as this one knows.
+    pub(super) fn is_member(&self) -> bool {
+        self.is_there() && !self.is_newcomer
+    }
+
+    /// Another process has its number, and wants to be a member.
+    pub(super) fn come_back(&mut self, entry: MemberEntry) {
+        let new = Self::new(self.node, self.address);
+        *self = Self { entry: Some(entry), is_newcomer: true, ..new };
     }
 
     pub(super) fn incarnation(&self) -> Option<u32> {

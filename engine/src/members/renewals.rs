@@ -2,7 +2,9 @@
 //!
 //! *Not here*: what is granted, and who is suspected, in `leases.rs`; messages that come, in `group.rs`.
 
-use crate::change_message::{ChangeMessage, Loss};
+use crate::change_message::Loss;
+use crate::configuration::Configuration;
+use crate::decision::Standing;
 use crate::members::group::{Event, Group, Stage};
 use crate::members::leases::Voters;
 use crate::members::message::Message;
@@ -24,7 +26,8 @@ impl Group {
         let Some((index, voters)) = self.leases.renew(sent_ns) else { return };
         for voter in voters {
             if usize::from(voter) == self.node() {
-                if self.leases.grant(voter, (index, complaints), sent_ns) {
+                let own = (voter, self.incarnation());
+                if self.leases.grant(own, (index, complaints), sent_ns) {
                     self.granted(voter, (index, sent_ns));
                 }
             } else {
@@ -53,7 +56,7 @@ impl Group {
             if usize::from(node) == self.node() {
                 return self.has_to_go(format!("it {why}"));
             }
-            self.say_change(self.node(), ChangeMessage::Lost { node, how: Loss::Silent });
+            self.tell_loss(usize::from(node), Loss::Silent);
         }
     }
 
@@ -62,9 +65,9 @@ impl Group {
         self.leases.set_voters(index, voters);
     }
 
-    /// The manager's log has taken the removal of a member.
-    pub(crate) fn log_removal(&mut self, index: u64, node: u16) {
-        self.leases.remove(index, node);
+    /// The manager's log has taken the removal of a member, or has let a node in.
+    pub(crate) fn log_standing(&mut self, index: u64, (node, standing): (u16, Standing)) {
+        self.leases.stand(index, node, standing);
     }
 
     /// The manager's log has given up what it had from this place on.
@@ -77,9 +80,13 @@ impl Group {
         self.leases.set_changing(is_changing);
     }
 
-    /// The log begins behind a snapshot, in which these members are removed.
-    pub(crate) fn log_installed(&mut self, index: u64, removed: Vec<u16>) {
-        self.leases.install(index, removed);
+    /// The log begins behind a snapshot, which has this configuration.
+    pub(crate) fn log_installed(&mut self, index: u64, configuration: &Configuration) {
+        let removed = configuration.removed().map(|(node, _)| (node, Standing::Removed));
+        let members = configuration.member_numbers().map(|node| {
+            (node, Standing::Member(configuration.members[usize::from(node)].incarnation))
+        });
+        self.leases.install(index, removed.chain(members).collect());
     }
 
     /// This member grants no leases any more.

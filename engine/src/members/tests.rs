@@ -19,6 +19,7 @@ use crate::replica::{Records, Replica};
 use crate::simulation::ManagerKind;
 use crate::simulation::members::{SimulatedMember, SimulatedMembers};
 
+mod coming_back;
 mod relayed;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -255,53 +256,6 @@ fn with_records(mut run: Run) -> (Run, Records) {
 }
 
 #[test]
-fn a_member_that_ends_is_revoked_and_cannot_come_again() {
-    for seed in 0..100 {
-        let mut random = SmallRng::seed_from_u64(seed);
-        let nodes = random.random_range(2..=4);
-        let (run, records) = with_records(Run::new(nodes, seed));
-        let mut run = run.join();
-        run.members.break_streams(random.random_range(0..40), 0);
-        run.pass(random.random_range(0..SECOND_NS));
-        let dead = random.random_range(0..nodes);
-        run.members.kill(dead);
-        let comes_again = random.random_bool(0.5);
-        if comes_again {
-            run.start(dead, 2);
-            let has_failed = |run: &mut Run| run.members.member(dead).unwrap().failure.is_some();
-            run.until("to be refused", 20, has_failed);
-            let failure = run.members.member(dead).unwrap().failure.as_ref().unwrap().to_string();
-            assert!(failure.contains(&format!("node {dead} has been here before")), "{failure}");
-            // Whoever is refused has ended nobody else, and ends.
-            assert!(run.others(dead).all(|member| member.group.halted().is_none()));
-            run.members.kill(dead);
-        }
-        // Of two members the first one votes alone.
-        if dead == 0 && nodes == 2 {
-            run.until("to halt", 20, |run| run.others(dead).all(|it| it.group.halted().is_some()));
-            for member in run.others(dead) {
-                let reason = member.group.halted().unwrap();
-                let how = "node 0 at 10.0.0.1:7000 is gone: its process has ended";
-                assert!(reason.contains(how), "{reason}");
-            }
-        } else {
-            run.until_epoch(2, &[dead]);
-            let of_dead = &run.fakes[dead].records;
-            let of_others = records.difference(of_dead).cloned().collect::<Records>();
-            for fake in (0..nodes).filter(|node| *node != dead).map(|node| &run.fakes[node]) {
-                assert_eq!(
-                    *fake.flushed.lock().unwrap(),
-                    of_others,
-                    "the records of all that are left"
-                );
-            }
-            // Tables can be created again.
-            run.propose(nodes - 1 - usize::from(dead == nodes - 1), "later".to_owned(), 20);
-        }
-    }
-}
-
-#[test]
 fn members_that_end_one_after_the_other_are_all_revoked() {
     for seed in 0..100 {
         let mut random = SmallRng::seed_from_u64(seed);
@@ -473,7 +427,7 @@ fn a_member_waits_no_longer_than_it_was_told_for_those_that_do_not_start() {
         // A group of one is formed at once.
         let mut group = Group::new(setup(1, hello(0, 1)), 0);
         if has_joined {
-            group.joined();
+            group.joined(&unformed(3));
         }
         group.advance(61 * SECOND_NS);
         let (_, events) = drained(&mut group);
@@ -587,7 +541,7 @@ fn bytes_of_strangers_make_no_member() {
         is_admitted || !events.is_empty()
     };
     // What node 1 says to node 0, heard as it is once, and then again on other connections.
-    let opening = Opening { hello: hello(1, 1), connection: 1, resumes: None };
+    let opening = Opening { hello: hello(1, 1), connection: 1, is_formed: false, resumes: None };
     let mut caller = Session::call(Role::Member, Some(&key), &opening).unwrap();
     let mut first = Group::new(setup(3, hello(0, 1)), 0);
     let connection = first.accepted("node 1".to_owned());

@@ -1,5 +1,6 @@
 //! Who votes on the membership, as one member sees it: of three or four members three, of five or more five, and of fewer one, because with
-//! two voters the loss of either would stop both. When a voter is lost, the member that leads has another one vote in its place.
+//! two voters the loss of either would stop both. When a voter is lost, the member that leads has another one vote in its place, and when a
+//! node comes back there may be more voters again.
 //!
 //! *Invariant*: without a majority of the voters nothing can be decided, and no lease is granted. If their processes have ended, the
 //! cluster cannot go on.
@@ -7,6 +8,8 @@
 //! *Not here*: the log that they have, in crate `manager`; leases, in `leases.rs`.
 
 use std::collections::BTreeSet;
+
+use gannet_manager::{LogMembers, ReplicaId};
 
 use crate::configuration::{Configuration, Phase};
 use crate::members::leases::Voters;
@@ -16,8 +19,8 @@ use crate::members::leases::Voters;
 pub(crate) struct Voting {
     /// A majority of each set is needed; there are two while the voters change.
     sets: Voters,
-    /// Those that are to vote, as this member leads them.
-    wanted: Option<BTreeSet<u16>>,
+    /// The replicas that are to be in the log, as this member leads it.
+    wanted: Option<LogMembers>,
     leads: bool,
 }
 
@@ -43,6 +46,15 @@ fn members(configuration: &Configuration) -> BTreeSet<u16> {
     configuration.member_numbers().collect()
 }
 
+/// The replicas of members.
+pub(crate) fn replica_ids<'n>(
+    configuration: &Configuration,
+    nodes: impl Iterator<Item = &'n u16>,
+) -> BTreeSet<ReplicaId> {
+    let incarnation = |node: u16| configuration.members[usize::from(node)].incarnation;
+    nodes.map(|node| ReplicaId { node: *node, incarnation: incarnation(*node) }).collect()
+}
+
 impl Voting {
     /// The members of the first configuration that vote, at all of them alike.
     pub(crate) fn first_voters(configuration: &Configuration) -> BTreeSet<u16> {
@@ -61,22 +73,37 @@ impl Voting {
         (self.leads, self.wanted) = (leads, None);
     }
 
-    /// Those that are to vote from now on, once, if they are others.
+    /// The replicas that are to be in the log from now on, once, if they are others.
     pub(crate) fn take_wanted(
         &mut self,
         node: u16,
         configuration: &Configuration,
-    ) -> Option<BTreeSet<u16>> {
-        let voters: BTreeSet<u16> = self.sets.iter().flatten().copied().collect();
-        if !self.leads || configuration.phase != Phase::Active || !voters.contains(&node) {
+    ) -> Option<LogMembers> {
+        let present: BTreeSet<u16> = self.sets.iter().flatten().copied().collect();
+        if !self.leads || configuration.phase != Phase::Active || !present.contains(&node) {
             return None;
         }
-        let wanted = voters_of(&members(configuration), &voters, node);
-        let is_new = wanted != voters && self.wanted.as_ref() != Some(&wanted);
-        is_new.then(|| {
-            tracing::info!("these nodes vote on the membership from now on: {wanted:?}");
-            self.wanted.insert(wanted).clone()
-        })
+        let members = members(configuration);
+        let voters = voters_of(&members, &present, node);
+        let wanted = LogMembers {
+            all: replica_ids(configuration, members.iter()),
+            voters: replica_ids(configuration, voters.iter()),
+        };
+        if self.wanted.as_ref() == Some(&wanted) {
+            return None;
+        }
+        if voters != present {
+            tracing::info!("these nodes vote on the membership from now on: {voters:?}");
+        }
+        Some(self.wanted.insert(wanted).clone())
+    }
+
+    /// Whether a node may come back: its predecessor does not vote any more.
+    pub(crate) fn admits(&self, configuration: &Configuration) -> bool {
+        match &self.sets[..] {
+            [voters] => voters.iter().all(|voter| configuration.is_member(*voter)),
+            _ => false,
+        }
     }
 
     /// Why nothing can be decided any more, if the processes of so many voters have ended.

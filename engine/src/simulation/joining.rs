@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -102,20 +102,36 @@ pub(super) fn join(
     Ok((cluster, members))
 }
 
-/// Starts the process of a member again that was killed: it comes with another incarnation, and its tables would be empty.
+/// What becomes of a process that is started again.
+pub(super) struct Outcome {
+    told: Receiver<Result<Cluster, ClusterError>>,
+    joined: Option<Cluster>,
+}
+
+impl Outcome {
+    /// The part of the cluster of the process, when that is a member. Why it could not start, the others are told.
+    pub(super) fn joined(&mut self) -> Option<&Cluster> {
+        if self.joined.is_none() {
+            self.joined = self.told.try_recv().ok().and_then(Result::ok);
+        }
+        self.joined.as_ref()
+    }
+}
+
+/// Starts the process of a member again that was killed: it comes with another incarnation, and has no tables.
 pub(super) fn start_again(
     members: &mut SimulatedMembers<Starting>,
     options: &ClusterOptions,
     node: usize,
     before: &Configuration,
-) -> Result<(), ClusterError> {
+) -> Result<Outcome, ClusterError> {
     let entry = &before.members[node];
     let entry = MemberEntry { incarnation: entry.incarnation.wrapping_add(1), ..entry.clone() };
-    // The others refuse it, so nobody waits for what it starts.
-    let starting = starting(options, node, channel().0);
+    let (started, outcome) = channel();
+    let starting = starting(options, node, started);
     let configuration = configuration(options)?.unformed();
     members.start(setup(node, options.nodes, entry), configuration, starting);
-    Ok(())
+    Ok(Outcome { told: outcome, joined: None })
 }
 
 fn starting(

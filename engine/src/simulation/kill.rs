@@ -3,13 +3,12 @@
 //! ```text
 //! begins_at transactions ─ the member is at `moment`, for the n-th time ─ the member is killed
 //!     its streams end, and nobody listens at its port ─ the others revoke it and go on, or halt if they cannot
-//!     its process is started again, empty ─ the others refuse it, and it ends
 //! ```
 //! *Source*: `docs/simulation.md`, "Members that die".
 //!
 //! *Invariants*: a killed member takes no step and sends nothing. What it has sent before still arrives.
 //!
-//! *Not here*: what the others do, in `membership_change`.
+//! *Not here*: what the others do, in `membership_change`; processes that are started again, in `coming_back.rs`.
 
 use gannet_storage::TransactionId;
 use rand::rngs::SmallRng;
@@ -17,7 +16,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::commit::{Settled, Stage};
 use crate::configuration::Phase;
-use crate::simulation::{Simulation, joining};
+use crate::simulation::Simulation;
 
 /// What a member is at when it dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,17 +114,6 @@ impl std::fmt::Display for Kill {
     }
 }
 
-/// What became of processes of killed members that were started again, empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CameBack {
-    /// All of them.
-    pub all: u64,
-    /// Those that another member has refused.
-    pub refused: u64,
-    /// Those that have joined: none.
-    pub joined: u64,
-}
-
 /// How a commit was settled that was under way when its member halted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -181,53 +169,7 @@ impl Simulation {
         self.trace.note(now_ns, || format!("kills: {kill}"));
         self.restarts.extend(kill.restarts_after_ns.map(|ns| (now_ns + ns, number)));
         self.killed.push(kill);
-    }
-
-    /// Starts the processes again of members whose time has come.
-    pub(super) fn start_again(&mut self) {
-        let now_ns = self.now_ns();
-        while let Some(&(at_ns, node)) = self.restarts.first().filter(|(at_ns, _)| *at_ns <= now_ns)
-        {
-            self.restarts.remove(&(at_ns, node));
-            self.trace.note(now_ns, || format!("node {node} is started again"));
-            let before = self.latest_configuration();
-            let options = self.cluster.options();
-            joining::start_again(&mut self.members.lock(), options, node, &before)
-                .expect("a process with these options was started before");
-            self.came_back.all += 1;
-            self.again.insert(node);
-            self.members_due_ns = 0;
-        }
-    }
-
-    /// How many processes of killed members were started again; of those, how many a member has refused, and how many have joined.
-    #[must_use]
-    pub fn came_back(&self) -> CameBack {
-        self.came_back
-    }
-
-    /// Ends the processes that were started again and refused.
-    pub(super) fn end_refused(&mut self) {
-        let mut members = self.members.lock();
-        for node in std::mem::take(&mut self.again) {
-            let Some(member) = members.member(node) else { continue };
-            let (was_refused, has_joined) = (member.was_refused(), member.has_joined());
-            self.came_back.refused += u64::from(was_refused);
-            self.came_back.joined += u64::from(has_joined);
-            if was_refused {
-                members.kill(node);
-                self.members_due_ns = 0;
-            } else if !has_joined {
-                self.again.insert(node);
-            }
-        }
-    }
-
-    /// Whether processes of killed members are still to be started again, or to be refused by a member that lives.
-    pub(super) fn awaits_refusals(&self) -> bool {
-        let CameBack { all, refused, joined } = self.came_back();
-        let has_living = self.nodes.iter().any(|node| !node.has_ended);
-        has_living && (!self.restarts.is_empty() || refused + joined < all)
+        self.back.remove(&number);
     }
 
     /// Gives the jobs that a killed member has not begun to the next one that lives, unless they were those of a process.

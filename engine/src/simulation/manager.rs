@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use gannet_manager::LogMembers;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -71,6 +72,14 @@ enum Entry {
     Voters(BTreeSet<u16>),
 }
 
+/// An entry of the log.
+struct Logged {
+    /// When a majority has it.
+    made_ns: u64,
+    term: u64,
+    entry: Entry,
+}
+
 /// See the module's text.
 pub(super) struct ModelManager {
     random: SmallRng,
@@ -82,25 +91,53 @@ pub(super) struct ModelManager {
     election_every: u32,
     /// The election that is under way ends then.
     elects_at_ns: Option<u64>,
-    /// Entries, with the time at which a majority has each.
-    log: Vec<(u64, Entry)>,
+    /// What was decided before the first entry.
+    first: Decided,
+    log: Vec<Logged>,
     /// By node: when the last of what it is to hear comes.
     last_ns: BTreeMap<usize, u64>,
     serial: u64,
     /// By time and number.
     events: BTreeMap<(u64, u64), (usize, ManagerEvent)>,
     nodes: BTreeSet<usize>,
+    /// Those that are to hear of decisions, too.
+    newcomers: BTreeSet<usize>,
     /// The disk of a voter fails then.
     fails_at_ns: Option<u64>,
     /// Those whose disks have failed.
     failed: BTreeSet<usize>,
 }
 
+/// The last set of voters in a log, and its place.
+fn last_voters(log: &[Logged]) -> (u64, BTreeSet<u16>) {
+    let voters = |(index, logged): (usize, &Logged)| match &logged.entry {
+        Entry::Voters(voters) => Some((index as u64, voters.clone())),
+        Entry::Decision(_) => None,
+    };
+    let last = log.iter().enumerate().rev().find_map(voters);
+    last.expect("the first entry has voters")
+}
+
+/// What a node is told of an entry: when the log takes the entry, and when it is made.
+fn told((index, Logged { made_ns, term, entry }): (u64, &Logged)) -> (u64, [ManagerEvent; 2]) {
+    let events = match entry {
+        Entry::Decision(decision) => [
+            ManagerEvent::Appended(index, *term, decision.clone()),
+            ManagerEvent::Made(index, *term, decision.clone()),
+        ],
+        Entry::Voters(voters) => [
+            ManagerEvent::Voting(index, vec![voters.clone()]),
+            ManagerEvent::Voters(index, vec![voters.clone()]),
+        ],
+    };
+    (*made_ns, events)
+}
+
 impl ModelManager {
-    /// The manager of these nodes; at first these vote.
+    /// The manager of these nodes, which begins with what is decided; at first these vote.
     pub(super) fn new(
         (seed, lease_ns): (u64, u64),
-        nodes: BTreeSet<usize>,
+        (first, nodes): (Decided, BTreeSet<usize>),
         voters: BTreeSet<u16>,
         now_ns: u64,
     ) -> Self {
@@ -113,11 +150,13 @@ impl ModelManager {
             election_every: u32::try_from((ELECTION_LEASES * lease_ns).div_ceil(LOOK_NS))
                 .unwrap_or(u32::MAX),
             elects_at_ns: None,
-            log: vec![(now_ns, Entry::Voters(voters.clone()))],
+            first,
+            log: vec![Logged { made_ns: now_ns, term: 0, entry: Entry::Voters(voters.clone()) }],
             last_ns: BTreeMap::new(),
             serial: 0,
             events: BTreeMap::new(),
             nodes,
+            newcomers: BTreeSet::new(),
             fails_at_ns: None,
             failed: BTreeSet::new(),
         };
@@ -158,6 +197,7 @@ impl ModelManager {
     /// A node has ended.
     pub(super) fn kill(&mut self, node: usize) {
         self.nodes.remove(&node);
+        self.newcomers.remove(&node);
         self.events.retain(|_, (other, _)| *other != node);
     }
 
@@ -192,6 +232,7 @@ impl ModelManager {
             self.elects_at_ns = None;
             self.elect(streams, now_ns);
         }
+        self.take_in(streams, now_ns);
     }
 
     /// Whether a voter runs and reaches a majority.
@@ -237,7 +278,7 @@ impl ModelManager {
 
     /// What no majority has when another leads is gone.
     fn give_up(&mut self, leader: usize, streams: &Streams, now_ns: u64) {
-        let kept = self.log.iter().take_while(|(made_ns, _)| *made_ns <= now_ns).count();
+        let kept = self.made_until(now_ns);
         if kept == self.log.len() {
             return;
         }
@@ -254,11 +295,7 @@ impl ModelManager {
             | ManagerEvent::Failed
             | ManagerEvent::Installed(..) => true,
         });
-        let last = self.log.iter().rev().find_map(|(_, entry)| match entry {
-            Entry::Voters(voters) => Some(voters.clone()),
-            Entry::Decision(_) => None,
-        });
-        self.voters = last.expect("the first entry has voters");
+        self.voters = last_voters(&self.log).1;
         for node in self.nodes.clone() {
             if let Some(at_ns) = self.reach_ns(leader, node, streams, now_ns) {
                 self.tell(node, at_ns, ManagerEvent::Truncated(from));
@@ -286,14 +323,67 @@ impl ModelManager {
         }
     }
 
-    /// A node that may lead has these vote from now on. The model has no time in which both sets vote.
-    pub(super) fn set_voters(
+    /// Of the entries, those that a majority has at this time.
+    fn made_until(&self, now_ns: u64) -> usize {
+        self.log.iter().take_while(|logged| logged.made_ns <= now_ns).count()
+    }
+
+    /// A node that may lead has these be the replicas of the log. The model has no time in which both sets vote.
+    pub(super) fn set_members(
         &mut self,
         node: usize,
-        voters: &BTreeSet<u16>,
+        members: &LogMembers,
         streams: &Streams,
         now_ns: u64,
     ) {
+        if self.leader == Some(node) {
+            let all = members.all.iter().map(|replica| usize::from(replica.node));
+            self.newcomers = all.filter(|node| !self.nodes.contains(node)).collect();
+            self.take_in(streams, now_ns);
+        }
+        let voters = members.voters.iter().map(|replica| replica.node).collect();
+        if self.voters != voters {
+            self.set_voters(node, &voters, streams, now_ns);
+        }
+    }
+
+    /// The leader has the nodes that are to hear of decisions do so, as far as it reaches them: of what was made at once, and of the rest
+    /// as all others.
+    fn take_in(&mut self, streams: &Streams, now_ns: u64) {
+        let Some(leader) = self.leader.filter(|leader| self.nodes.contains(leader)) else { return };
+        for node in self.newcomers.clone() {
+            let at_ns = streams.reach_ns(leader, node, now_ns);
+            if at_ns > now_ns {
+                continue;
+            }
+            self.newcomers.remove(&node);
+            self.failed.remove(&node);
+            self.nodes.insert(node);
+            let made = self.made_until(now_ns);
+            let mut decided = self.first.clone();
+            for logged in &self.log[..made] {
+                if let Entry::Decision(decision) = &logged.entry {
+                    // One that comes too late is none.
+                    let _ = decided.make(logged.term, decision);
+                }
+            }
+            let at_ns = now_ns + self.random.random_range(DELAY_NS);
+            self.tell(node, at_ns, ManagerEvent::Installed(made as u64 - 1, decided));
+            let (index, voters) = last_voters(&self.log[..made]);
+            self.tell(node, at_ns, ManagerEvent::Voting(index, vec![voters.clone()]));
+            self.tell(node, at_ns, ManagerEvent::Voters(index, vec![voters]));
+            let later: Vec<_> = (made as u64..).zip(&self.log[made..]).map(told).collect();
+            for (made_ns, [appended, made]) in later {
+                self.tell(node, at_ns, appended);
+                if made_ns < u64::MAX {
+                    self.tell(node, at_ns.max(made_ns), made);
+                }
+            }
+        }
+    }
+
+    /// A node that may lead has these vote from now on.
+    fn set_voters(&mut self, node: usize, voters: &BTreeSet<u16>, streams: &Streams, now_ns: u64) {
         let index = self.log.len() as u64;
         let Some(made_ns) = self.append(node, Entry::Voters(voters.clone()), streams, now_ns)
         else {
@@ -332,9 +422,9 @@ impl ModelManager {
             }
         }
         taken.sort_unstable();
-        let before_ns = self.log.last().map_or(0, |(made_ns, _)| *made_ns);
+        let before_ns = self.log.last().map_or(0, |logged| logged.made_ns);
         let made_ns = taken.get(self.voters.len() / 2).map_or(u64::MAX, |at| before_ns.max(*at));
-        self.log.push((made_ns, entry));
+        self.log.push(Logged { made_ns, term: self.term, entry });
         (made_ns < u64::MAX).then_some(made_ns)
     }
 

@@ -7,10 +7,11 @@
 //!
 //! *Not here*: how a cluster of them comes about, in `joining.rs`; workers and packets, in `mod.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gannet_manager::ReplicaId;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -18,7 +19,7 @@ use crate::change::Changes;
 use crate::change_message::ChangeMessage;
 use crate::configuration::{Change, ChangeError, Configuration};
 use crate::lease::LeaseTerms;
-use crate::members::{Action, Event, Group, Input, JoinError, Setup, Voting};
+use crate::members::{Action, Event, Group, Input, JoinError, Setup, Voting, replica_ids};
 use crate::node::Node;
 use crate::replica::Replica;
 use crate::simulation::clock::Rate;
@@ -99,6 +100,7 @@ impl<R: Replica> SimulatedMember<R> {
             self.group.cannot_go_on(&why);
         }
         self.group.remove(&self.changes.removed());
+        self.group.admit(&self.changes.incarnations());
         self.group.set_changing(self.changes.is_changing());
     }
 
@@ -115,8 +117,8 @@ impl<R: Replica> SimulatedMember<R> {
                 Vec::new()
             }
             ManagerEvent::Appended(index, term, decision) => {
-                let removed = decision.removal_in(term);
-                removed.into_iter().for_each(|node| self.group.log_removal(index, node));
+                let standing = decision.standing_in(term);
+                standing.into_iter().for_each(|it| self.group.log_standing(index, it));
                 Vec::new()
             }
             ManagerEvent::Truncated(from) => {
@@ -140,7 +142,7 @@ impl<R: Replica> SimulatedMember<R> {
                 Vec::new()
             }
             ManagerEvent::Installed(index, decided) => {
-                self.group.log_installed(index, decided.configuration.removed().collect());
+                self.group.log_installed(index, &decided.configuration);
                 self.changes.installed(decided);
                 Vec::new()
             }
@@ -164,7 +166,7 @@ impl<R: Replica> SimulatedMember<R> {
                     let said = self.changes.receive(from, message);
                     self.say(said);
                     if self.has_joined() {
-                        self.group.joined();
+                        self.group.joined(self.changes.configuration());
                     }
                     if let Some(error) = self.changes.take_failure() {
                         self.failure.get_or_insert(error.into());
@@ -203,12 +205,17 @@ impl<R: Replica> SimulatedMember<R> {
             return;
         }
         let configuration = self.changes.configuration();
-        let (nodes, voters) =
-            (configuration.member_numbers().collect(), Voting::first_voters(configuration));
-        let number = u16::try_from(self.group.node()).expect("nodes are numbered with 16 bits");
-        self.voting.set_voters(vec![voters.clone()]);
+        let node = u16::try_from(self.group.node()).expect("nodes are numbered with 16 bits");
+        let mut voters = BTreeSet::new();
+        if !self.changes.has_come_back() {
+            voters = Voting::first_voters(configuration);
+            self.voting.set_voters(vec![voters.clone()]);
+        }
+        let incarnation = configuration.members[usize::from(node)].incarnation;
+        let (id, founders) =
+            (ReplicaId { node, incarnation }, replica_ids(configuration, voters.iter()));
         let decided = self.changes.first_decided();
-        let replica = SimulatedReplica::start((number, nodes), voters, decided, (lease_ns, now_ns));
+        let replica = SimulatedReplica::start(id, founders, decided, (lease_ns, now_ns));
         let mut replica = replica.expect("a runtime without I/O needs nothing of the system");
         for (from, bytes) in std::mem::take(&mut self.early) {
             replica.tell().hear(from, bytes);
@@ -244,7 +251,7 @@ impl<R: Replica> SimulatedMember<R> {
         }
         let number = u16::try_from(self.group.node()).expect("nodes are numbered with 16 bits");
         let wanted = self.voting.take_wanted(number, self.changes.configuration());
-        wanted.into_iter().for_each(|voters| replica.tell().set_voters(voters));
+        wanted.into_iter().for_each(|members| replica.tell().set_members(members));
     }
 }
 
@@ -313,6 +320,18 @@ impl<R: Replica> SimulatedMembers<R> {
             member.group.renew(&[]);
         }
         (0..nodes.len()).for_each(|node| self.settle(node));
+    }
+
+    /// The node of a member that has come back needs a lease, as those of all others.
+    pub(crate) fn require_lease_of(&mut self, number: usize, node: &Arc<Node>, terms: LeaseTerms) {
+        let has_leases = self.has_leases;
+        if let Some(member) = self.members.get_mut(&number).filter(|_| has_leases) {
+            node.require_lease(terms);
+            member.node = Some(Arc::clone(node));
+            member.group.set_decides(member.leads);
+            member.group.renew(&[]);
+        }
+        self.settle(number);
     }
 
     /// A member takes no step before this time. What is sent to it waits.
@@ -490,9 +509,10 @@ impl<R: Replica> SimulatedMembers<R> {
             let mut formed = self.members.values().filter(|member| member.has_joined());
             let Some(member) = formed.next() else { return };
             let voters = Voting::first_voters(member.changes.configuration());
+            let first = member.changes.first_decided();
             let nodes = self.members.keys().copied().collect();
-            self.manager =
-                Some(ModelManager::new((self.seed, self.lease_ns), nodes, voters, now_ns));
+            let (seed, begins) = ((self.seed, self.lease_ns), (first, nodes));
+            self.manager = Some(ModelManager::new(seed, begins, voters, now_ns));
         }
         let Some(manager) = &mut self.manager else { return };
         manager.advance(&self.streams, now_ns);
@@ -517,13 +537,20 @@ impl<R: Replica> SimulatedMembers<R> {
             members.get_mut(&node).into_iter().for_each(SimulatedMember::decide);
             return;
         }
-        let (Some(member), Some(manager)) = (members.get_mut(&node), manager) else { return };
+        let Some(manager) = manager else { return };
+        let Some(member) = members.get_mut(&node) else { return };
         for decision in member.changes.take_decisions() {
             manager.decide(node, decision, streams, *now_ns);
         }
         let number = u16::try_from(node).expect("nodes are numbered with 16 bits");
-        if let Some(voters) = member.voting.take_wanted(number, member.changes.configuration()) {
-            manager.set_voters(node, &voters, streams, *now_ns);
+        let wanted = member.voting.take_wanted(number, member.changes.configuration());
+        if let Some(mut wanted) = wanted {
+            // The processes of others have ended.
+            wanted.all.retain(|replica| {
+                let process = members.get(&usize::from(replica.node));
+                process.is_some_and(|member| member.group.incarnation() == replica.incarnation)
+            });
+            manager.set_members(node, &wanted, streams, *now_ns);
         }
     }
 
@@ -532,6 +559,9 @@ impl<R: Replica> SimulatedMembers<R> {
         loop {
             self.decide(node);
             let Some(member) = self.members.get_mut(&node) else { return };
+            let admits = member.voting.admits(member.changes.configuration());
+            let said = member.changes.set_admits(admits);
+            member.say(said);
             let mut is_quiet = !member.handle_events();
             if self.manager_kind == ManagerKind::Raft && member.stands_until_ns <= self.now_ns {
                 member.start_replica(self.lease_ns, self.now_ns);

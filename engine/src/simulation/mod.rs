@@ -12,6 +12,7 @@
 //!   ├─ faults.rs    which faults a run has, and how often each struck
 //!   ├─ strikes.rs   their begins and ends
 //!   ├─ kill.rs      the death of a member
+//!   ├─ coming_back.rs  its process is started again
 //!   └─ trace.rs     a hash of everything that happened
 //! ```
 //! Time advances by a little after a step in which some worker did something, and to the next
@@ -20,9 +21,10 @@
 //!
 //! *Source*: `docs/simulation.md`, "The simulator".
 //!
-//! *Not here*: disks; members that come back and are let in.
+//! *Not here*: disks.
 
 mod clock;
+mod coming_back;
 mod faults;
 mod joining;
 mod kill;
@@ -35,7 +37,7 @@ mod strikes;
 mod trace;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,8 +46,9 @@ use std::time::Duration;
 use gannet_rpc::{Clock, Counters};
 
 pub use crate::commit::{Settled, Stage};
+pub use coming_back::CameBack;
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
-pub use kill::{CameBack, KILL_MOMENTS, Kill, KillMoment, Verdict};
+pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
 pub use manager::ManagerKind;
 
 use crate::cluster::{Cluster, ClusterError, ClusterOptions};
@@ -54,7 +57,7 @@ use crate::fence::Fenced;
 use crate::lease::LeaseTerms;
 use crate::member::{Member, WorkerClocks};
 use crate::simulation::clock::{MembersClock, NodeClock, VirtualTime};
-use crate::simulation::joining::SharedMembers;
+use crate::simulation::joining::{Outcome, SharedMembers};
 use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
 use crate::simulation::trace::Trace;
 use crate::worker::Worker;
@@ -77,6 +80,41 @@ struct SimulatedNode {
     /// Whether it was killed or has halted: it takes no step any more.
     has_ended: bool,
 }
+
+impl SimulatedNode {
+    /// The workers of a member.
+    fn new(
+        node: u16,
+        member: &Arc<Member>,
+        workers: u16,
+        (time, joined_at_ns, network, members): Surroundings<'_>,
+    ) -> Self {
+        let clock = Rc::new(NodeClock::new(Rc::clone(time)));
+        let rate = members.lock().rate_of(usize::from(node));
+        let worker = |worker: u16| {
+            let inbox = Rc::new(RefCell::new(Inbox::default()));
+            let sender = SimulatedSender { network: Rc::clone(network), source: (node, worker) };
+            let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
+            let lease_clock =
+                Rc::new(MembersClock::new(Rc::clone(time), Rc::clone(joined_at_ns), rate.clone()));
+            let clock = Rc::clone(&clock) as Rc<dyn Clock>;
+            let clocks = WorkerClocks { time_of_day: Rc::clone(&clock), clock, lease_clock };
+            (member.start_worker(usize::from(worker), clocks, sender, receiver), inbox)
+        };
+        Self {
+            workers: (0..workers).map(worker).collect(),
+            clock,
+            stands_until_ns: 0,
+            step_ns: 0,
+            next_step_ns: 0,
+            has_ended: false,
+        }
+    }
+}
+
+/// What a node has around: the time of workers, when that begins on the time of members, the network, and the members.
+type Surroundings<'s> =
+    (&'s VirtualTime, &'s VirtualTime, &'s Rc<RefCell<Network>>, &'s SharedMembers);
 
 /// A simulated cluster; see the module's text.
 pub struct Simulation {
@@ -103,9 +141,14 @@ pub struct Simulation {
     killed: Vec<Kill>,
     /// Killed members whose processes are to be started again, and when.
     restarts: BTreeSet<(u64, usize)>,
-    /// Those whose processes were, and that have been neither refused nor let in.
-    again: BTreeSet<usize>,
+    /// Those whose processes were, and that have been neither refused nor let in, with where each says that it has joined.
+    again: BTreeMap<usize, Outcome>,
     came_back: CameBack,
+    /// Those that have come back and live.
+    back: BTreeSet<usize>,
+    /// The members of processes before those.
+    former: Vec<Arc<Member>>,
+    lease_terms: Option<LeaseTerms>,
     /// Members that the others have removed, and that have heard of it.
     removed: BTreeSet<usize>,
     /// Whether each node is a process of its own, whose jobs end with it.
@@ -153,31 +196,11 @@ impl Simulation {
         let joined_at_ns = VirtualTime::new(Cell::new(members.lock().now_ns()));
         let network = Network::new(Rc::clone(&time), nodes, seed);
         let network = Rc::new(RefCell::new(network));
-        let worker = |node: u16, worker: u16, clock: &Rc<NodeClock>| {
-            let inbox = Rc::new(RefCell::new(Inbox::default()));
-            let sender = SimulatedSender { network: Rc::clone(&network), source: (node, worker) };
-            let receiver = SimulatedReceiver::new(Rc::clone(&inbox));
-            let member = &cluster.members[usize::from(node)];
-            let rate = members.lock().rate_of(usize::from(node));
-            let lease_clock =
-                Rc::new(MembersClock::new(Rc::clone(&time), Rc::clone(&joined_at_ns), rate));
-            let clock = Rc::clone(clock) as Rc<dyn Clock>;
-            let clocks = WorkerClocks { time_of_day: Rc::clone(&clock), clock, lease_clock };
-            (member.start_worker(usize::from(worker), clocks, sender, receiver), inbox)
-        };
-        let nodes = (0..nodes)
-            .map(|node| {
-                let clock = Rc::new(NodeClock::new(Rc::clone(&time)));
-                SimulatedNode {
-                    workers: (0..workers).map(|number| worker(node, number, &clock)).collect(),
-                    clock,
-                    stands_until_ns: 0,
-                    step_ns: 0,
-                    next_step_ns: 0,
-                    has_ended: false,
-                }
-            })
-            .collect();
+        let surroundings = (&time, &joined_at_ns, &network, &members);
+        let nodes = (0..nodes).zip(&cluster.members);
+        let nodes =
+            nodes.map(|(node, member)| SimulatedNode::new(node, member, workers, surroundings));
+        let nodes = nodes.collect();
         faults.sort_by_key(|fault| std::cmp::Reverse(fault.begins_at));
         Ok(Self {
             cluster: Arc::new(cluster),
@@ -195,8 +218,11 @@ impl Simulation {
             clocks_stand: false,
             killed: Vec::new(),
             restarts: BTreeSet::new(),
-            again: BTreeSet::new(),
+            again: BTreeMap::new(),
             came_back: CameBack::default(),
+            back: BTreeSet::new(),
+            former: Vec::new(),
+            lease_terms: None,
             removed: BTreeSet::new(),
             has_processes: false,
             handed_over: 0,
@@ -213,9 +239,11 @@ impl Simulation {
         (self.has_leases, self.clocks_stand) = (true, confirms_reads);
         let nodes = self.cluster.nodes();
         let terms = LeaseTerms::new(Duration::from_nanos(LEASE_NS));
+        let terms = terms.with_confirmed_reads(confirms_reads);
+        self.lease_terms = Some(terms);
         // Tables have been created since.
         self.joined_at_ns.set(self.members.lock().now_ns() - self.now_ns());
-        self.members.lock().require_leases(&nodes, terms.with_confirmed_reads(confirms_reads));
+        self.members.lock().require_leases(&nodes, terms);
     }
 
     /// The disk of a voter's replica of the manager fails after so much virtual time, if the manager is the model. The others are to be a
@@ -236,15 +264,17 @@ impl Simulation {
         &self.killed
     }
 
-    /// The members that were killed, and those that the others have removed.
+    /// The nodes of which a process was killed, or removed by the others.
     #[must_use]
-    pub fn dead(&self) -> BTreeSet<usize> {
+    pub fn died(&self) -> BTreeSet<usize> {
         let killed = self.killed.iter().map(|kill| usize::from(kill.node));
         killed.chain(self.removed.iter().copied()).collect()
     }
 
-    fn was_killed(&self, node: usize) -> bool {
-        self.killed.iter().any(|kill| usize::from(kill.node) == node)
+    /// Those that have not come back.
+    #[must_use]
+    pub fn dead(&self) -> BTreeSet<usize> {
+        self.died().difference(&self.back).copied().collect()
     }
 
     /// How the members that have halted have settled the commits that were under way.
@@ -375,9 +405,9 @@ impl Simulation {
         self.members_due_ns = members.next_event_ns().saturating_sub(self.joined_at_ns.get());
         let halted: Vec<_> = members.halted().collect();
         drop(members);
-        self.end_refused();
+        self.let_in();
         for (node, leaves) in halted {
-            if self.nodes[node].has_ended {
+            if self.nodes[node].has_ended || self.again.contains_key(&node) {
                 continue;
             }
             self.trace.note(now_ns, || format!("node {node} halts"));
@@ -387,6 +417,7 @@ impl Simulation {
                 self.cluster.members[node].node().kill();
                 self.hand_over(node);
                 self.removed.insert(node);
+                self.back.remove(&node);
             }
         }
     }
@@ -409,7 +440,8 @@ impl Simulation {
     /// Answers the jobs that have come to members after their end: they have not begun.
     fn drop_late_jobs(&self) {
         let ended = self.nodes.iter().zip(&self.cluster.members).filter(|(node, _)| node.has_ended);
-        for (_, member) in ended {
+        let ended = ended.map(|(_, member)| member).chain(&self.former);
+        for member in ended {
             for worker in 0..self.cluster.options.threads {
                 drop(member.take_jobs(worker));
             }
@@ -430,14 +462,15 @@ impl Simulation {
             is_latest && dead.iter().all(is_out) && configuration.phase == Phase::Active
         };
         let mut nodes = self.nodes.iter().enumerate();
-        nodes.any(|(number, node)| !node.has_ended && !goes_on(number)) || self.awaits_refusals()
+        nodes.any(|(number, node)| !node.has_ended && !goes_on(number)) || self.awaits_newcomers()
     }
 
     /// Whether members have halted, as they could not go on without one that was killed.
     #[must_use]
     pub fn has_halted(&self) -> bool {
         let mut nodes = self.nodes.iter().enumerate();
-        let is_out = |number| self.was_killed(number) || self.removed.contains(&number);
+        let dead = self.dead();
+        let is_out = |number| dead.contains(&number);
         nodes.any(|(number, node)| node.has_ended && !is_out(number))
     }
 

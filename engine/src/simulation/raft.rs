@@ -8,11 +8,11 @@
 //!
 //! *Not here*: the model of all replicas, in `manager.rs`. openraft draws at random for itself: two runs of a seed differ.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gannet_manager::{DrivenReplica, Event, Options, Replica, StartError};
+use gannet_manager::{DrivenReplica, Event, Options, Replica, ReplicaId, StartError};
 
 use crate::decision::Decided;
 use crate::simulation::manager::ManagerEvent;
@@ -39,18 +39,17 @@ pub(super) struct SimulatedReplica {
 }
 
 impl SimulatedReplica {
-    /// Starts the replica of a node.
+    /// Starts a replica of a log with these first voters, if it is there from the beginning.
     pub(super) fn start(
-        (node, nodes): (u16, Vec<u16>),
-        voters: impl IntoIterator<Item = u16>,
+        id: ReplicaId,
+        founders: BTreeSet<ReplicaId>,
         decided: Decided,
         (lease_ns, now_ns): (u64, u64),
     ) -> Result<Self, StartError> {
         let options = Options {
             cluster: "gannet".to_owned(),
-            node,
-            nodes,
-            voters: voters.into_iter().collect(),
+            id,
+            founders,
             heartbeat: Duration::from_nanos(lease_ns) / HEARTBEATS,
             directory: None,
         };

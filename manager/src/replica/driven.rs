@@ -13,7 +13,6 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::{Event, Options, Replica, StartError, run};
 use crate::decisions::StateMachine;
-use crate::journal::Owner;
 use crate::store;
 
 /// How often tasks of the replica, which wait for each other, get their turn in one call. What is left is done in the next one.
@@ -35,9 +34,8 @@ impl DrivenReplica {
         state: impl StateMachine,
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        let owner = Owner { cluster: options.cluster.clone(), node: options.node };
         let on_event = Arc::new(on_event) as _;
-        let stores = store::open(None, &owner, Box::new(state), &on_event)?;
+        let stores = store::open(None, &options.cluster, options.id, Box::new(state), &on_event)?;
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();
@@ -67,16 +65,20 @@ mod tests {
     use std::sync::{Mutex, PoisonError};
 
     use super::*;
+    use crate::ReplicaId;
     use crate::fakes::All;
+
+    fn id(node: u16) -> ReplicaId {
+        ReplicaId { node, incarnation: 7 }
+    }
 
     /// A replica of these voters, and what it has said since the last look.
     fn start(voters: &[u16]) -> (DrivenReplica, impl Fn() -> Vec<Event>) {
         let said = Arc::new(Mutex::new(Vec::new()));
         let options = Options {
             cluster: "gannet".to_owned(),
-            node: 1,
-            nodes: vec![0, 1],
-            voters: voters.iter().copied().collect(),
+            id: id(1),
+            founders: voters.iter().copied().map(id).collect(),
             heartbeat: Duration::from_secs(1_000),
             directory: None,
         };

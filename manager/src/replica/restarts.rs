@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use super::*;
 use crate::fakes::{All, FakeDisk};
-use crate::journal::Journal;
+use crate::journal::{Journal, Owner};
 
 /// Longest wait for what must come.
 const COMES: Duration = Duration::from_secs(60);
@@ -14,13 +14,16 @@ const DECISIONS: u64 = SNAPSHOT_ENTRIES + KEPT_ENTRIES;
 /// Decisions until the purge has come.
 const DECISIONS_MAX: u64 = 10 * DECISIONS;
 
+fn id(node: u16) -> ReplicaId {
+    ReplicaId { node, incarnation: 7 }
+}
+
 /// The first node votes.
-fn options(node: u16, nodes: u16) -> Options {
+fn options(node: u16) -> Options {
     Options {
         cluster: "gannet".to_owned(),
-        node,
-        nodes: (0..nodes).collect(),
-        voters: [0].into(),
+        id: id(node),
+        founders: if node == 0 { [id(0)].into() } else { BTreeSet::new() },
         heartbeat: Duration::from_millis(50),
         directory: None,
     }
@@ -32,7 +35,7 @@ fn alone(disk: &FakeDisk) -> (Replica, Receiver<Event>) {
     // A test that has seen enough hears no more.
     let on_event: OnEvent = Arc::new(move |event| drop(said.send(event)));
     let state = Box::new(All::default());
-    (Replica::start_on(disk.boxed(), options(0, 1), state, on_event).unwrap(), events)
+    (Replica::start_on(disk.boxed(), options(0), state, on_event).unwrap(), events)
 }
 
 fn next(events: &Receiver<Event>) -> Event {
@@ -129,8 +132,7 @@ fn a_replica_ends_with_its_disk() {
 #[test]
 fn a_directory_is_used_once_at_a_time() {
     let place = tempfile::tempdir().unwrap();
-    let options =
-        |node| Options { directory: Some(place.path().join("manager")), ..options(node, 2) };
+    let options = |node| Options { directory: Some(place.path().join("manager")), ..options(node) };
     let first = Replica::start(options(0), All::default(), |_| {}).unwrap();
     let second = Replica::start(options(0), All::default(), |_| {}).err().expect("it is in use");
     assert!(matches!(second, StartError::Directory(DirectoryError::InUse(_))), "{second}");
@@ -159,12 +161,14 @@ fn a_node_that_comes_late_gets_a_snapshot() {
             }
             event => drop(said.send(event)),
         });
-        let replica = Replica::start_on(disk, options(node, 2), Box::new(All::default()), on_event);
+        let replica = Replica::start_on(disk, options(node), Box::new(All::default()), on_event);
         assert!(replicas[usize::from(node)].set(replica.unwrap()).is_ok());
         events
     };
     let (first_events, second_events) = (start(0, disk.boxed()), start(1, None));
     until(&first_events, leads);
+    let members = LogMembers { all: [id(0), id(1)].into(), voters: [id(0)].into() };
+    replicas[0].get().expect("it runs").set_members(members);
     replicas[0].get().expect("it runs").decide(count.to_le_bytes().into());
     follow(&first_events, &mut first, count);
     let mut second = All::default();

@@ -10,12 +10,10 @@ use super::*;
 use crate::disk::Directory;
 use crate::fakes::{All, FakeDisk, Heard};
 
-fn owner() -> Owner {
-    Owner { cluster: "gannet".to_owned(), node: 3 }
-}
+const OWN: ReplicaId = ReplicaId { node: 3, incarnation: 7 };
 
 fn open_on(disk: Option<Box<dyn Disk>>, heard: &Heard) -> (LogStore, Decisions) {
-    open(disk, &owner(), Box::new(All::default()), &heard.on_event()).expect("it opens")
+    open(disk, "gannet", OWN, Box::new(All::default()), &heard.on_event()).expect("it opens")
 }
 
 struct InMemory;

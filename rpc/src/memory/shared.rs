@@ -100,8 +100,8 @@ impl SharedRings {
         self.handle.clone()
     }
 
-    /// Maps the memory of the others, by the handles of all nodes; where each worker sleeps, and
-    /// what it sends and receives with.
+    /// Maps the memory of the others, by the handles of all nodes that are there; where each worker sleeps, and what it sends and
+    /// receives with.
     ///
     /// # Errors
     /// [`SharedRingsError`] if one is of another shape or cannot be opened.
@@ -110,35 +110,50 @@ impl SharedRings {
     /// If there are not as many handles as nodes.
     pub fn connect(
         self,
-        handles: &[String],
+        handles: &[Option<String>],
     ) -> Result<Vec<(Parking, MemoryPort)>, SharedRingsError> {
-        assert_eq!(handles.len(), self.shape.nodes, "each node has a handle");
-        let mut segments = Vec::new();
-        for (node, handle) in handles.iter().enumerate() {
-            segments.push(if node == self.node {
-                Arc::clone(&self.segment)
-            } else {
-                open(node, handle, &self.shape)?
-            });
-        }
-        Ok((0..self.shape.workers).map(|worker| self.ends(worker, &segments)).collect())
+        assert_eq!(handles.len(), self.shape.nodes, "each node has a handle, or is not there");
+        (0..self.shape.workers).map(|worker| self.ends(worker, handles)).collect()
     }
 
-    fn ends(&self, worker: usize, segments: &[Arc<Segment>]) -> (Parking, MemoryPort) {
-        let lane = |(peer, segment)| {
-            let is_other = peer != self.node;
-            SendLane {
-                producer: is_other.then(|| self.shape.ring(segment, worker, self.node).0),
-                waker: is_other.then(|| Waker::at(self.shape.word(segment, worker))),
-                queued: false,
-            }
+    fn ends(
+        &self,
+        worker: usize,
+        handles: &[Option<String>],
+    ) -> Result<(Parking, MemoryPort), SharedRingsError> {
+        let Self { node, shape, .. } = *self;
+        let finder = Finder { own_node: node, worker, shape };
+        let lane = |(peer, handle): (usize, &Option<String>)| match handle {
+            Some(handle) if peer != node => finder.lane(peer, handle),
+            _ => Ok(SendLane { producer: None, waker: None, queued: false }),
         };
-        let lanes = segments.iter().enumerate().map(lane).collect();
-        let others = (0..self.shape.nodes).filter(|peer| *peer != self.node);
-        let consumers = others.map(|peer| self.shape.ring(&self.segment, worker, peer).1);
+        let lanes = handles.iter().enumerate().map(lane).collect::<Result<_, _>>()?;
+        let others = (0..shape.nodes).filter(|peer| *peer != node);
+        let consumers = others.map(|peer| shape.ring(&self.segment, worker, peer).1);
         let receiver = MemoryReceiver { consumers: ConsumerSet::new(consumers) };
-        let parking = Parking::at(self.shape.word(&self.segment, worker));
-        (parking, (MemorySender::new(lanes, self.shape.mtu), receiver))
+        let parking = Parking::at(shape.word(&self.segment, worker));
+        let mut sender = MemorySender::new(lanes, shape.mtu);
+        sender.finder = Some(finder);
+        Ok((parking, (sender, receiver)))
+    }
+}
+
+/// How a worker finds the rings that lead to other processes.
+pub(super) struct Finder {
+    own_node: usize,
+    worker: usize,
+    shape: Shape,
+}
+
+impl Finder {
+    /// The sending end to the peer worker of a node, whose process has said where its memory is.
+    pub(super) fn lane(&self, peer: usize, handle: &str) -> Result<SendLane, SharedRingsError> {
+        let segment = open(peer, handle, &self.shape)?;
+        Ok(SendLane {
+            producer: Some(self.shape.ring(&segment, self.worker, self.own_node).0),
+            waker: Some(Waker::at(self.shape.word(&segment, self.worker))),
+            queued: false,
+        })
     }
 }
 

@@ -11,8 +11,8 @@
 //! - a mapping is readable, writable and of fixed length, and whatever points into it holds its [`Segment`];
 //! - a byte of a segment is only ever accessed as part of the same atomic word, or only ever as ring bytes, of which the
 //!   headers of frames are atomic words too;
-//! - a ring has one producer and one consumer, in one process or in two: of a segment's rings a process makes the ends
-//!   once, and the members of a cluster agree on their numbers;
+//! - a ring has one producer and one consumer at a time, in one process or in two: of a segment's rings a process makes the ends
+//!   once, the members of a cluster agree on their numbers, and a process takes a number when the one before has ended;
 //! - the producer writes only to positions in `tail .. head + capacity`, where `head` was loaded with Acquire; the
 //!   consumer reads only positions in `head .. tail`, where `tail` was loaded with Acquire; the two ranges never overlap.
 //!   A process that breaks this has lost its memory to a bug; what others read of it may be any bytes, inside the ring.

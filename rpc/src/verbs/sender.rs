@@ -100,4 +100,8 @@ impl PacketSender for VerbsSender {
     fn dropped(&self) -> u64 {
         self.dropped
     }
+
+    fn reconnect(&mut self, _node: u16, _told: &str) -> Result<(), String> {
+        Err("queue pairs learn their peers once".to_owned())
+    }
 }

@@ -35,7 +35,8 @@ const RETRY: Duration = Duration::from_millis(10);
 const TRANSACTION_WAIT: Duration = Duration::from_secs(180);
 
 /// What the tables have at the start: the lists, and rows in many partitions, to see whether all of them are served.
-const TABLES: [&str; 3] = [
+const TABLES: [&str; 4] = [
+    "DROP TABLE IF EXISTS list, mark",
     "CREATE TABLE list (key INT PRIMARY KEY, elements TEXT)",
     "CREATE TABLE mark (id INT PRIMARY KEY, n INT)",
     "INSERT INTO mark SELECT n, 0 FROM generate_series(1, 64) n",

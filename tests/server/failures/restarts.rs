@@ -1,9 +1,10 @@
-//! Processes that want to be a node that is there, or was: they are refused with the reason, and disturb nobody.
+//! Processes that want to be a node that is there, which are refused with the reason and disturb nobody, or that was there, which come back.
 //!
 //! *Not here*: members whose settings do not fit, before the cluster has begun, in `nodes.rs`.
 
 use crate::failures::cluster::{Cluster, LONG_LEASE, SHORT_LEASE, Site, awaited};
 use crate::failures::histories::record;
+use crate::process::Server;
 
 #[test]
 fn a_second_process_of_a_living_node_is_refused_and_disturbs_nobody() {
@@ -27,31 +28,52 @@ fn a_second_process_of_a_living_node_is_refused_and_disturbs_nobody() {
     assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");
 }
 
+/// Each of three nodes is killed under load and started again by the same command, and is a copy and a voter again before the next one is
+/// killed: all of them, twice, whoever decides.
 #[test]
-fn a_process_in_the_place_of_a_dead_one_is_refused() {
-    let mut cluster = Cluster::start(Site::new("failures-restart", 3), &[SHORT_LEASE]);
-    let mut survivors = cluster.all();
-    let summary = record(&cluster, |clients| {
-        let dead = (cluster.leader(&survivors) + 1) % 3;
+fn every_node_comes_back_twice_under_load() {
+    let site = Site::new("failures-restart", 3);
+    let folders: Vec<_> = (0..3)
+        .map(|node| format!("--manager-data={}", site.path(&format!("manager-{node}")).display()))
+        .collect();
+    let of_node = |node: usize| vec![SHORT_LEASE.to_owned(), folders[node].clone()];
+    let mut cluster = Cluster::start_each(site, of_node);
+    cluster.query(0, "CREATE TABLE kept (round INT PRIMARY KEY)");
+    let is_whole = "SELECT min(copies_missing) = 0 AND sum(CASE WHEN votes AND state = 'up' THEN 1 ELSE 0 END) = 3 FROM gannet_nodes";
+    for round in 0..6 {
+        let dead = round % 3;
+        let mut survivors = cluster.all();
         survivors.remove(&dead);
-        cluster.kill(dead);
-        // Once the others have noticed, and perhaps before.
-        for _ in 0..2 {
+        let mut back = None;
+        let summary = record(&cluster, |clients| {
+            cluster.kill(dead);
+            clients.wait_for(&survivors, 20);
+            // A process with other settings is told so.
+            let other = [SHORT_LEASE, "--cluster-name=other"];
             let error = awaited("the dead process has given up its port", || {
-                let error = cluster.site.failure(dead, &[SHORT_LEASE]);
+                let error = cluster.site.failure(dead, &other);
                 (!error.contains("in use")).then_some(error)
             });
-            assert!(error.contains(&format!("node {dead} has been here before")), "{error}");
-            assert!(error.contains("cannot come back yet"), "{error}");
-            let other = [SHORT_LEASE, "--cluster-name=other"];
-            let error = cluster.site.failure(dead, &other);
             assert!(error.contains("cluster name: node"), "{error}");
+            let arguments = of_node(dead);
+            let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+            back = Some(Server::listening(cluster.site.start(dead, &arguments)));
+            for node in &survivors {
+                awaited("the node is a copy and a voter again", || {
+                    (cluster.query(*node, is_whole) == "t").then_some(())
+                });
+            }
             clients.wait_for(&survivors, 20);
+            clients.serving(&survivors)
+        });
+        assert!(survivors.iter().all(|node| summary.broken[*node] == 0), "{summary:?}");
+        drop(std::mem::replace(&mut cluster.nodes[dead], back.expect("it has come back")));
+        cluster.query(dead, &format!("INSERT INTO kept VALUES ({round})"));
+        for node in 0..3 {
+            let rounds = cluster.query(node, "SELECT count(*) FROM kept");
+            assert_eq!(rounds, (round + 1).to_string(), "at node {node}");
         }
-        clients.serving(&survivors)
-    });
-    assert!(survivors.iter().all(|node| summary.broken[*node] == 0), "{summary:?}");
-    assert_eq!(cluster.settle(&survivors), survivors);
+    }
 }
 
 /// The rows are gone with the processes. What the managers' directories say of them is no cluster any more.
@@ -79,11 +101,17 @@ fn a_cluster_whose_processes_have_all_ended_begins_anew_only_when_told() {
     cluster.nodes.drain(..).for_each(|mut node| {
         node.wait();
     });
-    for (node, folder) in folders.iter().enumerate() {
-        let error = cluster.site.failure(node, &[LONG_LEASE, folder.as_str()]);
-        assert!(error.contains("is of an earlier run of the cluster"), "{error}");
-        assert!(error.contains("begin anew with --begin-anew"), "{error}");
-    }
+    // None of them finds a cluster to come back to.
+    std::thread::scope(|scope| {
+        for (node, folder) in folders.iter().enumerate() {
+            let site = &cluster.site;
+            scope.spawn(move || {
+                let error = site.failure(node, &[LONG_LEASE, folder.as_str()]);
+                assert!(error.contains("is of an earlier run of the cluster"), "{error}");
+                assert!(error.contains("begin anew with --begin-anew"), "{error}");
+            });
+        }
+    });
     let Cluster { site, .. } = cluster;
     let cluster =
         Cluster::start_each(site, |node| [of_node(node), vec![begin_anew.to_owned()]].concat());

@@ -31,13 +31,22 @@ fn a_lease_counts_from_the_newest_renewal_that_a_majority_has_granted() {
 #[test]
 fn a_voter_grants_nothing_to_a_member_whose_removal_its_log_has() {
     let mut voter = leases(1, &[&[0, 1, 2]]);
-    assert!(voter.grant(3, (7, &[]), 0));
-    assert!(!voter.grant(3, (6, &[]), 0), "it names other members of the log");
-    voter.remove(12, 3);
-    assert!(!voter.grant(3, (7, &[]), 0) && voter.grant(2, (7, &[]), 0));
+    assert!(voter.grant((3, 1), (7, &[]), 0));
+    assert!(!voter.grant((3, 1), (6, &[]), 0), "it names other members of the log");
+    voter.stand(12, 3, Standing::Removed);
+    assert!(!voter.grant((3, 1), (7, &[]), 0) && voter.grant((2, 1), (7, &[]), 0));
+    // It comes back as another process, and the one before may still want a lease.
+    voter.stand(15, 3, Standing::Member(2));
+    assert!(voter.grant((3, 2), (7, &[]), 0) && !voter.grant((3, 1), (7, &[]), 0));
+    voter.truncate(15);
+    assert!(!voter.grant((3, 2), (7, &[]), 0) && !voter.grant((3, 1), (7, &[]), 0));
     voter.truncate(12);
-    assert!(voter.grant(3, (7, &[]), 0));
-    assert!(!leases(4, &[&[0, 1, 2]]).grant(3, (7, &[]), 0), "it does not vote");
+    assert!(voter.grant((3, 1), (7, &[]), 0));
+    voter.install(20, vec![(3, Standing::Member(2)), (2, Standing::Removed)]);
+    voter.set_voters(21, vec![[0, 1].into()]);
+    assert!(voter.grant((3, 2), (21, &[]), 0) && !voter.grant((3, 1), (21, &[]), 0));
+    assert!(!voter.grant((2, 1), (21, &[]), 0));
+    assert!(!leases(4, &[&[0, 1, 2]]).grant((3, 1), (7, &[]), 0), "it does not vote");
 }
 
 #[test]
@@ -45,17 +54,17 @@ fn a_decider_counts_only_silence_while_it_runs() {
     let mut decider = leases(0, &[&[0]]);
     let others = BTreeSet::from([1, 2]);
     assert!(decider.suspects(&others, 1_000 * MS).is_empty(), "it does not decide");
-    others.iter().for_each(|node| assert!(decider.grant(*node, (7, &[]), 1_000 * MS)));
+    others.iter().for_each(|node| assert!(decider.grant((*node, 1), (7, &[]), 1_000 * MS)));
     decider.set_decides(true, 1_000 * MS);
     for now in (1_020..1_100).step_by(20) {
         assert!(decider.suspects(&others, now * MS).is_empty());
     }
-    assert!(decider.grant(2, (7, &[]), 1_090 * MS));
+    assert!(decider.grant((2, 1), (7, &[]), 1_090 * MS));
     // It was not there for a second, of which 40 ms count: node 1 is silent for 120, node 2 for 40.
     assert!(decider.suspects(&others, 2_090 * MS).keys().eq([&1]));
     assert!(decider.suspects(&others, 2_110 * MS).is_empty(), "once");
-    decider.grant(1, (7, &[]), 2_110 * MS);
-    decider.grant(2, (7, &[]), 2_110 * MS);
+    decider.grant((1, 1), (7, &[]), 2_110 * MS);
+    decider.grant((2, 1), (7, &[]), 2_110 * MS);
     assert!(decider.suspects(&others, 2_130 * MS).is_empty());
 }
 
@@ -63,7 +72,7 @@ fn a_decider_counts_only_silence_while_it_runs() {
 fn a_decider_that_hears_no_majority_suspects_nobody() {
     let others = BTreeSet::from([1, 2]);
     let mut decider = leases(0, &[&[0, 1, 2]]);
-    others.iter().for_each(|node| assert!(decider.grant(*node, (7, &[]), 0)));
+    others.iter().for_each(|node| assert!(decider.grant((*node, 1), (7, &[]), 0)));
     decider.set_decides(true, 0);
     for now in (20..2_000).step_by(20) {
         assert!(decider.suspects(&others, now * MS).is_empty(), "{now}");
@@ -71,7 +80,7 @@ fn a_decider_that_hears_no_majority_suspects_nobody() {
     // One of two is heard again: the other one is suspected after a while.
     let mut suspected = 0;
     for now in (2_000..2_200).step_by(20) {
-        decider.grant(1, (7, &[]), now * MS);
+        decider.grant((1, 1), (7, &[]), now * MS);
         suspected += decider.suspects(&others, now * MS).keys().filter(|node| **node == 2).count();
     }
     assert_eq!(suspected, 1);
@@ -80,7 +89,7 @@ fn a_decider_that_hears_no_majority_suspects_nobody() {
 #[test]
 fn a_voter_that_is_no_member_any_more_is_not_heard() {
     let mut decider = leases(0, &[&[0, 1, 2]]);
-    [1, 2].iter().for_each(|node| assert!(decider.grant(*node, (7, &[]), 0)));
+    [1, 2].iter().for_each(|node| assert!(decider.grant((*node, 1), (7, &[]), 0)));
     decider.set_decides(true, 0);
     // Node 1 has ended a moment after it was heard, and now node 2 is silent.
     for now in (20..2_000).step_by(20) {
@@ -105,7 +114,7 @@ fn of_members_that_do_not_get_on_one_has_to_go() {
     let others = BTreeSet::from([1, 2, 3]);
     let accused = |complaints: &[(u16, u16)]| {
         let mut decider = leases(0, &[&[0]]);
-        others.iter().for_each(|node| assert!(decider.grant(*node, (7, &[]), 0)));
+        others.iter().for_each(|node| assert!(decider.grant((*node, 1), (7, &[]), 0)));
         decider.set_decides(true, 0);
         let mut accused = BTreeMap::new();
         for now in [0, 20, 40] {
@@ -113,7 +122,7 @@ fn of_members_that_do_not_get_on_one_has_to_go() {
             for node in 0..4 {
                 let about = complaints.iter().filter(|(from, _)| *from == node);
                 let about: Vec<_> = about.map(|(_, about)| *about).collect();
-                decider.grant(node, (7, &about), now * MS);
+                decider.grant((node, 1), (7, &about), now * MS);
             }
             accused = decider.suspects(&others, now * MS);
         }
@@ -153,7 +162,7 @@ fn a_member_without_a_log_hears_from_others_who_votes() {
     holder.hear_voters(index, sets);
     assert_eq!(holder.renew(0), Some((9, set(&[1, 3, 4]))));
     assert_eq!(holder.other_voters(7), None, "it knows no more than it is told");
-    assert!(voter.grant(0, (9, &[]), 0));
+    assert!(voter.grant((0, 1), (9, &[]), 0));
     assert_eq!(holder.granted(1, (9, 50 * MS)), None);
     assert_eq!(holder.granted(4, (9, 50 * MS)), Some(140 * MS));
 }

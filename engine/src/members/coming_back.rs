@@ -1,0 +1,121 @@
+//! Processes that come back: one with the number of a member that was removed wants to be a member.
+//!
+//! ```text
+//! process                                  each member
+//! calls, as at its first start ───────────▶ the predecessor is a member still: NotYet
+//!                                           it was removed: connected, as a newcomer ─▶ Came, to the decider
+//! Admit, from the decider: it prepares
+//! Decide, or Sync: it has joined ─────────▶ the log has let it in: a member
+//! ```
+//! *Invariants*: a process that has met a member of a cluster never founds one. Until it has joined, it goes by no incarnation of another: each
+//! may die before the decision. A newcomer's silence, and its end, halt nobody.
+//!
+//! *Source*: `docs/protocol.md`, "Nodes that come back".
+//!
+//! *Not here*: when the decider lets a process in, in `newcomers`.
+
+use std::collections::BTreeMap;
+
+use crate::change_message::{ChangeMessage, Loss};
+use crate::configuration::{Configuration, MemberEntry};
+use crate::members::group::{Group, Stage};
+use crate::members::peer::Peer;
+
+impl Group {
+    /// Why a process that was not there before is not met yet as a newcomer; none if it is.
+    pub(super) fn wait_of_newcomer(&self, node: usize) -> Option<String> {
+        let peer = self.peers.get(&node)?;
+        let before = if peer.is_newcomer && peer.present.is_some() {
+            "another process with this number is about to join"
+        } else if !peer.is_removed && !peer.is_newcomer {
+            "the process before it is a member still, and is removed when its lease is over"
+        } else {
+            return None;
+        };
+        Some(format!("node {node} is not let in yet: {before}"))
+    }
+
+    /// Another process has a member's number, or answers at its address.
+    pub(super) fn lose_if_replaced(&mut self, node: usize) {
+        let over_ns = self.leases.terms.over_ns();
+        let Some(peer) = self.peers.get(&node).filter(|peer| peer.is_member()) else { return };
+        if peer.present.is_none() && self.now_ns >= peer.apart_since_ns + over_ns {
+            self.lose(node, Loss::Gone, "was silent, and its process was started again");
+        }
+    }
+
+    /// A process has come in the place of one that was removed.
+    pub(super) fn meet_newcomer(&mut self, node: usize, entry: &MemberEntry) {
+        self.end_attempt(node);
+        self.end_present(node);
+        let counts_calls = self.node() > node;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            let before = peer.connection;
+            peer.come_back(entry.clone());
+            // The two may have been connected before this process was a member.
+            peer.connection = if counts_calls { before } else { 0 };
+            peer.call_at_ns = self.now_ns;
+        }
+    }
+
+    /// There is a connection with a member: if it is a newcomer, whoever decides hears of it.
+    pub(super) fn tell_newcomer(&mut self, node: usize) {
+        let newcomer = self.peers.get(&node).filter(|peer| peer.is_newcomer);
+        let entry = newcomer.and_then(|peer| peer.entry.clone());
+        if let (Ok(node), Some(entry)) = (u16::try_from(node), entry) {
+            self.say_change(self.node(), ChangeMessage::Came { node, entry });
+        }
+    }
+
+    /// These incarnations are members, as is decided.
+    pub(crate) fn admit(&mut self, members: &BTreeMap<u16, u32>) {
+        for (number, incarnation) in members {
+            let peer = self.peers.get_mut(&usize::from(*number));
+            let is_it =
+                |peer: &&mut Peer| peer.is_newcomer && peer.incarnation() == Some(*incarnation);
+            if let Some(peer) = peer.filter(is_it) {
+                peer.is_newcomer = false;
+                self.leases.welcome(*number);
+                tracing::info!("node {number} is a member again");
+            }
+        }
+    }
+
+    /// Another member has said whether it is a member of a cluster.
+    pub(super) fn hear_formed(&mut self, is_formed: bool) {
+        if is_formed && self.stage == Stage::Gathering {
+            self.comes_back
+                .get_or_insert_with(|| "not all of them are connected with it".to_owned());
+        }
+    }
+
+    /// A member waits until the process before this one was removed.
+    pub(super) fn hear_not_yet(&mut self, reason: String) {
+        match self.stage {
+            Stage::Gathering => {
+                if self.comes_back.is_none() {
+                    tracing::info!("{reason}");
+                }
+                self.comes_back = Some(reason);
+            }
+            // Another process has this one's number.
+            Stage::Formed => self.was_removed(),
+            Stage::Leaving => {}
+        }
+    }
+
+    /// This process is let in, and these are the members.
+    pub(super) fn form_again(&mut self, configuration: &Configuration) {
+        self.stage = Stage::Formed;
+        for (node, entry) in configuration.members.iter().enumerate() {
+            let is_member = u16::try_from(node).is_ok_and(|node| configuration.is_member(node));
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let is_other = peer.become_incarnation(entry);
+            (peer.is_removed, peer.is_gone) = (!is_member, !is_member);
+            if is_other || !is_member {
+                self.end_present(node);
+                self.end_attempt(node);
+            }
+        }
+    }
+}

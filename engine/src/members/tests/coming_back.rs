@@ -1,0 +1,95 @@
+//! Processes that come in the place of members that have ended, and of one that lives.
+
+use super::*;
+
+#[test]
+fn a_member_that_ends_is_revoked_and_comes_back_as_another_process() {
+    for seed in 0..100 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let nodes = random.random_range(2..=4);
+        let (run, records) = with_records(Run::new(nodes, seed));
+        let mut run = run.join();
+        run.members.break_streams(random.random_range(0..40), 0);
+        run.pass(random.random_range(0..SECOND_NS));
+        let dead = random.random_range(0..nodes);
+        run.members.kill(dead);
+        let comes_back = random.random_bool(0.5);
+        if comes_back {
+            run.pass(random.random_range(0..3 * SECOND_NS));
+            run.start(dead, 2);
+        }
+        // Of two members the first one votes alone.
+        if dead == 0 && nodes == 2 {
+            run.until("to halt", 20, |run| run.others(dead).all(|it| it.group.halted().is_some()));
+            for member in run.others(dead) {
+                let reason = member.group.halted().unwrap();
+                assert!(reason.contains("node 0 at 10.0.0.1:7000 "), "{reason}");
+            }
+            continue;
+        }
+        let mut proposer = nodes - 1 - usize::from(dead == nodes - 1);
+        if comes_back {
+            run.until("to come back", 20, |run| run.members.member(dead).unwrap().has_joined());
+            assert_eq!(run.halted(), vec![None; nodes]);
+            let number = u16::try_from(dead).unwrap();
+            run.until("to let it in", 20, |run| {
+                let last = |fake: &Fake| fake.adopted.lock().unwrap().last().cloned().unwrap();
+                let mut all = run.fakes.iter().map(last);
+                all.all(|last| last.has_member(number, 2) && last.epoch == 2)
+            });
+            proposer = dead;
+        } else {
+            run.until_epoch(2, &[dead]);
+        }
+        let of_dead = &run.fakes[dead].records;
+        let of_others = records.difference(of_dead).cloned().collect::<Records>();
+        for fake in (0..nodes).filter(|node| *node != dead).map(|node| &run.fakes[node]) {
+            let flushed = fake.flushed.lock().unwrap();
+            assert_eq!(*flushed, of_others, "the records of all that are left");
+        }
+        // Tables can be created again, and two proposals of a new process are two.
+        run.propose(proposer, "later".to_owned(), 20);
+        run.propose(proposer, "still later".to_owned(), 20);
+    }
+}
+
+#[test]
+fn a_process_with_the_number_of_a_living_member_is_not_let_in() {
+    let mut run = Run::joined(3, 7);
+    let mut other = Group::new(setup(3, hello(1, 2)), run.now_ns);
+    // What it says first, said to a member as if from the address of the living one.
+    other.advance(run.now_ns);
+    let (calls, _) = drained(&mut other);
+    let mut calls = calls.iter().filter_map(|action| match action {
+        Action::Call { connection, node: 0 } => Some(*connection),
+        _ => None,
+    });
+    let called = calls.next().unwrap();
+    other.take(called, &Input::Connected);
+    let group = run.members.group_mut(0);
+    let connection = group.accepted("elsewhere".to_owned());
+    // The handshake takes some turns.
+    for _ in 0..10 {
+        let (said, _) = drained(&mut other);
+        for action in said {
+            if let Action::Send { connection: from, bytes } = action
+                && from == called
+            {
+                group.take(connection, &Input::Heard(&bytes));
+            }
+        }
+        let (answers, _) = drained(group);
+        for action in answers {
+            if let Action::Send { connection: from, bytes } = action
+                && from == connection
+            {
+                other.take(called, &Input::Heard(&bytes));
+            }
+        }
+    }
+    let reason = other.comes_back.expect("it has met a member of a cluster");
+    assert!(reason.contains("the process before it is a member still"), "{reason}");
+    run.pass(5 * SECOND_NS);
+    assert_eq!(run.halted(), [None, None, None]);
+    run.propose(1, "by the living one".to_owned(), 5);
+}

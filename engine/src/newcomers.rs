@@ -1,0 +1,72 @@
+//! Nodes that come back: a process with the number of a node that was removed, which wants to be a member.
+//!
+//! ```text
+//! process      calls all members, and is told to wait until its predecessor is removed
+//! each member  is connected with the process ─▶ Came, to the decider
+//! decider      all members have said so ─▶ a round in which the process takes part: Admit, Prepared, the decision, Adopted
+//! ```
+//! It has nothing but its number, addresses and key. It learns all else with `Admit`, and holds no row and no vote when it is a member. What
+//! follows is what follows for any member: it is filled with partitions that lack copies, and votes if there are too few voters.
+//!
+//! *Invariants*: a process is let in when its predecessor was removed, and is no voter any more, for the sets of voters name nodes. No
+//! transaction notices: nothing is flushed.
+//!
+//! *Not here*: connections, in `members`; the round, in `decider`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::configuration::{Change, Configuration, MemberEntry};
+
+/// A node that wants to come back, and the members that are connected with it.
+struct Newcomer {
+    entry: MemberEntry,
+    met: BTreeSet<usize>,
+}
+
+/// Those that the decider knows of.
+#[derive(Default)]
+pub(crate) struct Newcomers {
+    by_node: BTreeMap<u16, Newcomer>,
+    /// Whether one may be let in now.
+    pub(crate) are_admitted: bool,
+}
+
+impl Newcomers {
+    /// A member is connected with one.
+    pub(crate) fn came(&mut self, from: usize, node: u16, entry: MemberEntry) {
+        let known = self.by_node.get(&node).is_some_and(|known| known.entry == entry);
+        if !known {
+            self.by_node.insert(node, Newcomer { entry, met: BTreeSet::new() });
+        }
+        if let Some(newcomer) = self.by_node.get_mut(&node) {
+            newcomer.met.insert(from);
+        }
+    }
+
+    /// One has ended, if it was this process.
+    pub(crate) fn lost(&mut self, node: u16, incarnation: u32) {
+        self.by_node
+            .retain(|known, newcomer| (*known, newcomer.entry.incarnation) != (node, incarnation));
+    }
+
+    /// One is not let in.
+    pub(crate) fn refuse(&mut self, node: u16) {
+        self.by_node.remove(&node);
+    }
+
+    /// The change that lets the next one in, with whom all members are connected.
+    pub(crate) fn next(
+        &mut self,
+        configuration: &Configuration,
+        members: &BTreeSet<usize>,
+    ) -> Option<Change> {
+        self.by_node.retain(|node, newcomer| {
+            let incarnation = newcomer.entry.incarnation;
+            !configuration.is_member(*node) && !configuration.has_had(*node, incarnation)
+        });
+        let is_ready = |newcomer: &Newcomer| self.are_admitted && members.is_subset(&newcomer.met);
+        let mut all = self.by_node.iter();
+        let (node, newcomer) = all.find(|(_, newcomer)| is_ready(newcomer))?;
+        Some(Change::Join { node: *node, entry: newcomer.entry.clone() })
+    }
+}
