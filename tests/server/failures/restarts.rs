@@ -6,6 +6,12 @@ use crate::failures::cluster::{Cluster, LONG_LEASE, SHORT_LEASE, Site, awaited};
 use crate::failures::histories::record;
 use crate::process::Server;
 
+/// The option of each of three nodes that names a directory for its replica of the manager.
+fn manager_data(site: &Site) -> [String; 3] {
+    let folder = |node: usize| site.path(&format!("manager-{node}"));
+    [0, 1, 2].map(|node| format!("--manager-data={}", folder(node).display()))
+}
+
 #[test]
 fn a_second_process_of_a_living_node_is_refused_and_disturbs_nobody() {
     let cluster = Cluster::start(Site::new("failures-second", 3), &[LONG_LEASE]);
@@ -33,9 +39,7 @@ fn a_second_process_of_a_living_node_is_refused_and_disturbs_nobody() {
 #[test]
 fn every_node_comes_back_twice_under_load() {
     let site = Site::new("failures-restart", 3);
-    let folders: Vec<_> = (0..3)
-        .map(|node| format!("--manager-data={}", site.path(&format!("manager-{node}")).display()))
-        .collect();
+    let folders = manager_data(&site);
     let of_node = |node: usize| vec![SHORT_LEASE.to_owned(), folders[node].clone()];
     let mut cluster = Cluster::start_each(site, of_node);
     cluster.query(0, "CREATE TABLE kept (round INT PRIMARY KEY)");
@@ -81,9 +85,7 @@ fn every_node_comes_back_twice_under_load() {
 fn a_cluster_whose_processes_have_all_ended_begins_anew_only_when_told() {
     let begin_anew = "--begin-anew";
     let site = Site::new("failures-anew", 3);
-    let folders: Vec<_> = (0..3)
-        .map(|node| format!("--manager-data={}", site.path(&format!("manager-{node}")).display()))
-        .collect();
+    let folders = manager_data(&site);
     let of_node = |node: usize| vec![LONG_LEASE.to_owned(), folders[node].clone()];
     let mut cluster = Cluster::start_each(site, of_node);
     cluster.query(0, "CREATE TABLE town (id INT PRIMARY KEY)");
