@@ -167,6 +167,13 @@ impl<R: Replica> Changes<R> {
         }
     }
 
+    /// Whether this member has heard of all that its log had when it was let in.
+    pub(crate) fn knows_log(&self) -> bool {
+        let own = self.configuration.members.get(self.node).map(|own| own.incarnation);
+        let known = self.decided.configuration.members.get(self.node).map(|own| own.incarnation);
+        !self.has_come_back || own == known
+    }
+
     /// Whether this process was let in by a cluster that was there.
     pub(crate) fn has_come_back(&self) -> bool {
         self.has_come_back
@@ -275,6 +282,15 @@ impl<R: Replica> Changes<R> {
             self.decider.as_mut().filter(|decider| decider.has_term(decision.term))
         {
             decider.made(decision, &made, &self.decided);
+            // It may have ended while that was decided.
+            if let (Change::Join { node, entry: MemberEntry { incarnation, .. } }, Ok(())) =
+                (&decision.change, &made)
+                && let Some(how) = self.lost.get(&(*node, *incarnation))
+            {
+                let (node, incarnation, how) = (*node, *incarnation, *how);
+                let lost = ChangeMessage::Lost { node, incarnation, how };
+                decider.receive(self.node, lost, &self.decided);
+            }
         }
     }
 

@@ -355,7 +355,8 @@ impl Configuration {
         (self.updated, self.placed) = (updated.collect(), self.version);
     }
 
-    /// Makes a node a member again. Until all transactions go by the new log groups, records are where both groups have them.
+    /// Makes a node a member again. Log groups only grow by it: until all transactions go by the new ones, records are where the old ones
+    /// have them.
     fn join(&mut self, node: u16, entry: &MemberEntry) -> Result<(), ChangeError> {
         let index = usize::from(node);
         match self.revoked.get_mut(index) {
@@ -367,9 +368,12 @@ impl Configuration {
             }
         }
         self.members[index] = entry.clone();
+        let before = self.log_groups.clone();
         self.form_log_groups();
-        for (known, group) in self.last_log_groups.iter_mut().zip(&self.log_groups) {
-            known.retain(|replica| group.contains(replica));
+        for (group, before) in self.log_groups.iter_mut().zip(before) {
+            if !before.iter().all(|replica| group.contains(replica)) {
+                *group = before;
+            }
         }
         self.last_log_groups[index].clone_from(&self.log_groups[index]);
         Ok(())

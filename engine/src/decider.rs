@@ -259,7 +259,7 @@ impl Decider {
 
     /// A node that wanted to come back has ended.
     fn newcomer_lost(&mut self, node: u16, incarnation: u32) {
-        self.newcomers.lost(node, incarnation);
+        self.newcomers.forget(node, incarnation);
         let is_joining = |round: &Round| matches!(&round.change, Change::Join { entry, .. } if entry.incarnation == incarnation);
         if self.round.as_ref().is_some_and(is_joining) {
             self.refuse_newcomer(node, "it has ended");
@@ -394,7 +394,6 @@ impl Decider {
         }
         let late = self.round.as_ref().filter(|round| self.now_ns >= round.until_ns);
         if let Some(node) = late.and_then(Round::newcomer) {
-            self.newcomers.refuse(node);
             self.refuse_newcomer(node, "it has not started in time");
         }
         self.go_on(decided);
@@ -590,9 +589,9 @@ impl Decider {
     fn give_up(&mut self, round: &Round, error: &ChangeError) {
         match (&round.change, round.proposer) {
             (_, Some(_)) => {}
-            (Change::Join { node, .. }, None) => {
+            (Change::Join { node, entry }, None) => {
                 tracing::warn!("membership: node {node} does not come back: {error}");
-                self.newcomers.refuse(*node);
+                self.newcomers.forget(*node, entry.incarnation);
                 let reason = error.clone();
                 self.said.push((
                     usize::from(*node),

@@ -26,7 +26,8 @@ struct Newcomer {
 /// Those that the decider knows of.
 #[derive(Default)]
 pub(crate) struct Newcomers {
-    by_node: BTreeMap<u16, Newcomer>,
+    /// By node and incarnation.
+    known: BTreeMap<(u16, u32), Newcomer>,
     /// Whether one may be let in now.
     pub(crate) are_admitted: bool,
 }
@@ -34,24 +35,13 @@ pub(crate) struct Newcomers {
 impl Newcomers {
     /// A member is connected with one.
     pub(crate) fn came(&mut self, from: usize, node: u16, entry: MemberEntry) {
-        let known = self.by_node.get(&node).is_some_and(|known| known.entry == entry);
-        if !known {
-            self.by_node.insert(node, Newcomer { entry, met: BTreeSet::new() });
-        }
-        if let Some(newcomer) = self.by_node.get_mut(&node) {
-            newcomer.met.insert(from);
-        }
+        let newcomer = self.known.entry((node, entry.incarnation));
+        newcomer.or_insert_with(|| Newcomer { entry, met: BTreeSet::new() }).met.insert(from);
     }
 
-    /// One has ended, if it was this process.
-    pub(crate) fn lost(&mut self, node: u16, incarnation: u32) {
-        self.by_node
-            .retain(|known, newcomer| (*known, newcomer.entry.incarnation) != (node, incarnation));
-    }
-
-    /// One is not let in.
-    pub(crate) fn refuse(&mut self, node: u16) {
-        self.by_node.remove(&node);
+    /// One has ended, or is not let in.
+    pub(crate) fn forget(&mut self, node: u16, incarnation: u32) {
+        self.known.remove(&(node, incarnation));
     }
 
     /// The change that lets the next one in, with whom all members are connected.
@@ -60,13 +50,12 @@ impl Newcomers {
         configuration: &Configuration,
         members: &BTreeSet<usize>,
     ) -> Option<Change> {
-        self.by_node.retain(|node, newcomer| {
-            let incarnation = newcomer.entry.incarnation;
-            !configuration.is_member(*node) && !configuration.has_had(*node, incarnation)
+        self.known.retain(|(node, incarnation), _| {
+            !configuration.is_member(*node) && !configuration.has_had(*node, *incarnation)
         });
         let is_ready = |newcomer: &Newcomer| self.are_admitted && members.is_subset(&newcomer.met);
-        let mut all = self.by_node.iter();
-        let (node, newcomer) = all.find(|(_, newcomer)| is_ready(newcomer))?;
+        let mut all = self.known.iter();
+        let ((node, _), newcomer) = all.find(|(_, newcomer)| is_ready(newcomer))?;
         Some(Change::Join { node: *node, entry: newcomer.entry.clone() })
     }
 }

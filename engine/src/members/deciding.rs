@@ -189,7 +189,9 @@ impl<R: Replica> Deciding<R> {
         if !said.is_empty() {
             self.say(said);
         }
-        if let Some(why) = self.voting.obstacle(&self.changes.lost()) {
+        // Voters of the past may all have ended.
+        let knows_log = self.changes.knows_log();
+        if let Some(why) = self.voting.obstacle(&self.changes.lost()).filter(|_| knows_log) {
             self.shared.change_and_wake(|state| state.group.cannot_go_on(&why));
         }
         Ok(())

@@ -96,7 +96,8 @@ impl<R: Replica> SimulatedMember<R> {
             self.group.cannot_go_on(&reason);
         }
         self.answers.append(&mut self.changes.take_answers());
-        if let Some(why) = self.voting.obstacle(&self.changes.lost()) {
+        let knows_log = self.changes.knows_log();
+        if let Some(why) = self.voting.obstacle(&self.changes.lost()).filter(|_| knows_log) {
             self.group.cannot_go_on(&why);
         }
         self.group.remove(&self.changes.removed());
