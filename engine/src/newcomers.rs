@@ -59,3 +59,34 @@ impl Newcomers {
         Some(Change::Join { node: *node, entry: newcomer.entry.clone() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gannet_storage::Partitioning;
+
+    use super::*;
+
+    #[test]
+    fn one_is_let_in_when_all_members_are_connected_with_it_and_its_predecessor_votes_no_more() {
+        let entry =
+            |incarnation| MemberEntry { incarnation, memory_limit_bytes: 9, ports: String::new() };
+        let present = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+        let removed = present.after(&Change::Lose(1)).unwrap().after(&Change::Activate).unwrap();
+        let members = BTreeSet::from([0, 2]);
+        let mut newcomers = Newcomers::default();
+        newcomers.came(0, 1, entry(5));
+        newcomers.came(0, 1, entry(6));
+        newcomers.came(2, 1, entry(6));
+        assert_eq!(newcomers.next(&removed, &members), None, "its predecessor may vote");
+        newcomers.are_admitted = true;
+        // What a member says late of another process does not matter, nor that this one has ended.
+        newcomers.came(0, 1, entry(5));
+        newcomers.forget(1, 5);
+        let join = Change::Join { node: 1, entry: entry(6) };
+        assert_eq!(newcomers.next(&removed, &members), Some(join.clone()));
+        assert_eq!(newcomers.next(&removed, &BTreeSet::from([0, 2, 3])), None);
+        let joined = removed.after(&join).unwrap();
+        assert_eq!(newcomers.next(&joined, &members), None, "it is a member");
+        assert_eq!(newcomers.next(&removed, &members), None, "it is forgotten");
+    }
+}

@@ -378,7 +378,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// Finds the way to members that are other processes than before; whether there are any.
     fn reconnect(&mut self, view: &View, identity: &Identity) -> bool {
         let configuration = view.configuration();
-        let others: Vec<_> = self.endpoint.others_than(identity).collect();
+        let others = self.endpoint.others_than(identity);
         for node in others.iter().filter(|node| configuration.is_member(**node)) {
             let told = &configuration.members[usize::from(*node)].ports;
             if let Err(reason) = self.endpoint.sender_mut().reconnect(*node, told) {

@@ -190,10 +190,11 @@ impl<S: PacketSender, R: PacketReceiver> Endpoint<S, R> {
     }
 
     /// The nodes of which another incarnation is known than this identity has.
-    pub fn others_than(&self, identity: &Identity) -> impl Iterator<Item = u16> {
+    #[must_use]
+    pub fn others_than(&self, identity: &Identity) -> Vec<u16> {
         let both = identity.incarnations.iter().zip(&self.identity.incarnations);
         let differ = (0..).zip(both).filter(|(_, (new, known))| new != known);
-        differ.map(|(node, _)| node).collect::<Vec<_>>().into_iter()
+        differ.map(|(node, _)| node).collect()
     }
 
     /// The sending half.

@@ -13,8 +13,7 @@
 //! cloned; a [`ConsumerSet`] remembers a frame only from its poll to its release, which both take
 //! `&mut self`, and packets are borrowed from it, so no packet is read after its room was given back.
 //! A sender that dies leaves a ring as it was at its last doorbell; another process that takes its place goes on there. The receiver
-//! drops the packets of a sender that writes
-//! invalid frames, and takes those of all others.
+//! drops the packets of a sender that writes invalid frames, and takes those of all others.
 //!
 //! *Source*: the single-producer queue of Lamport (Specifying Concurrent Program Modules, 1983),
 //! with each side's last view of the other's position kept beside its own.
@@ -319,6 +318,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn another_sender_goes_on_where_the_one_before_has_ended() {
+        let memory = Memory::alone(128);
+        let (mut first, consumer) = ends(memory.clone());
+        let mut consumers = ConsumerSet::new(std::iter::once(consumer));
+        assert!(first.push(b"heard"));
+        first.publish();
+        assert_eq!(consumers.poll(9), 1);
+        consumers.release();
+        assert!(first.push(b"waits"));
+        first.publish();
+        // It ends before its doorbell.
+        assert!(first.push(b"never sent"));
+        drop(first);
+        let (mut second, _) = ends(memory);
+        assert!(second.push(b"by another"));
+        second.publish();
+        assert_eq!(consumers.poll(9), 2);
+        assert_eq!((consumers.packet(0), consumers.packet(1)), (&b"waits"[..], &b"by another"[..]));
     }
 
     #[test]

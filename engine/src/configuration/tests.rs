@@ -97,3 +97,31 @@ fn the_last_log_of_a_member_is_not_lost() {
     let refused = ChangeError::LastLogReplica { node: 3, coordinator: 2 };
     assert_eq!(prepared.after(&Change::Lose(3)), Err(refused));
 }
+
+#[test]
+fn a_node_comes_back_with_nothing_and_log_groups_only_grow() {
+    let entry =
+        |incarnation| MemberEntry { incarnation, memory_limit_bytes: 9, ports: "of 1".to_owned() };
+    let join = |incarnation| Change::Join { node: 1, entry: entry(incarnation) };
+    for (replicas, of_others) in
+        [(2, [[0, 2].to_vec(), [2, 0].to_vec()]), (3, [[0, 1, 2].to_vec(), [2, 0, 1].to_vec()])]
+    {
+        let first = Configuration::new(7, 3, replicas, Partitioning::new(4).unwrap());
+        assert_eq!(first.after(&join(2)), Err(ChangeError::AlreadyMember(1)));
+        let prepared = first.after(&Change::Revoke(1)).unwrap();
+        assert_eq!(prepared.after(&join(2)), Err(ChangeError::WrongPhase));
+        let before = prepared.after(&Change::Activate).unwrap();
+        let joined = before.after(&join(2)).unwrap();
+        assert_eq!((joined.epoch, joined.version), (before.epoch, before.version + 1));
+        assert!(joined.has_member(1, 2) && !joined.has_member(1, 1) && joined.is_complete());
+        assert_eq!(joined.held_by(1).count(), 0);
+        assert_eq!([joined.log_group(0), joined.log_group(2)].map(<[u16]>::to_vec), of_others);
+        assert_eq!(joined.log_group(1)[..2], [1, 2]);
+        // A record of an earlier transaction is with both others: each of them may be lost at once, and the newcomer.
+        for node in 0..3 {
+            assert!(joined.after(&Change::Lose(node)).is_ok(), "node {node} of {replicas}");
+        }
+        assert_eq!(joined.changes_log_groups(), replicas == 3);
+        assert!(!joined.after(&Change::Fill).unwrap().changes_log_groups());
+    }
+}
