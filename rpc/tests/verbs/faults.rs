@@ -36,7 +36,7 @@ fn call_node_2(nodes: &mut [&mut Node], clock: &MonotonicClock, times: u32) {
 fn requests_to_a_missing_peer_are_sent_again_and_again() {
     let mut ports = [0, 2].map(|node| VerbsPort::open(&options(node, 3)).unwrap());
     let gone = VerbsPort::open(&options(1, 3)).unwrap().address();
-    let addresses = [ports[0].address(), gone, ports[1].address()];
+    let addresses = [ports[0].address(), gone, ports[1].address()].map(Some);
     ports.iter_mut().for_each(|port| port.connect(&addresses).unwrap());
     let [first, third] = ports;
     let mut nodes = [Node::new(identity(0, 3), first), Node::new(identity(2, 3), third)];
@@ -54,7 +54,7 @@ fn serve_as_peer() -> ! {
     let mut port = VerbsPort::open(&options(1, 3)).unwrap();
     println!("\nat {}", port.address());
     let mut lines = std::io::stdin().lines();
-    let addresses: Vec<_> = (0..3).map(|_| lines.next().unwrap().unwrap()).collect();
+    let addresses: Vec<_> = (0..3).map(|_| Some(lines.next().unwrap().unwrap())).collect();
     port.connect(&addresses).unwrap();
     let (mut node, clock) = (Node::new(identity(1, 3), port), MonotonicClock::new());
     loop {
@@ -82,7 +82,7 @@ fn a_killed_peer_does_not_stop_the_others() {
     let addresses = [ports[0].address(), peers, ports[1].address()];
     let mut stdin = peer.stdin.take().unwrap();
     addresses.iter().for_each(|address| writeln!(stdin, "{address}").unwrap());
-    ports.iter_mut().for_each(|port| port.connect(&addresses).unwrap());
+    ports.iter_mut().for_each(|port| port.connect(&addresses.clone().map(Some)).unwrap());
     let [first, third] = ports;
     let (mut client, mut server) =
         (Node::new(identity(0, 3), first), Node::new(identity(2, 3), third));

@@ -94,7 +94,7 @@ pub(crate) struct Pair {
 /// Opens the ports of a cluster, and exchanges their addresses.
 pub(crate) fn connected<const N: usize>(options: [VerbsOptions; N]) -> [VerbsPort; N] {
     let mut ports = options.map(|options| VerbsPort::open(&options).unwrap());
-    let addresses = ports.each_ref().map(VerbsPort::address);
+    let addresses = ports.each_ref().map(|port| Some(port.address()));
     ports.iter_mut().for_each(|port| port.connect(&addresses).unwrap());
     ports
 }

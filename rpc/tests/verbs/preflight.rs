@@ -59,7 +59,7 @@ fn unsuitable_peers_are_named() {
     let right = port(&peer).address();
     let refusal = |text: String| {
         let mut own = port(&options(0, 2));
-        let addresses = [own.address(), text];
+        let addresses = [Some(own.address()), Some(text)];
         own.connect(&addresses).unwrap_err()
     };
     let error = refusal("nowhere".to_owned());
@@ -73,6 +73,6 @@ fn unsuitable_peers_are_named() {
     let error = refusal(right.replace("10.1.0.2", "198.51.100.7"));
     assert!(matches!(error, VerbsError::Unreachable { node: 1, .. }), "{error}");
     let mut own = port(&options(0, 2));
-    let error = own.connect(&[own.address()]).unwrap_err();
+    let error = own.connect(&[Some(own.address())]).unwrap_err();
     assert!(matches!(error, VerbsError::WrongCount { nodes: 2, found: 1 }), "{error}");
 }
