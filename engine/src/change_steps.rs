@@ -22,15 +22,18 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
 #[derive(Debug, Default)]
 pub(crate) struct DeciderSteps {
     epoch: u32,
-    /// When the removal was decided.
+    /// Whether a member is removed, as far as is known.
+    removes: bool,
+    /// When the removal was decided, or the primaries were.
     decided_ns: u64,
     /// When the present step began.
     step_ns: u64,
 }
 
 impl DeciderSteps {
-    fn begin(&mut self, epoch: u32, now_ns: u64) {
-        (self.epoch, self.decided_ns, self.step_ns) = (epoch, now_ns, now_ns);
+    fn begin(&mut self, (epoch, removes): (u32, bool), now_ns: u64) {
+        (self.epoch, self.removes) = (epoch, removes);
+        (self.decided_ns, self.step_ns) = (now_ns, now_ns);
     }
 
     /// The removal of a node is decided. It is not known how the node was lost if an earlier decider has begun its removal.
@@ -41,7 +44,7 @@ impl DeciderSteps {
         epoch: u32,
         now_ns: u64,
     ) {
-        self.begin(epoch, now_ns);
+        self.begin((epoch, true), now_ns);
         let how = match how {
             Some(Loss::Silent) => ", which was suspected,",
             Some(Loss::Gone) => ", whose process has ended,",
@@ -53,9 +56,17 @@ impl DeciderSteps {
         );
     }
 
+    /// Backups become primaries.
+    pub(crate) fn rebalance_decided(&mut self, primaries: usize, epoch: u32, now_ns: u64) {
+        self.begin((epoch, false), now_ns);
+        tracing::info!(
+            "membership: backups become primaries of {primaries} partitions, and epoch {epoch} is prepared"
+        );
+    }
+
     /// This decider goes on with an epoch that an earlier one has prepared.
     pub(crate) fn goes_on(&mut self, epoch: u32, now_ns: u64) {
-        self.begin(epoch, now_ns);
+        self.begin((epoch, true), now_ns);
         tracing::info!(
             "membership: this node goes on with epoch {epoch}, which an earlier decider has prepared"
         );
@@ -78,6 +89,9 @@ impl DeciderSteps {
 
     /// The leases are over of the members that were removed.
     pub(crate) fn leases_over(&self, now_ns: u64) {
+        if !self.removes {
+            return;
+        }
         let (epoch, ms) = (self.epoch, ms(self.decided_ns, now_ns));
         tracing::info!(
             "membership: the leases of removed nodes are over for epoch {epoch} {ms:.1} ms after the decision"
@@ -113,8 +127,14 @@ impl MemberSteps {
             self.prepared_ns = now_ns;
             let known: BTreeSet<_> = before.removed().collect();
             let removed = present.removed().filter(|removed| !known.contains(removed));
-            for (node, _) in removed {
+            let removed: Vec<_> = removed.collect();
+            for (node, _) in &removed {
                 tracing::info!("membership: node {node} is removed, and epoch {epoch} is prepared");
+            }
+            if removed.is_empty() {
+                tracing::info!(
+                    "membership: backups become primaries, and epoch {epoch} is prepared"
+                );
             }
         }
         if present.phase == Phase::Active && present.last_active_epoch > before.last_active_epoch {

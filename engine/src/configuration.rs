@@ -7,10 +7,11 @@
 //! when a node is lost     the same; a partition without a copy is lost, and its primary is nobody
 //! when a copy is missing  a member becomes learner of the partition, is filled, and is then one more backup
 //! when a node comes back  it is a member in another incarnation, and has no copy
+//! when copies are there   backups become primaries until members are primaries of equally many partitions
 //! log group of node n     n and the next f members
 //! ```
-//! A revocation begins the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch `Active`. A node
-//! that comes back holds nothing: it begins no epoch.
+//! A revocation, or other primaries, begin the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch
+//! `Active`. A node that comes back holds nothing: it begins no epoch.
 //!
 //! *Source*: `docs/architecture.md`, "Placement"; FaSST section 5, step 3, for the log replicas.
 //!
@@ -18,6 +19,8 @@
 //! again. A partition that is lost stays so.
 //!
 //! *Not here*: how changes are decided, in `change`, and what a change of the membership takes, in `membership_change`.
+
+mod roles;
 
 use std::sync::Arc;
 
@@ -100,6 +103,8 @@ pub(crate) enum Change {
     Join { node: u16, entry: MemberEntry },
     /// A learner of a partition since some version has all its rows, and is a backup from now on.
     Learned { partition: u16, node: u16, since: u64 },
+    /// Backups become primaries of partitions, each named first, and the primaries backups. The next epoch is prepared.
+    Rebalance(Vec<(u16, u16)>),
 }
 
 /// Why a change is not possible.
@@ -162,6 +167,16 @@ pub enum ChangeError {
         /// The node.
         node: u16,
     },
+    /// The node cannot become the primary of the partition.
+    #[error(
+        "node {node} cannot become the primary of partition {partition}; it is no backup of it"
+    )]
+    NoBackup {
+        /// The partition.
+        partition: u16,
+        /// The node.
+        node: u16,
+    },
     /// The membership is changed, or is not.
     #[error("the change does not fit the phase of the epoch; propose it again")]
     WrongPhase,
@@ -180,7 +195,7 @@ pub enum ChangeError {
 pub struct Configuration {
     /// Number of the cluster; packets of others are dropped.
     pub cluster_id: u32,
-    /// Membership epoch; from 1. Each revocation begins another one.
+    /// Membership epoch; from 1. Each revocation begins another one, and so do other primaries.
     pub epoch: u32,
     /// Whether it has begun.
     pub phase: Phase,
@@ -312,6 +327,7 @@ impl Configuration {
                 }
             }
             Change::Fill => next.fill(),
+            Change::Rebalance(primaries) => next.rebalance(primaries)?,
             Change::Learned { partition, node, since } => {
                 let no_learner = ChangeError::NoLearner { partition: *partition, node: *node };
                 let index = usize::from(*partition);
@@ -325,101 +341,6 @@ impl Configuration {
             }
         }
         Ok(next)
-    }
-
-    /// Makes a member a learner of a partition that is not lost and that it has no part of.
-    fn learn(&mut self, partition: u16, node: u16) -> Result<(), ChangeError> {
-        let has_part = |updated: &Vec<u16>| updated.is_empty() || updated.contains(&node);
-        let is_possible = self.updated.get(usize::from(partition)).is_some_and(|it| !has_part(it));
-        if !is_possible || !self.is_member(node) {
-            return Err(ChangeError::NoLearner { partition, node });
-        }
-        let learner = Learner { node, since: self.version, fills: false };
-        self.learners[usize::from(partition)].push(learner);
-        self.place();
-        Ok(())
-    }
-
-    /// All transactions go by this configuration.
-    fn fill(&mut self) {
-        self.last_log_groups.clone_from(&self.log_groups);
-        self.learners.iter_mut().flatten().for_each(|learner| learner.fills = true);
-    }
-
-    /// Copies or learners have changed.
-    fn place(&mut self) {
-        let all = self.copies.iter().zip(&self.learners);
-        let updated = all.map(|(copies, learners)| {
-            copies.iter().copied().chain(learners.iter().map(|learner| learner.node)).collect()
-        });
-        (self.updated, self.placed) = (updated.collect(), self.version);
-    }
-
-    /// Makes a node a member again. Log groups only grow by it: until all transactions go by the new ones, records are where the old ones
-    /// have them.
-    fn join(&mut self, node: u16, entry: &MemberEntry) -> Result<(), ChangeError> {
-        let index = usize::from(node);
-        match self.revoked.get_mut(index) {
-            None => return Err(ChangeError::NoSuchMember(node)),
-            Some(is_revoked) => {
-                if !std::mem::replace(is_revoked, false) {
-                    return Err(ChangeError::AlreadyMember(node));
-                }
-            }
-        }
-        self.members[index] = entry.clone();
-        let before = self.log_groups.clone();
-        self.form_log_groups();
-        for (group, before) in self.log_groups.iter_mut().zip(before) {
-            if !before.iter().all(|replica| group.contains(replica)) {
-                *group = before;
-            }
-        }
-        self.last_log_groups[index].clone_from(&self.log_groups[index]);
-        Ok(())
-    }
-
-    /// The log group of each member is the member and those that follow.
-    fn form_log_groups(&mut self) {
-        let members: Vec<u16> = self.member_numbers().collect();
-        let replicas = self.replicas.min(members.len());
-        let group = |node: u16| {
-            let from = members.iter().position(|member| *member == node)?;
-            Some(members.iter().cycle().skip(from).take(replicas).copied().collect())
-        };
-        self.log_groups =
-            (0..).take(self.nodes()).map(|node| group(node).unwrap_or_default()).collect();
-    }
-
-    /// Takes a member out of everything, and begins to prepare the next epoch. Whether partitions may lose their last copy by it.
-    fn remove(&mut self, node: u16, may_lose: bool) -> Result<(), ChangeError> {
-        if !self.is_member(node) {
-            return Err(ChangeError::NoSuchMember(node));
-        }
-        for (partition, copies) in (0..).zip(&mut self.copies) {
-            let had_copies = !copies.is_empty();
-            copies.retain(|copy| *copy != node);
-            if had_copies && copies.is_empty() && !may_lose {
-                return Err(ChangeError::LastCopy { node, partition });
-            }
-        }
-        for (coordinator, group) in (0..).zip(&mut self.last_log_groups) {
-            let had_members = !group.is_empty();
-            group.retain(|replica| *replica != node);
-            if had_members && group.is_empty() {
-                return Err(ChangeError::LastLogReplica { node, coordinator });
-            }
-        }
-        self.revoked[usize::from(node)] = true;
-        let primary = |copies: &Vec<u16>| copies.first().copied().unwrap_or(NOBODY);
-        self.primaries = self.copies.iter().map(primary).collect();
-        for (learners, copies) in self.learners.iter_mut().zip(&self.copies) {
-            learners.retain(|learner| learner.node != node && !copies.is_empty());
-        }
-        self.place();
-        self.form_log_groups();
-        (self.epoch, self.phase) = (self.epoch + 1, Phase::Preparing);
-        Ok(())
     }
 
     /// Whether the node is there and was not revoked.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lost members          ──▶ revoked, one after the other: MembershipChange
+//! uneven primaries      ──▶ spread evenly: MembershipChange
 //! nodes that come back  ──▶ joined: a round in which the node takes part
 //! proposals             ──▶ prepared by all members ─▶ decided ─▶ adopted by all members ─▶ answered
 //! ```
@@ -12,7 +13,10 @@
 //! epoch begins when the leases of all members are over that were removed for it, as far as they have not given them up. The last copy of a
 //! partition, and the last log replica, are not removed because of a suspicion.
 //!
-//! *Not here*: the members' part, in `change`; the steps of a change of the membership, in `membership_change`.
+//! *Not here*: the members' part, in `change`; the steps of a change of the membership, in `membership_change`; where copies and primaries
+//! are to be, in `placement`.
+
+mod placing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,12 +25,11 @@ use gannet_rules::rule;
 
 use crate::change_message::{Addressed, ChangeMessage, Loss, wrapped};
 use crate::change_steps::DeciderSteps;
-use crate::configuration::{Change, ChangeError, Configuration, Learner, Phase};
+use crate::configuration::{Change, ChangeError, Configuration, Phase};
 use crate::decision::{Decided, Decision};
 use crate::lease::LeaseTerms;
 use crate::membership_change::{MembershipChange, MembershipMessage, Progress};
 use crate::newcomers::Newcomers;
-use crate::placement;
 
 /// Between two looks at the members' steps in a change of the membership.
 const LOOK_NS: u64 = 200_000_000;
@@ -75,7 +78,7 @@ pub(crate) struct Decider {
     made: Vec<(usize, u64)>,
     /// Members that have not come to what was decided before.
     missing: BTreeSet<usize>,
-    /// When copies are made that are missing, as far as this decider knows.
+    /// When copies are made that are missing, or backups become primaries, as far as this decider knows.
     copies_due_ns: Option<u64>,
     /// What learners have copied: the partition, the node, and since when it learns.
     copied: BTreeSet<(u16, u16, u64)>,
@@ -312,6 +315,12 @@ impl Decider {
                     self.stop_round();
                     self.change_membership(&decided.configuration);
                 }
+                Change::Rebalance(ref primaries) => {
+                    let (primaries, epoch) = (primaries.len(), decided.configuration.epoch);
+                    self.copies_due_ns = None;
+                    self.steps.rebalance_decided(primaries, epoch, self.now_ns);
+                    self.change_membership(&decided.configuration);
+                }
                 Change::Activate => {
                     self.begin_step();
                     self.steps.active(self.now_ns);
@@ -512,46 +521,14 @@ impl Decider {
                 self.begin_round(None, change, decided);
             } else if let Some((node, number, change)) = self.proposals.pop_front() {
                 self.begin_proposal((node, number), change, decided);
-            } else if let Some(change) = self.next_copy(&decided.configuration) {
-                self.begin_round(None, change, decided);
             } else {
-                return;
+                match self.next_step(&decided.configuration) {
+                    Some(change @ Change::Rebalance(_)) => self.decide(None, change, decided),
+                    Some(change) => self.begin_round(None, change, decided),
+                    None => return,
+                }
             }
         }
-    }
-
-    /// The next step towards copies that are missing. All members go by the configuration.
-    fn next_copy(&mut self, configuration: &Configuration) -> Option<Change> {
-        let terms = self.terms?;
-        let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
-        let mut learners = partitions.flat_map(|partition| {
-            configuration.learners(partition).iter().map(move |learner| (partition, learner))
-        });
-        let mut waits = false;
-        let learned = learners.find(|(partition, learner)| {
-            waits |= !learner.fills;
-            self.copied.contains(&(*partition, learner.node, learner.since)) && learner.fills
-        });
-        if let Some((partition, &Learner { node, since, .. })) = learned {
-            return Some(Change::Learned { partition, node, since });
-        }
-        if waits || configuration.changes_log_groups() {
-            return Some(Change::Fill);
-        }
-        let missing = placement::learners(configuration);
-        if missing.is_empty() {
-            self.copies_due_ns = None;
-            self.copied.clear();
-            return None;
-        }
-        // If all nodes are there, none is waited for that may come back.
-        let after_ns = if configuration.is_complete() { 0 } else { terms.copies_after_ns() };
-        let due_ns = *self.copies_due_ns.get_or_insert(self.now_ns + after_ns);
-        if self.now_ns < due_ns {
-            return None;
-        }
-        tracing::info!("membership: {} copies of partitions are made again", missing.len());
-        Some(Change::Learn(missing))
     }
 
     /// The cluster cannot go on without a member that is suspected.

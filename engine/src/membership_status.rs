@@ -18,7 +18,7 @@ use crate::lease::LeaseLeft;
 /// The membership as this process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MembershipStatus {
-    /// The epoch; from 1. Each removal begins another one.
+    /// The epoch; from 1. Each removal begins another one, and so do other primaries.
     pub epoch: u32,
     /// Whether it is prepared still, or nodes work in it.
     pub phase: Phase,

@@ -151,7 +151,7 @@ impl Run {
             last.all(|last| {
                 last.is_some_and(|last| {
                     let has_lost = |node: &usize| last.is_member(u16::try_from(*node).unwrap());
-                    last.phase == Phase::Active && last.epoch == epoch && !lost.iter().any(has_lost)
+                    last.phase == Phase::Active && last.epoch >= epoch && !lost.iter().any(has_lost)
                 })
             })
         });

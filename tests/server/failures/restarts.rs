@@ -34,8 +34,8 @@ fn a_second_process_of_a_living_node_is_refused_and_disturbs_nobody() {
     assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");
 }
 
-/// Each of three nodes is killed under load and started again by the same command, and is a copy and a voter again before the next one is
-/// killed: all of them, twice, whoever decides.
+/// Each of three nodes is killed under load and started again by the same command, and is a copy, a voter and its share's primary again before the next one
+/// is killed: all of them, twice, whoever decides.
 #[test]
 fn every_node_comes_back_twice_under_load() {
     let site = Site::new("failures-restart", 3);
@@ -44,6 +44,7 @@ fn every_node_comes_back_twice_under_load() {
     let mut cluster = Cluster::start_each(site, of_node);
     cluster.query(0, "CREATE TABLE kept (round INT PRIMARY KEY)");
     let is_whole = "SELECT min(copies_missing) = 0 AND sum(CASE WHEN votes AND state = 'up' THEN 1 ELSE 0 END) = 3 FROM gannet_nodes";
+    let primaries = "SELECT count(*) FROM gannet_copies WHERE role = 'primary'";
     for round in 0..6 {
         let dead = round % 3;
         let mut survivors = cluster.all();
@@ -65,6 +66,12 @@ fn every_node_comes_back_twice_under_load() {
             for node in &survivors {
                 awaited("the node is a copy and a voter again", || {
                     (cluster.query(*node, is_whole) == "t").then_some(())
+                });
+                awaited("the node is primary of its share", || {
+                    let of_node = format!("{primaries} AND node = {dead}");
+                    let [all, of_node] = [primaries, &of_node]
+                        .map(|counted| cluster.query(*node, counted).parse::<u64>().unwrap());
+                    (all / 3..=all.div_ceil(3)).contains(&of_node).then_some(())
                 });
             }
             clients.wait_for(&survivors, 20);
