@@ -2,13 +2,17 @@
 //!
 //! *Not here*: how the node knows (`gannet_frontend`, the tables `gannet_nodes` and `gannet_copies`).
 //!
-//! Exit codes: 0 all nodes are up, 1 a node is not up or the cluster has halted, 2 the status is unavailable.
+//! Exit codes: 0 all nodes are up, 1 a node is not up, or the cluster has halted, or is not in time what was waited for, 2 the status is
+//! unavailable.
 
+use std::io::Write;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
-use gannet_frontend::{AddressError, ConnectError, Connected, connect_to_first, server_error_text};
+use gannet_frontend::{
+    AddressError, ConnectError, Connected, ServerAddress, connect_to_first, server_error_text,
+};
 use tokio_postgres::Row;
 use tokio_postgres::error::{DbError, SqlState};
 
@@ -19,6 +23,10 @@ use crate::units::parse_duration;
 // SHOW works even if the cluster has halted, unlike SELECT.
 const NODES: &str = "SHOW gannet_nodes";
 const COPIES: &str = "SHOW gannet_copies";
+/// Between two looks whether the cluster is what is waited for.
+const LOOK: Duration = Duration::from_millis(100);
+/// A node that is asked for that answers in this time.
+const ANSWER: Duration = Duration::from_secs(5);
 /// Counters, shown as rates.
 const COUNTED: [&str; 5] = ["committed", "aborted", "packets", "retransmitted", "refused"];
 
@@ -33,6 +41,19 @@ pub(crate) struct Arguments {
     /// Time over which rates are measured.
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
+    /// Wait until the cluster is so, then print its status.
+    #[arg(long, value_name = "CONDITION")]
+    wait: Option<Condition>,
+    /// Longest wait for it. Then the exit code is 1.
+    #[arg(long, default_value = "2m", value_parser = parse_duration, requires = "wait")]
+    timeout: Duration,
+}
+
+/// What a cluster is waited to be.
+#[derive(Clone, Copy, ValueEnum)]
+enum Condition {
+    /// All nodes are up, all copies are there, primaries are spread evenly, and as many nodes vote as should.
+    Healthy,
 }
 
 /// Why the cluster's status is unavailable.
@@ -52,10 +73,14 @@ pub(crate) enum CommandError {
 
 /// Prints the state of the nodes. Returns whether all are up.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
-    let Arguments { connect, credentials, interval } = arguments;
+    let Arguments { connect, credentials, interval, wait, timeout } = arguments;
     let addresses = credentials.complete(connect)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
+        let in_time = match wait {
+            Some(Condition::Healthy) => wait_until_healthy(&addresses, timeout).await,
+            None => true,
+        };
         let Connected { client, connection, .. } = connect_to_first(&addresses, 0).await?;
         // The connection's error is also that of the next statement.
         tokio::spawn(async { connection.await.unwrap_or_default() });
@@ -75,8 +100,45 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         let has_halted = halted.is_some();
         let outlook = halted.unwrap_or(prospect);
         print_line(format_args!("{shown}\n\n{membership}{outlook}"))?;
-        Ok(!has_halted && after.iter().all(|row| row.get::<_, &str>("state") == "up"))
+        Ok(in_time && !has_halted && after.iter().all(|row| row.get::<_, &str>("state") == "up"))
     })
+}
+
+/// Waits until the cluster is healthy. Whether it is so in time; if not, says why.
+async fn wait_until_healthy(addresses: &[ServerAddress], timeout: Duration) -> bool {
+    let mut reason = "no node has answered yet".to_owned();
+    let healthy = async {
+        // A node that is asked may be one that starts or stops.
+        while let Some(present) = match tokio::time::timeout(ANSWER, unhealthy(addresses)).await {
+            Ok(Ok(unhealthy)) => unhealthy,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("a node does not answer".to_owned()),
+        } {
+            reason = present;
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let in_time = tokio::time::timeout(timeout, healthy).await.is_ok();
+    if !in_time {
+        // Standard error may be closed; the exit code tells the failure as well.
+        let _ = writeln!(std::io::stderr(), "gannet: not healthy in time: {reason}");
+    }
+    in_time
+}
+
+/// Why the cluster is not healthy, as the first node that answers says.
+async fn unhealthy(addresses: &[ServerAddress]) -> Result<Option<String>, CommandError> {
+    let Connected { client, connection, .. } = connect_to_first(addresses, 0).await?;
+    tokio::spawn(async { connection.await.unwrap_or_default() });
+    let nodes = client.query(NODES, &[]).await?;
+    let reason = nodes.first().and_then(|row| row.get("unhealthy"));
+    let down = nodes.iter().find(|row| row.get::<_, &str>("state") != "up");
+    let not_up = || {
+        let down = down?;
+        let (node, state): (i64, &str) = (down.get("node"), down.get("state"));
+        Some(format!("node {node} is {state}"))
+    };
+    Ok(reason.or_else(not_up))
 }
 
 /// The epoch, and who decides on the membership: a line, if there is a node.

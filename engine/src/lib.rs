@@ -92,7 +92,7 @@ pub use lease::LeaseLeft;
 pub use loader::Loader;
 pub use log_limiter::{LogLimiter, Suppressed};
 pub use members::{JoinError, Membership, RdmaPort, Transport};
-pub use membership_status::{Losses, MembershipStatus};
+pub use membership_status::{Losses, MembershipStatus, Unhealthy};
 pub use node::{Node, TableId};
 pub use obstacle::{Obstacle, SilentNode};
 pub use outcome::{Abort, Conflict, Failure, Misuse, Outcome, RowProblem};

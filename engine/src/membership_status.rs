@@ -6,6 +6,8 @@
 //! the manager's replica (who leads, who votes) ─────┼─▶ MembershipStatus
 //! the lease, and its clock ─────────────────────────┘
 //! ```
+//! A cluster is *healthy* when it can lose as many nodes as when it began.
+//!
 //! *Invariant*: a status decides nothing. The next one may differ.
 //!
 //! *Not here*: how each node is, in `statistics`; what a stop would lose, in `stopping`.
@@ -14,6 +16,7 @@ use std::collections::BTreeSet;
 
 use crate::configuration::{Configuration, Phase};
 use crate::lease::LeaseLeft;
+use crate::placement;
 
 /// The membership as this process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +43,31 @@ pub struct MembershipStatus {
     pub losses: Losses,
     /// Copies of partitions that are to be made again, those that are being made included.
     pub copies_missing: usize,
+    /// Why the cluster is not healthy, if it is not: the first reason of several.
+    pub unhealthy: Option<Unhealthy>,
+}
+
+/// Why a cluster is not healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unhealthy {
+    /// So many partitions are lost, for ever.
+    #[error("{0} partitions are lost; start the cluster again")]
+    PartitionsLost(usize),
+    /// So many nodes are no members.
+    #[error("{0} nodes are gone; start their processes again")]
+    NodesGone(usize),
+    /// An epoch is prepared.
+    #[error("the membership changes")]
+    Preparing,
+    /// So many copies of partitions are to be made again, or are being made.
+    #[error("{0} copies of partitions are missing, and are made again if there is room")]
+    CopiesMissing(usize),
+    /// So many backups are to become primaries.
+    #[error("the primaries of {0} partitions are to move")]
+    PrimariesMove(usize),
+    /// So many nodes are yet to vote.
+    #[error("{0} nodes do not vote yet")]
+    VotesMissing(usize),
 }
 
 /// How many members can be lost, whichever they are.
@@ -67,7 +95,9 @@ impl MembershipStatus {
         manager: Option<ManagerStatus>,
         lease: LeaseLeft,
     ) -> Self {
-        let losses = losses(configuration, manager.as_ref().map(|manager| &manager.voters));
+        let voters = manager.as_ref().map(|manager| &manager.voters);
+        let unhealthy = unhealthy(configuration, voters);
+        let losses = losses(configuration, voters);
         let ManagerStatus { leader, voters, suspicions } = manager.unwrap_or_default();
         Self {
             epoch: configuration.epoch,
@@ -81,8 +111,37 @@ impl MembershipStatus {
             suspicions,
             losses,
             copies_missing: configuration.copies_missing(),
+            unhealthy,
         }
     }
+}
+
+/// How many vote of so many members.
+pub(crate) fn voters_wanted(members: usize) -> usize {
+    match members {
+        0..=2 => 1,
+        3..=4 => 3,
+        _ => 5,
+    }
+}
+
+/// Why a cluster on which these vote is not healthy; none vote if all nodes are in one process.
+fn unhealthy(configuration: &Configuration, voters: Option<&BTreeSet<u16>>) -> Option<Unhealthy> {
+    let members = configuration.member_numbers().count();
+    let voting = |voters: &BTreeSet<u16>| {
+        voters.iter().filter(|voter| configuration.is_member(**voter)).count()
+    };
+    let votes_missing =
+        voters.map_or(0, |voters| voters_wanted(members).saturating_sub(voting(voters)));
+    let counted = [
+        (configuration.lost_partitions().count(), Unhealthy::PartitionsLost as fn(usize) -> _),
+        (configuration.nodes() - members, Unhealthy::NodesGone),
+        (usize::from(configuration.phase == Phase::Preparing), |_| Unhealthy::Preparing),
+        (configuration.copies_missing(), Unhealthy::CopiesMissing),
+        (placement::primaries(configuration).len(), Unhealthy::PrimariesMove),
+        (votes_missing, Unhealthy::VotesMissing),
+    ];
+    counted.into_iter().find_map(|(count, reason)| (count > 0).then(|| reason(count)))
 }
 
 /// How many members can be lost, whichever they are, of a cluster on which these vote; none vote if all nodes are in one process.

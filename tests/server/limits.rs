@@ -169,6 +169,51 @@ fn a_stopping_server_lets_statements_end_and_informs_clients() {
 }
 
 #[test]
+fn a_stopping_server_lets_transactions_end_in_time() {
+    for ends in [true, false] {
+        let timeout = if ends { "60s" } else { "300ms" };
+        let mut server = Server::start(&["--shutdown-timeout", timeout]);
+        server.query("CREATE TABLE town (id INTEGER PRIMARY KEY)");
+        let mut psql = server
+            .psql()
+            .args(["-X", "-v", "VERBOSITY=verbose"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = psql.stdin.take().unwrap();
+        let mut output = BufReader::new(psql.stdout.take().unwrap());
+        let mut read_until = |word: &str| {
+            let mut line = String::new();
+            while !line.contains(word) {
+                line.clear();
+                assert!(output.read_line(&mut line).unwrap() > 0, "psql ended before {word}");
+            }
+        };
+        writeln!(input, "BEGIN;\nINSERT INTO town VALUES (1);\nSELECT 'begun';").unwrap();
+        read_until("begun");
+        server.signal("TERM");
+        if ends {
+            // New sessions are refused, and this one goes on to the end of its transaction.
+            let refused = || server.psql().args(["-c", "SELECT 1"]).output().unwrap();
+            while refused().status.success() {}
+            writeln!(input, "INSERT INTO town VALUES (2);\nSELECT count(*) + 40 FROM town;")
+                .unwrap();
+            read_until("42");
+            writeln!(input, "COMMIT;").unwrap();
+            read_until("COMMIT");
+        }
+        assert_eq!(server.wait().code(), Some(0));
+        writeln!(input, "SELECT 7;").unwrap();
+        drop(input);
+        let errors = read_all(psql.stderr.take().unwrap());
+        psql.wait().unwrap();
+        assert!(errors.contains("57P01"), "{errors}");
+    }
+}
+
+#[test]
 fn a_statement_that_does_not_end_delays_the_stop_for_a_bounded_time() {
     let mut server = Server::start(&["--shutdown-timeout", "300ms"]);
     prepare_long(&server);

@@ -13,6 +13,7 @@ use gannet_manager::{LogMembers, ReplicaId};
 
 use crate::configuration::{Configuration, Phase};
 use crate::members::leases::Voters;
+use crate::membership_status::voters_wanted;
 
 /// See the module's text.
 #[derive(Default)]
@@ -26,11 +27,7 @@ pub(crate) struct Voting {
 
 /// Of `members`, those that vote: as many of those that do already as possible, `leader` among them.
 fn voters_of(members: &BTreeSet<u16>, present: &BTreeSet<u16>, leader: u16) -> BTreeSet<u16> {
-    let count = match members.len() {
-        0..=2 => 1,
-        3..=4 => 3,
-        _ => 5,
-    };
+    let count = voters_wanted(members.len());
     let those = |some: &BTreeSet<u16>| some.iter().copied().collect::<Vec<_>>();
     let preferred = [vec![leader], those(present), those(members)].concat();
     let mut voters = BTreeSet::new();

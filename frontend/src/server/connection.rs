@@ -24,6 +24,7 @@ use super::message::{self, ClientMessage, violation};
 use super::replies::Severity;
 use super::settings::Reported;
 use super::startup::{Opened, refuse};
+use super::stopping::Stopping;
 use super::stream::Stream;
 use super::waits::WaitLimit;
 use crate::error::SqlError;
@@ -47,7 +48,7 @@ pub(super) struct Connection {
     pub(super) batch: Batch,
     pub(super) limits: Limits,
     shared: Arc<Shared>,
-    stopped: watch::Receiver<bool>,
+    stopping: watch::Receiver<Stopping>,
     _registration: Registration,
     _permit: OwnedSemaphorePermit,
 }
@@ -197,7 +198,7 @@ impl Connection {
     pub(super) fn new(
         mut opened: Opened,
         shared: Arc<Shared>,
-        stopped: watch::Receiver<bool>,
+        stopping: watch::Receiver<Stopping>,
     ) -> Self {
         let timeout = shared.options.wait_timeout.filter(|timeout| !timeout.is_zero());
         let wait = WaitLimit { timeout, cluster: Arc::clone(&shared.database.cluster) };
@@ -211,7 +212,7 @@ impl Connection {
             portals: BTreeMap::new(),
             batch: Batch::default(),
             shared,
-            stopped,
+            stopping,
             _registration: opened.registration,
             _permit: opened.permit,
         }
@@ -329,14 +330,16 @@ impl Connection {
                 None => std::future::pending().await,
             }
         };
+        let status = self.session.status();
         tokio::select! {
             biased;
-            _ = self.stopped.wait_for(|stopped| *stopped) => Err(Interruption::Fatal(SqlError::new(
+            // A statement that the client has sent meanwhile is not run.
+            _ = self.stopping.wait_for(|stopping| stopping.ends(status)) => Err(Interruption::Fatal(SqlError::new(
                 "57P01",
                 "terminating connection due to administrator command",
             ))),
             read = self.stream.read() => Ok(read?),
-            () = idle => Err(Interruption::Fatal(match self.session.status() {
+            () = idle => Err(Interruption::Fatal(match status {
                 TransactionStatus::Idle => {
                     SqlError::new("57P05", "terminating connection due to idle-session timeout")
                 }

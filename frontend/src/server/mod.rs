@@ -49,7 +49,7 @@ use tokio::task::JoinSet;
 use crate::database::Database;
 pub use admission::Admission;
 use cancellation::Cancellation;
-use stopping::{StopSignals, stopped};
+use stopping::{StopSignals, Stopping, stopped};
 pub use stream::TlsError;
 pub use threads::ServerThreads;
 pub use users::{Users, UsersError, add_user};
@@ -86,7 +86,7 @@ pub struct ServerOptions {
     pub statement_timeout: Option<Duration>,
     /// How long a statement may wait for another node that does not answer. Looked at twice a second.
     pub wait_timeout: Option<Duration>,
-    /// How long a stopping server waits for running statements.
+    /// How long a stopping server waits for transactions and running statements.
     pub shutdown_timeout: Duration,
 }
 
@@ -247,7 +247,7 @@ async fn accept_until<'t>(
     shared: Arc<Shared>,
     next_thread: impl Fn() -> &'t Handle,
 ) {
-    let (stopping, stopped) = watch::channel(false);
+    let (stopping, told) = watch::channel(Stopping::No);
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
     loop {
@@ -266,22 +266,23 @@ async fn accept_until<'t>(
                 continue;
             }
         };
-        let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
+        let (shared, told) = (Arc::clone(&shared), told.clone());
         let attend = async move {
             // Fails only if the system has no more descriptors.
             if let Ok(socket) = TcpStream::from_std(socket) {
-                startup::attend(socket, from, shared, stopped).await;
+                startup::attend(socket, from, shared, told).await;
             }
         };
         connections.spawn_on(attend, next_thread());
     }
     drop(listener);
-    stopping.send_replace(true);
+    stopping.send_replace(Stopping::BetweenTransactions);
     let ended = async |connections: &mut JoinSet<()>, timeout| {
         let all = async { while connections.join_next().await.is_some() {} };
         tokio::time::timeout(timeout, all).await.is_ok()
     };
     if !ended(&mut connections, shared.options.shutdown_timeout).await {
+        stopping.send_replace(Stopping::Now);
         shared.cancellation.cancel_all();
         ended(&mut connections, CANCELLED_TIMEOUT).await;
     }

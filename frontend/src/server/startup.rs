@@ -30,6 +30,7 @@ use super::interruption::Interruption;
 use super::message::{self, ClientMessage, Opening, violation};
 use super::replies::Severity;
 use super::settings::{self, Reported};
+use super::stopping::Stopping;
 use super::stream::Stream;
 use super::{STARTUP_TIMEOUT, Shared};
 use crate::error::SqlError;
@@ -44,19 +45,19 @@ pub(super) async fn attend(
     socket: TcpStream,
     from: IpAddr,
     shared: Arc<Shared>,
-    mut stopped: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<Stopping>,
 ) {
     let (evict, evicted) = oneshot::channel::<()>();
     let caller = shared.admission.pending.admit(from, move || drop(evict));
     let opened = tokio::select! {
         opened = tokio::time::timeout(STARTUP_TIMEOUT, open(socket, from, &shared)) => opened,
-        _ = stopped.wait_for(|stopped| *stopped) => return,
+        _ = stopping.wait_for(|stopping| *stopping != Stopping::No) => return,
         _ = evicted => return,
     };
     drop(caller);
     // A client that has disconnected, was refused or is too slow needs no reply.
     if let Ok(Ok(Some(opened))) = opened {
-        Connection::new(opened, shared, stopped).run().await;
+        Connection::new(opened, shared, stopping).run().await;
     }
 }
 

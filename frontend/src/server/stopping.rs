@@ -17,6 +17,7 @@ use gannet_engine::OnlyCopies;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::database::Database;
+use crate::session::TransactionStatus;
 
 /// Between two looks at the other nodes; also how long they have to say that they were told to stop at the same moment.
 const LOOK: Duration = Duration::from_millis(50);
@@ -24,6 +25,28 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKS_BEFORE_LINE: u32 = 40;
 /// Tables that the line names.
 const TABLES_NAMED_MAX: usize = 10;
+
+/// Whether a server stops, as its sessions see it: each is told so (57P01), and ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopping {
+    /// It serves.
+    No,
+    /// Sessions end between two transactions.
+    BetweenTransactions,
+    /// Sessions end, in the middle of a transaction, too.
+    Now,
+}
+
+impl Stopping {
+    /// Whether a session that waits for its client ends.
+    pub(super) fn ends(self, status: TransactionStatus) -> bool {
+        match self {
+            Self::No => false,
+            Self::BetweenTransactions => status == TransactionStatus::Idle,
+            Self::Now => true,
+        }
+    }
+}
 
 /// The signals that stop a server.
 pub(super) struct StopSignals {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use gannet_benchmarks::consistency::{Fate, History, judge_lists};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, NoTls};
@@ -96,12 +97,17 @@ pub(crate) fn record(cluster: &Cluster, strike: impl FnOnce(&Clients<'_>) -> usi
     clients.judge(reader)
 }
 
+/// Why a connection has ended.
+type Ended = JoinHandle<Result<(), Error>>;
+
 /// What a client knows about its transaction after an error, and whether its session goes on.
 fn judged(error: &Error, commits: bool) -> (Fate, bool) {
     let undecided = if commits { Fate::Unknown } else { Fate::Aborted };
     match error.code().map(SqlState::code) {
-        // The connection has broken, or the node ends it.
-        None | Some("57P01") => (undecided, false),
+        // The connection has broken.
+        None => (undecided, false),
+        // The node has ended it, and has not run the statement.
+        Some("57P01") => (Fate::Aborted, false),
         Some("57014") => (Fate::Aborted, true),
         Some(code) if code.starts_with("40") => (Fate::Aborted, true),
         Some(code) if code.starts_with("08") => (undecided, true),
@@ -126,11 +132,14 @@ impl Clients<'_> {
 
     /// Runs transactions in a session of a node until it breaks, if there is one.
     async fn use_node(&self, node: usize, seed: u64) {
-        let Ok(Ok(mut worker)) = timeout(CONNECT_WAIT, self.open(node, seed)).await else {
+        let Ok(Ok((mut worker, mut connection))) =
+            timeout(CONNECT_WAIT, self.open(node, seed)).await
+        else {
             return sleep(RETRY).await;
         };
         while !self.is_over.load(Ordering::Relaxed) {
-            let answered = timeout(TRANSACTION_WAIT, self.transact(&mut worker, node)).await;
+            let answered =
+                timeout(TRANSACTION_WAIT, self.transact(&mut worker, &mut connection, node)).await;
             if !answered.unwrap_or_else(|_| panic!("a transaction hangs at node {node}")) {
                 self.broken[node].fetch_add(1, Ordering::Relaxed);
                 return;
@@ -138,14 +147,15 @@ impl Clients<'_> {
         }
     }
 
-    async fn open(&self, node: usize, seed: u64) -> Result<Worker, Error> {
+    /// A session, and the end of its connection.
+    async fn open(&self, node: usize, seed: u64) -> Result<(Worker, Ended), Error> {
         let (client, connection) = self.cluster.nodes[node].config().connect(NoTls).await?;
-        tokio::spawn(connection);
-        Worker::new(client, seed, Arc::clone(&self.next_value)).await
+        let connection = tokio::spawn(connection);
+        Ok((Worker::new(client, seed, Arc::clone(&self.next_value)).await?, connection))
     }
 
     /// Runs a transaction. Whether the session goes on.
-    async fn transact(&self, worker: &mut Worker, node: usize) -> bool {
+    async fn transact(&self, worker: &mut Worker, connection: &mut Ended, node: usize) -> bool {
         let turn = self.begun.fetch_add(1, Ordering::Relaxed) / TRANSACTIONS_PER_LISTS;
         let first = i32::try_from(turn).unwrap() * LISTS;
         let mut attempt = Attempt::default();
@@ -153,6 +163,11 @@ impl Clients<'_> {
         let result = worker.transact(first, &mut attempt).await;
         let (fate, goes_on) = match &result {
             Ok(()) => (Fate::Committed, true),
+            // The node may have told why it ended the connection before the client sent anything.
+            Err(error) if error.is_closed() => match connection.await {
+                Ok(Err(told)) => judged(&told, attempt.commits),
+                Ok(Ok(())) | Err(_) => judged(error, attempt.commits),
+            },
             Err(error) => judged(error, attempt.commits),
         };
         self.history.complete(invoked, fate, attempt.operations);

@@ -68,6 +68,7 @@ fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
         count(membership.losses.keeping_rows as u64),
         count(membership.losses.serving as u64),
         count(membership.copies_missing as u64),
+        membership.unhealthy.map_or(Value::Null, |reason| text(reason.to_string())),
     ]
 }
 
