@@ -1,7 +1,7 @@
 //! Limits of connections and statements, cancelling, and the stop of a server.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use tokio_postgres::NoTls;
 use tokio_postgres::error::SqlState;
@@ -168,12 +168,15 @@ fn a_stopping_server_lets_statements_end_and_informs_clients() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-#[test]
-fn a_stopping_server_lets_transactions_end_in_time() {
-    for ends in [true, false] {
-        let timeout = if ends { "60s" } else { "300ms" };
-        let mut server = Server::start(&["--shutdown-timeout", timeout]);
-        server.query("CREATE TABLE town (id INTEGER PRIMARY KEY)");
+/// psql, which is told what to do and heard meanwhile.
+struct Conversation {
+    psql: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Conversation {
+    fn with(server: &Server) -> Self {
         let mut psql = server
             .psql()
             .args(["-X", "-v", "VERBOSITY=verbose"])
@@ -182,33 +185,54 @@ fn a_stopping_server_lets_transactions_end_in_time() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut input = psql.stdin.take().unwrap();
-        let mut output = BufReader::new(psql.stdout.take().unwrap());
-        let mut read_until = |word: &str| {
-            let mut line = String::new();
-            while !line.contains(word) {
-                line.clear();
-                assert!(output.read_line(&mut line).unwrap() > 0, "psql ended before {word}");
-            }
-        };
-        writeln!(input, "BEGIN;\nINSERT INTO town VALUES (1);\nSELECT 'begun';").unwrap();
-        read_until("begun");
+        let input = psql.stdin.take().unwrap();
+        let output = BufReader::new(psql.stdout.take().unwrap());
+        Self { psql, input, output }
+    }
+
+    fn say(&mut self, statements: &str) {
+        writeln!(self.input, "{statements}").unwrap();
+    }
+
+    fn hear(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "psql ended before {word}");
+        }
+    }
+
+    /// Ends it. What it has said of errors.
+    fn errors(mut self) -> String {
+        drop(self.input);
+        let errors = read_all(self.psql.stderr.take().unwrap());
+        self.psql.wait().unwrap();
+        errors
+    }
+}
+
+#[test]
+fn a_stopping_server_lets_transactions_end_in_time() {
+    for ends in [true, false] {
+        let timeout = if ends { "60s" } else { "300ms" };
+        let mut server = Server::start(&["--shutdown-timeout", timeout]);
+        server.query("CREATE TABLE town (id INTEGER PRIMARY KEY)");
+        let mut psql = Conversation::with(&server);
+        psql.say("BEGIN;\nINSERT INTO town VALUES (1);\nSELECT 'begun';");
+        psql.hear("begun");
         server.signal("TERM");
         if ends {
             // New sessions are refused, and this one goes on to the end of its transaction.
             let refused = || server.psql().args(["-c", "SELECT 1"]).output().unwrap();
             while refused().status.success() {}
-            writeln!(input, "INSERT INTO town VALUES (2);\nSELECT count(*) + 40 FROM town;")
-                .unwrap();
-            read_until("42");
-            writeln!(input, "COMMIT;").unwrap();
-            read_until("COMMIT");
+            psql.say("INSERT INTO town VALUES (2);\nSELECT count(*) + 40 FROM town;");
+            psql.hear("42");
+            psql.say("COMMIT;");
+            psql.hear("COMMIT");
         }
         assert_eq!(server.wait().code(), Some(0));
-        writeln!(input, "SELECT 7;").unwrap();
-        drop(input);
-        let errors = read_all(psql.stderr.take().unwrap());
-        psql.wait().unwrap();
+        psql.say("SELECT 7;");
+        let errors = psql.errors();
         assert!(errors.contains("57P01"), "{errors}");
     }
 }
@@ -217,26 +241,11 @@ fn a_stopping_server_lets_transactions_end_in_time() {
 fn a_statement_that_does_not_end_delays_the_stop_for_a_bounded_time() {
     let mut server = Server::start(&["--shutdown-timeout", "300ms"]);
     prepare_long(&server);
-    let mut psql = server
-        .psql()
-        .args(["-X", "-v", "VERBOSITY=verbose"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = psql.stdin.take().unwrap();
-    writeln!(input, "SELECT 'begun';\n{LONG};").unwrap();
-    let mut output = BufReader::new(psql.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("begun") {
-        line.clear();
-        assert!(output.read_line(&mut line).unwrap() > 0, "psql ended");
-    }
+    let mut psql = Conversation::with(&server);
+    psql.say(&format!("SELECT 'begun';\n{LONG};"));
+    psql.hear("begun");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
-    drop(input);
-    let errors = read_all(psql.stderr.take().unwrap());
-    psql.wait().unwrap();
+    let errors = psql.errors();
     assert!(errors.contains("57014") || errors.contains("57P01"), "{errors}");
 }
