@@ -24,7 +24,7 @@ pub(crate) struct DeciderSteps {
     epoch: u32,
     /// Whether a member is removed, as far as is known.
     removes: bool,
-    /// When the removal was decided, or the primaries were.
+    /// When the removal was decided, or the other primaries.
     decided_ns: u64,
     /// When the present step began.
     step_ns: u64,

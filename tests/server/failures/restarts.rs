@@ -37,8 +37,8 @@ fn a_second_process_of_a_living_node_is_refused_and_disturbs_nobody() {
     assert_eq!(summary.broken, [0_u64; 3], "{summary:?}");
 }
 
-/// Each of three nodes is killed under load and started again by the same command, and is a copy, a voter and its share's primary again before the next one
-/// is killed: all of them, twice, whoever decides.
+/// Each of three nodes is killed under load and started again by the same command. Before the next one is killed, it is a copy, a voter and
+/// primary of its share again. All of them, twice, whoever decides.
 #[test]
 fn every_node_comes_back_twice_under_load() {
     let site = Site::new("failures-restart", 3);
