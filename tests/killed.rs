@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use gannet::{
     Abort, ChangeError, Cluster, ClusterError, ClusterOptions, Coordinator, Failure, LockMode,
@@ -10,6 +12,7 @@ use gannet::{
 };
 use gannet_benchmarks::consistency::ListAppend;
 use gannet_benchmarks::{Result as Ran, Totals, Workload, check_replicas, seeded};
+use gannet_storage::{BucketSnapshot, Owner};
 
 const ACCOUNTS: u64 = 200;
 const FIRST_BALANCE: u64 = 1_000;
@@ -55,6 +58,35 @@ fn change(tx: &mut Transaction<'_>, table: TableId, rows: [u64; 3]) -> Result<()
 fn read(cluster: &Cluster, table: TableId, key: u64) -> u64 {
     let read = cluster.run(move |tx| tx.get(table, key).map(|row| number(row.unwrap())));
     read.unwrap().committed()
+}
+
+/// Waits until the nodes have freed what dead transactions had locked. No transaction runs meanwhile.
+fn await_free_locks(cluster: &Cluster) {
+    let nodes = cluster.nodes();
+    let living = nodes.iter().filter(|node| !node.is_killed());
+    let views: Vec<_> = living.map(|node| node.view()).collect();
+    let mut snapshot = BucketSnapshot::default();
+    let mut has_locks = || {
+        views.iter().any(|view| {
+            let held = view.configuration().held_by(view.id());
+            let mut places = held.flat_map(|partition| {
+                let tables = view.tables().map(|(_, table)| table);
+                tables.flat_map(move |table| {
+                    (0..table.layout().buckets).map(move |bucket| (table, partition, bucket))
+                })
+            });
+            places.any(|(table, partition, bucket)| {
+                table.snapshot(partition, bucket, &mut snapshot);
+                snapshot.owner != Owner::FREE
+            })
+        })
+    };
+    let mut looks = 0;
+    while has_locks() {
+        looks += 1;
+        assert!(looks < 2_000, "dead locks are not freed");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
 }
 
 /// Ends the clients, also when a check fails.
@@ -226,6 +258,28 @@ fn jobs_that_have_not_begun_go_to_other_nodes() {
     let near = cluster.spawn_near(1, |coordinator| coordinator.node()).unwrap().wait().unwrap();
     assert_ne!(near, 1);
     cluster.close();
+}
+
+#[test]
+fn what_a_dead_transaction_had_locked_is_freed() {
+    let cluster = open(3, 3, Topology::ThreadPerWorker);
+    let table = balances(&cluster);
+    let (locked, has_locked) = channel();
+    let hold = move |coordinator: &mut Coordinator<'_>| {
+        let transaction = coordinator.begin();
+        for account in 0..ACCOUNTS {
+            transaction.add_to_write_set(table, account, LockMode::Update);
+        }
+        transaction.execute().unwrap();
+        locked.send(()).unwrap();
+        coordinator.pause(Duration::from_secs(3_600));
+    };
+    let job = cluster.spawn(WorkerId { node: 2, worker: 0 }, hold).unwrap();
+    has_locked.recv().unwrap();
+    cluster.kill_node(2).unwrap();
+    // Nobody else uses these rows.
+    await_free_locks(&cluster);
+    drop(job);
 }
 
 #[test]

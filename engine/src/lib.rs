@@ -25,6 +25,7 @@ mod configuration;
 mod control;
 mod coordinator;
 mod copying;
+mod dead_locks;
 mod decider;
 mod decision;
 mod deferred;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use gannet_rules::rule;
-use gannet_storage::{Applied, Arena, CommitRecord, Owner, StorageError, Table, TransactionId};
+use gannet_storage::{Applied, Arena, CommitRecord, StorageError, Table, TransactionId};
 
 use crate::configuration::{Configuration, TableEntry};
 use crate::learning::{Learning, Lesson};
@@ -37,10 +37,6 @@ impl TableId {
         self.0
     }
 }
-
-/// Every flush for an epoch that is a multiple of this frees dead locks. Even if some of these epochs are never flushed, because
-/// another change comes first, the epochs of lock words do not come around before.
-const EPOCHS_PER_PASS: u32 = Owner::EPOCHS / 4;
 
 /// In place of a version that any view has.
 const VERSION_OF_ENDED: u64 = u64::MAX;
@@ -439,9 +435,6 @@ impl Node {
         }
         let Configuration { epoch, last_active_epoch, .. } = *view.configuration();
         view.tables().for_each(|(_, table)| table.end_dead(epoch));
-        if epoch.is_multiple_of(EPOCHS_PER_PASS) {
-            view.tables().for_each(|(_, table)| table.free_dead_locks(epoch));
-        }
         let records = records.iter().cloned().collect();
         self.flushed.store(Arc::new(Flushed { epoch: last_active_epoch, ids, records }));
         Ok(())
@@ -547,47 +540,9 @@ fn shares(configuration: &Configuration, limit_bytes: &[usize]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use gannet_storage::{
-        BucketSnapshot, Lock, LockMode, Partitioning, TableDefinition, TableKind,
-    };
+    use gannet_storage::Partitioning;
 
     use super::*;
-    use crate::configuration::Change;
-
-    #[test]
-    fn a_flush_frees_dead_locks_before_their_epoch_comes_around() {
-        for (epoch, is_freed) in [(EPOCHS_PER_PASS, true), (EPOCHS_PER_PASS + 1, false)] {
-            let definition = TableDefinition {
-                name: "rows".to_owned(),
-                kind: TableKind::Fixed,
-                value_bytes: 8,
-                rows: 1,
-            };
-            let mut start = Configuration::new(7, 3, 3, Partitioning::new(1).unwrap());
-            start.members.iter_mut().for_each(|member| member.memory_limit_bytes = 1 << 20);
-            let mut configuration = start.after(&Change::Create(definition)).unwrap();
-            (configuration.epoch, configuration.last_active_epoch) = (epoch - 1, epoch - 1);
-            let node = Node::new(0, Arc::new(start)).unwrap();
-            let publish =
-                |configuration| node.publish(node.prepare(Arc::new(configuration)).unwrap());
-            publish(configuration.clone());
-            let view = node.view();
-            let table = view.table(0).unwrap();
-            let id =
-                TransactionId { epoch: epoch - 1, node: 1, worker: 0, coroutine: 0, counter: 1 };
-            let address = table.address(5).unwrap();
-            let lock = table.lock(address, 5, id.into(), LockMode::Insert, &mut [0; 8]);
-            assert_eq!(lock, Lock::Granted { version: 0 });
-            publish(configuration.after(&Change::Revoke(2)).unwrap());
-            node.flush(&BTreeSet::new()).unwrap();
-            let mut snapshot = BucketSnapshot::default();
-            let is_locked = (0..table.layout().buckets).any(|bucket| {
-                table.snapshot(0, bucket, &mut snapshot);
-                snapshot.owner != Owner::FREE
-            });
-            assert_eq!(is_locked, !is_freed, "{epoch}");
-        }
-    }
 
     #[test]
     fn a_partition_has_the_smallest_share_of_its_copies() {

@@ -36,6 +36,7 @@ use crate::configuration::{Configuration, Phase};
 use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
 use crate::copying;
+use crate::dead_locks::DeadLockPass;
 use crate::fence::WorkerLease;
 use crate::lease::LeaseTerms;
 use crate::node::{Flushed, Node};
@@ -118,6 +119,7 @@ pub struct Worker<S, R> {
     this_turn: Vec<u16>,
     prefetches: Rc<PrefetchQueue>,
     sleeping: Vec<(u64, u16)>,
+    dead_locks: DeadLockPass,
     /// Scratch space of the endpoint's passes.
     incoming: Vec<Incoming<Prepared>>,
 }
@@ -176,6 +178,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             this_turn: Vec::with_capacity(usize::from(coroutines)),
             prefetches,
             sleeping: Vec::with_capacity(usize::from(coroutines)),
+            dead_locks: DeadLockPass::default(),
             incoming: Vec::with_capacity(REQUESTS_EXPECTED),
         };
         worker.begin_copies();
@@ -210,6 +213,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
         if !self.idle.is_empty() {
             progressed |= self.start_jobs(now_ns);
+        }
+        if self.dead_locks.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
+            self.dead_locks.step(&self.view, (self.number, self.node.worker_count()), now_ns);
         }
         self.participant.prefetch_headers(&self.prefetches.borrow());
         self.endpoint.ring_doorbell();
@@ -331,6 +337,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.prefetches.borrow_mut().clear();
         self.epoch = view.configuration().epoch;
         self.is_stopped = false;
+        self.dead_locks.begin();
         self.adopt(view);
     }
 
@@ -440,7 +447,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if self.is_stopped {
             return None;
         }
-        let due = self.endpoint.next_due_ns();
+        let due = self.endpoint.next_due_ns().into_iter().chain(self.dead_locks.due_ns());
         self.sleeping.iter().map(|&(until, _)| until).chain(due).min()
     }
 

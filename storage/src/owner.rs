@@ -4,8 +4,8 @@
 //! Owner, 64 bits:  epoch 14 | node 10 | worker 8 | coroutine 8 | counter 24     0 = free
 //! ```
 //! A lock of another epoch is *dead*: a membership change has settled its transaction before the present epoch began, and
-//! everybody passes over it. So a change of the membership clears no lock words, and takes no longer for larger tables; one in
-//! 4,096 does, before epochs come around.
+//! everybody passes over it. So a change of the membership clears no lock words, and takes no longer for larger tables. They are freed
+//! afterwards ([`crate::Table::free_dead_locks`]), before epochs come around.
 //!
 //! The counter's low 24 bits rule out ABA: a coroutine would have to run 16.7 million transactions
 //! while a message of its oldest is still unanswered, and a session has one outstanding message.

@@ -4,6 +4,8 @@
 //!
 //! *Invariants*: versions and rows stay as they were. Only the owner's lock is released, and only once.
 
+use std::ops::Range;
+
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
 use gannet_rules::rule;
@@ -36,23 +38,27 @@ impl Table {
         })
     }
 
-    /// Frees the locks that transactions of other epochs than `epoch` have left, and the slots that were reserved under them. Its
-    /// time grows with the buckets.
-    pub fn free_dead_locks(&self, epoch: u32) {
+    /// Frees the locks that transactions of other epochs than `epoch` have left in some buckets of a partition, and the slots that
+    /// were reserved under them. Any thread may do that while others use the table. Whether there are buckets behind these.
+    pub fn free_dead_locks(&self, partition: u16, buckets: Range<u32>, epoch: u32) -> bool {
         let present = Owner::of_epoch(epoch);
-        for partition in 0..=u16::MAX {
-            let Some(state) = self.partition(partition) else { break };
-            let Some(first_word) = state.first_word() else { continue };
-            let addresses = (0..).map_while(|bucket| self.address_from(first_word, bucket));
-            for bucket in addresses.map(|address| self.bucket(address)) {
-                let dead = bucket.owner();
-                let is_dead = dead != Owner::FREE && !dead.is_of_epoch_of(present);
-                // Should another transaction take the lock over meanwhile, it has it.
-                if is_dead && bucket.take_over(dead, present) {
-                    bucket.write(|next| bucket.end_reservation(next, false, || partition));
-                    bucket.release();
-                }
+        let end = buckets.end;
+        for bucket in buckets {
+            let Some(address) = self.bucket_address(partition, bucket) else { return false };
+            let bucket = self.bucket(address);
+            let dead = bucket.owner();
+            if dead == Owner::FREE || dead.is_of_epoch_of(present) {
+                continue;
             }
+            bucket.write(|next| {
+                // Whoever takes the lock over after this look reserves nothing before the sequence is free again.
+                if bucket.owner() == dead {
+                    bucket.end_reservation(next, false, || partition);
+                    // Should another transaction take the lock over meanwhile, it has it.
+                    let _: bool = bucket.take_over(dead, Owner::FREE);
+                }
+            });
         }
+        self.bucket_address(partition, end).is_some()
     }
 }

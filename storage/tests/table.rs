@@ -479,10 +479,15 @@ fn dead_locks_are_freed_with_their_slots() {
     let of_epoch =
         |epoch| Owner::from(TransactionId { epoch, node: 1, worker: 0, coroutine: 3, counter: 7 });
     assert_eq!(lock(&table, 0, of_epoch(4), LockMode::Insert), Lock::Granted { version: 0 });
-    table.free_dead_locks(4);
+    let buckets = table.layout().buckets;
+    assert!(!table.free_dead_locks(0, 0..buckets, 4), "there are no buckets behind the last");
     assert_eq!(snapshot(&table, 0).owner, of_epoch(4), "of the present epoch");
-    table.free_dead_locks(5);
+    let bucket = table.locate(0).bucket;
+    assert!(!table.free_dead_locks(0, bucket + 1..buckets, 5));
+    assert_eq!(snapshot(&table, 0).owner, of_epoch(4), "of another bucket");
+    assert_eq!(table.free_dead_locks(0, bucket..bucket + 1, 5), bucket + 1 < buckets);
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
+    assert!(!table.free_dead_locks(1, 0..buckets, 5), "there is no such partition");
     // When the epoch has come around, the word would not be dead any more.
     let around = of_epoch(4 + Owner::EPOCHS - 1);
     assert_eq!(lock(&table, 0, around, LockMode::Insert), Lock::Granted { version: 0 });
