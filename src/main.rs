@@ -9,6 +9,7 @@ mod demo;
 mod log;
 #[cfg(feature = "mutants")]
 mod mutant;
+mod node;
 mod node_process;
 mod output;
 mod processes;
@@ -42,6 +43,8 @@ enum Command {
     Bench(Box<bench::Arguments>),
     /// Start a cluster of processes on this host, and its shell.
     Demo(demo::Arguments),
+    /// Drain a node of a cluster, or remove one.
+    Node(Box<node::Arguments>),
     /// Serve SQL to clients of PostgreSQL, as a whole cluster or as a node of one.
     Serve(Box<serve::Arguments>),
     /// Simulate clusters in virtual time, under faults, from seeds, and check their results.
@@ -62,6 +65,9 @@ fn main() -> ExitCode {
             .map_err(|error| error.to_string()),
         Command::Demo(arguments) => demo::run(arguments)
             .map(|passed| 1 - u8::from(passed))
+            .map_err(|error| error.to_string()),
+        Command::Node(arguments) => node::run(*arguments)
+            .map(|is_done| 1 - u8::from(is_done))
             .map_err(|error| error.to_string()),
         Command::Serve(arguments) => {
             serve::run(*arguments).map(|()| 0).map_err(|error| error.to_string())

@@ -2,7 +2,7 @@
 //!
 //! *Not here*: how the node knows (`gannet_frontend`, the tables `gannet_nodes` and `gannet_copies`).
 //!
-//! Exit codes: 0 all nodes are up, 1 a node is not up, or the cluster has halted, or is not in time what was waited for, 2 the status is
+//! Exit codes: 0 all nodes are up that have not been drained, 1 a node is not up, or the cluster has halted, or is not in time what was waited for, 2 the status is
 //! unavailable.
 
 use std::io::Write;
@@ -100,8 +100,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         let has_halted = halted.is_some();
         let outlook = halted.unwrap_or(prospect);
         print_line(format_args!("{shown}\n\n{membership}{outlook}"))?;
-        Ok(in_time && !has_halted && after.iter().all(|row| row.get::<_, &str>("state") == "up"))
+        Ok(in_time && !has_halted && after.iter().all(is_where_it_is_to_be))
     })
+}
+
+/// Whether a node is up, or has left when it was drained.
+fn is_where_it_is_to_be(node: &Row) -> bool {
+    let has_left = || {
+        let drain: Option<&str> = node.get("drain");
+        node.get::<_, &str>("state") == "gone" && drain.is_some()
+    };
+    node.get::<_, &str>("state") == "up" || has_left()
 }
 
 /// Waits until the cluster is healthy. Whether it is so in time; if not, says why.
@@ -132,7 +141,7 @@ async fn unhealthy(addresses: &[ServerAddress]) -> Result<Option<String>, Comman
     tokio::spawn(async { connection.await.unwrap_or_default() });
     let nodes = client.query(NODES, &[]).await?;
     let reason = nodes.first().and_then(|row| row.get("unhealthy"));
-    let down = nodes.iter().find(|row| row.get::<_, &str>("state") != "up");
+    let down = nodes.iter().find(|row| !is_where_it_is_to_be(row));
     let not_up = || {
         let down = down?;
         let (node, state): (i64, &str) = (down.get("node"), down.get("state"));

@@ -29,6 +29,7 @@ fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
             seed: 5,
             faults,
             kills: Vec::new(),
+            drains: Vec::new(),
             limit,
             trace: None,
         },

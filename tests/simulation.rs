@@ -102,6 +102,17 @@ fn every_workload_passes_and_replays() {
     }
 }
 
+/// Members that are drained and filled again, again and again, leave no byte at others than hold the rows.
+#[test]
+fn a_thousand_drains_leave_nothing_behind() {
+    let drains = ["--drains", "250", "--workload", "list-append"];
+    let output = simulate(&[&["--seeds", "6", "--first-seed", "3"][..], &drains].concat());
+    let report = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert!(count(&report, " times members were drained") >= 2_000, "{report}");
+    assert!(count(&report, " copies were given up") >= 2_000, "{report}");
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn removed_rules_are_noticed() {
@@ -137,6 +148,8 @@ fn removed_rules_are_noticed() {
         "WAITING_UPDATES",
         "GRACE_PERIOD",
         "LEARNED_WHOLE",
+        "DISMISSED_KNOWN",
+        "DISMISSED_SPARED",
         "TOKENS",
         "OWN_ENTRIES",
         "LOST_BUILDS",
@@ -149,6 +162,8 @@ fn removed_rules_are_noticed() {
         match mutant {
             // These rules concern SQL alone, which one seed in fourteen runs.
             "OWN_ENTRIES" | "LOST_BUILDS" => arguments.extend(["--workload", "builds"]),
+            // Many copies are to move.
+            "DISMISSED_KNOWN" => arguments.extend(["--drains", "10"]),
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
             // Stale reads show soonest where each row has its own history.

@@ -10,7 +10,7 @@ mod heal;
 use std::io::Write;
 use std::sync::Arc;
 
-use gannet_engine::simulation::{CameBack, Fault, Firings, Kill, ManagerKind, Simulation};
+use gannet_engine::simulation::{CameBack, Drain, Fault, Firings, Kill, ManagerKind, Simulation};
 use gannet_engine::{ClusterOptions, Coordinator, WorkerId};
 use gannet_rpc::Counters;
 
@@ -46,6 +46,8 @@ pub struct SimulatedRun {
     pub faults: Vec<Fault>,
     /// The planned deaths of members.
     pub kills: Vec<Kill>,
+    /// The planned drains of members.
+    pub drains: Vec<Drain>,
     /// The number of transactions, or the virtual time.
     pub limit: Limit,
     /// Gets a line for every event.
@@ -84,7 +86,11 @@ pub struct Simulated {
     pub handed_over: u64,
     /// The processes of dead members that were started again.
     pub came_back: CameBack,
-    /// Bytes of rows that were copied to replace lost copies.
+    /// Members that were to be drained, or to hold their share again.
+    pub drains: u64,
+    /// Copies that nodes have given up, as others have them.
+    pub given_up: u64,
+    /// Bytes of rows that were copied to replace lost copies, or as copies moved.
     pub copied_bytes: u64,
     /// The counts of the endpoints.
     pub counters: Counters,
@@ -109,6 +115,8 @@ impl Simulated {
             membership_changes: u64::from(simulation.epoch() - 1),
             handed_over: simulation.handed_over(),
             came_back: simulation.came_back(),
+            drains: simulation.drains(),
+            given_up: simulation.given_up(),
             copied_bytes: simulation.copied_bytes(),
             counters: simulation.counters(),
             virtual_ns: simulation.now_ns(),
@@ -123,17 +131,18 @@ impl Simulated {
     }
 }
 
-/// Runs until every client has finished. Returns false if too much time has passed since the last fault ended and the last
-/// transaction began.
+/// Runs until every client has finished. Returns false if too much time has passed since the last fault ended, the last transaction
+/// began, and the last member was drained.
 fn run_to_the_end(simulation: &mut Simulation, control: &Control) -> bool {
-    let (mut begun, mut progressed_ns) = (control.begun(), simulation.now_ns());
+    let progress = |simulation: &Simulation| (control.begun(), simulation.drains());
+    let (mut before, mut progressed_ns) = (progress(simulation), simulation.now_ns());
     loop {
         let now_ns = simulation.now_ns();
         if simulation.run_until(now_ns + LOOK_NS, &|| control.begun()) {
             return true;
         }
-        if control.begun() != begun {
-            (begun, progressed_ns) = (control.begun(), now_ns);
+        if progress(simulation) != before {
+            (before, progressed_ns) = (progress(simulation), now_ns);
         }
         if now_ns > simulation.last_end_ns().max(progressed_ns) + HEAL_NS {
             return false;
@@ -153,10 +162,11 @@ pub fn simulate<W: Workload>(
     run: SimulatedRun,
 ) -> Result<Simulated, BenchmarkError> {
     let SimulatedRun { cluster, manager, clocks_stand, disk_fails_ns, seed, .. } = run;
-    let SimulatedRun { faults, kills, limit, trace, .. } = run;
+    let SimulatedRun { faults, kills, drains, limit, trace, .. } = run;
     let mut simulation = Simulation::open_with(manager, cluster, seed, faults, trace)?;
     let some_die = !kills.is_empty();
     simulation.plan_kills(kills);
+    simulation.plan_drains(drains);
     workload.create_tables(simulation.cluster())?;
     workload.load(simulation.cluster(), 0, 1)?;
     let heal_phase = HealPhase::create(simulation.cluster())?;
@@ -240,6 +250,21 @@ fn check<W: Workload>(
     Ok(checks)
 }
 
+/// Bytes that members still have for partitions that they hold no more.
+fn bytes_of_others(simulation: &Simulation) -> usize {
+    let dead = simulation.dead();
+    let nodes = simulation.cluster().nodes();
+    let living = nodes.iter().filter(|node| !dead.contains(&usize::from(node.id())));
+    let of_others = living.map(|node| {
+        let configuration = node.view().shared_configuration();
+        let held: Vec<u16> = configuration.held_by(node.id()).collect();
+        let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+        let others = partitions.filter(|partition| !held.contains(partition));
+        others.map(|partition| node.used_bytes_of(partition)).sum::<usize>()
+    });
+    of_others.sum()
+}
+
 /// Checks what holds after every run, whatever its clients did: the copies are equal, and nothing is in use.
 ///
 /// # Panics
@@ -261,8 +286,14 @@ pub fn check_cluster(simulation: &Simulation) -> Vec<Check> {
     if simulation.has_halted() {
         checks.extend(deaths::check_halted(simulation));
     } else {
-        let missing = simulation.cluster().configuration().copies_missing() as i128;
-        checks.push(Check::equal("copies that are missing", 0, missing));
+        let configuration = simulation.cluster().configuration();
+        // A copy may be missing for which only drained nodes are left.
+        if !configuration.member_numbers().any(|node| configuration.is_drained(node)) {
+            let missing = configuration.copies_missing() as i128;
+            checks.push(Check::equal("copies that are missing", 0, missing));
+        }
+        let forgotten = bytes_of_others(simulation) as i128;
+        checks.push(Check::equal("bytes of partitions that a node does not hold", 0, forgotten));
         checks.extend(check_replicas(cluster));
         let in_use = simulation.in_use() as i128;
         checks.push(Check::equal("requests, credits and coroutines in use", 0, in_use));

@@ -154,6 +154,16 @@ pub enum ClusterError {
         /// The worker requested.
         worker: usize,
     },
+    /// Nodes are drained and removed as processes.
+    #[error(
+        "all nodes are in this process, so none can be drained or removed; start each as a process of its own"
+    )]
+    OneProcess,
+    /// A node that runs is not removed.
+    #[error(
+        "node {0} runs; drain the node and stop its process instead, or stop its process if it cannot be drained"
+    )]
+    NodeRuns(u16),
     /// There is no such node to kill.
     #[error("there is no node {node} whose end this process could cause; look at Cluster::status")]
     NoSuchNode {

@@ -2,12 +2,14 @@
 //! a copy of.
 //!
 //! ```text
-//! at the start            partition p:  primary = member p mod N, backups = the next f members
+//! at the start            partition p:  primary = member p mod N, backups = the next f members, of equally many copies
 //! when a node is revoked  it is no copy any more; the first backup that is left is the primary
 //! when a node is lost     the same; a partition without a copy is lost, and its primary is nobody
 //! when a copy is missing  a member becomes learner of the partition, is filled, and is then one more backup
 //! when a node comes back  it is a member in another incarnation, and has no copy
 //! when copies are there   backups become primaries until members are primaries of equally many partitions
+//! when a copy moves       its new place is filled first; then the old one is dismissed, gets no more updates, and is given back
+//! when a node is drained  its copies move where others have room, and it is primary of no partition that others have
 //! log group of node n     n and the next f members
 //! ```
 //! A revocation, or other primaries, begin the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch
@@ -59,6 +61,14 @@ pub struct Learner {
     pub fills: bool,
 }
 
+/// A node that gives up its copy of a partition. What it has is no copy any more, and updates may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dismissed {
+    pub(crate) node: u16,
+    /// Whether all transactions know that it is dismissed: they send it no updates from now on.
+    pub(crate) is_spared: bool,
+}
+
 /// A table of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableEntry {
@@ -97,8 +107,12 @@ pub(crate) enum Change {
     /// Nodes become learners of partitions, each named first.
     Learn(Vec<(u16, u16)>),
     /// All transactions have begun in the present configuration. They send their updates to the learners, which copy the rows from now
-    /// on, and their records to the present log groups.
+    /// on, and their records to the present log groups. Dismissed copies get no updates from now on, or are given back if they got none.
     Fill,
+    /// Nodes give up copies of partitions, each named first, of which there are more than are wanted.
+    Dismiss(Vec<(u16, u16)>),
+    /// The node is to hold nothing that others can hold, or is to hold its share again.
+    Drain { node: u16, is_drained: bool },
     /// The node, which is no member, comes back as another process. It holds nothing.
     Join { node: u16, entry: MemberEntry },
     /// A learner of a partition since some version has all its rows, and is a backup from now on.
@@ -177,6 +191,19 @@ pub enum ChangeError {
         /// The node.
         node: u16,
     },
+    /// The node cannot give up its copy of the partition.
+    #[error(
+        "node {node} cannot give up its copy of partition {partition}; there are no more copies than are wanted"
+    )]
+    NotSpare {
+        /// The partition.
+        partition: u16,
+        /// The node.
+        node: u16,
+    },
+    /// All other nodes are drained.
+    #[error("node {0} is the last one that is not drained; let another one hold its share first")]
+    LastToHold(u16),
     /// The membership is changed, or is not.
     #[error("the change does not fit the phase of the epoch; propose it again")]
     WrongPhase,
@@ -219,8 +246,12 @@ pub struct Configuration {
     copies: Vec<Vec<u16>>,
     /// By partition.
     learners: Vec<Vec<Learner>>,
-    /// By partition: the primary, the backups, and the learners.
+    /// By partition: those that give up their copies.
+    dismissed: Vec<Vec<Dismissed>>,
+    /// By partition: the primary, the backups, the learners, and those that are dismissed and not spared yet.
     updated: Vec<Vec<u16>>,
+    /// By node: whether it is to hold nothing that others can hold.
+    drained: Vec<bool>,
     /// The version in which copies or learners have changed last.
     placed: u64,
     /// By node: itself, then the others of its log group.
@@ -243,7 +274,7 @@ impl Configuration {
                 .map(|member| u16::try_from(member % usize::from(nodes)).expect("below nodes"))
                 .collect()
         };
-        let copies: Vec<Vec<u16>> = (0..partitioning.count()).map(ring).collect();
+        let copies = roles::first_copies(nodes, replicas, partitioning.count());
         let member = MemberEntry { incarnation: 1, memory_limit_bytes: 0, ports: String::new() };
         let log_groups: Vec<_> = (0..usize::from(nodes)).map(ring).collect();
         Self {
@@ -259,6 +290,8 @@ impl Configuration {
             tables: Vec::new(),
             primaries: copies.iter().map(|copies| copies[0]).collect(),
             learners: vec![Vec::new(); copies.len()],
+            dismissed: vec![Vec::new(); copies.len()],
+            drained: vec![false; usize::from(nodes)],
             updated: copies.clone(),
             placed: 1,
             copies,
@@ -315,29 +348,15 @@ impl Configuration {
             }
             Change::Revoke(node) => next.remove(*node, false)?,
             Change::Lose(node) => next.remove(*node, true)?,
-            Change::Activate => {
-                (next.phase, next.last_active_epoch) = (Phase::Active, next.epoch);
-                // The transactions of the epoch before have ended.
-                next.fill();
-            }
+            Change::Activate => next.activate(),
             Change::Join { node, entry } => next.join(*node, entry)?,
-            Change::Learn(learners) => {
-                for &(partition, node) in learners {
-                    next.learn(partition, node)?;
-                }
-            }
+            Change::Learn(learners) => learners.iter().try_for_each(|it| next.learn(*it))?,
             Change::Fill => next.fill(),
             Change::Rebalance(primaries) => next.rebalance(primaries)?,
+            Change::Dismiss(copies) => copies.iter().try_for_each(|it| next.dismiss(*it))?,
+            Change::Drain { node, is_drained } => next.drain(*node, *is_drained)?,
             Change::Learned { partition, node, since } => {
-                let no_learner = ChangeError::NoLearner { partition: *partition, node: *node };
-                let index = usize::from(*partition);
-                let learners = next.learners.get_mut(index).ok_or(no_learner.clone())?;
-                let is_it = |learner: &mut Learner| {
-                    learner.fills && (learner.node, learner.since) == (*node, *since)
-                };
-                learners.extract_if(.., is_it).next().ok_or(no_learner)?;
-                next.copies[index].push(*node);
-                next.place();
+                next.learned((*partition, *node), *since)?;
             }
         }
         Ok(next)
@@ -373,9 +392,36 @@ impl Configuration {
         self.members.get(usize::from(node)).is_some_and(|member| member.incarnation == incarnation)
     }
 
-    /// Whether all nodes are members.
+    /// How many nodes are no members, of those that were not drained before.
+    pub(crate) fn nodes_gone(&self) -> usize {
+        let all = self.revoked.iter().zip(&self.drained);
+        all.filter(|(is_revoked, is_drained)| **is_revoked && !**is_drained).count()
+    }
+
+    /// Whether a node is no member, and was drained before.
+    pub(crate) fn has_left_drained(&self, node: u16) -> bool {
+        !self.is_member(node) && self.drained.get(usize::from(node)) == Some(&true)
+    }
+
+    /// Whether all nodes are members, but for those that were drained before.
     pub(crate) fn is_complete(&self) -> bool {
-        !self.revoked.contains(&true)
+        self.nodes_gone() == 0
+    }
+
+    /// Whether the node is a member that is to hold nothing that others can hold.
+    #[must_use]
+    pub fn is_drained(&self, node: u16) -> bool {
+        self.is_member(node) && self.drained[usize::from(node)]
+    }
+
+    /// Whether members are drained.
+    pub(crate) fn has_drained(&self) -> bool {
+        self.member_numbers().any(|node| self.is_drained(node))
+    }
+
+    /// The members that hold their share of copies.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = u16> + '_ {
+        self.member_numbers().filter(|node| !self.is_drained(*node))
     }
 
     /// Whether transactions may be under way that go by other log groups.
@@ -480,16 +526,27 @@ impl Configuration {
         &self.learners[usize::from(partition)]
     }
 
-    /// All nodes that get the updates of `partition`: the primary first, then backups and learners.
+    /// Whether the node gives up its copy of a partition.
+    pub(crate) fn is_dismissed(&self, partition: u16, node: u16) -> bool {
+        self.dismissed[usize::from(partition)].iter().any(|dismissed| dismissed.node == node)
+    }
+
+    /// Whether there are copies that are given up.
+    pub(crate) fn has_dismissed(&self) -> bool {
+        !self.dismissed.iter().all(Vec::is_empty)
+    }
+
+    /// All nodes that get the updates of `partition`: the primary first, then backups, learners, and copies that are about to be given up.
     #[inline]
     #[must_use]
     pub fn updated(&self, partition: u16) -> &[u16] {
         &self.updated[usize::from(partition)]
     }
 
-    /// The version in which a copy has come or gone last, or a learner; none while there are learners.
+    /// The version in which a copy has come or gone last, or a learner; none while copies come or go.
     pub(crate) fn settled_placement(&self) -> Option<u64> {
-        self.learners.iter().all(Vec::is_empty).then_some(self.placed)
+        let is_settled = self.learners.iter().all(Vec::is_empty) && !self.has_dismissed();
+        is_settled.then_some(self.placed)
     }
 
     /// Copies of each partition that is not lost, if there are none too few.
@@ -505,10 +562,20 @@ impl Configuration {
         kept.map(|copies| wanted.saturating_sub(copies)).sum()
     }
 
-    /// The partitions that `node` has a part of, as a copy or as a learner.
+    /// Whether `node` has a part of `partition`: as a copy, as a learner, or as a copy that is given up.
+    pub(crate) fn is_held_by(&self, partition: u16, node: u16) -> bool {
+        self.updated(partition).contains(&node) || self.is_dismissed(partition, node)
+    }
+
+    /// The partitions that `node` has a part of.
     pub fn held_by(&self, node: u16) -> impl Iterator<Item = u16> + '_ {
         let partitions = (0..=u16::MAX).take(self.updated.len());
-        partitions.filter(move |partition| self.updated(*partition).contains(&node))
+        partitions.filter(move |partition| self.is_held_by(*partition, node))
+    }
+
+    /// The nodes that have a part of `partition`.
+    pub(crate) fn holders_of(&self, partition: u16) -> impl Iterator<Item = u16> + '_ {
+        self.member_numbers().filter(move |node| self.is_held_by(partition, *node))
     }
 
     /// A partition whose primary is `node`, if there is one.

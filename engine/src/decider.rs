@@ -17,6 +17,7 @@
 //! are to be, in `placement`.
 
 mod placing;
+mod proposals;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -80,6 +81,8 @@ pub(crate) struct Decider {
     missing: BTreeSet<usize>,
     /// When copies are made that are missing, or backups become primaries, as far as this decider knows.
     copies_due_ns: Option<u64>,
+    /// The version of the configuration in which all copies and primaries are where they are to be, if they are.
+    placed_since: Option<u64>,
     /// What learners have copied: the partition, the node, and since when it learns.
     copied: BTreeSet<(u16, u16, u64)>,
     /// A decision is on its way to the log.
@@ -156,6 +159,7 @@ impl Decider {
             made: Vec::new(),
             missing: BTreeSet::new(),
             copies_due_ns: None,
+            placed_since: None,
             copied: BTreeSet::new(),
             is_deciding: false,
             said: Vec::new(),
@@ -294,6 +298,16 @@ impl Decider {
     ) {
         self.is_deciding = false;
         let how = self.removing.take();
+        if let (Some(proposer), Some(_)) = (decision.proposer, decision.removal()) {
+            // An operator's removal.
+            match made {
+                Ok(()) => self.made.push(proposer),
+                Err(error) => {
+                    let (result, (node, number)) = (Err(error.clone()), proposer);
+                    self.said.push((node, ChangeMessage::Answer { number, result }));
+                }
+            }
+        }
         // The decision is none; the loss stands.
         if let (Some(node), Err(_), Some(how)) = (decision.removal(), made, how) {
             self.losses.insert(node, how);
@@ -338,6 +352,8 @@ impl Decider {
                 | Change::Remove(_)
                 | Change::Learn(_)
                 | Change::Fill
+                | Change::Dismiss(_)
+                | Change::Drain { .. }
                 | Change::Learned { .. } => self.have_adopted(&decided.configuration),
             }
         }
@@ -501,6 +517,9 @@ impl Decider {
                 Err(error) => self.end = Some(error.to_string()),
             }
         }
+        if let Some((proposer, change)) = self.next_removal(decided) {
+            return self.decide(Some(proposer), change, decided);
+        }
         // A loss meanwhile is revoked first, and the flush begins again.
         if self.is_flushed && self.now_ns >= self.leases_over_ns {
             self.is_flushed = false;
@@ -582,19 +601,6 @@ impl Decider {
                 self.copies_due_ns = Some(self.now_ns + after_ns);
             }
         }
-    }
-
-    /// Begins the round of a proposal, unless it is not possible, or was made before.
-    fn begin_proposal(&mut self, proposer: (usize, u64), change: Change, decided: &Decided) {
-        let (node, number) = proposer;
-        let possible = match decided.has_made(proposer) {
-            true => Some(Ok(())),
-            false => decided.configuration.after(&change).err().map(Err),
-        };
-        if let Some(result) = possible {
-            return self.said.push((node, ChangeMessage::Answer { number, result }));
-        }
-        self.begin_round(Some(proposer), change, decided);
     }
 
     /// Has all members prepare a change.

@@ -12,7 +12,7 @@
 //!
 //! *Not here*: how each node is, in `statistics`; what a stop would lose, in `stopping`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::configuration::{Configuration, Phase};
 use crate::lease::LeaseLeft;
@@ -43,6 +43,8 @@ pub struct MembershipStatus {
     pub losses: Losses,
     /// Copies of partitions that are to be made again, those that are being made included.
     pub copies_missing: usize,
+    /// The nodes that are drained, with what they still have.
+    pub drained: BTreeMap<u16, Drained>,
     /// Why the cluster is not healthy, if it is not: the first reason of several.
     pub unhealthy: Option<Unhealthy>,
 }
@@ -53,7 +55,7 @@ pub enum Unhealthy {
     /// So many partitions are lost, for ever.
     #[error("{0} partitions are lost; start the cluster again")]
     PartitionsLost(usize),
-    /// So many nodes are no members.
+    /// So many nodes are no members, of those that were not drained.
     #[error("{0} nodes are gone; start their processes again")]
     NodesGone(usize),
     /// An epoch is prepared.
@@ -65,6 +67,9 @@ pub enum Unhealthy {
     /// So many backups are to become primaries.
     #[error("the primaries of {0} partitions are to move")]
     PrimariesMove(usize),
+    /// So many copies of partitions are to move to other nodes, or are moving.
+    #[error("{0} copies of partitions are moving, if there is room")]
+    CopiesMove(usize),
     /// So many nodes are yet to vote.
     #[error("{0} nodes do not vote yet")]
     VotesMissing(usize),
@@ -111,6 +116,7 @@ impl MembershipStatus {
             suspicions,
             losses,
             copies_missing: configuration.copies_missing(),
+            drained: drained(configuration),
             unhealthy,
         }
     }
@@ -135,10 +141,11 @@ fn unhealthy(configuration: &Configuration, voters: Option<&BTreeSet<u16>>) -> O
         voters.map_or(0, |voters| voters_wanted(members).saturating_sub(voting(voters)));
     let counted = [
         (configuration.lost_partitions().count(), Unhealthy::PartitionsLost as fn(usize) -> _),
-        (configuration.nodes() - members, Unhealthy::NodesGone),
+        (configuration.nodes_gone(), Unhealthy::NodesGone),
         (usize::from(configuration.phase == Phase::Preparing), |_| Unhealthy::Preparing),
         (configuration.copies_missing(), Unhealthy::CopiesMissing),
         (placement::primaries(configuration).len(), Unhealthy::PrimariesMove),
+        (placement::copies_to_move(configuration), Unhealthy::CopiesMove),
         (votes_missing, Unhealthy::VotesMissing),
     ];
     counted.into_iter().find_map(|(count, reason)| (count > 0).then(|| reason(count)))
@@ -160,6 +167,36 @@ fn losses(configuration: &Configuration, voters: Option<&BTreeSet<u16>>) -> Loss
         keeping_rows.min(present.saturating_sub(majority))
     });
     Losses { keeping_rows, serving }
+}
+
+/// What a node still has that is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Parts of so many partitions, which others are to have in its place.
+    Moving(usize),
+    /// Copies of so many partitions that no other member can have, because each has one already.
+    Needed(usize),
+    /// Nothing.
+    Empty,
+}
+
+/// The nodes that are drained, with what they still have. Those that have left since have nothing.
+pub(crate) fn drained(configuration: &Configuration) -> BTreeMap<u16, Drained> {
+    let is_drained =
+        |node: &u16| configuration.is_drained(*node) || configuration.has_left_drained(*node);
+    let all = (0..=u16::MAX).take(configuration.nodes());
+    let nodes: Vec<_> = all.filter(is_drained).collect();
+    if nodes.is_empty() {
+        return BTreeMap::new();
+    }
+    let is_settled = configuration.settled_placement().is_some()
+        && placement::next_change(configuration).is_none();
+    let still_has = |node: u16| match configuration.held_by(node).count() {
+        0 => Drained::Empty,
+        held if is_settled => Drained::Needed(held),
+        held => Drained::Moving(held),
+    };
+    nodes.into_iter().map(|node| (node, still_has(node))).collect()
 }
 
 /// The nodes without any one of which the cluster cannot go on, when these vote.
@@ -243,5 +280,30 @@ mod tests {
         assert_eq!(losses(&prepared, None).keeping_rows, 0);
         let active = prepared.after(&Change::Activate).unwrap();
         assert_eq!(losses(&active, None).keeping_rows, 1);
+    }
+
+    #[test]
+    fn a_drained_node_has_what_moves_what_is_needed_or_nothing() {
+        let after = |nodes, changes: &[Change]| {
+            let replicas = usize::from(nodes).min(3);
+            let first = Configuration::new(7, nodes, replicas, Partitioning::new(4).unwrap());
+            changes.iter().fold(first, |before, change| before.after(change).unwrap())
+        };
+        let drain = |node| Change::Drain { node, is_drained: true };
+        let of =
+            |configuration: &Configuration| drained(configuration).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(&after(3, &[])), []);
+        // It is primary of some.
+        let three = after(3, &[drain(1)]);
+        assert_eq!(of(&three), [(1, Drained::Moving(4))]);
+        let rebalance = placement::next_change(&three).unwrap();
+        let three = three.after(&rebalance).unwrap().after(&Change::Activate).unwrap();
+        assert_eq!(of(&three), [(1, Drained::Needed(4))]);
+        // Of three others each can have one.
+        let four = after(4, &[drain(1)]);
+        assert!(matches!(of(&four)[..], [(1, Drained::Moving(_))]));
+        assert!(four.after(&drain(2)).is_ok());
+        let all = after(2, &[]);
+        assert!(all.after(&drain(0)).unwrap().after(&drain(1)).is_err());
     }
 }

@@ -19,7 +19,7 @@ use arc_swap::ArcSwap;
 use gannet_rules::rule;
 use gannet_storage::{Applied, Arena, CommitRecord, StorageError, Table, TransactionId};
 
-use crate::configuration::{Configuration, TableEntry};
+use crate::configuration::{Configuration, Phase, TableEntry};
 use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
 use crate::silences::Silences;
@@ -77,6 +77,8 @@ pub struct Node {
     /// Nodes that its workers complain about since that was last told.
     complaints: Mutex<BTreeSet<u16>>,
     silences: Silences,
+    /// Copies of partitions that it has given up.
+    copies_given_up: AtomicU64,
     learning: Arc<Learning>,
     changes: ChangeCounters,
 }
@@ -143,6 +145,7 @@ impl Node {
             renewal_waker: OnceLock::new(),
             complaints: Mutex::default(),
             silences: Silences::default(),
+            copies_given_up: AtomicU64::new(0),
             learning,
             changes: ChangeCounters::default(),
         })
@@ -243,7 +246,7 @@ impl Node {
     /// [`StorageError::OutOfMemory`] if one does not, and that of a definition with which no table is possible.
     pub(crate) fn check_memory(&self, configuration: &Configuration) -> Result<(), StorageError> {
         let present = self.view.load();
-        let holds = |partition| configuration.updated(partition).contains(&self.id);
+        let holds = |partition| configuration.is_held_by(partition, self.id);
         for (number, TableEntry { definition, .. }) in configuration.tables() {
             if present.table(number).is_none() {
                 let layout = definition.layout(configuration.partitioning)?;
@@ -276,7 +279,7 @@ impl Node {
     /// [`StorageError::OutOfMemory`] if a new table does not fit.
     pub(crate) fn prepare(&self, configuration: Arc<Configuration>) -> Result<View, StorageError> {
         let present = self.view.load();
-        let holds = |partition| configuration.updated(partition).contains(&self.id);
+        let holds = |partition| configuration.is_held_by(partition, self.id);
         let mut tables = Vec::new();
         for (number, TableEntry { definition, .. }) in configuration.tables() {
             let index = usize::from(number);
@@ -325,10 +328,26 @@ impl Node {
                 copies.for_each(|partition| table.serve_partition(partition));
             }
         }
+        if configuration.phase == Phase::Active {
+            self.give_up_others(&view);
+        }
         self.arena.set_shares(&shares(configuration, &configuration.memory_limits_bytes()));
         self.view.store(Arc::new(view));
         // Release: pairs with the Acquire in version(). The maximum: the node may have ended meanwhile.
         self.version.fetch_max(version, Ordering::Release);
+    }
+
+    /// Gives back what the node has of partitions that are not its own: those that it has given up, and those that it was to have by a
+    /// change that was not made. No worker uses them: all go by views in which the node gets no updates of them, or have stopped.
+    fn give_up_others(&self, view: &View) {
+        let configuration = view.configuration();
+        let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+        for partition in partitions.filter(|it| !configuration.is_held_by(*it, self.id)) {
+            let removed = view.tables().filter(|(_, table)| table.remove_partition(partition));
+            // Relaxed: a count.
+            let is_given_up = u64::from(removed.count() > 0);
+            self.copies_given_up.fetch_add(is_given_up, Ordering::Relaxed);
+        }
     }
 
     /// A worker, and all its coroutines, go by this version.
@@ -425,7 +444,8 @@ impl Node {
             let address = address.ok_or(FlushError::Damaged)?;
             let mut is_gap = table.apply_at_backup(address, &unit) == Applied::Gap;
             if is_gap && view.is_no_copy(unit.partition) {
-                is_gap = !self.learning.update(table, address, (&unit, unit.bytes()));
+                is_gap = !view.is_dismissed(unit.partition)
+                    && !self.learning.update(table, address, (&unit, unit.bytes()));
             }
             if is_gap {
                 view.count_gap();
@@ -486,6 +506,12 @@ impl Node {
         self.arena.used_bytes()
     }
 
+    /// Bytes of table memory that a partition takes.
+    #[must_use]
+    pub fn used_bytes_of(&self, partition: u16) -> usize {
+        self.arena.used_bytes_of(partition)
+    }
+
     /// Bytes of main buckets, which tables take when they are created. They count in [`Self::used_bytes`] even while they are
     /// empty; the system gives memory only to those that were touched.
     #[must_use]
@@ -508,6 +534,12 @@ impl Node {
         self.arena.capacity_bytes()
     }
 
+    /// Copies of partitions that the node has given up, as others have them.
+    #[must_use]
+    pub fn copies_given_up(&self) -> u64 {
+        self.copies_given_up.load(Ordering::Relaxed)
+    }
+
     /// Updates that a copy on this node could not apply because an earlier one is missing.
     #[must_use]
     pub fn gaps(&self) -> u64 {
@@ -526,14 +558,14 @@ impl Node {
 fn shares(configuration: &Configuration, limit_bytes: &[usize]) -> Vec<usize> {
     let partitions = || (0..=u16::MAX).take(configuration.partitioning.count());
     let mut copies_held = vec![0; limit_bytes.len()];
-    for copy in partitions().flat_map(|partition| configuration.updated(partition)) {
-        copies_held[usize::from(*copy)] += 1;
+    for copy in partitions().flat_map(|partition| configuration.holders_of(partition)) {
+        copies_held[usize::from(copy)] += 1;
     }
-    let share = |copy: &u16| {
-        let node = usize::from(*copy);
+    let share = |copy: u16| {
+        let node = usize::from(copy);
         Arena::share_bytes(limit_bytes[node], copies_held[node])
     };
-    let smallest = |partition| configuration.updated(partition).iter().map(share).min();
+    let smallest = |partition| configuration.holders_of(partition).map(share).min();
     // One that is lost has no copy, and takes nothing.
     partitions().map(|partition| smallest(partition).unwrap_or(0)).collect()
 }

@@ -124,7 +124,7 @@ impl Cluster {
     }
 
     /// Has all members go by a change of the configuration.
-    fn change(&self, change: Change) -> Result<(), ClusterError> {
+    pub(crate) fn change(&self, change: Change) -> Result<(), ClusterError> {
         // Nothing panics while it is held, so the data behind a poisoned lock are whole.
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let proposed = self.manager.propose(change.clone())?;

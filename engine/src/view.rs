@@ -125,6 +125,11 @@ impl View {
         !self.configuration.copies(partition).contains(&self.id)
     }
 
+    /// Whether the node gives up its copy of a partition: it may miss updates.
+    pub(crate) fn is_dismissed(&self, partition: u16) -> bool {
+        self.configuration.is_dismissed(partition, self.id)
+    }
+
     /// What the node does as a learner.
     pub(crate) fn learning(&self) -> &Learning {
         &self.learning

@@ -168,11 +168,16 @@ impl Database {
         let aside = Arc::new(Aside::start()?);
         let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;
         let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);
-        let rows = cluster.capacity_bytes() / TABLE_BYTES_PER_ROW;
+        let configuration = cluster.configuration();
+        // The capacity was another one when the table was created, if copies have moved since.
+        let rows = match configuration.table_named(TABLE) {
+            Some((_, there)) => there.definition.rows,
+            None => (cluster.capacity_bytes() / TABLE_BYTES_PER_ROW) as u64,
+        };
         let (alive, ended) = channel();
         let database = Arc::new(Self {
-            versions: VersionKeys::new(&cluster.configuration()),
-            table: table(TABLE, rows as u64)?,
+            versions: VersionKeys::new(&configuration),
+            table: table(TABLE, rows)?,
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,
             tokens: cluster.open_tokens().map_err(no_room)?,

@@ -15,6 +15,7 @@
 //! *Not here*: statements that end before their results (`session/cancel`), commands such as SET and PREPARE (`session/command`), plans that run (`session/run`), idempotency tokens
 //! (`session/once`), kept rows (`session/rest`), the wire (`server`).
 
+mod administer;
 mod cancel;
 mod command;
 mod cursor;

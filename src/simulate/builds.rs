@@ -445,6 +445,9 @@ pub(super) fn run(
     let (options, faults) = (cluster.clone(), faults.clone());
     let mut simulation = Simulation::open_with(*manager, options, *seed, faults, trace)?;
     simulation.plan_kills(scenario.kills.clone());
+    // Each round of builds would wait for all drains that are to follow each other.
+    let drains = scenario.drains.iter().filter(|drain| !drain.in_turn);
+    simulation.plan_drains(drains.copied().collect());
     let nodes = simulation.cluster().nodes().into_iter().enumerate();
     let processes: Result<Vec<_>, SqlError> = nodes
         .map(|(number, node)| {

@@ -49,7 +49,9 @@ pub(crate) struct Summary {
     pub(crate) handed_over: u64,
     /// Processes of killed members that were started again, and those that the others have let in.
     pub(crate) came_back: u64,
-    /// Bytes of rows that were copied to replace lost copies.
+    /// Drains of members and their ends, copies that were given up to others, and bytes of rows that were copied.
+    pub(crate) drains: u64,
+    pub(crate) given_up: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) let_in: u64,
     pub(crate) retransmitted: u64,
@@ -94,6 +96,8 @@ impl Summary {
         self.removed += found.removed;
         self.handed_over += found.handed_over;
         self.came_back += found.came_back.all;
+        self.drains += found.drains;
+        self.given_up += found.given_up;
         self.copied_bytes += found.copied_bytes;
         self.let_in += found.came_back.joined;
         self.retransmitted += found.counters.retransmitted;
@@ -172,7 +176,11 @@ impl std::fmt::Display for Summary {
             self.came_back, self.let_in
         )?;
         let copied = self.copied_bytes >> 10;
-        writeln!(out, "{copied} KiB of rows were copied to replace lost copies")?;
+        writeln!(
+            out,
+            "{} times members were drained or no longer; {} copies were given up; {copied} KiB of rows were copied",
+            self.drains, self.given_up
+        )?;
         write!(out, "requests sent again: {}", self.retransmitted)
     }
 }

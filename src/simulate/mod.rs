@@ -120,12 +120,13 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
         for fault in &needed {
             print_line(format_args!("  {fault}"))?;
         }
-        let Chosen { workload, raft, clocks_stand } = arguments.chosen;
+        let Chosen { workload, raft, clocks_stand, drains } = arguments.chosen;
         let raft = if raft { " --raft" } else { "" };
         let clocks_stand = if clocks_stand { " --clocks-stand" } else { "" };
+        let drains = drains.map_or_else(String::new, |count| format!(" --drains {count}"));
         let workload = if workload.is_some() { " with the same --workload" } else { "" };
         print_line(format_args!(
-            "replay it: gannet simulate --seed {} --transactions {}{raft}{clocks_stand}{workload}",
+            "replay it: gannet simulate --seed {} --transactions {}{raft}{clocks_stand}{drains}{workload}",
             scenario.seed, scenario.transactions
         ))?;
         if !scenario.is_repeatable() {
@@ -170,6 +171,9 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
     }
     for kill in &scenario.kills {
         print_line(format_args!("  {kill}"))?;
+    }
+    for drain in &scenario.drains {
+        print_line(format_args!("  {drain}"))?;
     }
     let trace = match &arguments.trace {
         None => None,

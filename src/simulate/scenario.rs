@@ -15,7 +15,7 @@ use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
 };
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Fault, Kill, ManagerKind, draw_faults};
+use gannet_engine::simulation::{Drain, Fault, Kill, ManagerKind, draw_faults};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 use rand::RngExt;
@@ -63,6 +63,9 @@ pub(crate) struct Chosen {
     /// Let clocks of leases stand still at nodes that do, and confirm reads, in every seed instead of in one of five.
     #[arg(long)]
     pub(crate) clocks_stand: bool,
+    /// Drain a member so often in every seed, and have it hold its share again, instead of up to three times.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) drains: Option<u64>,
 }
 
 /// The scenario of a seed.
@@ -79,6 +82,8 @@ pub(crate) struct Scenario {
     pub(crate) faults: Vec<Fault>,
     /// The planned deaths of members.
     pub(crate) kills: Vec<Kill>,
+    /// The planned drains of members.
+    pub(crate) drains: Vec<Drain>,
     pub(crate) transactions: u64,
 }
 
@@ -145,6 +150,10 @@ impl Scenario {
             workload,
             faults,
             kills,
+            drains: match chosen.drains {
+                Some(count) => Drain::cycles(seed, nodes, transactions, count),
+                None => Drain::draw(seed, nodes, transactions),
+            },
             transactions,
         }
     }
@@ -193,6 +202,7 @@ impl Scenario {
             seed: self.seed,
             faults: self.faults.clone(),
             kills: self.kills.clone(),
+            drains: self.drains.clone(),
             limit: Limit::Transactions(self.transactions),
             trace,
         };

@@ -1,8 +1,8 @@
-//! What a table gives back when it goes: the main buckets of its partitions, the cells of its rows, its overflow buckets, and what
-//! locks have reserved.
+//! What a table gives back when it goes, or when one of its partitions goes to another node: main buckets, the cells of rows, overflow
+//! buckets, and what locks have reserved.
 //!
 //! *Invariants*: the memory that is counted is the same as before the table was created. The last owner of a table drops it, so nobody
-//! reads it any more: there is no one to wait for.
+//! reads it any more: there is no one to wait for. Whoever removes a partition has waited for all that could read it.
 //!
 //! *Not here*: the order in which copies go. A primary gives back what it has granted after its backups have (rule C9), which is up to
 //! whoever drops tables.
@@ -12,36 +12,42 @@ use crate::extents::Extent;
 use crate::heap::Row;
 use crate::layout::TableKind;
 use crate::ordered_index::OrderedIndex;
-use crate::table::Table;
+use crate::partition::Partition;
+use crate::table::{BucketAddress, Table};
 
 impl Drop for Table {
     fn drop(&mut self) {
         for number in (0..=u16::MAX).take(self.layout().partitioning.count()) {
-            let first_word = self.partition(number).and_then(|partition| partition.first_word());
-            if let Some(first_word) = first_word {
-                self.give_back(number, first_word);
-            }
+            self.remove_partition(number);
         }
     }
 }
 
 impl Table {
+    /// Removes a partition: it is absent then. Whether it was there. No thread uses the partition any more, and no transaction will.
+    pub fn remove_partition(&self, number: u16) -> bool {
+        let first_word = self.partition(number).and_then(Partition::go);
+        first_word.into_iter().for_each(|first_word| self.give_back(number, first_word));
+        first_word.is_some()
+    }
+
     fn give_back(&self, partition: u16, first_word: usize) {
         let main = Extent::of_words(first_word, self.layout().partition_words());
         let mut extents = vec![main];
         for bucket in 0..self.layout().buckets {
-            self.empty_bucket(partition, bucket, &mut extents);
+            let address = self.address_from(first_word, bucket);
+            let address = address.expect("the table has the bucket");
+            self.empty_bucket(partition, address, &mut extents);
         }
         if let Some(heap) = self.heap(partition) {
-            heap.release_all(self.arena());
+            heap.clear(self.arena());
         }
         self.arena().free_fixed(partition, extents);
     }
 
     /// Frees the cells of a bucket, and adds its overflow buckets that are none to `extents`.
-    fn empty_bucket(&self, partition: u16, bucket: u32, extents: &mut Vec<Extent>) {
-        let address = self.bucket_address(partition, bucket);
-        let bucket = self.bucket(address.expect("the table has the bucket"));
+    fn empty_bucket(&self, partition: u16, address: BucketAddress, extents: &mut Vec<Extent>) {
+        let bucket = self.bucket(address);
         let sequence = bucket.last_sequence();
         if self.layout().kind != TableKind::Fixed {
             bucket.for_each(sequence, |slot| {
@@ -185,6 +191,23 @@ mod tests {
             true
         }
 
+        fn move_away_and_back(&mut self, partition: u16) -> bool {
+            let Self { table, rows, .. } = self;
+            assert!(table.remove_partition(partition) && !table.remove_partition(partition));
+            assert_eq!(table.bucket_address(partition, 0), None);
+            let is_fixed = table.layout().kind == TableKind::Fixed;
+            rows.retain(|number, _| {
+                let bytes = key_bytes(*number);
+                let key = if is_fixed { Key::Number(*number) } else { Key::hashed(&bytes) };
+                table.locate(key.word()).partition != partition
+            });
+            table.add_partition(partition).expect("there was room for it before");
+            assert_eq!(table.served_bucket_address(partition, 0), None);
+            assert_eq!(table.index_differences(partition), 0);
+            table.serve_partition(partition);
+            table.served_bucket_address(partition, 0).is_some()
+        }
+
         fn check(&self) {
             let (mut snapshot, mut rows) = (BucketSnapshot::default(), BTreeMap::new());
             for partition in 0..PARTITIONS {
@@ -206,10 +229,24 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Create { kind: usize },
-        Write { key: u64, bytes: usize, seed: u8 },
-        Delete { key: u64 },
-        Lock { key: u64 },
+        Create {
+            kind: usize,
+        },
+        Write {
+            key: u64,
+            bytes: usize,
+            seed: u8,
+        },
+        Delete {
+            key: u64,
+        },
+        Lock {
+            key: u64,
+        },
+        /// The partition goes to another node, and comes back without rows.
+        Move {
+            partition: u16,
+        },
         Drop,
     }
 
@@ -221,6 +258,7 @@ mod tests {
                 .prop_map(|(key, bytes, seed)| Step::Write { key, bytes, seed }),
             10 => (0..KEYS).prop_map(|key| Step::Delete { key }),
             1 => (0..KEYS).prop_map(|key| Step::Lock { key }),
+            1 => (0..PARTITIONS).prop_map(|partition| Step::Move { partition }),
             1 => Just(Step::Drop),
         ];
         (0..TABLES, step)
@@ -251,6 +289,7 @@ mod tests {
                     Step::Lock { key } => {
                         model.rows.contains_key(&key) || model.change(key, Some(value(70, 1)), true)
                     }
+                    Step::Move { partition } => model.move_away_and_back(partition),
                     Step::Create { .. } | Step::Drop => true,
                 };
                 model.used_bytes = model.used_bytes + arena.used_bytes() - before;

@@ -187,9 +187,13 @@ impl Heap {
         self.order.as_ref().map(|(_, barriers)| barriers)
     }
 
-    /// Ends all reservations.
-    pub(crate) fn release_all(&self, arena: &Arena) {
+    /// Forgets all keys, and what locks have reserved.
+    pub(crate) fn clear(&self, arena: &Arena) {
         self.reservations.release_all(arena);
+        if let Some((index, barriers)) = &self.order {
+            index.clear();
+            barriers.clear();
+        }
     }
 
     /// Ends what transactions of other epochs than that of `present` have left: reservations, pending entries of the index, and

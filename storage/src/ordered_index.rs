@@ -10,7 +10,7 @@
 //!
 //! The index is local: every replica derives it from the units that it applies.
 //!
-//! *Invariants*: the first leaf starts at the empty key and is never removed; the counter of an id
+//! *Invariants*: the first leaf starts at the empty key and is never removed; while the node has the partition, the counter of an id
 //! never falls, also when the id is used for another leaf.
 
 use std::collections::BTreeMap;
@@ -116,10 +116,13 @@ impl OrderedIndex {
     }
 
     pub(crate) fn new() -> Self {
-        let leaf = Arc::new(Leaf { id: 0, body: Mutex::default() });
-        let by_key = BTreeMap::from([(Box::default(), Arc::clone(&leaf))]);
-        let directory = Directory { by_key, leaves: vec![Some(leaf)], free: Vec::new() };
-        Self { directory: RwLock::new(directory) }
+        Self { directory: RwLock::new(Directory::new()) }
+    }
+
+    /// Forgets all keys, as the partition has gone to another node. Should it come back, what was read before is not validated any more:
+    /// the node serves it in a later epoch.
+    pub(crate) fn clear(&self) {
+        *self.directory.write() = Directory::new();
     }
 
     /// Adds `key`, pending for `owner`; the caller holds the lock of its bucket.
@@ -284,6 +287,13 @@ fn is_after(key: &[u8], to: Bound<&[u8]>) -> bool {
 }
 
 impl Directory {
+    /// A leaf without keys.
+    fn new() -> Self {
+        let leaf = Arc::new(Leaf { id: 0, body: Mutex::default() });
+        let by_key = BTreeMap::from([(Box::default(), Arc::clone(&leaf))]);
+        Self { by_key, leaves: vec![Some(leaf)], free: Vec::new() }
+    }
+
     /// The leaf that `key` belongs to, and the first key that does.
     fn leaf_at(&self, key: &[u8]) -> (&[u8], &Leaf) {
         let up_to = (Bound::Unbounded, Bound::Included(key));

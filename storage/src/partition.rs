@@ -7,12 +7,13 @@
 //! ```
 //! A partition that is *leaving* refuses READ, LOCK, SCAN and VALIDATE. It still takes BACKUP, PRIMARY and UNLOCK, so that
 //! transactions that have locked before can end. Whoever gives up a partition makes it leave, waits for those, and drops the table.
-//! A partition that is *coming* is filled from another node: it takes BACKUP, and serves nothing until it has all rows.
+//! A partition that is *coming* is filled from another node: it takes BACKUP, and serves nothing until it has all rows. One that another
+//! node has in its place is removed, and is absent again.
 //!
-//! *Invariants*: absent, coming, present, leaving: a partition goes this way, may leave out what comes first, and never goes back. All
-//! entries of a table lie side by side, and the address of a bucket takes one load from its entry.
+//! *Invariants*: absent, coming, present, leaving, absent: a partition goes this way, and may leave out what is between. All entries of a
+//! table lie side by side, and the address of a bucket takes one load from its entry.
 //!
-//! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`.
+//! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`; what is given back, in `give_back.rs`.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,6 +58,14 @@ impl Partition {
     pub(crate) fn first_word(&self) -> Option<usize> {
         // Acquire: pairs with the Release in come(): the memory is zero, and what a heap table has besides is there.
         let word = self.first_word.load(Ordering::Acquire);
+        (word != 0).then_some(word)
+    }
+
+    /// Makes the partition absent; the first word that its main buckets had.
+    pub(crate) fn go(&self) -> Option<usize> {
+        // Relaxed: nobody uses the partition any more.
+        self.served_word.store(0, Ordering::Relaxed);
+        let word = self.first_word.swap(0, Ordering::Relaxed);
         (word != 0).then_some(word)
     }
 

@@ -29,6 +29,11 @@ impl ScanBarriers {
         self.change(|owners| owners.retain(|owner| owner.is_of_epoch_of(present)));
     }
 
+    /// Ends all barriers.
+    pub(crate) fn clear(&self) {
+        self.change(Vec::clear);
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<Owner>)) {
         let mut owners = lock(&self.owners);
         change(&mut owners);

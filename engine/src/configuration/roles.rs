@@ -2,13 +2,36 @@
 //!
 //! *Invariants*: those of a configuration. A member that comes has no copy, and one that goes leaves none.
 
-use crate::configuration::{ChangeError, Configuration, Learner, MemberEntry, NOBODY, Phase};
+use gannet_rules::rule;
+
+use crate::configuration::{
+    ChangeError, Configuration, Dismissed, Learner, MemberEntry, NOBODY, Phase,
+};
+
+/// The copies of each partition at the start: the primaries are the nodes in their order, and the backups of each those that follow, of
+/// several that hold the fewest.
+pub(super) fn first_copies(nodes: u16, replicas: usize, partitions: usize) -> Vec<Vec<u16>> {
+    let primaries: Vec<u16> = (0..nodes).cycle().take(partitions).collect();
+    let mut held = vec![0; usize::from(nodes)];
+    primaries.iter().for_each(|node| held[usize::from(*node)] += 1);
+    let last_round = partitions - partitions % usize::from(nodes);
+    let copies = primaries.into_iter().enumerate().map(|(partition, primary)| {
+        let mut others: Vec<u16> = (primary + 1..nodes).chain(0..primary).collect();
+        if partition >= last_round {
+            others.sort_by_key(|node| held[usize::from(*node)]);
+        }
+        others.truncate(replicas - 1);
+        others.iter().for_each(|node| held[usize::from(*node)] += 1);
+        [vec![primary], others].concat()
+    });
+    copies.collect()
+}
 
 impl Configuration {
     /// Makes a member a learner of a partition that is not lost and that it has no part of.
-    pub(super) fn learn(&mut self, partition: u16, node: u16) -> Result<(), ChangeError> {
-        let has_part = |updated: &Vec<u16>| updated.is_empty() || updated.contains(&node);
-        let is_possible = self.updated.get(usize::from(partition)).is_some_and(|it| !has_part(it));
+    pub(super) fn learn(&mut self, (partition, node): (u16, u16)) -> Result<(), ChangeError> {
+        let exists = usize::from(partition) < self.copies.len();
+        let is_possible = exists && !self.is_lost(partition) && !self.is_held_by(partition, node);
         if !is_possible || !self.is_member(node) {
             return Err(ChangeError::NoLearner { partition, node });
         }
@@ -18,17 +41,78 @@ impl Configuration {
         Ok(())
     }
 
+    /// Makes a learner since some version a backup.
+    pub(super) fn learned(
+        &mut self,
+        (partition, node): (u16, u16),
+        since: u64,
+    ) -> Result<(), ChangeError> {
+        let no_learner = ChangeError::NoLearner { partition, node };
+        let index = usize::from(partition);
+        let learners = self.learners.get_mut(index).ok_or(no_learner.clone())?;
+        let is_it =
+            |learner: &mut Learner| learner.fills && (learner.node, learner.since) == (node, since);
+        learners.extract_if(.., is_it).next().ok_or(no_learner)?;
+        self.copies[index].push(node);
+        self.place();
+        Ok(())
+    }
+
+    /// Begins the epoch that was prepared. The transactions of the one before have ended.
+    pub(super) fn activate(&mut self) {
+        (self.phase, self.last_active_epoch) = (Phase::Active, self.epoch);
+        if self.has_dismissed() {
+            self.dismissed.iter_mut().for_each(Vec::clear);
+            self.place();
+        }
+        self.fill();
+    }
+
     /// All transactions go by this configuration.
     pub(super) fn fill(&mut self) {
         self.last_log_groups.clone_from(&self.log_groups);
         self.learners.iter_mut().flatten().for_each(|learner| learner.fills = true);
+        if self.has_dismissed() {
+            for dismissed in &mut self.dismissed {
+                dismissed.retain(|it| !it.is_spared && rule!(DISMISSED_SPARED));
+                dismissed.iter_mut().for_each(|it| it.is_spared = true);
+            }
+            self.place();
+        }
+    }
+
+    /// Has a backup give up its copy, of which there are more than are wanted.
+    pub(super) fn dismiss(&mut self, (partition, node): (u16, u16)) -> Result<(), ChangeError> {
+        let (index, wanted) = (usize::from(partition), self.copies_wanted());
+        let copies = self.copies.get_mut(index).filter(|copies| copies.len() > wanted);
+        let is_backup = |copies: &Vec<u16>| copies.iter().skip(1).any(|copy| *copy == node);
+        let copies = copies.filter(|copies| is_backup(copies));
+        let copies = copies.ok_or(ChangeError::NotSpare { partition, node })?;
+        copies.retain(|copy| *copy != node);
+        self.dismissed[index].push(Dismissed { node, is_spared: !rule!(DISMISSED_KNOWN) });
+        self.place();
+        Ok(())
+    }
+
+    /// Has a member hold nothing that others can hold, or its share again.
+    pub(super) fn drain(&mut self, node: u16, is_drained: bool) -> Result<(), ChangeError> {
+        if !self.is_member(node) {
+            return Err(ChangeError::NoSuchMember(node));
+        }
+        if is_drained && self.holders().all(|holder| holder == node) {
+            return Err(ChangeError::LastToHold(node));
+        }
+        self.drained[usize::from(node)] = is_drained;
+        Ok(())
     }
 
     /// Copies or learners have changed.
     pub(super) fn place(&mut self) {
-        let all = self.copies.iter().zip(&self.learners);
-        let updated = all.map(|(copies, learners)| {
-            copies.iter().copied().chain(learners.iter().map(|learner| learner.node)).collect()
+        let all = self.copies.iter().zip(&self.learners).zip(&self.dismissed);
+        let updated = all.map(|((copies, learners), dismissed)| {
+            let dismissed = dismissed.iter().filter(|it| !it.is_spared).map(|it| it.node);
+            let learners = learners.iter().map(|learner| learner.node);
+            copies.iter().copied().chain(learners).chain(dismissed).collect()
         });
         (self.updated, self.placed) = (updated.collect(), self.version);
     }
@@ -46,6 +130,7 @@ impl Configuration {
             }
         }
         self.members[index] = entry.clone();
+        self.drained[index] = false;
         let before = self.log_groups.clone();
         self.form_log_groups();
         for (group, before) in self.log_groups.iter_mut().zip(before) {
@@ -89,9 +174,15 @@ impl Configuration {
             }
         }
         self.revoked[usize::from(node)] = true;
+        if self.holders().next().is_none() {
+            // What the last one has held the drained ones hold again.
+            let members: Vec<_> = self.member_numbers().map(usize::from).collect();
+            members.into_iter().for_each(|member| self.drained[member] = false);
+        }
         for (learners, copies) in self.learners.iter_mut().zip(&self.copies) {
             learners.retain(|learner| learner.node != node && !copies.is_empty());
         }
+        self.dismissed.iter_mut().for_each(|dismissed| dismissed.retain(|it| it.node != node));
         self.prepare_epoch();
         Ok(())
     }

@@ -1,10 +1,12 @@
-//! The decider's steps towards copies that are missing, and towards primaries that are spread evenly.
+//! The decider's steps towards copies that are missing or in the wrong place, and towards primaries that are spread evenly.
 //!
 //! ```text
-//! copies are missing  ──▶ Learn ─▶ Fill ─▶ Learned, for each learner when it has copied all rows
-//! all copies are there ──▶ Rebalance
+//! copies are missing, or to move ──▶ Learn ─▶ Fill ─▶ Learned, for each learner when it has copied all rows
+//! there are more than are wanted ──▶ Dismiss ─▶ Fill: they get no more updates ─▶ Fill: they are given back
+//! other primaries are wanted     ──▶ Rebalance
 //! ```
-//! *Invariant*: a learner becomes a backup after it has said that it has all rows. Primaries change when nobody learns.
+//! *Invariants*: a learner becomes a backup after it has said that it has all rows. Primaries change, and copies go, when nobody learns. The
+//! next step follows when all transactions go by the one before.
 
 use crate::configuration::{Change, Configuration, Learner};
 use crate::decider::Decider;
@@ -26,34 +28,47 @@ impl Decider {
         if let Some((partition, &Learner { node, since, .. })) = learned {
             return Some(Change::Learned { partition, node, since });
         }
-        if waits || configuration.changes_log_groups() {
+        if waits || configuration.changes_log_groups() || configuration.has_dismissed() {
             return Some(Change::Fill);
         }
         let Some(change) = self.wanted(configuration) else {
             self.copies_due_ns = None;
             return None;
         };
-        // If all nodes are there, none is waited for that may come back.
-        let after_ns = if configuration.is_complete() { 0 } else { terms.copies_after_ns() };
+        // If all nodes are there, none is waited for that may come back. Whoever drains a node waits for it.
+        let is_due = configuration.is_complete() || configuration.has_drained();
+        let after_ns = if is_due { 0 } else { terms.copies_after_ns() };
         let due_ns = *self.copies_due_ns.get_or_insert(self.now_ns + after_ns);
         if self.now_ns < due_ns {
             return None;
         }
-        if let Change::Learn(missing) = &change {
-            tracing::info!("membership: {} copies of partitions are made again", missing.len());
+        match &change {
+            Change::Learn(copies) if configuration.copies_missing() == 0 => {
+                tracing::info!("membership: {} copies of partitions move", copies.len());
+            }
+            Change::Learn(copies) => {
+                tracing::info!("membership: {} copies of partitions are made again", copies.len());
+            }
+            Change::Dismiss(copies) => {
+                tracing::info!("membership: {} copies of partitions are given up", copies.len());
+            }
+            _ => {}
         }
         Some(change)
     }
 
     /// What is missing towards the placement, beside the learners that there are.
     fn wanted(&mut self, configuration: &Configuration) -> Option<Change> {
-        let missing = placement::learners(configuration);
-        if !missing.is_empty() {
-            return Some(Change::Learn(missing));
+        if self.placed_since == Some(configuration.version) {
+            return None;
         }
-        configuration.settled_placement()?;
+        if configuration.settled_placement().is_none() {
+            let missing = placement::learners(configuration);
+            return (!missing.is_empty()).then_some(Change::Learn(missing));
+        }
         self.copied.clear();
-        let primaries = placement::primaries(configuration);
-        (!primaries.is_empty()).then_some(Change::Rebalance(primaries))
+        let change = placement::next_change(configuration);
+        self.placed_since = change.is_none().then_some(configuration.version);
+        change
     }
 }

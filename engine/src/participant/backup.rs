@@ -49,6 +49,8 @@ pub(crate) fn backed_up(
     }
     match table.apply_at_backup(address, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,
+        // Transactions that know of that send it no updates.
+        Applied::Gap if view.is_dismissed(unit.partition) => Status::Done,
         // Its bucket may not be copied yet.
         Applied::Gap
             if view.is_no_copy(unit.partition)

@@ -13,6 +13,7 @@
 //!   ├─ strikes.rs   their begins and ends
 //!   ├─ kill.rs      the death of a member
 //!   ├─ coming_back.rs  its process is started again
+//!   ├─ draining.rs  members that are drained
 //!   └─ trace.rs     a hash of everything that happened
 //! ```
 //! Time advances by a little after a step in which some worker did something, and to the next
@@ -25,6 +26,7 @@
 
 mod clock;
 mod coming_back;
+mod draining;
 mod faults;
 mod joining;
 mod kill;
@@ -47,6 +49,7 @@ use gannet_rpc::{Clock, Counters};
 
 pub use crate::commit::{Settled, Stage};
 pub use coming_back::CameBack;
+pub use draining::Drain;
 pub use faults::{Fault, FaultKind, Firings, draw_faults};
 pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
 pub use manager::ManagerKind;
@@ -56,7 +59,9 @@ use crate::configuration::{Configuration, Phase};
 use crate::fence::Fenced;
 use crate::lease::LeaseTerms;
 use crate::member::{Member, WorkerClocks};
+use crate::placement;
 use crate::simulation::clock::{MembersClock, NodeClock, VirtualTime};
+use crate::simulation::draining::Drains;
 use crate::simulation::joining::{Outcome, SharedMembers};
 use crate::simulation::network::{Inbox, Network, SimulatedReceiver, SimulatedSender};
 use crate::simulation::trace::Trace;
@@ -134,6 +139,7 @@ pub struct Simulation {
     last_end_ns: u64,
     /// The deaths of members that are still to come.
     planned_kills: Vec<Kill>,
+    drains: Drains,
     has_leases: bool,
     /// Whether the clock of leases stands still at a node that does.
     clocks_stand: bool,
@@ -214,6 +220,7 @@ impl Simulation {
             active: Vec::new(),
             last_end_ns: 0,
             planned_kills: Vec::new(),
+            drains: Drains::default(),
             has_leases: false,
             clocks_stand: false,
             killed: Vec::new(),
@@ -448,21 +455,35 @@ impl Simulation {
         }
     }
 
-    /// Whether a member was killed or removed, and another has neither gone on without it, with all copies made again, nor halted yet.
+    /// Whether a member was killed, removed or drained, and another has neither gone on, with all copies and primaries where they are to
+    /// be, nor halted yet.
     fn awaits_members(&self) -> bool {
-        let (latest, dead) = (self.latest_configuration(), self.dead());
+        let (latest, dead, is_placed) =
+            (self.latest_configuration(), self.dead(), self.is_placed());
         let goes_on = |number: usize| {
             let view = self.cluster.members[number].node().view();
             let configuration = view.configuration();
             let is_out = |dead: &usize| {
                 u16::try_from(*dead).is_ok_and(|node| !configuration.is_member(node))
             };
-            let is_latest =
-                configuration.epoch == latest.epoch && configuration.copies_missing() == 0;
-            is_latest && dead.iter().all(is_out) && configuration.phase == Phase::Active
+            let is_latest = configuration.epoch == latest.epoch
+                && configuration.settled_placement() == latest.settled_placement();
+            is_latest
+                && is_placed
+                && dead.iter().all(is_out)
+                && configuration.phase == Phase::Active
         };
         let mut nodes = self.nodes.iter().enumerate();
-        nodes.any(|(number, node)| !node.has_ended && !goes_on(number)) || self.awaits_newcomers()
+        nodes.any(|(number, node)| !node.has_ended && !goes_on(number))
+            || self.awaits_newcomers()
+            || self.awaits_drains()
+    }
+
+    /// Whether all copies and primaries are where they are to be, if members make that so.
+    fn is_placed(&self) -> bool {
+        let latest = self.latest_configuration();
+        self.lease_terms.is_none()
+            || latest.settled_placement().is_some() && placement::next_change(&latest).is_none()
     }
 
     /// Whether members have halted, as they could not go on without one that was killed.
@@ -552,6 +573,7 @@ impl Simulation {
             self.begin_faults(begun);
             self.end_faults();
             self.kill_member(begun);
+            self.drain_members(begun);
             self.start_again();
             self.run_members();
             self.drop_late_jobs();

@@ -15,6 +15,7 @@
 //! *Not here*: parsing (`parser`), and running a plan (`execute`).
 
 mod access;
+pub(crate) mod administer;
 mod array;
 mod bind;
 mod call;

@@ -14,6 +14,7 @@ use crate::catalog::Catalog;
 use crate::error::SqlError;
 use crate::expression::Expression;
 use crate::parser::{Maintenance, Parsed};
+use crate::plan::administer::{Administration, administration};
 use crate::plan::bind::{Binder, name_of, names_of};
 use crate::plan::home::Home;
 use crate::plan::scope::Scope;
@@ -81,6 +82,8 @@ pub(crate) enum Command {
     Close(Option<String>),
     /// A statement without effect, such as VACUUM: its tag.
     Nothing(&'static str),
+    /// What an operator does with the cluster.
+    Administer(Administration),
 }
 
 /// Plans a statement.
@@ -252,6 +255,7 @@ fn command(binder: &mut Binder, statement: &Statement) -> Result<Option<Command>
         Statement::Close { cursor: CloseCursor::Specific { name } } => {
             Command::Close(Some(name_of(name)))
         }
+        Statement::Call(call) => Command::Administer(administration(call)?),
         Statement::Copy { source, to, target, options, legacy_options, .. } => {
             let options = copy_options(options, legacy_options)?;
             copy(binder, source, *to, target, options)?

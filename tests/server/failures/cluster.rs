@@ -201,6 +201,28 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("node {node}, {statement}: {error}"))
     }
 
+    /// Runs an operator's command on these nodes: its exit code, what it prints, and its errors.
+    pub(crate) fn operate(
+        &self,
+        nodes: &BTreeSet<usize>,
+        command: &[&str],
+    ) -> (Option<i32>, String, String) {
+        let addresses: Vec<_> =
+            nodes.iter().map(|node| format!("127.0.0.1:{}", self.nodes[*node].port)).collect();
+        let mut gannet = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        let output = gannet.args(command).arg("--connect").arg(addresses.join(",")).output();
+        let output = output.unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// Asks these nodes to wait until the cluster is healthy. Whether it is in time, and why not.
+    pub(crate) fn healthy(&self, nodes: &BTreeSet<usize>, timeout: &str) -> (bool, String) {
+        let wait = ["status", "--wait=healthy", "--interval=10ms", "--timeout", timeout];
+        let (code, _, errors) = self.operate(nodes, &wait);
+        (code == Some(0), errors)
+    }
+
     /// The node that decides on the membership, which is one of these.
     pub(crate) fn leader(&self, living: &BTreeSet<usize>) -> usize {
         awaited("a living node decides on the membership", || {

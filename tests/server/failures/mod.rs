@@ -5,6 +5,7 @@
 //! histories   clients of all nodes, whose sessions may break; checkers judge what they saw
 //! deaths, pauses, majority, partitions, restarts      one kind of failure each
 //! copies      copies that are made again on other nodes
+//! drains      nodes that are drained and stopped
 //! batches     work of several transactions, which a death of another node does not end
 //! run         all of them in turn, for a minute; in campaigns for six
 //! ```
@@ -17,6 +18,7 @@ mod batches;
 mod cluster;
 mod copies;
 mod deaths;
+mod drains;
 mod histories;
 mod lost;
 mod majority;

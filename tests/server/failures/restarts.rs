@@ -2,9 +2,6 @@
 //!
 //! *Not here*: members whose settings do not fit, before the cluster has begun, in `nodes.rs`.
 
-use std::collections::BTreeSet;
-use std::process::Command;
-
 use crate::failures::cluster::{Cluster, LONG_LEASE, SHORT_LEASE, Site, awaited};
 use crate::failures::histories::record;
 use crate::process::Server;
@@ -90,24 +87,12 @@ fn every_node_comes_back_twice_under_load() {
     }
 }
 
-/// Asks these nodes to wait until the cluster is healthy. Whether it is in time, and why not.
-fn healthy(cluster: &Cluster, nodes: &BTreeSet<usize>, timeout: &str) -> (bool, String) {
-    let addresses: Vec<_> =
-        nodes.iter().map(|node| format!("127.0.0.1:{}", cluster.nodes[*node].port)).collect();
-    let output = Command::new(env!("CARGO_BIN_EXE_gannet"))
-        .args(["status", "--wait=healthy", "--interval=10ms", "--timeout", timeout, "--connect"])
-        .arg(addresses.join(","))
-        .output()
-        .unwrap();
-    (output.status.success(), String::from_utf8(output.stderr).unwrap())
-}
-
 /// Each node is stopped and started again under load, and the next one when the cluster is healthy: no transaction is lost or unknown.
 #[test]
 fn a_rolling_restart_leaves_no_transaction_unknown() {
     let of_node = |_: usize| vec![LONG_LEASE.to_owned()];
     let mut cluster = Cluster::start_each(Site::new("failures-rolling", 3), of_node);
-    assert_eq!(healthy(&cluster, &cluster.all(), "60s"), (true, String::new()));
+    assert_eq!(cluster.healthy(&cluster.all(), "60s"), (true, String::new()));
     for node in 0..3 {
         let mut others = cluster.all();
         others.remove(&node);
@@ -117,11 +102,11 @@ fn a_rolling_restart_leaves_no_transaction_unknown() {
             cluster.signal(node, "TERM");
             let gone = "1 nodes are gone; start their processes again";
             awaited("the node has left", || {
-                let (is_healthy, reason) = healthy(&cluster, &others, "500ms");
+                let (is_healthy, reason) = cluster.healthy(&others, "500ms");
                 (!is_healthy && reason.contains(gone)).then_some(())
             });
             back = Some(Server::listening(cluster.site.start(node, &[LONG_LEASE])));
-            assert_eq!(healthy(&cluster, &others, "60s"), (true, String::new()));
+            assert_eq!(cluster.healthy(&others, "60s"), (true, String::new()));
             clients.wait_for(&others, 20);
             clients.serving(&others)
         });

@@ -4,7 +4,7 @@
 //!
 //! *Not here*: their columns (`list`).
 
-use gannet_engine::{MembershipStatus, NodeReport, NodeState, NodeStatus, Phase};
+use gannet_engine::{Drained, MembershipStatus, NodeReport, NodeState, NodeStatus, Phase};
 
 use crate::catalog::system::Sink;
 use crate::catalog::system::relations::{Put, text};
@@ -39,6 +39,12 @@ fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
         NodeState::Silent(seconds) => ("silent", count(seconds)),
         NodeState::Gone => ("gone", Value::Null),
     };
+    let drained = number.and_then(|number| membership.drained.get(&number));
+    let drained = drained.map(|has| match has {
+        Drained::Moving(_) => "moving",
+        Drained::Needed(_) => "needed",
+        Drained::Empty => "empty",
+    });
     let address = status.address.map_or(Value::Null, |address| text(address.to_string()));
     let reported = |of: fn(&NodeReport) -> u64| {
         status.report.as_ref().map_or(Value::Null, |report| count(of(report)))
@@ -68,6 +74,7 @@ fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
         count(membership.losses.keeping_rows as u64),
         count(membership.losses.serving as u64),
         count(membership.copies_missing as u64),
+        drained.map_or(Value::Null, text),
         membership.unhealthy.map_or(Value::Null, |reason| text(reason.to_string())),
     ]
 }

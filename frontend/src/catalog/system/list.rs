@@ -271,6 +271,7 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("losses_keeping_rows", BigInt),
             ("losses_serving", BigInt),
             ("copies_missing", BigInt),
+            ("drain", Text),
             ("unhealthy", Text),
         ],
         rows: cluster::nodes,

@@ -1,0 +1,59 @@
+//! Members that operators drain or remove.
+//!
+//! ```text
+//! drain  ──▶ it hands over what it is primary of, its copies are made on others, and it gives them up ─▶ its process may be stopped
+//! cancel ──▶ it gets its share again
+//! remove ──▶ a member that is silent, and without which the others cannot decide to go on, is no member any more
+//! ```
+//! *Invariants*: a drain loses no copy: what no other member can have stays. It is a wish that the configuration keeps, so whoever decides
+//! goes on with it.
+//!
+//! *Source*: `docs/protocol.md`, "Nodes that are drained".
+//!
+//! *Not here*: where copies go, in `placement`; what a drained node still has, in `membership_status`.
+
+use crate::cluster::{Cluster, ClusterError};
+use crate::configuration::Change;
+use crate::statistics::NodeState;
+
+impl Cluster {
+    /// Has a node hold nothing that others can hold, or its share again. What follows takes its time: [`Cluster::membership`] tells. To do it
+    /// twice is to do it once. Blocks, so it must not be called on a thread that drives workers.
+    ///
+    /// # Errors
+    /// [`ClusterError::OneProcess`] if all nodes are in one process; [`ClusterError::Change`] if the node is no member, or is the last one
+    /// that is not drained; [`ClusterError::Join`] if the cluster halts.
+    pub fn drain_node(&self, node: u16, is_drained: bool) -> Result<(), ClusterError> {
+        self.check_processes()?;
+        if self.configuration().is_drained(node) == is_drained
+            && self.configuration().is_member(node)
+        {
+            return Ok(());
+        }
+        self.change(Change::Drain { node, is_drained })
+    }
+
+    /// Removes a node that is silent, and that the others wait for because it has the last copy of some rows: `loses_rows` says that these
+    /// rows may be lost, for ever. Nodes that are silent are removed without that. Blocks, as [`Cluster::drain_node`].
+    ///
+    /// # Errors
+    /// As [`Cluster::drain_node`]; [`ClusterError::NodeRuns`] if the node is not silent; [`ClusterError::Change`] if rows would be lost, or
+    /// the last log of some transactions.
+    pub fn remove_node(&self, node: u16, loses_rows: bool) -> Result<(), ClusterError> {
+        self.check_processes()?;
+        let status = self.status();
+        let state = status.iter().find(|status| status.node == usize::from(node));
+        if state.is_some_and(|status| status.state == NodeState::Up) {
+            return Err(ClusterError::NodeRuns(node));
+        }
+        let change = if loses_rows { Change::Lose(node) } else { Change::Revoke(node) };
+        self.change(change)
+    }
+
+    fn check_processes(&self) -> Result<(), ClusterError> {
+        if self.members.len() == self.options.nodes {
+            return Err(ClusterError::OneProcess);
+        }
+        Ok(())
+    }
+}

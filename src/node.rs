@@ -1,0 +1,180 @@
+//! `gannet node`: has a node of a cluster hold nothing, so that its process may be stopped, or its share again, and removes one that is
+//! silent.
+//!
+//! *Not here*: what follows (`gannet_engine`), and the procedures of SQL that do the same (`gannet_frontend`).
+//!
+//! Exit codes: 0 it is done, 1 it is not in time, or a stop would leave copies too few, 2 it is refused, or no node answers.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use gannet_frontend::{Connected, ServerAddress, connect_to_first};
+
+use crate::connection::{Addresses, Credentials, parse_addresses};
+use crate::output::print_line;
+use crate::status::CommandError;
+use crate::units::parse_duration;
+
+/// Between two looks at what a drained node still has.
+const LOOK: Duration = Duration::from_millis(200);
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Move what a node holds to others, and wait until its process may be stopped. It goes on if this command is interrupted.
+    Drain {
+        #[command(flatten)]
+        at: At,
+        /// Be content with fewer copies, if no other node can have those of this one.
+        #[arg(long)]
+        fewer_copies: bool,
+        /// Longest wait. Then the exit code is 1, and the node is drained all the same.
+        #[arg(long, default_value = "60m", value_parser = parse_duration)]
+        timeout: Duration,
+    },
+    /// Have a drained node hold its share again.
+    Cancel {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Remove a node that is silent, and that the others wait for, because it has the last copy of some rows.
+    Remove {
+        #[command(flatten)]
+        at: At,
+        /// These rows may be lost, for ever.
+        #[arg(long)]
+        lose_rows: bool,
+    },
+}
+
+/// Which node, and whom to tell.
+#[derive(Args)]
+struct At {
+    /// The node's number.
+    node: u16,
+    /// The server of a node, or of several, separated by commas: the first that answers is told.
+    #[arg(long, value_name = "ADDRESSES", value_parser = parse_addresses, default_value = "127.0.0.1")]
+    connect: Addresses,
+    #[command(flatten)]
+    credentials: Credentials,
+}
+
+/// Does it, and says what has become of it. Whether it is done.
+pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match arguments.command {
+            Command::Drain { at: At { node, connect, credentials }, fewer_copies, timeout } => {
+                let addresses = credentials.complete(connect)?;
+                call(&addresses, format!("CALL gannet_drain_node({node})")).await?;
+                let drained = wait_until_drained(&addresses, node, fewer_copies);
+                if let Ok(is_done) = tokio::time::timeout(timeout, drained).await {
+                    return is_done;
+                }
+                print_line(format_args!("node {node} is drained, and still holds partitions"))?;
+                Ok(false)
+            }
+            Command::Cancel { at: At { node, connect, credentials } } => {
+                let addresses = credentials.complete(connect)?;
+                call(&addresses, format!("CALL gannet_cancel_drain({node})")).await?;
+                print_line(format_args!("node {node} is to hold its share"))?;
+                Ok(true)
+            }
+            Command::Remove { at: At { node, connect, credentials }, lose_rows } => {
+                let addresses = credentials.complete(connect)?;
+                call(&addresses, format!("CALL gannet_remove_node({node}, {lose_rows})")).await?;
+                print_line(format_args!("node {node} is removed"))?;
+                Ok(true)
+            }
+        }
+    })
+}
+
+async fn call(addresses: &[ServerAddress], sql: String) -> Result<(), CommandError> {
+    let Connected { client, connection, .. } = connect_to_first(addresses, 0).await?;
+    // The connection's error is also that of the statement.
+    tokio::spawn(async { connection.await.unwrap_or_default() });
+    client.batch_execute(&sql).await?;
+    Ok(())
+}
+
+/// What a drained node still has.
+struct Left {
+    /// As the column `drain` of `gannet_nodes` has it; none if the node is not drained.
+    drain: Option<String>,
+    /// Partitions that it has a part of.
+    partitions: usize,
+    /// Why the cluster is not healthy.
+    unhealthy: Option<String>,
+}
+
+async fn left(addresses: &[ServerAddress], number: u16) -> Result<Option<Left>, CommandError> {
+    let Connected { client, connection, .. } = connect_to_first(addresses, 0).await?;
+    tokio::spawn(async { connection.await.unwrap_or_default() });
+    let nodes = client.query("SHOW gannet_nodes", &[]).await?;
+    let copies = client.query("SHOW gannet_copies", &[]).await?;
+    let is_it = |row: &&tokio_postgres::Row| row.get::<_, i64>("node") == i64::from(number);
+    let partitions = copies.iter().filter(is_it).count();
+    Ok(nodes.iter().find(is_it).map(|row| Left {
+        drain: row.get("drain"),
+        partitions,
+        unhealthy: row.get("unhealthy"),
+    }))
+}
+
+async fn wait_until_drained(
+    addresses: &[ServerAddress],
+    node: u16,
+    fewer_copies: bool,
+) -> Result<bool, CommandError> {
+    let mut said = None;
+    loop {
+        let Some(Left { drain, partitions, unhealthy }) = left(addresses, node).await? else {
+            print_line(format_args!("node {node} is gone"))?;
+            return Ok(true);
+        };
+        match drain.as_deref() {
+            Some("empty") => {
+                print_line(format_args!(
+                    "node {node} holds nothing that is needed; its process may be stopped"
+                ))?;
+                return Ok(true);
+            }
+            Some("needed") if fewer_copies => {
+                print_line(format_args!(
+                    "the process of node {node} may be stopped; {partitions} partitions have a copy less then"
+                ))?;
+                return Ok(true);
+            }
+            Some("needed") => {
+                print_line(format_args!(
+                    "node {node} keeps its copies of {partitions} partitions, as every other node has one already: \
+                     if its process is stopped, there is a copy less; run this again with --fewer-copies to be content with that"
+                ))?;
+                return Ok(false);
+            }
+            Some(_) => {}
+            None => {
+                print_line(format_args!(
+                    "node {node} is not drained: somebody has cancelled that, or its process was started again"
+                ))?;
+                return Ok(false);
+            }
+        }
+        let progress = (partitions, unhealthy);
+        if said.as_ref() != Some(&progress) {
+            let why = progress.1.as_deref().map_or_else(String::new, |why| format!("; {why}"));
+            // Standard error may be closed; the exit code tells what matters.
+            let _ =
+                writeln!(std::io::stderr(), "node {node} has {partitions} partitions still{why}");
+            said = Some(progress);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
