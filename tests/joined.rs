@@ -44,6 +44,7 @@ fn memberships_of(nodes: usize, transport: Transport) -> Vec<Membership> {
         node,
         transport,
         addresses: addresses.clone(),
+        first_nodes: nodes,
         key: Some(ClusterKey::new([7; 32])),
         cluster: "joined".to_owned(),
         mtu: None,

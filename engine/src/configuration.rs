@@ -50,6 +50,13 @@ pub struct MemberEntry {
     pub ports: String,
 }
 
+impl MemberEntry {
+    /// In place of a node that has not come yet.
+    pub(crate) fn absent() -> Self {
+        Self { incarnation: 0, memory_limit_bytes: 0, ports: String::new() }
+    }
+}
+
 /// A node that is being filled with a partition. It gets all updates, is no copy yet, and answers nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Learner {
@@ -298,6 +305,17 @@ impl Configuration {
             last_log_groups: log_groups.clone(),
             log_groups,
         }
+    }
+
+    /// The same, with further nodes up to this number, which may come later. Nobody waits for them.
+    #[must_use]
+    pub(crate) fn with_spares(mut self, nodes: usize) -> Self {
+        self.members.resize(nodes, MemberEntry::absent());
+        self.revoked.resize(nodes, true);
+        self.drained.resize(nodes, true);
+        self.log_groups.resize(nodes, Vec::new());
+        self.last_log_groups.resize(nodes, Vec::new());
+        self
     }
 
     /// The configuration that a change makes of this one.

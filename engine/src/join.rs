@@ -56,8 +56,17 @@ impl Cluster {
     /// # Panics
     /// Never: every size is checked first.
     pub fn join(options: ClusterOptions, membership: &Membership) -> Result<Self, ClusterError> {
-        let configuration = configuration(&options)?;
-        let node = membership.node;
+        let Membership { node, first_nodes, .. } = *membership;
+        if first_nodes > options.nodes {
+            return Err(ClusterError::Option {
+                option: "the number of the first nodes",
+                value: first_nodes,
+                allowed: format!("at most {}, which have addresses", options.nodes),
+            });
+        }
+        // Further nodes come later.
+        let first = ClusterOptions { nodes: first_nodes, ..options.clone() };
+        let configuration = configuration(&first)?.with_spares(options.nodes);
         if node >= options.nodes || membership.addresses.len() != options.nodes {
             return Err(ClusterError::Option {
                 option: "the node's number",
@@ -366,6 +375,7 @@ fn settings(options: &ClusterOptions, membership: &Membership) -> BTreeMap<Strin
         ("cluster name", membership.cluster.clone()),
         ("members", members.join(",")),
         ("nodes", options.nodes.to_string()),
+        ("first nodes", membership.first_nodes.to_string()),
         ("replicas", options.replicas.to_string()),
         ("threads", options.threads.to_string()),
         ("coroutines", options.coroutines.to_string()),

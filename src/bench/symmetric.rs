@@ -138,6 +138,7 @@ impl Processes {
             node,
             transport: self.transport.map_or_else(Transport::default, Transport::from),
             addresses: self.members.clone(),
+            first_nodes: self.members.len(),
             key: self.key()?,
             cluster: "benchmark".to_owned(),
             mtu: None,

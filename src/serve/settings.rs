@@ -42,7 +42,7 @@ const CONNECTIONS_MAX: usize = 1 << 20;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Settings of clusters of processes only.
-const OF_PROCESSES: [&str; 10] = [
+const OF_PROCESSES: [&str; 11] = [
     "cluster-key",
     "trusted-network",
     "cluster-name",
@@ -52,6 +52,7 @@ const OF_PROCESSES: [&str; 10] = [
     "lease",
     "confirm-reads",
     "copies-after",
+    "first-nodes",
     "manager-data",
 ];
 
@@ -135,6 +136,9 @@ pub(crate) struct Settings {
     /// plus i. The TCP port of the same number is used as well.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) members: Option<Vec<String>>,
+    /// How many of these nodes the cluster begins with [default: all]. The process of another one is let in when it is started.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) first_nodes: Option<usize>,
     /// File with the secret of all members, which encrypts their messages: 64 hexadecimal digits, from `openssl rand -hex
     /// 32`.
     #[arg(long, value_name = "FILE")]
@@ -278,7 +282,7 @@ impl Settings {
             // All settings of clusters of processes.
             (other.node, other.members, other.join_timeout) = (None, None, None);
             (other.lease, other.confirm_reads, other.manager_data) = (None, None, None);
-            other.copies_after = None;
+            (other.copies_after, other.first_nodes) = (None, None);
             (other.cluster_key, other.trusted_network) = (None, None);
             (other.cluster_name, other.transport, other.mtu) = (None, None, None);
             (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
@@ -321,6 +325,7 @@ impl Settings {
             nodes: self.nodes.or(other.nodes),
             node: self.node.or(other.node),
             members: self.members.or(other.members),
+            first_nodes: self.first_nodes.or(other.first_nodes),
             cluster_key: self.cluster_key.or(other.cluster_key),
             trusted_network: self.trusted_network.or(other.trusted_network),
             cluster_name: self.cluster_name.or(other.cluster_name),
@@ -467,6 +472,7 @@ impl Settings {
             self.lease.is_some(),
             self.confirm_reads.is_some(),
             self.copies_after.is_some(),
+            self.first_nodes.is_some(),
             self.manager_data.is_some(),
         ];
         is_set.contains(&true)
@@ -490,7 +496,7 @@ impl Settings {
                 if self.is_of_processes() {
                     return contradiction(
                         "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease, confirm-reads, \
-                         copies-after and manager-data are for a cluster of processes: give node and members too (trusted-network is \
+                         copies-after, first-nodes and manager-data are for a cluster of processes: give node and members too (trusted-network is \
                          also for clients, whose key is clients-key)",
                         &OF_PROCESSES,
                     );
@@ -521,6 +527,7 @@ impl Settings {
             node,
             transport: self.transport.map_or_else(Transport::default, Transport::from),
             addresses: (0..).zip(members).map(member).collect::<Result<_, _>>()?,
+            first_nodes: self.first_nodes.unwrap_or(members.len()),
             key: self.key()?,
             cluster: self.cluster_name.clone().unwrap_or_else(|| "gannet".to_owned()),
             mtu: self.mtu,

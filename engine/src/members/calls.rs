@@ -183,13 +183,15 @@ impl Group {
         if self.stage == Stage::Leaving {
             return;
         }
-        let is_due = |peer: &&mut Peer| {
+        let is_due = |peer: &&Peer| {
             let is_idle = peer.present.is_none() && peer.attempt.is_none() && !peer.is_gone;
-            is_idle && peer.call_at_ns <= self.now_ns
+            is_idle && peer.call_at_ns <= self.now_ns && self.calls(peer.node)
         };
-        for peer in self.peers.values_mut().filter(is_due) {
+        let due: Vec<_> = self.peers.values().filter(is_due).map(|peer| peer.node).collect();
+        for node in due {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
             self.last_connection += 1;
-            let (connection, node) = (self.last_connection, peer.node);
+            let connection = self.last_connection;
             peer.attempt = Some(connection);
             let until_ns = self.now_ns + HANDSHAKE_TIMEOUT_NS;
             self.connections.insert(connection, Connection::Connecting { node, until_ns });
@@ -202,7 +204,8 @@ impl Group {
         let handshakes = self.connections.values().filter_map(Connection::until_ns);
         let is_idle = |peer: &&Peer| {
             let is_connected = peer.present.is_some() || peer.attempt.is_some();
-            !is_connected && !peer.is_gone && self.stage != Stage::Leaving
+            let is_called = !peer.is_gone && self.calls(peer.node);
+            !is_connected && is_called && self.stage != Stage::Leaving
         };
         let calls = self.peers.values().filter(is_idle).map(|peer| peer.call_at_ns);
         handshakes.chain(calls).min()
@@ -286,6 +289,10 @@ impl Group {
             let all = self.setup.addresses.len();
             return Some(refusal(format!("node {node} is not another node of {all}")));
         };
+        if !is_formed && (*node).max(own.node) >= self.setup.first_nodes {
+            let reason = "the cluster has not begun with its first nodes";
+            return Some(Welcome::NotYet(format!("node {node} is not let in yet: {reason}")));
+        }
         let is_known = peer.incarnation() == Some(entry.incarnation);
         if is_known && is_formed && !peer.is_there() {
             return Some(if peer.is_removed { Welcome::Removed } else { Welcome::WillCall });

@@ -1,4 +1,4 @@
-//! Processes that come back: one with the number of a member that was removed wants to be a member.
+//! Processes that come back: one with the number of a member that was removed wants to be a member, or of a node that was not there before.
 //!
 //! ```text
 //! process                                  each member
@@ -22,6 +22,27 @@ use crate::members::group::{Group, Stage};
 use crate::members::peer::Peer;
 
 impl Group {
+    /// Whether a node is called: one with which the cluster does not begin is when there may be a cluster.
+    pub(super) fn calls(&self, node: usize) -> bool {
+        let first = self.setup.first_nodes;
+        node < first
+            || self.stage == Stage::Formed
+            || self.node() >= first
+            || self.comes_back.is_some()
+    }
+
+    /// The cluster begins without the nodes that may come later.
+    pub(super) fn leave_out_spares(&mut self) {
+        for node in self.setup.first_nodes..self.setup.addresses.len() {
+            self.end_present(node);
+            self.end_attempt(node);
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.forget();
+                (peer.is_removed, peer.is_gone) = (true, true);
+            }
+        }
+    }
+
     /// Why a process that was not there before is not met yet as a newcomer; none if it is.
     pub(super) fn wait_of_newcomer(&self, node: usize) -> Option<String> {
         let peer = self.peers.get(&node)?;

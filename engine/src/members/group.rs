@@ -50,6 +50,8 @@ pub(crate) struct Setup {
     pub(crate) hello: Hello,
     /// By node.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// How many of them the cluster begins with.
+    pub(crate) first_nodes: usize,
     pub(crate) key: Option<ClusterKey>,
     /// How long to wait for the others.
     pub(crate) join_timeout: Duration,
@@ -440,8 +442,10 @@ impl Group {
             return Err(LinkError::Malformed);
         }
         self.stage = Stage::Formed;
+        self.leave_out_spares();
         for node in self.peer_nodes() {
-            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let is_first = |peer: &&mut Peer| peer.node < self.setup.first_nodes;
+            let Some(peer) = self.peers.get_mut(&node).filter(is_first) else { continue };
             if peer.become_incarnation(&members[node]) {
                 // Another incarnation has come meanwhile, or none.
                 self.end_present(node);
@@ -452,14 +456,20 @@ impl Group {
 
     /// Goes on when all others are connected.
     pub(super) fn form_if_complete(&mut self) {
-        if self.stage == Stage::Leaving || self.peers.values().any(|peer| peer.present.is_none()) {
+        let first = self.setup.first_nodes;
+        let mut awaited = self.peers.values().filter(|peer| peer.node < first);
+        if self.stage == Stage::Leaving || awaited.any(|peer| peer.present.is_none()) {
             return;
         }
         let founds = self.node() == FOUNDER && self.comes_back.is_none();
         if self.stage == Stage::Gathering && founds {
-            let entries = self.peers.values().filter_map(|peer| peer.entry.clone());
-            let members = std::iter::once(self.setup.hello.entry.clone()).chain(entries).collect();
+            let entries = self.peers.values().filter(|peer| peer.node < first);
+            let entries = entries.filter_map(|peer| peer.entry.clone());
+            let mut members: Vec<_> =
+                std::iter::once(self.setup.hello.entry.clone()).chain(entries).collect();
+            members.resize(self.setup.addresses.len(), MemberEntry::absent());
             self.stage = Stage::Formed;
+            self.leave_out_spares();
             self.propose(Change::Form(members));
         }
         if let Some(change) = self.first_change.take() {
@@ -602,7 +612,8 @@ impl Group {
 
     /// The members that are not connected.
     fn missing(&self) -> String {
-        let missing = self.peers.values().filter(|peer| peer.present.is_none());
+        let awaited = self.peers.values().filter(|peer| peer.node < self.setup.first_nodes);
+        let missing = awaited.filter(|peer| peer.present.is_none());
         let named = missing.map(|peer| format!("node {} at {}", peer.node, peer.address));
         named.collect::<Vec<_>>().join(", ")
     }

@@ -55,6 +55,8 @@ pub struct Membership {
     pub transport: Transport,
     /// By node: where it is reached. The members' own messages go by TCP to the port; over UDP worker i listens at the port plus i.
     pub addresses: Vec<SocketAddr>,
+    /// How many of them the cluster begins with, from node 0 on; the same at all nodes. Another one is let in when its process is started.
+    pub first_nodes: usize,
     /// The key that packets and the members' own messages are sealed with; without one the network is trusted.
     pub key: Option<ClusterKey>,
     /// Name of the cluster: processes of others are refused.

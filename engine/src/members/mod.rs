@@ -284,6 +284,7 @@ impl Members {
         let setup = Setup {
             hello: Hello { node, entry, settings },
             addresses: membership.addresses.clone(),
+            first_nodes: membership.first_nodes,
             key: membership.key.clone(),
             join_timeout: membership.join_timeout,
             lease: membership.lease,

@@ -97,6 +97,7 @@ fn setup(nodes: usize, hello: Hello) -> Setup {
     Setup {
         hello,
         addresses: (0..nodes).map(address).collect(),
+        first_nodes: nodes,
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: Duration::from_secs(60),
         lease: LEASE,

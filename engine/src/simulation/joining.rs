@@ -150,6 +150,7 @@ fn setup(node: usize, nodes: usize, entry: MemberEntry) -> Setup {
     Setup {
         hello: Hello { node, entry, settings: BTreeMap::new() },
         addresses: (PORT..).take(nodes).map(address).collect(),
+        first_nodes: nodes,
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: JOIN_TIMEOUT,
         lease: Duration::from_nanos(LEASE_NS),

@@ -156,13 +156,23 @@ impl Cluster {
 
     /// Starts each node with arguments of its own.
     pub(crate) fn start_each(site: Site, arguments: impl Fn(usize) -> Vec<String>) -> Self {
+        let all = site.members.len();
+        Self::start_first(site, all, arguments)
+    }
+
+    /// Starts so many nodes, with arguments of their own.
+    pub(crate) fn start_first(
+        site: Site,
+        nodes: usize,
+        arguments: impl Fn(usize) -> Vec<String>,
+    ) -> Self {
         // Now: in a network of its own, a test could not install it.
         installed("psql");
         let start = |node: usize| {
             let arguments = arguments(node);
             site.start(node, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
         };
-        let started: Vec<_> = (0..site.members.len()).map(start).collect();
+        let started: Vec<_> = (0..nodes).map(start).collect();
         let nodes = started.into_iter().map(Server::listening).collect();
         Self { nodes, site }
     }

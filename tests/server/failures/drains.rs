@@ -1,6 +1,8 @@
-//! Nodes that operators drain, stop, and start again, while clients go on: 3 nodes from 4, and 4 from 3.
+//! Nodes that operators drain, stop, and start again, while clients go on: 3 nodes from 4, and 4 from 3. Nodes that a cluster did not have.
 //!
 //! *Not here*: drains beside deaths, partitions and pauses, in the simulator.
+
+use std::collections::BTreeSet;
 
 use crate::failures::cluster::{Cluster, LONG_LEASE, Site, awaited};
 use crate::failures::histories::record;
@@ -67,6 +69,66 @@ fn a_drained_node_is_stopped_without_a_copy_less_and_holds_its_share_when_it_is_
         for at in 0..4 {
             assert_eq!(held(&cluster, at, node), "12");
         }
+    }
+}
+
+/// A cluster that has begun with three nodes gets two more under load, and gives up two others, which are drained together.
+#[test]
+fn three_nodes_become_five_and_three_others_are_left() {
+    let arguments = [LONG_LEASE, "--first-nodes=3"];
+    let of_node = |_: usize| arguments.map(str::to_owned).to_vec();
+    let mut cluster = Cluster::start_first(Site::new("failures-growth", 5), 3, of_node);
+    let first = cluster.all();
+    assert_eq!(cluster.healthy(&first, "60s"), (true, String::new()), "nobody waits for more");
+    let error = cluster.site.failure(3, &[LONG_LEASE]);
+    assert!(error.contains("first nodes: node") && error.contains("give all nodes"), "{error}");
+    let mut more = Vec::new();
+    let summary = record(&cluster, |clients| {
+        clients.wait_for(&first, 20);
+        let starting = [3, 4].map(|node| cluster.site.start(node, &arguments));
+        more.extend(starting.map(Server::listening));
+        for (node, share) in [(0, ["9", "10"]), (3, ["9", "10"]), (4, ["9", "10"])] {
+            awaited("the node holds its share", || {
+                share.contains(&held(&cluster, 1, node).as_str()).then_some(())
+            });
+        }
+        assert_eq!(cluster.healthy(&first, "60s"), (true, String::new()));
+        clients.wait_for(&first, 20);
+        clients.serving(&first)
+    });
+    assert_eq!((summary.unknown, &summary.broken[..3]), (0, &[0; 3][..]), "{summary:?}");
+    cluster.nodes.append(&mut more);
+    let left = BTreeSet::from([0, 3, 4]);
+    let summary = record(&cluster, |clients| {
+        clients.wait_for(&cluster.all(), 20);
+        let drain = |node| {
+            let drain = ["node", "drain", node, "--timeout=60s"];
+            let (code, said, errors) = cluster.operate(&left, &drain);
+            assert_eq!(code, Some(0), "{said}{errors}");
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| drain("1"));
+            scope.spawn(|| drain("2"));
+        });
+        for node in [1, 2] {
+            assert_eq!(held(&cluster, 0, node), "0");
+            cluster.signal(node, "TERM");
+        }
+        awaited("the drained nodes have left", || {
+            let up = cluster.query(0, "SELECT count(*) FROM gannet_nodes WHERE state = 'up'");
+            (up == "3").then_some(())
+        });
+        assert_eq!(cluster.healthy(&left, "60s"), (true, String::new()));
+        clients.wait_for(&left, 20);
+        clients.serving(&left)
+    });
+    assert_eq!(summary.unknown, 0, "{summary:?}");
+    assert!(left.iter().all(|node| summary.broken[*node] == 0), "{summary:?}");
+    for node in [1, 2] {
+        assert_eq!(cluster.nodes[node].wait().code(), Some(0));
+    }
+    for at in &left {
+        assert!(left.iter().all(|node| held(&cluster, *at, *node) == "16"));
     }
 }
 

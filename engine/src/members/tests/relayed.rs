@@ -130,6 +130,7 @@ fn join_with<const N: usize>(
         node,
         transport: Transport::Udp,
         addresses: addresses.to_vec(),
+        first_nodes: N,
         key: Some(ClusterKey::new([7; 32])),
         cluster: "test".to_owned(),
         mtu: None,
