@@ -72,12 +72,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         match arguments.command {
             Command::Drain { at: At { node, connect, credentials }, fewer_copies, timeout } => {
                 let addresses = credentials.complete(connect)?;
-                call(&addresses, format!("CALL gannet_drain_node({node})")).await?;
-                let drained = wait_until_drained(&addresses, node, fewer_copies);
+                let drained = async {
+                    call(&addresses, format!("CALL gannet_drain_node({node})")).await?;
+                    wait_until_drained(&addresses, node, fewer_copies).await
+                };
                 if let Ok(is_done) = tokio::time::timeout(timeout, drained).await {
                     return is_done;
                 }
-                print_line(format_args!("node {node} is drained, and still holds partitions"))?;
+                print_line(format_args!("node {node} is not drained in time, and may be later"))?;
                 Ok(false)
             }
             Command::Cancel { at: At { node, connect, credentials } } => {
@@ -106,6 +108,8 @@ async fn call(addresses: &[ServerAddress], sql: String) -> Result<(), CommandErr
 
 /// What a drained node still has.
 struct Left {
+    /// Up, silent or gone.
+    state: String,
     /// As the column `drain` of `gannet_nodes` has it; none if the node is not drained.
     drain: Option<String>,
     /// Partitions that it has a part of.
@@ -122,6 +126,7 @@ async fn left(addresses: &[ServerAddress], number: u16) -> Result<Option<Left>, 
     let is_it = |row: &&tokio_postgres::Row| row.get::<_, i64>("node") == i64::from(number);
     let partitions = copies.iter().filter(is_it).count();
     Ok(nodes.iter().find(is_it).map(|row| Left {
+        state: row.get("state"),
         drain: row.get("drain"),
         partitions,
         unhealthy: row.get("unhealthy"),
@@ -135,11 +140,23 @@ async fn wait_until_drained(
 ) -> Result<bool, CommandError> {
     let mut said = None;
     loop {
-        let Some(Left { drain, partitions, unhealthy }) = left(addresses, node).await? else {
-            print_line(format_args!("node {node} is gone"))?;
-            return Ok(true);
+        let Left { state, drain, partitions, unhealthy } = match left(addresses, node).await {
+            Ok(Some(left)) => left,
+            Ok(None) => {
+                print_line(format_args!("there is no node {node}"))?;
+                return Ok(false);
+            }
+            // The node that was asked may have been about to stop.
+            Err(CommandError::Server(error)) if error.is_closed() => continue,
+            Err(error) => return Err(error),
         };
         match drain.as_deref() {
+            Some("empty") if state == "gone" => {
+                print_line(format_args!(
+                    "node {node} is gone; gannet status tells what is missing"
+                ))?;
+                return Ok(unhealthy.is_none());
+            }
             Some("empty") => {
                 print_line(format_args!(
                     "node {node} holds nothing that is needed; its process may be stopped"

@@ -37,7 +37,6 @@
 //! | `WAITING_UPDATES` | an update waits until its bucket is copied | `tests/simulation.rs` |
 //! | `GRACE_PERIOD` | rows are copied when all updates come | `tests/simulation.rs` |
 //! | `LEARNED_WHOLE` | a learner has all rows when it is a copy | `tests/simulation.rs` |
-//! | `DISMISSED_KNOWN` | a copy that is given up gets updates until all know that | `tests/simulation.rs` |
 //! | `DISMISSED_SPARED` | a copy is given back when it gets no updates | `tests/simulation.rs` |
 //! | `ONE_INCARNATION` | a replica is one incarnation of its node | `manager/tests/incarnations.rs` |
 //! | `TOKENS` | what is kept under a token is the outcome | `tests/simulation.rs` |

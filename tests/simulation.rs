@@ -148,7 +148,6 @@ fn removed_rules_are_noticed() {
         "WAITING_UPDATES",
         "GRACE_PERIOD",
         "LEARNED_WHOLE",
-        "DISMISSED_KNOWN",
         "DISMISSED_SPARED",
         "TOKENS",
         "OWN_ENTRIES",
@@ -163,7 +162,7 @@ fn removed_rules_are_noticed() {
             // These rules concern SQL alone, which one seed in fourteen runs.
             "OWN_ENTRIES" | "LOST_BUILDS" => arguments.extend(["--workload", "builds"]),
             // Many copies are to move.
-            "DISMISSED_KNOWN" => arguments.extend(["--drains", "10"]),
+            "DISMISSED_SPARED" => arguments.extend(["--drains", "10"]),
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
             // Stale reads show soonest where each row has its own history.

@@ -159,6 +159,11 @@ impl<R: Replica> Changes<R> {
         latest.member_numbers().map(|node| (node, incarnation(node))).collect()
     }
 
+    /// These members are silent, as this one has noticed if it decides.
+    pub(crate) fn set_silent(&mut self, silent: &BTreeSet<u16>) {
+        self.decider.iter_mut().for_each(|decider| decider.set_silent(silent));
+    }
+
     /// Whether nodes may come back, as far as the log's voters are concerned, which this member may lead. What there is to say to others.
     pub(crate) fn set_admits(&mut self, admits: bool) -> Vec<Addressed> {
         match self.decider.as_mut().is_some_and(|decider| decider.set_admits(admits)) {
@@ -372,7 +377,7 @@ impl<R: Replica> Changes<R> {
             }
             ChangeMessage::Abandon { round, reason } => {
                 if round == self.round {
-                    self.prepared = None;
+                    self.abandon();
                     self.failure = (!self.is_formed()).then_some(reason);
                 }
                 Vec::new()
@@ -523,10 +528,17 @@ impl<R: Replica> Changes<R> {
             prepared == decided || is_earlier && is_like
         };
         let prepared = self.prepared.take_if(|(prepared, _)| is_decided(prepared));
-        self.prepared = None;
+        self.abandon();
         if let Some((configuration, prepared)) = prepared {
             self.replica.adopt(prepared);
             self.go_by(configuration);
+        }
+    }
+
+    /// Gives up what was prepared last, if it was not adopted.
+    fn abandon(&mut self) {
+        if self.prepared.take().is_some() {
+            self.replica.abandon();
         }
     }
 
@@ -597,7 +609,10 @@ impl<R: Replica> Changes<R> {
         let prepared = present.after(change).map_err(|error| error.to_string());
         let prepared = prepared.and_then(|configuration| {
             let configuration = Arc::new(configuration);
-            self.replica.check_room(&configuration)?;
+            if let Change::Learn(_) = change {
+                // Other changes make no share smaller.
+                self.replica.check_room(&configuration)?;
+            }
             let prepared = self.replica.prepare(&configuration)?;
             Ok((configuration, prepared))
         });

@@ -22,12 +22,15 @@
 //!
 //! *Not here*: how changes are decided, in `change`, and what a change of the membership takes, in `membership_change`.
 
+mod holding;
 mod roles;
 
 use std::sync::Arc;
 
 use gannet_storage::{Key, Partitioning, TableDefinition};
 use serde::{Deserialize, Serialize};
+
+pub(crate) use holding::{Dismissal, Dismissed};
 
 /// Tables that a cluster has at a time.
 const TABLES_MAX: usize = 256;
@@ -66,14 +69,6 @@ pub struct Learner {
     pub since: u64,
     /// Whether all transactions have ended that do not send it their updates: it copies the rows of the others.
     pub fills: bool,
-}
-
-/// A node that gives up its copy of a partition. What it has is no copy any more, and updates may be missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Dismissed {
-    pub(crate) node: u16,
-    /// Whether all transactions know that it is dismissed: they send it no updates from now on.
-    pub(crate) is_spared: bool,
 }
 
 /// A table of a configuration.
@@ -116,6 +111,8 @@ pub(crate) enum Change {
     /// All transactions have begun in the present configuration. They send their updates to the learners, which copy the rows from now
     /// on, and their records to the present log groups. Dismissed copies get no updates from now on, or are given back if they got none.
     Fill,
+    /// Nodes have given back the memory of copies that they had given up, of partitions, each named first.
+    Freed(Vec<(u16, u16)>),
     /// Nodes give up copies of partitions, each named first, of which there are more than are wanted.
     Dismiss(Vec<(u16, u16)>),
     /// The node is to hold nothing that others can hold, or is to hold its share again.
@@ -208,6 +205,9 @@ pub enum ChangeError {
         /// The node.
         node: u16,
     },
+    /// The node is a member that is heard.
+    #[error("node {0} is not silent; drain it and stop its process instead")]
+    NotSilent(u16),
     /// All other nodes are drained.
     #[error("node {0} is the last one that is not drained; let another one hold its share first")]
     LastToHold(u16),
@@ -372,6 +372,7 @@ impl Configuration {
             Change::Fill => next.fill(),
             Change::Rebalance(primaries) => next.rebalance(primaries)?,
             Change::Dismiss(copies) => copies.iter().try_for_each(|it| next.dismiss(*it))?,
+            Change::Freed(copies) => copies.iter().try_for_each(|it| next.freed(*it))?,
             Change::Drain { node, is_drained } => next.drain(*node, *is_drained)?,
             Change::Learned { partition, node, since } => {
                 next.learned((*partition, *node), *since)?;
@@ -544,16 +545,6 @@ impl Configuration {
         &self.learners[usize::from(partition)]
     }
 
-    /// Whether the node gives up its copy of a partition.
-    pub(crate) fn is_dismissed(&self, partition: u16, node: u16) -> bool {
-        self.dismissed[usize::from(partition)].iter().any(|dismissed| dismissed.node == node)
-    }
-
-    /// Whether there are copies that are given up.
-    pub(crate) fn has_dismissed(&self) -> bool {
-        !self.dismissed.iter().all(Vec::is_empty)
-    }
-
     /// All nodes that get the updates of `partition`: the primary first, then backups, learners, and copies that are about to be given up.
     #[inline]
     #[must_use]
@@ -563,7 +554,8 @@ impl Configuration {
 
     /// The version in which a copy has come or gone last, or a learner; none while copies come or go.
     pub(crate) fn settled_placement(&self) -> Option<u64> {
-        let is_settled = self.learners.iter().all(Vec::is_empty) && !self.has_dismissed();
+        let is_settled =
+            self.learners.iter().all(Vec::is_empty) && self.dismissed.iter().all(Vec::is_empty);
         is_settled.then_some(self.placed)
     }
 
@@ -578,22 +570,6 @@ impl Configuration {
         let wanted = self.copies_wanted();
         let kept = self.copies.iter().map(Vec::len).filter(|copies| *copies > 0);
         kept.map(|copies| wanted.saturating_sub(copies)).sum()
-    }
-
-    /// Whether `node` has a part of `partition`: as a copy, as a learner, or as a copy that is given up.
-    pub(crate) fn is_held_by(&self, partition: u16, node: u16) -> bool {
-        self.updated(partition).contains(&node) || self.is_dismissed(partition, node)
-    }
-
-    /// The partitions that `node` has a part of.
-    pub fn held_by(&self, node: u16) -> impl Iterator<Item = u16> + '_ {
-        let partitions = (0..=u16::MAX).take(self.updated.len());
-        partitions.filter(move |partition| self.is_held_by(*partition, node))
-    }
-
-    /// The nodes that have a part of `partition`.
-    pub(crate) fn holders_of(&self, partition: u16) -> impl Iterator<Item = u16> + '_ {
-        self.member_numbers().filter(move |node| self.is_held_by(partition, *node))
     }
 
     /// A partition whose primary is `node`, if there is one.

@@ -59,6 +59,12 @@ pub(crate) struct Decider {
     newcomers: Newcomers,
     /// Suspected members without which the cluster could not go on.
     waits_for: BTreeSet<u16>,
+    /// Members that are silent now. Operators may remove these alone.
+    pub(super) silent: BTreeSet<u16>,
+    /// The operator's removal that is being decided.
+    removing_for: Option<(usize, u64)>,
+    /// Members have refused to learn partitions: none is to until then.
+    learns_at_ns: u64,
     /// The times of leases, if members need them.
     terms: Option<LeaseTerms>,
     now_ns: u64,
@@ -147,6 +153,9 @@ impl Decider {
             losses: BTreeMap::new(),
             newcomers: Newcomers::default(),
             waits_for: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            removing_for: None,
+            learns_at_ns: 0,
             terms,
             now_ns: 0,
             removing: None,
@@ -284,6 +293,13 @@ impl Decider {
         }
     }
 
+    /// These members are silent now.
+    pub(crate) fn set_silent(&mut self, silent: &BTreeSet<u16>) {
+        if self.silent != *silent {
+            self.silent.clone_from(silent);
+        }
+    }
+
     /// Whether nodes may come back from now on. Whether that is so since this call.
     pub(crate) fn set_admits(&mut self, admits: bool) -> bool {
         !std::mem::replace(&mut self.newcomers.are_admitted, admits) && admits
@@ -298,12 +314,12 @@ impl Decider {
     ) {
         self.is_deciding = false;
         let how = self.removing.take();
-        if let (Some(proposer), Some(_)) = (decision.proposer, decision.removal()) {
-            // An operator's removal.
+        if let Some((node, number)) = self.removing_for.take() {
+            // An operator's.
             match made {
-                Ok(()) => self.made.push(proposer),
+                Ok(()) => self.made.push((node, number)),
                 Err(error) => {
-                    let (result, (node, number)) = (Err(error.clone()), proposer);
+                    let result = Err(error.clone());
                     self.said.push((node, ChangeMessage::Answer { number, result }));
                 }
             }
@@ -315,6 +331,7 @@ impl Decider {
         if made.is_ok() {
             match decision.change {
                 Change::Revoke(node) | Change::Lose(node) => {
+                    self.copies_due_ns = None;
                     if how != Some(Loss::Left) {
                         self.outlast_lease();
                     }
@@ -352,9 +369,13 @@ impl Decider {
                 | Change::Remove(_)
                 | Change::Learn(_)
                 | Change::Fill
-                | Change::Dismiss(_)
-                | Change::Drain { .. }
-                | Change::Learned { .. } => self.have_adopted(&decided.configuration),
+                | Change::Freed(_)
+                | Change::Dismiss(_) => self.have_adopted(&decided.configuration),
+                Change::Drain { .. } => {
+                    self.copies_due_ns = None;
+                    self.have_adopted(&decided.configuration);
+                }
+                Change::Learned { .. } => self.have_adopted(&decided.configuration),
             }
         }
         self.go_on(decided);
@@ -437,7 +458,8 @@ impl Decider {
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let leases_over_ns = (self.is_flushed && !self.is_deciding).then_some(self.leases_over_ns);
         let look_ns = self.terms.and(self.membership.as_ref()).map(|_| self.now_ns + LOOK_NS);
-        let copies_ns = self.copies_due_ns.filter(|at_ns| *at_ns > self.now_ns);
+        let copies_ns = self.copies_due_ns.into_iter().chain([self.learns_at_ns]);
+        let copies_ns = copies_ns.filter(|at_ns| *at_ns > self.now_ns).min();
         let joins = self.round.as_ref().filter(|round| round.newcomer().is_some());
         let joins_ns = joins.map(|round| round.until_ns).filter(|at_ns| *at_ns > self.now_ns);
         leases_over_ns.into_iter().chain(look_ns).chain(copies_ns).chain(joins_ns).min()
@@ -518,7 +540,8 @@ impl Decider {
             }
         }
         if let Some((proposer, change)) = self.next_removal(decided) {
-            return self.decide(Some(proposer), change, decided);
+            self.removing_for = Some(proposer);
+            return self.decide(None, change, decided);
         }
         // A loss meanwhile is revoked first, and the flush begins again.
         if self.is_flushed && self.now_ns >= self.leases_over_ns {
@@ -595,10 +618,10 @@ impl Decider {
                 ));
             }
             (_, None) => {
-                tracing::warn!("membership: missing copies are not made: {error}");
-                // After a while there may be room.
+                tracing::warn!("membership: copies are not made: {error}");
+                // After a while there may be room. What needs none goes on.
                 let after_ns = self.terms.map_or(0, LeaseTerms::copies_after_ns);
-                self.copies_due_ns = Some(self.now_ns + after_ns);
+                self.learns_at_ns = self.now_ns + after_ns;
             }
         }
     }

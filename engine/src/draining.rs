@@ -13,7 +13,7 @@
 //! *Not here*: where copies go, in `placement`; what a drained node still has, in `membership_status`.
 
 use crate::cluster::{Cluster, ClusterError};
-use crate::configuration::Change;
+use crate::configuration::{Change, ChangeError};
 use crate::statistics::NodeState;
 
 impl Cluster {
@@ -37,8 +37,8 @@ impl Cluster {
     /// rows may be lost, for ever. Nodes that are silent are removed without that. Blocks, as [`Cluster::drain_node`].
     ///
     /// # Errors
-    /// As [`Cluster::drain_node`]; [`ClusterError::NodeRuns`] if the node is not silent; [`ClusterError::Change`] if rows would be lost, or
-    /// the last log of some transactions.
+    /// As [`Cluster::drain_node`]; [`ClusterError::NodeRuns`] if this process hears the node, and [`ClusterError::Change`] if whoever decides
+    /// does when it is decided, or if rows would be lost, or the last log of some transactions.
     pub fn remove_node(&self, node: u16, loses_rows: bool) -> Result<(), ClusterError> {
         self.check_processes()?;
         let status = self.status();
@@ -46,8 +46,14 @@ impl Cluster {
         if state.is_some_and(|status| status.state == NodeState::Up) {
             return Err(ClusterError::NodeRuns(node));
         }
+        let was_member = self.configuration().is_member(node);
         let change = if loses_rows { Change::Lose(node) } else { Change::Revoke(node) };
-        self.change(change)
+        // Other changes may wait for the node.
+        match self.manager.propose(change)? {
+            // Whoever decided before has done it.
+            Err(ChangeError::NoSuchMember(_)) if was_member => Ok(()),
+            result => Ok(result?),
+        }
     }
 
     fn check_processes(&self) -> Result<(), ClusterError> {

@@ -38,7 +38,7 @@ struct State {
     waiting_bytes: usize,
     /// What jobs copy, or have copied.
     begun: BTreeSet<Lesson>,
-    /// What is copied, and was not told yet.
+    /// What is copied, or given back, and was not told yet.
     copied: BTreeSet<Lesson>,
     /// Bytes that were copied since the node began.
     bytes: u64,
@@ -130,7 +130,12 @@ impl Learning {
         self.lock().bytes
     }
 
-    /// What was copied since the last call.
+    /// What the node was to do with a partition is done: the decider is to hear of it.
+    pub(crate) fn note(&self, lesson: Lesson) {
+        self.lock().copied.insert(lesson);
+    }
+
+    /// What was copied, or given back, since the last call.
     pub(crate) fn take_copied(&self) -> BTreeSet<Lesson> {
         std::mem::take(&mut self.lock().copied)
     }

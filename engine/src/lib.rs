@@ -33,6 +33,7 @@ mod draining;
 mod driver;
 pub mod faults;
 mod fence;
+mod giving_back;
 mod host_memory;
 mod hosted;
 mod join;

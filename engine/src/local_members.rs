@@ -138,6 +138,10 @@ impl Replica for LocalMembers {
             .map_err(|error| error.to_string())
     }
 
+    fn abandon(&mut self) {
+        self.present().for_each(|member| member.node().abandon());
+    }
+
     fn adopt(&mut self, prepared: Vec<View>) {
         self.publish(prepared);
     }

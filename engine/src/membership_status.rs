@@ -189,8 +189,7 @@ pub(crate) fn drained(configuration: &Configuration) -> BTreeMap<u16, Drained> {
     if nodes.is_empty() {
         return BTreeMap::new();
     }
-    let is_settled = configuration.settled_placement().is_some()
-        && placement::next_change(configuration).is_none();
+    let is_settled = placement::is_reached(configuration);
     let still_has = |node: u16| match configuration.held_by(node).count() {
         0 => Drained::Empty,
         held if is_settled => Drained::Needed(held),
@@ -296,7 +295,7 @@ mod tests {
         // It is primary of some.
         let three = after(3, &[drain(1)]);
         assert_eq!(of(&three), [(1, Drained::Moving(4))]);
-        let rebalance = placement::next_change(&three).unwrap();
+        let rebalance = placement::next_changes(&three).remove(0);
         let three = three.after(&rebalance).unwrap().after(&Change::Activate).unwrap();
         assert_eq!(of(&three), [(1, Drained::Needed(4))]);
         // Of three others each can have one.

@@ -12,14 +12,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use gannet_rules::rule;
 use gannet_storage::{Applied, Arena, CommitRecord, StorageError, Table, TransactionId};
 
-use crate::configuration::{Configuration, Phase, TableEntry};
+use crate::configuration::{Configuration, TableEntry};
 use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
 use crate::silences::Silences;
@@ -77,6 +77,10 @@ pub struct Node {
     /// Nodes that its workers complain about since that was last told.
     complaints: Mutex<BTreeSet<u16>>,
     silences: Silences,
+    /// Views that were replaced, and that somebody may hold.
+    older: Mutex<Vec<Weak<View>>>,
+    /// The partitions that the node is to get a part of by what was prepared last.
+    prepared: Mutex<BTreeSet<u16>>,
     /// Copies of partitions that it has given up.
     copies_given_up: AtomicU64,
     learning: Arc<Learning>,
@@ -145,6 +149,8 @@ impl Node {
             renewal_waker: OnceLock::new(),
             complaints: Mutex::default(),
             silences: Silences::default(),
+            older: Mutex::default(),
+            prepared: Mutex::default(),
             copies_given_up: AtomicU64::new(0),
             learning,
             changes: ChangeCounters::default(),
@@ -280,6 +286,9 @@ impl Node {
     pub(crate) fn prepare(&self, configuration: Arc<Configuration>) -> Result<View, StorageError> {
         let present = self.view.load();
         let holds = |partition| configuration.is_held_by(partition, self.id);
+        let before = present.configuration();
+        let coming = configuration.held_by(self.id).filter(|it| !before.is_held_by(*it, self.id));
+        self.lock_prepared().extend(coming);
         let mut tables = Vec::new();
         for (number, TableEntry { definition, .. }) in configuration.tables() {
             let index = usize::from(number);
@@ -328,26 +337,53 @@ impl Node {
                 copies.for_each(|partition| table.serve_partition(partition));
             }
         }
-        if configuration.phase == Phase::Active {
-            self.give_up_others(&view);
-        }
         self.arena.set_shares(&shares(configuration, &configuration.memory_limits_bytes()));
-        self.view.store(Arc::new(view));
+        let before = self.view.swap(Arc::new(view));
+        let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
+        older.push(Arc::downgrade(&before));
+        drop((older, before));
+        self.lock_prepared().clear();
         // Release: pairs with the Acquire in version(). The maximum: the node may have ended meanwhile.
         self.version.fetch_max(version, Ordering::Release);
     }
 
-    /// Gives back what the node has of partitions that are not its own: those that it has given up, and those that it was to have by a
-    /// change that was not made. No worker uses them: all go by views in which the node gets no updates of them, or have stopped.
-    fn give_up_others(&self, view: &View) {
-        let configuration = view.configuration();
-        let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
-        for partition in partitions.filter(|it| !configuration.is_held_by(*it, self.id)) {
-            let removed = view.tables().filter(|(_, table)| table.remove_partition(partition));
-            // Relaxed: a count.
-            let is_given_up = u64::from(removed.count() > 0);
-            self.copies_given_up.fetch_add(is_given_up, Ordering::Relaxed);
+    /// Whether all views are gone but this one, which is the present one.
+    pub(crate) fn is_only_view(&self, view: &View) -> bool {
+        let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
+        older.retain(|view| view.strong_count() > 0);
+        older.is_empty() && self.version() == view.configuration().version
+    }
+
+    /// Does something, unless a change that was prepared, and is perhaps decided, gives the node a part of the partition. None is prepared
+    /// meanwhile.
+    pub(crate) fn unless_prepared(&self, partition: u16, work: impl FnOnce()) {
+        let prepared = self.lock_prepared();
+        if !prepared.contains(&partition) {
+            work();
         }
+    }
+
+    /// What was prepared last is given up: nobody uses the partitions that the node was to have by it.
+    pub(crate) fn abandon(&self) {
+        let view = self.view.load();
+        for partition in std::mem::take(&mut *self.lock_prepared()) {
+            if !view.configuration().is_held_by(partition, self.id) {
+                for (_, table) in view.tables() {
+                    table.remove_partition(partition);
+                }
+            }
+        }
+    }
+
+    fn lock_prepared(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        // Nothing panics while it is held.
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy is given up.
+    pub(crate) fn count_given_up(&self) {
+        // Relaxed: a count.
+        self.copies_given_up.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A worker, and all its coroutines, go by this version.

@@ -26,29 +26,36 @@ fn partitions(configuration: &Configuration) -> impl Iterator<Item = u16> + use<
     (0..=u16::MAX).take(configuration.partitioning.count())
 }
 
-/// The next change towards the placement. Nothing is under way: there are neither learners nor dismissed copies.
-pub(crate) fn next_change(configuration: &Configuration) -> Option<Change> {
+/// Whether all copies and primaries are where they are to be, and nothing is under way.
+pub(crate) fn is_reached(configuration: &Configuration) -> bool {
+    configuration.settled_placement().is_some() && next_changes(configuration).is_empty()
+}
+
+/// The changes towards the placement that are possible, the next one first: of the others some may follow from it. Nothing is under way:
+/// there are neither learners nor dismissed copies.
+pub(crate) fn next_changes(configuration: &Configuration) -> Vec<Change> {
     let missing = learners(configuration);
-    if !missing.is_empty() {
-        return Some(Change::Learn(missing));
-    }
     let is_primary = |(partition, node): &(u16, u16)| configuration.primary(*partition) == *node;
     let has_to_go = surplus(configuration).iter().any(is_primary)
         || kept_needlessly(configuration).iter().any(is_primary);
     let primaries = primaries(configuration);
-    if has_to_go && !primaries.is_empty() {
-        return Some(Change::Rebalance(primaries));
-    }
     let spare: Copies =
         surplus(configuration).into_iter().filter(|copy| !is_primary(copy)).collect();
-    if !spare.is_empty() {
-        return Some(Change::Dismiss(spare));
+    let balance = || Change::Rebalance(primaries.clone());
+    let all = [
+        // They take room that others may need.
+        (!spare.is_empty() && !missing.is_empty()).then(|| Change::Dismiss(spare.clone())),
+        (!missing.is_empty()).then(|| Change::Learn(missing.clone())),
+        (has_to_go && !primaries.is_empty()).then(balance),
+        (!spare.is_empty()).then(|| Change::Dismiss(spare.clone())),
+        (!primaries.is_empty()).then(balance),
+    ];
+    let mut changes: Vec<_> = all.into_iter().flatten().collect();
+    if changes.is_empty() {
+        let moves = moves(configuration);
+        changes.extend((!moves.is_empty()).then_some(Change::Learn(moves)));
     }
-    if !primaries.is_empty() {
-        return Some(Change::Rebalance(primaries));
-    }
-    let moves = moves(configuration);
-    (!moves.is_empty()).then_some(Change::Learn(moves))
+    changes
 }
 
 /// How many copies are to move, or are moving.
@@ -239,7 +246,7 @@ mod tests {
     /// Makes all changes towards the placement. What follows, and how many copies were filled.
     fn settle(mut present: Configuration) -> (Configuration, usize) {
         let (mut learned, mut changes) = (0, 0);
-        while let Some(change) = next_change(&present) {
+        while let Some(change) = next_changes(&present).into_iter().next() {
             changes += 1;
             assert!(changes < 20, "{change:?} is one of many");
             let before = present;
@@ -263,7 +270,9 @@ mod tests {
                     assert!(present.updated(0).len() == present.copies(0).len());
                     assert!(present.has_dismissed());
                     present = present.after(&Change::Fill).unwrap();
-                    assert!(!present.has_dismissed());
+                    assert!(!present.has_dismissed() && present.settled_placement().is_none());
+                    let freed = present.dismissed().map(|(partition, it)| (partition, it.node));
+                    present = present.after(&Change::Freed(freed.collect())).unwrap();
                 }
                 Change::Rebalance(_) => then(Change::Activate),
                 change => panic!("{change:?} is none towards the placement"),
@@ -347,7 +356,7 @@ mod tests {
                 let partitioning = Partitioning::new(1 << shift).unwrap();
                 let replicas = replicas.min(usize::from(nodes));
                 let mut present = Configuration::new(7, nodes, replicas, partitioning);
-                prop_assert_eq!(next_change(&present), None, "at the start");
+                prop_assert_eq!(next_changes(&present).into_iter().next(), None, "at the start");
                 for (node, kind) in steps {
                     let node = node % nodes;
                     let entry = MemberEntry {
@@ -377,7 +386,7 @@ mod tests {
                     let before = held(&changed, holders.clone());
                     let missing = learners(&changed).len();
                     let (settled, learned) = settle(changed.clone());
-                    prop_assert_eq!(next_change(&settled), None, "it is stable");
+                    prop_assert_eq!(next_changes(&settled).into_iter().next(), None, "it is stable");
                     let mut left_drained = 0;
                     for partition in partitions(&settled).filter(|it| !settled.is_lost(*it)) {
                         let copies: BTreeSet<_> = settled.copies(partition).iter().copied().collect();

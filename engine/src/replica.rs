@@ -29,6 +29,9 @@ pub(crate) trait Replica {
         Ok(())
     }
 
+    /// What was prepared last is not made.
+    fn abandon(&mut self) {}
+
     /// Goes by it.
     fn adopt(&mut self, prepared: Self::Prepared);
 

@@ -53,8 +53,6 @@ gannet_rules::rules! {
     GRACE_PERIOD,
     /// A learner is no copy before all rows are copied.
     LEARNED_WHOLE,
-    /// A copy that is given up gets updates until all transactions know that it may miss some.
-    DISMISSED_KNOWN,
     /// A copy is given back when no transaction sends it updates any more.
     DISMISSED_SPARED,
     /// Where reads are confirmed, they are right only when a renewal was granted that was sent after them.

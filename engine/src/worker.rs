@@ -38,6 +38,7 @@ use crate::coordinator::Coordinator;
 use crate::copying;
 use crate::dead_locks::DeadLockPass;
 use crate::fence::WorkerLease;
+use crate::giving_back::GivingBack;
 use crate::lease::LeaseTerms;
 use crate::node::{Flushed, Node};
 use crate::participant::{Participant, Prepared};
@@ -120,6 +121,7 @@ pub struct Worker<S, R> {
     prefetches: Rc<PrefetchQueue>,
     sleeping: Vec<(u64, u16)>,
     dead_locks: DeadLockPass,
+    giving_back: GivingBack,
     /// Scratch space of the endpoint's passes.
     incoming: Vec<Incoming<Prepared>>,
 }
@@ -179,6 +181,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             prefetches,
             sleeping: Vec::with_capacity(usize::from(coroutines)),
             dead_locks: DeadLockPass::default(),
+            giving_back: GivingBack::default(),
             incoming: Vec::with_capacity(REQUESTS_EXPECTED),
         };
         worker.begin_copies();
@@ -214,8 +217,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if !self.idle.is_empty() {
             progressed |= self.start_jobs(now_ns);
         }
-        if self.dead_locks.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
-            self.dead_locks.step(&self.view, (self.number, self.node.worker_count()), now_ns);
+        let passes = [self.dead_locks.due_ns(), self.giving_back.due_ns()];
+        if passes.into_iter().flatten().any(|due_ns| due_ns <= now_ns) {
+            self.pass(now_ns);
         }
         self.participant.prefetch_headers(&self.prefetches.borrow());
         self.endpoint.ring_doorbell();
@@ -223,6 +227,19 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             self.complain(now_ns);
         }
         progressed
+    }
+
+    /// Does a little of what goes on in the background.
+    #[cold]
+    fn pass(&mut self, now_ns: u64) {
+        let of_node = (self.number, self.node.worker_count());
+        let is_due = |due_ns: Option<u64>| due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        if is_due(self.dead_locks.due_ns()) {
+            self.dead_locks.step(&self.view, of_node, now_ns);
+        }
+        if is_due(self.giving_back.due_ns()) {
+            self.giving_back.step(&self.node, &self.view, of_node, now_ns);
+        }
     }
 
     /// Complains about nodes that do not answer, unless this one could not hear them.
@@ -364,6 +381,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.view = view;
         self.meet_others();
         self.begin_copies();
+        self.giving_back.begin();
         for coroutine in self.idle.iter() {
             self.slots[usize::from(*coroutine)].coroutine.resume();
         }
@@ -447,7 +465,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if self.is_stopped {
             return None;
         }
-        let due = self.endpoint.next_due_ns().into_iter().chain(self.dead_locks.due_ns());
+        let passes = self.dead_locks.due_ns().into_iter().chain(self.giving_back.due_ns());
+        let due = self.endpoint.next_due_ns().into_iter().chain(passes);
         self.sleeping.iter().map(|&(until, _)| until).chain(due).min()
     }
 

@@ -7,12 +7,15 @@
 //! *Not here*: the order in which copies go. A primary gives back what it has granted after its backups have (rule C9), which is up to
 //! whoever drops tables.
 
+use std::ops::Range;
+
 use crate::cells::Need;
 use crate::extents::Extent;
 use crate::heap::Row;
 use crate::layout::TableKind;
 use crate::ordered_index::OrderedIndex;
 use crate::partition::Partition;
+use crate::sync::Ordering;
 use crate::table::{BucketAddress, Table};
 
 impl Drop for Table {
@@ -24,6 +27,27 @@ impl Drop for Table {
 }
 
 impl Table {
+    /// Whether this node has a partition, whatever its state.
+    #[must_use]
+    pub fn has_partition(&self, number: u16) -> bool {
+        self.partition(number).is_some_and(|partition| partition.first_word().is_some())
+    }
+
+    /// Frees what some buckets of a partition hold that is about to be removed. Whether there are buckets behind these. No thread uses the
+    /// partition any more, and no transaction will.
+    pub fn empty_buckets(&self, number: u16, buckets: Range<u32>) -> bool {
+        let first_word = self.partition(number).and_then(Partition::first_word);
+        let Some(first_word) = first_word else { return false };
+        let (mut extents, end) = (Vec::new(), buckets.end);
+        for address in buckets.map_while(|bucket| self.address_from(first_word, bucket)) {
+            self.empty_bucket(number, address, &mut extents);
+            let words = self.arena().words(address.first_word(), self.layout().main_words);
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        self.arena().free_fixed(number, extents);
+        self.address_from(first_word, end).is_some()
+    }
+
     /// Removes a partition: it is absent then. Whether it was there. No thread uses the partition any more, and no transaction will.
     pub fn remove_partition(&self, number: u16) -> bool {
         let first_word = self.partition(number).and_then(Partition::go);
@@ -193,7 +217,10 @@ mod tests {
 
         fn move_away_and_back(&mut self, partition: u16) -> bool {
             let Self { table, rows, .. } = self;
+            // A part of it before.
+            assert!(table.empty_buckets(partition, 1..3));
             assert!(table.remove_partition(partition) && !table.remove_partition(partition));
+            assert!(!table.has_partition(partition) && !table.empty_buckets(partition, 0..1));
             assert_eq!(table.bucket_address(partition, 0), None);
             let is_fixed = table.layout().kind == TableKind::Fixed;
             rows.retain(|number, _| {

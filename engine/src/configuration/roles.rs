@@ -5,7 +5,7 @@
 use gannet_rules::rule;
 
 use crate::configuration::{
-    ChangeError, Configuration, Dismissed, Learner, MemberEntry, NOBODY, Phase,
+    ChangeError, Configuration, Dismissal, Dismissed, Learner, MemberEntry, NOBODY, Phase,
 };
 
 /// The copies of each partition at the start: the primaries are the nodes in their order, and the backups of each those that follow, of
@@ -31,7 +31,8 @@ impl Configuration {
     /// Makes a member a learner of a partition that is not lost and that it has no part of.
     pub(super) fn learn(&mut self, (partition, node): (u16, u16)) -> Result<(), ChangeError> {
         let exists = usize::from(partition) < self.copies.len();
-        let is_possible = exists && !self.is_lost(partition) && !self.is_held_by(partition, node);
+        let has_memory = || self.holders_of(partition).any(|holder| holder == node);
+        let is_possible = exists && !self.is_lost(partition) && !has_memory();
         if !is_possible || !self.is_member(node) {
             return Err(ChangeError::NoLearner { partition, node });
         }
@@ -61,8 +62,9 @@ impl Configuration {
     /// Begins the epoch that was prepared. The transactions of the one before have ended.
     pub(super) fn activate(&mut self) {
         (self.phase, self.last_active_epoch) = (Phase::Active, self.epoch);
-        if self.has_dismissed() {
-            self.dismissed.iter_mut().for_each(Vec::clear);
+        let dismissed = self.dismissed.iter_mut().flatten();
+        dismissed.for_each(|dismissed| dismissed.stage = Dismissal::Returned);
+        if !self.dismissed.iter().all(Vec::is_empty) {
             self.place();
         }
         self.fill();
@@ -73,12 +75,24 @@ impl Configuration {
         self.last_log_groups.clone_from(&self.log_groups);
         self.learners.iter_mut().flatten().for_each(|learner| learner.fills = true);
         if self.has_dismissed() {
-            for dismissed in &mut self.dismissed {
-                dismissed.retain(|it| !it.is_spared && rule!(DISMISSED_SPARED));
-                dismissed.iter_mut().for_each(|it| it.is_spared = true);
+            for dismissed in self.dismissed.iter_mut().flatten() {
+                dismissed.stage = match dismissed.stage {
+                    Dismissal::Updated if rule!(DISMISSED_SPARED) => Dismissal::Spared,
+                    _ => Dismissal::Returned,
+                };
             }
             self.place();
         }
+    }
+
+    /// A node has given back the memory of a copy that it had given up.
+    pub(super) fn freed(&mut self, (partition, node): (u16, u16)) -> Result<(), ChangeError> {
+        let dismissed = self.dismissed.get_mut(usize::from(partition));
+        let is_it = |it: &mut Dismissed| it.node == node && it.stage == Dismissal::Returned;
+        let freed = dismissed.and_then(|dismissed| dismissed.extract_if(.., is_it).next());
+        freed.ok_or(ChangeError::NotSpare { partition, node })?;
+        self.place();
+        Ok(())
     }
 
     /// Has a backup give up its copy, of which there are more than are wanted.
@@ -89,7 +103,11 @@ impl Configuration {
         let copies = copies.filter(|copies| is_backup(copies));
         let copies = copies.ok_or(ChangeError::NotSpare { partition, node })?;
         copies.retain(|copy| *copy != node);
-        self.dismissed[index].push(Dismissed { node, is_spared: !rule!(DISMISSED_KNOWN) });
+        self.dismissed[index].push(Dismissed {
+            node,
+            since: self.version,
+            stage: Dismissal::Updated,
+        });
         self.place();
         Ok(())
     }
@@ -110,7 +128,8 @@ impl Configuration {
     pub(super) fn place(&mut self) {
         let all = self.copies.iter().zip(&self.learners).zip(&self.dismissed);
         let updated = all.map(|((copies, learners), dismissed)| {
-            let dismissed = dismissed.iter().filter(|it| !it.is_spared).map(|it| it.node);
+            let is_updated = |it: &&Dismissed| it.stage == Dismissal::Updated;
+            let dismissed = dismissed.iter().filter(is_updated).map(|it| it.node);
             let learners = learners.iter().map(|learner| learner.node);
             copies.iter().copied().chain(learners).chain(dismissed).collect()
         });

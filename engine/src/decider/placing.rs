@@ -28,6 +28,15 @@ impl Decider {
         if let Some((partition, &Learner { node, since, .. })) = learned {
             return Some(Change::Learned { partition, node, since });
         }
+        let freed: Vec<_> = configuration
+            .dismissed()
+            .filter(|(partition, it)| self.copied.contains(&(*partition, it.node, it.since)))
+            .filter(|(_, it)| it.is_returned())
+            .map(|(partition, it)| (partition, it.node))
+            .collect();
+        if !freed.is_empty() {
+            return Some(Change::Freed(freed));
+        }
         if waits || configuration.changes_log_groups() || configuration.has_dismissed() {
             return Some(Change::Fill);
         }
@@ -36,7 +45,8 @@ impl Decider {
             return None;
         };
         // If all nodes are there, none is waited for that may come back. Whoever drains a node waits for it.
-        let is_due = configuration.is_complete() || configuration.has_drained();
+        let is_drain = configuration.has_drained() && configuration.copies_missing() == 0;
+        let is_due = configuration.is_complete() || is_drain;
         let after_ns = if is_due { 0 } else { terms.copies_after_ns() };
         let due_ns = *self.copies_due_ns.get_or_insert(self.now_ns + after_ns);
         if self.now_ns < due_ns {
@@ -64,11 +74,13 @@ impl Decider {
         }
         if configuration.settled_placement().is_none() {
             let missing = placement::learners(configuration);
-            return (!missing.is_empty()).then_some(Change::Learn(missing));
+            let may_learn = self.now_ns >= self.learns_at_ns && !missing.is_empty();
+            return may_learn.then_some(Change::Learn(missing));
         }
         self.copied.clear();
-        let change = placement::next_change(configuration);
-        self.placed_since = change.is_none().then_some(configuration.version);
-        change
+        let changes = placement::next_changes(configuration);
+        self.placed_since = changes.is_empty().then_some(configuration.version);
+        let may_learn = self.now_ns >= self.learns_at_ns;
+        changes.into_iter().find(|change| may_learn || !matches!(change, Change::Learn(_)))
     }
 }

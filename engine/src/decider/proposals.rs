@@ -3,7 +3,7 @@
 //! *Invariant*: a proposal that is not possible, or was made before, is answered at once.
 
 use crate::change_message::ChangeMessage;
-use crate::configuration::Change;
+use crate::configuration::{Change, ChangeError};
 use crate::decider::Decider;
 use crate::decision::Decided;
 
@@ -34,16 +34,21 @@ impl Decider {
         false
     }
 
-    /// The removal that an operator has proposed, if there is one. It does not wait for a round, which may wait for that member.
+    /// The removal of a silent member that an operator has proposed, if there is one. It does not wait for a round, which may wait for that
+    /// member.
     pub(super) fn next_removal(&mut self, decided: &Decided) -> Option<((usize, u64), Change)> {
         let is_removal = |(.., change): &(usize, u64, Change)| {
             matches!(change, Change::Revoke(_) | Change::Lose(_))
         };
         while let Some(place) = self.proposals.iter().position(is_removal) {
-            let (node, number, change) = self.proposals.remove(place)?;
-            if self.is_possible((node, number), &change, decided) {
-                return Some(((node, number), change));
-            }
+            let (from, number, change) = self.proposals.remove(place)?;
+            let (Change::Revoke(node) | Change::Lose(node)) = change else { continue };
+            let result = match decided.configuration.after(&change) {
+                Ok(_) if self.silent.contains(&node) => return Some(((from, number), change)),
+                Ok(_) => Err(ChangeError::NotSilent(node)),
+                Err(error) => Err(error),
+            };
+            self.said.push((from, ChangeMessage::Answer { number, result }));
         }
         None
     }

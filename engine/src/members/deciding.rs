@@ -184,6 +184,7 @@ impl<R: Replica> Deciding<R> {
         }
         let wanted = self.voting.take_wanted(self.shared.node(), self.changes.configuration());
         wanted.into_iter().for_each(|members| manager.set_members(members));
+        self.changes.set_silent(&self.shared.lock().group.silent());
         let admits = self.voting.admits(self.changes.configuration());
         let said = self.changes.set_admits(admits);
         if !said.is_empty() {

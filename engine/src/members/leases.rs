@@ -205,6 +205,11 @@ impl Leases {
         Some(of_all.into_iter().min()? + self.terms.held_ns())
     }
 
+    /// The members that are suspected now.
+    pub(crate) fn suspected(&self) -> BTreeSet<u16> {
+        self.suspected.clone()
+    }
+
     /// Of these members and this one, those that this one suspects from now on, if it decides, and why.
     pub(crate) fn suspects(
         &mut self,

@@ -2,6 +2,8 @@
 //!
 //! *Not here*: what is granted, and who is suspected, in `leases.rs`; messages that come, in `group.rs`.
 
+use std::collections::BTreeSet;
+
 use crate::change_message::Loss;
 use crate::configuration::Configuration;
 use crate::decision::Standing;
@@ -58,6 +60,11 @@ impl Group {
             }
             self.tell_loss(usize::from(node), Loss::Silent);
         }
+    }
+
+    /// The members that this one suspects now, if it decides.
+    pub(crate) fn silent(&self) -> BTreeSet<u16> {
+        self.leases.suspected()
     }
 
     /// These vote on the membership from now on, as the manager's log has taken it.

@@ -560,6 +560,7 @@ impl<R: Replica> SimulatedMembers<R> {
         loop {
             self.decide(node);
             let Some(member) = self.members.get_mut(&node) else { return };
+            member.changes.set_silent(&member.group.silent());
             let admits = member.voting.admits(member.changes.configuration());
             let said = member.changes.set_admits(admits);
             member.say(said);

@@ -482,8 +482,7 @@ impl Simulation {
     /// Whether all copies and primaries are where they are to be, if members make that so.
     fn is_placed(&self) -> bool {
         let latest = self.latest_configuration();
-        self.lease_terms.is_none()
-            || latest.settled_placement().is_some() && placement::next_change(&latest).is_none()
+        self.lease_terms.is_none() || placement::is_reached(&latest)
     }
 
     /// Whether members have halted, as they could not go on without one that was killed.

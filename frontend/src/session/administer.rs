@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::error::SqlError;
 use crate::plan::administer::Administration;
 use crate::session::command::done;
+use crate::session::run::canceled;
 use crate::session::{Session, StatementResult, TransactionStatus};
 
 impl Session {
@@ -41,10 +42,11 @@ impl Session {
         thread.spawn(decide).map_err(|error| {
             SqlError::new("53000", format!("no thread to wait for the cluster: {error}"))
         })?;
-        match decided.await {
-            Ok(Ok(())) => Ok(done("CALL")),
-            Ok(Err(error)) => Err(refusal(&error)),
-            Err(_) => Err(SqlError::new("XX000", "the cluster could not be changed")),
+        match self.cancel.unless_given_up(decided).await {
+            None => Err(canceled().with_hint("it may happen all the same; gannet_nodes tells")),
+            Some(Ok(Ok(()))) => Ok(done("CALL")),
+            Some(Ok(Err(error))) => Err(refusal(&error)),
+            Some(Err(_)) => Err(SqlError::new("XX000", "the cluster could not be changed")),
         }
     }
 }

@@ -1,0 +1,85 @@
+//! The pass of a worker that gives back the memory of partitions that its node has no part of any more.
+//!
+//! ```text
+//! a view without the partition is adopted ─ all older views are gone ─▶ buckets are emptied, a few at a time ─▶ Freed, to the decider
+//! ```
+//! Whoever holds a view may use its tables and partitions. So nothing is given back before all views are gone in which the node has the
+//! partition: those of other workers, of coroutines, and of threads that load rows or compare copies.
+//!
+//! *Source*: `docs/protocol.md`, "Copies that move".
+//!
+//! *Not here*: which copies are given up, in `placement`; what a partition is made of, in crate `storage`.
+
+use crate::node::Node;
+use crate::view::View;
+
+/// Buckets of one step: some tens of microseconds where they are full.
+const BUCKETS_PER_STEP: u32 = 256;
+/// Time between two steps, nanoseconds.
+const STEP_NS: u64 = 1_000_000;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct GivingBack {
+    /// When its next step is due; none while there is nothing to give back.
+    due_ns: Option<u64>,
+    /// The next bucket of the partition and the table that it has come to.
+    bucket: u32,
+}
+
+impl GivingBack {
+    /// Another view is adopted.
+    pub(crate) fn begin(&mut self) {
+        self.due_ns = Some(self.due_ns.unwrap_or(0));
+    }
+
+    /// When the next step is due, in nanoseconds.
+    #[inline(always)]
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.due_ns
+    }
+
+    /// Gives back a little, of the partitions of worker `number` of `workers`.
+    #[cold]
+    pub(crate) fn step(
+        &mut self,
+        node: &Node,
+        view: &View,
+        (number, workers): (u16, usize),
+        now_ns: u64,
+    ) {
+        let configuration = view.configuration();
+        let is_mine = |partition: &u16| usize::from(*partition) % workers == usize::from(number);
+        let mut partitions =
+            (0..=u16::MAX).take(configuration.partitioning.count()).filter(is_mine);
+        let is_used = |partition| configuration.is_held_by(partition, view.id());
+        let next = partitions.find_map(|partition| {
+            let mut tables = view.tables().map(|(_, table)| table);
+            let table = tables.find(|table| table.has_partition(partition))?;
+            (!is_used(partition)).then_some((partition, table))
+        });
+        let Some((partition, table)) = next else {
+            let own = configuration.dismissed().filter(|(_, it)| it.node == view.id());
+            let own = own.filter(|(partition, it)| {
+                is_mine(partition) && !is_used(*partition) && it.is_returned()
+            });
+            own.for_each(|(partition, it)| node.learning().note((partition, it.since)));
+            (self.due_ns, self.bucket) = (None, 0);
+            return;
+        };
+        self.due_ns = Some(now_ns + STEP_NS);
+        if !node.is_only_view(view) {
+            return;
+        }
+        let end = self.bucket.saturating_add(BUCKETS_PER_STEP);
+        node.unless_prepared(partition, || {
+            self.bucket = if table.empty_buckets(partition, self.bucket..end) {
+                end
+            } else {
+                table.remove_partition(partition);
+                node.count_given_up();
+                0
+            };
+        });
+    }
+}
