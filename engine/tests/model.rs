@@ -6,7 +6,7 @@
 //!
 //! Smaller models cover what is independent of the rest, each with its own rules and with tests that remove them:
 //! `model/lease.rs` has leases by clocks that drift, `model/slots.rs` log slots over several epochs, `model/rpc.rs` RPC slots,
-//! and `model/leaves.rs` leaf counters of replicas. `model/check.rs` explores these.
+//! `model/leaves.rs` leaf counters of replicas, and `model/moving.rs` copies that move. `model/check.rs` explores these.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod model {
@@ -15,6 +15,7 @@ mod model {
     pub(crate) mod history;
     mod lease;
     mod leaves;
+    mod moving;
     pub(crate) mod protocol;
     mod rpc;
     mod slots;
