@@ -28,7 +28,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A node that is asked for that answers in this time.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Counters, shown as rates.
-const COUNTED: [&str; 5] = ["committed", "aborted", "packets", "retransmitted", "refused"];
+const COUNTED: [&str; 6] =
+    ["committed", "aborted", "packets", "retransmitted", "refused", "copied_bytes"];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -179,6 +180,9 @@ fn prospect(nodes: &[Row]) -> String {
     let number = |column: &str| nodes.first().map_or(0_i64, |row| row.get(column));
     let (keeping_rows, serving) = (number("losses_keeping_rows"), number("losses_serving"));
     let missing = match number("copies_missing") {
+        0 if number("copies_moving") > 0 => {
+            format!("; {} copies are to move, or are moving", number("copies_moving"))
+        }
         0 => String::new(),
         missing => format!(
             "; {missing} copies of partitions are missing, and are made again if there is room"

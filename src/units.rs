@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// Parses a number and its unit: `ms`, `s`, `m`.
+/// Parses a number and its unit: `ms`, `s`, `m`, `h`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -15,6 +15,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         "ms" => 0.001,
         "s" => 1.0,
         "m" => 60.0,
+        "h" => 3600.0,
         _ => return Err("give a number and a unit, such as 10s, 500ms or 2m".to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| format!("{number:?} is no number"))?;

@@ -23,7 +23,7 @@ use gannet_storage::{CommitLog, LogObserver};
 
 use crate::fence::{Fenced, WorkerLease};
 use crate::node::Node;
-use crate::statistics::{NodeReport, PublishedStatistics, Statistics};
+use crate::statistics::{ChangeCounts, NodeReport, PublishedStatistics, Statistics};
 use crate::worker::{Job, Worker, WorkerParts};
 
 /// What all workers of the members of a process have in common.
@@ -180,7 +180,11 @@ impl Member {
             memory_limit_bytes: self.node.limit_bytes() as u64,
             gaps: self.node.gaps(),
             lease_ms: self.node.lease().left(BootClock.now_ns()).milliseconds(),
-            changes: self.node.changes().read(),
+            changes: ChangeCounts {
+                copied_bytes: self.node.learning().bytes(),
+                copies_given_up: self.node.copies_given_up(),
+                ..self.node.changes().read()
+            },
         }
     }
 }

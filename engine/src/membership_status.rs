@@ -43,6 +43,8 @@ pub struct MembershipStatus {
     pub losses: Losses,
     /// Copies of partitions that are to be made again, those that are being made included.
     pub copies_missing: usize,
+    /// Copies of partitions that are to move to other nodes, or are moving; those that are made again included.
+    pub copies_moving: usize,
     /// The nodes that are drained, with what they still have.
     pub drained: BTreeMap<u16, Drained>,
     /// Why the cluster is not healthy, if it is not: the first reason of several.
@@ -116,6 +118,7 @@ impl MembershipStatus {
             suspicions,
             losses,
             copies_missing: configuration.copies_missing(),
+            copies_moving: placement::copies_to_move(configuration),
             drained: drained(configuration),
             unhealthy,
         }

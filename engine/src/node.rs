@@ -570,7 +570,7 @@ impl Node {
         self.arena.capacity_bytes()
     }
 
-    /// Copies of partitions that the node has given up, as others have them.
+    /// Copies of partitions of a table that the node has given up, as others have them.
     #[must_use]
     pub fn copies_given_up(&self) -> u64 {
         self.copies_given_up.load(Ordering::Relaxed)

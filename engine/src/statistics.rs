@@ -110,6 +110,10 @@ pub struct ChangeCounts {
     pub flushed_committed: u64,
     /// The same of those that it has found to be aborted. Programs run most of them again.
     pub flushed_aborted: u64,
+    /// Bytes of rows that it has copied, as it was filled with partitions.
+    pub copied_bytes: u64,
+    /// Copies of partitions of a table that it has given up to other nodes.
+    pub copies_given_up: u64,
 }
 
 /// The counts of a node, which its workers add to.
@@ -137,6 +141,7 @@ impl ChangeCounters {
             epochs: self.epochs.load(Ordering::Relaxed),
             flushed_committed: self.flushed_committed.load(Ordering::Relaxed),
             flushed_aborted: self.flushed_aborted.load(Ordering::Relaxed),
+            ..ChangeCounts::default()
         }
     }
 }

@@ -185,10 +185,55 @@ fn membership(status: &MembershipStatus, here: &[usize]) -> String {
     );
     let help = "Copies of partitions that are to be made again.";
     family("gannet_copies_missing", "gauge", help, &|_| status.copies_missing as u64);
+    let help = "Copies of partitions that are to move to other nodes, or are moving.";
+    family("gannet_copies_moving", "gauge", help, &|_| status.copies_moving as u64);
     let help = "Members that the node has suspected while it decided on the membership.";
     family("gannet_suspicions_total", "counter", help, &|_| status.suspicions);
     text
 }
+
+/// What each node of this process reports of its memory and of changes of the membership.
+const MEASURES: [Measure; 9] = [
+    (
+        "gannet_copied_bytes_total",
+        "counter",
+        "Bytes of rows that the node has copied from others, as it was filled with partitions.",
+        |r| r.changes.copied_bytes,
+    ),
+    (
+        "gannet_copies_given_up_total",
+        "counter",
+        "Copies of partitions of a table that the node has given up to others.",
+        |r| r.changes.copies_given_up,
+    ),
+    ("gannet_memory_bytes", "gauge", "Table memory in use.", |r| r.memory_bytes),
+    (
+        "gannet_memory_reserved_bytes",
+        "gauge",
+        "Table memory of main buckets, with rows or without.",
+        |r| r.memory_reserved_bytes,
+    ),
+    ("gannet_memory_limit_bytes", "gauge", "Limit of the table memory.", |r| r.memory_limit_bytes),
+    ("gannet_gaps_total", "counter", "Updates that a copy missed: 0, or a bug.", |r| r.gaps),
+    (
+        "gannet_membership_changes_total",
+        "counter",
+        "Epochs that have begun after the first one.",
+        |r| r.changes.epochs,
+    ),
+    (
+        "gannet_flushed_committed_total",
+        "counter",
+        "Transactions under way at the end of an epoch that were found to be committed.",
+        |r| r.changes.flushed_committed,
+    ),
+    (
+        "gannet_flushed_aborted_total",
+        "counter",
+        "Transactions under way at the end of an epoch that were found to be aborted.",
+        |r| r.changes.flushed_aborted,
+    ),
+];
 
 /// The measures of all nodes as this node hears of them, and the reports of the nodes in this process.
 fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
@@ -203,38 +248,7 @@ fn exposition(nodes: &[NodeStatus], is_here: impl Fn(usize) -> bool) -> String {
         .filter(|status| is_here(status.node))
         .filter_map(|status| Some((status.node, status.report.as_ref()?)))
         .collect();
-    let measures: [Measure; 7] = [
-        ("gannet_memory_bytes", "gauge", "Table memory in use.", |r| r.memory_bytes),
-        (
-            "gannet_memory_reserved_bytes",
-            "gauge",
-            "Table memory of main buckets, with rows or without.",
-            |r| r.memory_reserved_bytes,
-        ),
-        ("gannet_memory_limit_bytes", "gauge", "Limit of the table memory.", |r| {
-            r.memory_limit_bytes
-        }),
-        ("gannet_gaps_total", "counter", "Updates that a copy missed: 0, or a bug.", |r| r.gaps),
-        (
-            "gannet_membership_changes_total",
-            "counter",
-            "Epochs that have begun after the first one.",
-            |r| r.changes.epochs,
-        ),
-        (
-            "gannet_flushed_committed_total",
-            "counter",
-            "Transactions under way at the end of an epoch that were found to be committed.",
-            |r| r.changes.flushed_committed,
-        ),
-        (
-            "gannet_flushed_aborted_total",
-            "counter",
-            "Transactions under way at the end of an epoch that were found to be aborted.",
-            |r| r.changes.flushed_aborted,
-        ),
-    ];
-    for (name, kind, help, of) in measures {
+    for (name, kind, help, of) in MEASURES {
         let values = reports.iter().map(|(node, report)| (*node, of(report))).collect();
         family(name, kind, help, values);
     }

@@ -289,7 +289,7 @@ impl Group {
             let all = self.setup.addresses.len();
             return Some(refusal(format!("node {node} is not another node of {all}")));
         };
-        if !is_formed && (*node).max(own.node) >= self.setup.first_nodes {
+        if !is_formed && !opening.is_formed && (*node).max(own.node) >= self.setup.first_nodes {
             let reason = "the cluster has not begun with its first nodes";
             return Some(Welcome::NotYet(format!("node {node} is not let in yet: {reason}")));
         }
@@ -375,7 +375,7 @@ impl Group {
             Welcome::WillCall => self.end(number, LinkError::Ended),
             Welcome::NotYet(reason) => {
                 self.end(number, LinkError::Ended);
-                self.hear_not_yet(reason);
+                self.hear_not_yet(node, reason);
             }
             Welcome::Removed => {
                 self.end(number, LinkError::Ended);

@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// A member waits until the process before this one was removed.
-    pub(super) fn hear_not_yet(&mut self, reason: String) {
+    pub(super) fn hear_not_yet(&mut self, from: usize, reason: String) {
         match self.stage {
             Stage::Gathering => {
                 if self.comes_back.is_none() {
@@ -120,7 +120,11 @@ impl Group {
                 self.comes_back = Some(reason);
             }
             // Another process has this one's number.
-            Stage::Formed => self.was_removed(),
+            Stage::Formed if self.peers.get(&from).is_some_and(Peer::is_member) => {
+                self.was_removed();
+            }
+            // One that is no member has answered late.
+            Stage::Formed => {}
             Stage::Leaving => {}
         }
     }

@@ -25,13 +25,22 @@ pub(crate) struct Voting {
     leads: bool,
 }
 
-/// Of `members`, those that vote: as many of those that do already as possible, `leader` among them.
-fn voters_of(members: &BTreeSet<u16>, present: &BTreeSet<u16>, leader: u16) -> BTreeSet<u16> {
+/// Of `members`, those that vote: as many of those that do already as possible, `leader` among them. Those that are drained come last.
+fn voters_of(
+    members: &BTreeSet<u16>,
+    drained: &BTreeSet<u16>,
+    present: &BTreeSet<u16>,
+    leader: u16,
+) -> BTreeSet<u16> {
     let count = voters_wanted(members.len());
-    let those = |some: &BTreeSet<u16>| some.iter().copied().collect::<Vec<_>>();
+    let stay = |node: &&u16| members.contains(*node) && !drained.contains(*node);
+    let those = |some: &BTreeSet<u16>| some.iter().filter(stay).copied().collect::<Vec<_>>();
     let preferred = [vec![leader], those(present), those(members)].concat();
     let mut voters = BTreeSet::new();
-    for node in preferred.into_iter().filter(|node| members.contains(node)) {
+    for node in preferred.iter().chain(present).chain(members).copied() {
+        if !members.contains(&node) {
+            continue;
+        }
         if voters.len() < count {
             voters.insert(node);
         }
@@ -57,7 +66,7 @@ impl Voting {
     pub(crate) fn first_voters(configuration: &Configuration) -> BTreeSet<u16> {
         let members = members(configuration);
         let first = members.first().copied().unwrap_or_default();
-        voters_of(&members, &BTreeSet::new(), first)
+        voters_of(&members, &BTreeSet::new(), &BTreeSet::new(), first)
     }
 
     /// These vote now.
@@ -81,7 +90,9 @@ impl Voting {
             return None;
         }
         let members = members(configuration);
-        let voters = voters_of(&members, &present, node);
+        let drained =
+            members.iter().copied().filter(|node| configuration.is_drained(*node)).collect();
+        let voters = voters_of(&members, &drained, &present, node);
         let wanted = LogMembers {
             all: replica_ids(configuration, members.iter()),
             voters: replica_ids(configuration, voters.iter()),
@@ -120,13 +131,24 @@ mod tests {
     #[test]
     fn a_majority_is_left_after_one_loss_if_there_can_be_one() {
         let set = |nodes: &[u16]| nodes.iter().copied().collect::<BTreeSet<_>>();
-        let first = |nodes: u16| voters_of(&(0..nodes).collect(), &BTreeSet::new(), 0);
+        let none = BTreeSet::new();
+        let first = |nodes: u16| voters_of(&(0..nodes).collect(), &none, &none, 0);
         for (nodes, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
             assert_eq!(first(nodes), (0..voters).collect(), "{nodes}");
         }
         // One that is lost is replaced, and those that vote stay.
-        assert_eq!(voters_of(&set(&[0, 2, 3]), &set(&[0, 1, 2]), 2), set(&[0, 2, 3]));
-        assert_eq!(voters_of(&set(&[1, 3, 4, 5]), &set(&[0, 1, 2, 3, 4]), 4), set(&[1, 3, 4]));
+        assert_eq!(voters_of(&set(&[0, 2, 3]), &none, &set(&[0, 1, 2]), 2), set(&[0, 2, 3]));
+        assert_eq!(
+            voters_of(&set(&[1, 3, 4, 5]), &none, &set(&[0, 1, 2, 3, 4]), 4),
+            set(&[1, 3, 4])
+        );
+        // One that is drained votes only if there are no others, or if it leads.
+        let of_four = |drained: &[u16], leader| {
+            voters_of(&set(&[0, 1, 2, 3]), &set(drained), &set(&[0, 1, 2]), leader)
+        };
+        assert_eq!(of_four(&[1], 0), set(&[0, 2, 3]));
+        assert_eq!(of_four(&[1], 1), set(&[0, 1, 2]));
+        assert_eq!(of_four(&[1, 2], 0), set(&[0, 1, 3]));
         // While voters change, a majority of both is needed.
         let lost = set(&[0, 1, 4]);
         let obstacle = |sets: &[&[u16]]| {
@@ -138,6 +160,6 @@ mod tests {
         let both = obstacle(&[&[0, 1, 2, 3, 4], &[0, 2, 3, 5, 6]]).unwrap();
         assert!(both.contains("{0, 1, 2, 3, 4}") && both.contains("2 are left"), "{both}");
         // Of two one votes: the one that leads.
-        assert_eq!(voters_of(&set(&[1, 2]), &set(&[0, 1, 2]), 2), set(&[2]));
+        assert_eq!(voters_of(&set(&[1, 2]), &none, &set(&[0, 1, 2]), 2), set(&[2]));
     }
 }

@@ -5,6 +5,8 @@
 //! ```
 //! *Not here*: nodes that are stopped although rows would be lost, in `operators`.
 
+use std::collections::BTreeSet;
+
 use crate::failures::cluster::{Cluster, SHORT_LEASE, Site, awaited};
 
 /// Keys that are looked up one by one: enough for some in each partition's third.
@@ -56,4 +58,63 @@ fn keys_of_partitions_without_a_copy_are_lost_and_the_others_go_on() {
         assert!(error.contains("58030"), "{statement}: {error}");
     }
     assert!(cluster.site.log(leader).contains("partitions are lost"));
+}
+
+/// A node with the last copy of some rows is silent, so the other waits for it; an operator gives the rows up.
+#[test]
+fn a_silent_node_with_the_last_copy_goes_when_an_operator_says_so() {
+    let arguments = [SHORT_LEASE, "--replicas=2", "--copies-after=1h"];
+    let mut cluster = Cluster::start(Site::new("failures-lost-removed", 3), &arguments);
+    cluster.query(0, "CREATE TABLE town (id INTEGER PRIMARY KEY, n INTEGER)");
+    cluster.query(0, &format!("INSERT INTO town SELECT n, n FROM generate_series(1, {KEYS}) n"));
+    for node in cluster.all() {
+        assert_eq!(cluster.query(node, "SELECT count(*) FROM town"), KEYS.to_string());
+    }
+    let leader = cluster.leader(&cluster.all());
+    let alone = BTreeSet::from([leader]);
+    let mut victims = cluster.all().into_iter().filter(|node| *node != leader);
+    let (killed, silent) = (victims.next().unwrap(), victims.next().unwrap());
+    cluster.kill(killed);
+    let voters = "SELECT count(*) FROM gannet_nodes WHERE votes AND state = 'up'";
+    awaited("the one that decides votes alone", || {
+        (cluster.query(leader, voters) == "1").then_some(())
+    });
+    let number = silent.to_string();
+    let remove = ["node", "remove", &number];
+    let (code, _, errors) = cluster.operate(&alone, &remove);
+    assert!(code == Some(2) && errors.contains("runs"), "{errors}");
+    cluster.signal(silent, "STOP");
+    let waited_for = format!("node {silent} is not removed, and is waited for");
+    awaited(&waited_for, || cluster.site.log(leader).contains(&waited_for).then_some(()));
+    awaited("rows would be lost", || {
+        let (code, _, errors) = cluster.operate(&alone, &remove);
+        assert_eq!(code, Some(2), "{errors}");
+        errors.contains("has the only copy of partition").then_some(())
+    });
+    // This waits for the silent node; the removal does not wait for this.
+    let asks = std::thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            let drain = ["node", "drain", &number, "--timeout=20s"];
+            cluster.operate(&alone, &drain)
+        });
+        let (code, said, errors) =
+            cluster.operate(&alone, &[&remove[..], &["--lose-rows"]].concat());
+        assert_eq!(code, Some(0), "{said}{errors}");
+        asks.join().unwrap()
+    });
+    assert_ne!(asks.0, Some(0), "{asks:?}");
+    let lost = (1..=KEYS).filter(|key| {
+        let select = format!("SELECT n FROM town WHERE id = {key}");
+        match cluster.attempt(leader, &[&select]) {
+            Ok(n) => n != key.to_string(),
+            Err(error) => {
+                assert!(error.contains("58030"), "{error}");
+                true
+            }
+        }
+    });
+    let lost = lost.count();
+    assert!(lost > 0 && lost < KEYS as usize, "{lost} of {KEYS} are lost");
+    cluster.signal(silent, "CONT");
+    cluster.ends_as_removed(silent);
 }

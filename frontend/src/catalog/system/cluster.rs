@@ -74,6 +74,8 @@ fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
         count(membership.losses.keeping_rows as u64),
         count(membership.losses.serving as u64),
         count(membership.copies_missing as u64),
+        reported(|report| report.changes.copied_bytes),
+        count(membership.copies_moving as u64),
         drained.map_or(Value::Null, text),
         membership.unhealthy.map_or(Value::Null, |reason| text(reason.to_string())),
     ]

@@ -271,6 +271,8 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("losses_keeping_rows", BigInt),
             ("losses_serving", BigInt),
             ("copies_missing", BigInt),
+            ("copied_bytes", BigInt),
+            ("copies_moving", BigInt),
             ("drain", Text),
             ("unhealthy", Text),
         ],
