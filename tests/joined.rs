@@ -54,6 +54,7 @@ fn memberships_of(nodes: usize, transport: Transport) -> Vec<Membership> {
         manager_data: None,
         confirm_reads: false,
         copies_after: Membership::COPIES_AFTER,
+        copy_bytes_per_second: Membership::COPY_BYTES_PER_SECOND,
         begin_anew: false,
     };
     (0..nodes).map(membership).collect()

@@ -24,8 +24,6 @@ use crate::request::CopyPlace;
 use crate::transaction::copy::Copied;
 use crate::view::View;
 
-/// Bytes of each second that a worker copies at most.
-const BYTES_PER_SECOND: u64 = 64 << 20;
 /// Pauses are added up to this length.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
@@ -133,7 +131,8 @@ impl TableCopy<'_> {
             self.install();
         }
         self.node.learning().count(pages);
-        let pause = Duration::from_nanos(pages as u64 * 1_000_000_000 / BYTES_PER_SECOND);
+        let rate = self.node.learning().bytes_per_second();
+        let pause = Duration::from_nanos((pages as u64).saturating_mul(1_000_000_000) / rate);
         if pause >= PAUSE_MIN {
             coordinator.pause(pause);
         }

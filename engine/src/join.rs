@@ -91,12 +91,16 @@ impl Cluster {
         let settings = settings(&options, membership);
         let terms =
             LeaseTerms::new(membership.lease).with_confirmed_reads(membership.confirm_reads);
+        let copy_bytes_per_second = membership.copy_bytes_per_second;
         let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
         let manager_data = ManagerData::of(membership)?;
         let starting = Starting::new(started, move |configuration| {
             manager_data.begin(configuration)?;
-            start(options, configuration, (node, terms), &addresses, ports)
+            let cluster = start(options, configuration, (node, terms), &addresses, ports)?;
+            let learning = cluster.members[0].node().learning();
+            learning.set_bytes_per_second(copy_bytes_per_second);
+            Ok(cluster)
         });
         let members =
             Members::start(membership, settings, entry, configuration.unformed(), starting)?;

@@ -16,6 +16,7 @@
 //! *Not here*: who becomes a learner, in `placement` and `decider`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gannet_rules::rule;
@@ -24,12 +25,24 @@ use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 /// A partition, and the version of the configuration since which the node learns it.
 pub(crate) type Lesson = (u16, u64);
 
+/// Bytes of each second that a worker copies at most, by default.
+pub(crate) const COPY_BYTES_PER_SECOND: u64 = 64 << 20;
 /// Most bytes of updates that wait. A node for which more come cannot keep up, and ends.
 const WAITING_BYTES_MAX: usize = 1 << 30;
 
 /// See the module's text.
-#[derive(Debug, Default)]
-pub(crate) struct Learning(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Learning {
+    state: Mutex<State>,
+    /// Bytes of each second that a worker copies at most.
+    bytes_per_second: AtomicU64,
+}
+
+impl Default for Learning {
+    fn default() -> Self {
+        Self { state: Mutex::default(), bytes_per_second: AtomicU64::new(COPY_BYTES_PER_SECOND) }
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -47,7 +60,18 @@ struct State {
 impl Learning {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it is held but on a bug of the tables, with which the node ends.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of each second that a worker copies at most.
+    pub(crate) fn bytes_per_second(&self) -> u64 {
+        // Relaxed: a setting.
+        self.bytes_per_second.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Has workers copy at most so many bytes in a second.
+    pub(crate) fn set_bytes_per_second(&self, bytes: u64) {
+        self.bytes_per_second.store(bytes, Ordering::Relaxed);
     }
 
     /// Applies a unit of a bucket that may not be copied yet, or has it wait. It is `bytes`. Whether it could.

@@ -148,6 +148,7 @@ impl Processes {
             manager_data: None,
             confirm_reads: false,
             copies_after: Membership::COPIES_AFTER,
+            copy_bytes_per_second: Membership::COPY_BYTES_PER_SECOND,
             begin_anew: false,
         }))
     }

@@ -42,7 +42,7 @@ const CONNECTIONS_MAX: usize = 1 << 20;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Settings of clusters of processes only.
-const OF_PROCESSES: [&str; 11] = [
+const OF_PROCESSES: [&str; 12] = [
     "cluster-key",
     "trusted-network",
     "cluster-name",
@@ -52,6 +52,7 @@ const OF_PROCESSES: [&str; 11] = [
     "lease",
     "confirm-reads",
     "copies-after",
+    "copy-rate",
     "first-nodes",
     "manager-data",
 ];
@@ -183,6 +184,10 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) copies_after: Option<Duration>,
+    /// Bytes that each worker of this node copies at most in a second, when the node is filled with partitions [default: 64MiB].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[serde(deserialize_with = "bytes_option")]
+    pub(crate) copy_rate: Option<usize>,
     /// Keep the log of the cluster's membership and tables in this directory, synced; without one it is in memory.
     #[arg(long, value_name = "DIR")]
     pub(crate) manager_data: Option<PathBuf>,
@@ -282,7 +287,7 @@ impl Settings {
             // All settings of clusters of processes.
             (other.node, other.members, other.join_timeout) = (None, None, None);
             (other.lease, other.confirm_reads, other.manager_data) = (None, None, None);
-            (other.copies_after, other.first_nodes) = (None, None);
+            (other.copies_after, other.copy_rate, other.first_nodes) = (None, None, None);
             (other.cluster_key, other.trusted_network) = (None, None);
             (other.cluster_name, other.transport, other.mtu) = (None, None, None);
             (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
@@ -338,6 +343,7 @@ impl Settings {
             lease: self.lease.or(other.lease),
             confirm_reads: self.confirm_reads.or(other.confirm_reads),
             copies_after: self.copies_after.or(other.copies_after),
+            copy_rate: self.copy_rate.or(other.copy_rate),
             manager_data: self.manager_data.or(other.manager_data),
             begin_anew: self.begin_anew,
             replicas: self.replicas.or(other.replicas),
@@ -472,6 +478,7 @@ impl Settings {
             self.lease.is_some(),
             self.confirm_reads.is_some(),
             self.copies_after.is_some(),
+            self.copy_rate.is_some(),
             self.first_nodes.is_some(),
             self.manager_data.is_some(),
         ];
@@ -496,7 +503,7 @@ impl Settings {
                 if self.is_of_processes() {
                     return contradiction(
                         "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease, confirm-reads, \
-                         copies-after, first-nodes and manager-data are for a cluster of processes: give node and members too (trusted-network is \
+                         copies-after, copy-rate, first-nodes and manager-data are for a cluster of processes: give node and members too (trusted-network is \
                          also for clients, whose key is clients-key)",
                         &OF_PROCESSES,
                     );
@@ -536,6 +543,9 @@ impl Settings {
             lease: self.lease.unwrap_or(Membership::LEASE),
             confirm_reads: self.confirm_reads == Some(true),
             copies_after: self.copies_after.unwrap_or(Membership::COPIES_AFTER),
+            copy_bytes_per_second: self
+                .copy_rate
+                .map_or(Membership::COPY_BYTES_PER_SECOND, |bytes| bytes as u64),
             manager_data: self.manager_data.clone(),
             begin_anew: self.begin_anew,
         }))

@@ -10,6 +10,7 @@ use gannet_manager::DirectoryError;
 use gannet_rpc::ClusterKey;
 
 use crate::configuration::ChangeError;
+use crate::learning::COPY_BYTES_PER_SECOND;
 
 /// The transport of packets between processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub struct Membership {
     pub confirm_reads: bool,
     /// How long a copy of a partition may be missing before another node is filled with the partition, if there is one with room.
     pub copies_after: Duration,
+    /// Bytes that each worker of this node copies at most in a second, when the node is filled with partitions. Nodes may differ.
+    pub copy_bytes_per_second: u64,
     /// Where the manager's replica of this node keeps its log and its votes. Without a directory they are in memory.
     pub manager_data: Option<PathBuf>,
     /// Forget what an earlier run of the cluster has left there.
@@ -87,6 +90,8 @@ impl Membership {
     pub const LEASE: Duration = Duration::from_millis(500);
     /// How long a copy may be missing by default.
     pub const COPIES_AFTER: Duration = Duration::from_secs(30);
+    /// Bytes that each worker copies at most in a second by default.
+    pub const COPY_BYTES_PER_SECOND: u64 = COPY_BYTES_PER_SECOND;
     /// The shortest lease.
     pub const LEASE_MIN: Duration = Duration::from_millis(5);
 }

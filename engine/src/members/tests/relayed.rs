@@ -140,6 +140,7 @@ fn join_with<const N: usize>(
         lease: Duration::from_secs(60),
         confirm_reads: false,
         copies_after: Membership::COPIES_AFTER,
+        copy_bytes_per_second: Membership::COPY_BYTES_PER_SECOND,
         manager_data: None,
         begin_anew: false,
     };
