@@ -68,7 +68,8 @@ mod tests {
         assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        for wrong in ["", "10", "s", "-1s", "1h", "1e9s", "99999999m", "1..2s"] {
+        assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7_200)));
+        for wrong in ["", "10", "s", "-1s", "1d", "1e9s", "99999999m", "1..2s"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
         assert_eq!(parse_bytes("512MiB"), Ok(512 << 20));
