@@ -345,7 +345,9 @@ impl<R: Replica> Changes<R> {
         }
         let learners = |partition| configuration.learners(partition).iter();
         self.copied.retain(|(partition, since)| {
+            let mut dismissed = configuration.dismissed();
             learners(*partition).any(|learner| learner.since == *since)
+                || dismissed.any(|(other, it)| (other, it.since) == (*partition, *since))
         });
         self.came.retain(|node, entry| !configuration.has_had(*node, entry.incarnation));
         self.configuration = configuration;
@@ -618,6 +620,10 @@ impl<R: Replica> Changes<R> {
         });
         let refusal = prepared.as_ref().err().cloned();
         self.prepared = prepared.ok();
+        if refusal.is_some() {
+            // A part of it may have been made.
+            self.replica.abandon();
+        }
         Some(ChangeMessage::Prepared { round, refusal })
     }
 }

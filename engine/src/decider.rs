@@ -295,9 +295,7 @@ impl Decider {
 
     /// These members are silent now.
     pub(crate) fn set_silent(&mut self, silent: &BTreeSet<u16>) {
-        if self.silent != *silent {
-            self.silent.clone_from(silent);
-        }
+        self.silent.clone_from(silent);
     }
 
     /// Whether nodes may come back from now on. Whether that is so since this call.
@@ -369,13 +367,13 @@ impl Decider {
                 | Change::Remove(_)
                 | Change::Learn(_)
                 | Change::Fill
+                | Change::Learned { .. }
                 | Change::Freed(_)
                 | Change::Dismiss(_) => self.have_adopted(&decided.configuration),
                 Change::Drain { .. } => {
                     self.copies_due_ns = None;
                     self.have_adopted(&decided.configuration);
                 }
-                Change::Learned { .. } => self.have_adopted(&decided.configuration),
             }
         }
         self.go_on(decided);

@@ -60,9 +60,7 @@ impl GivingBack {
         });
         let Some((partition, table)) = next else {
             let own = configuration.dismissed().filter(|(_, it)| it.node == view.id());
-            let own = own.filter(|(partition, it)| {
-                is_mine(partition) && !is_used(*partition) && it.is_returned()
-            });
+            let own = own.filter(|(partition, it)| is_mine(partition) && it.is_returned());
             own.for_each(|(partition, it)| node.learning().note((partition, it.since)));
             (self.due_ns, self.bucket) = (None, 0);
             return;

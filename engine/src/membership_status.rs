@@ -305,6 +305,13 @@ mod tests {
         let four = after(4, &[drain(1)]);
         assert!(matches!(of(&four)[..], [(1, Drained::Moving(_))]));
         assert!(four.after(&drain(2)).is_ok());
+        // Those that move are counted once, before and meanwhile.
+        let rebalance = placement::next_changes(&four).remove(0);
+        let balanced = four.after(&rebalance).unwrap().after(&Change::Activate).unwrap();
+        let learn = placement::next_changes(&balanced).remove(0);
+        let moving = placement::copies_to_move(&balanced);
+        assert!(moving > 0 && matches!(learn, Change::Learn(_)));
+        assert_eq!(placement::copies_to_move(&balanced.after(&learn).unwrap()), moving);
         let all = after(2, &[]);
         assert!(all.after(&drain(0)).unwrap().after(&drain(1)).is_err());
     }

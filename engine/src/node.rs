@@ -340,6 +340,7 @@ impl Node {
         self.arena.set_shares(&shares(configuration, &configuration.memory_limits_bytes()));
         let before = self.view.swap(Arc::new(view));
         let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
+        older.retain(|view| view.strong_count() > 0);
         older.push(Arc::downgrade(&before));
         drop((older, before));
         self.lock_prepared().clear();

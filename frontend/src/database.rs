@@ -81,6 +81,8 @@ pub struct Database {
     pub(crate) built_rows: usize,
     pub(crate) memory: Arc<Pool>,
     pub(crate) aside: Arc<Aside>,
+    /// Permits for threads that wait until the cluster has drained or removed a node.
+    pub(crate) administrations: Arc<Semaphore>,
     /// The temporary files for rows beyond the memory of statements, if there is a directory for them.
     pub(crate) spill: Option<Arc<Spill>>,
     /// Permits for results that are sent while their queries run.
@@ -96,6 +98,8 @@ pub struct Database {
     _alive: Sender<()>,
 }
 
+/// Threads that wait until the cluster has drained or removed a node. One may wait for a silent node that another removes.
+const ADMINISTRATIONS_MAX: usize = 8;
 /// Rows in each batch of a build on a simulated cluster, whose tables are small.
 const BUILT_ROWS_SIMULATED: usize = 3;
 
@@ -189,6 +193,7 @@ impl Database {
             spill,
             streams: Arc::new(Semaphore::new(streams)),
             aside,
+            administrations: Arc::new(Semaphore::new(ADMINISTRATIONS_MAX)),
             catalog: Mutex::new(Arc::new(Catalog::empty())),
             version: AtomicU64::new(Catalog::empty().version),
             plans: Mutex::default(),

@@ -1,6 +1,7 @@
 //! What an operator does with the cluster: CALL runs it on a thread of its own, because it waits until all nodes go by it.
 //!
-//! *Invariant*: a statement that is cancelled meanwhile has perhaps been done. To do it twice is to do it once.
+//! *Invariants*: a statement that is cancelled meanwhile has perhaps been done. To do it twice is to do it once. The number of threads is
+//! bounded.
 //!
 //! *Not here*: the procedures, in `plan::administer`.
 
@@ -26,6 +27,11 @@ impl Session {
             return Err(SqlError::new("25001", message).with_hint("end it first"));
         }
         self.refuse_token("CALL")?;
+        let permit = Arc::clone(&self.database.administrations).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            SqlError::new("53000", "too many calls at this node wait for the cluster")
+                .with_hint("gannet_nodes tells which node is silent; CALL it at another node")
+        })?;
         let cluster = Arc::clone(&self.database.cluster);
         let (sender, decided) = oneshot::channel();
         let decide = move || {
@@ -35,6 +41,7 @@ impl Session {
                     cluster.remove_node(node, loses_rows)
                 }
             };
+            drop(permit);
             // The session may have ended meanwhile.
             let _ = sender.send(result);
         };
