@@ -165,11 +165,11 @@ fn removed_rules_are_noticed() {
             "DISMISSED_SPARED" => arguments.extend(["--drains", "10"]),
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
-            // Stale reads show soonest where each row has its own history.
-            "LEASES" => arguments.extend(["--workload", "registers"]),
+            // Stale reads show soonest where each row has its own history, and members go on after a lease.
+            "LEASES" => arguments.extend(["--pauses", "4", "--workload", "registers"]),
             "CLOCK_AFTER_DATA" => arguments.extend(["--workload", "list-append"]),
             "CONFIRMED_READS" => {
-                arguments.extend(["--clocks-stand", "--workload", "registers"]);
+                arguments.extend(["--clocks-stand", "--pauses", "4", "--workload", "registers"]);
             }
             _ => {}
         }

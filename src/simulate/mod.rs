@@ -120,13 +120,15 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
         for fault in &needed {
             print_line(format_args!("  {fault}"))?;
         }
-        let Chosen { workload, raft, clocks_stand, drains } = arguments.chosen;
+        let Chosen { workload, raft, clocks_stand, drains, pauses } = arguments.chosen;
         let raft = if raft { " --raft" } else { "" };
         let clocks_stand = if clocks_stand { " --clocks-stand" } else { "" };
         let drains = drains.map_or_else(String::new, |count| format!(" --drains {count}"));
+        let pauses = if pauses == 0 { String::new() } else { format!(" --pauses {pauses}") };
+        let options = [raft, clocks_stand, &drains, &pauses].concat();
         let workload = if workload.is_some() { " with the same --workload" } else { "" };
         print_line(format_args!(
-            "replay it: gannet simulate --seed {} --transactions {}{raft}{clocks_stand}{drains}{workload}",
+            "replay it: gannet simulate --seed {} --transactions {}{options}{workload}",
             scenario.seed, scenario.transactions
         ))?;
         if !scenario.is_repeatable() {

@@ -15,7 +15,7 @@ use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
 };
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Drain, Fault, Kill, ManagerKind, draw_faults};
+use gannet_engine::simulation::{Drain, Fault, Kill, ManagerKind, draw_faults, pauses};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 use rand::RngExt;
@@ -66,6 +66,9 @@ pub(crate) struct Chosen {
     /// Drain a member so often in every seed, and have it hold its share again, instead of up to three times.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) drains: Option<u64>,
+    /// Pause a member for longer than a lease, so often in every seed besides what it draws.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) pauses: u64,
 }
 
 /// The scenario of a seed.
@@ -125,7 +128,8 @@ impl Scenario {
             _ => WorkloadKind::Builds,
         };
         let nodes = u16::try_from(nodes).expect("at most seven nodes");
-        let faults = draw_faults(seed, nodes, transactions);
+        let mut faults = draw_faults(seed, nodes, transactions);
+        faults.extend(pauses(seed, nodes, transactions, chosen.pauses));
         let kills = !seed.is_multiple_of(NO_KILL_EVERY);
         let workload = chosen.workload.unwrap_or(drawn);
         let kills = if kills {

@@ -7,6 +7,8 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::simulation::LEASE_NS;
+
 /// A way in which network, nodes or clocks misbehave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
@@ -176,6 +178,25 @@ pub fn draw_faults(seed: u64, nodes: u16, transactions: u64) -> Vec<Fault> {
         }
     }
     faults
+}
+
+/// So many pauses of members, longer than a lease each.
+#[must_use]
+pub fn pauses(seed: u64, nodes: u16, transactions: u64, count: u64) -> Vec<Fault> {
+    let mut random = SmallRng::seed_from_u64(seed ^ 0x7061_7573_6573);
+    let pause = |_| {
+        let node = random.random_range(0..nodes);
+        Fault {
+            kind: FaultKind::Pause,
+            begins_at: random.random_range(0..transactions.max(1)),
+            lasts_ns: random.random_range(2 * LEASE_NS..20 * LEASE_NS),
+            node,
+            peer: (node + 1) % nodes,
+            permille: 1_000,
+            seed: random.random(),
+        }
+    };
+    (0..count).map(pause).collect()
 }
 
 /// How often each kind of fault struck while transactions were in flight.

@@ -50,7 +50,7 @@ use gannet_rpc::{Clock, Counters};
 pub use crate::commit::{Settled, Stage};
 pub use coming_back::CameBack;
 pub use draining::Drain;
-pub use faults::{Fault, FaultKind, Firings, draw_faults};
+pub use faults::{Fault, FaultKind, Firings, draw_faults, pauses};
 pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
 pub use manager::ManagerKind;
 
