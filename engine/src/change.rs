@@ -147,6 +147,15 @@ impl<R: Replica> Changes<R> {
         lost.copied().chain(latest.removed()).map(|(node, _)| node).collect()
     }
 
+    /// Of them, those whose logs of the membership are lost with them.
+    pub(crate) fn lost_for_good(&self) -> BTreeSet<u16> {
+        let latest = self.latest();
+        self.lost()
+            .into_iter()
+            .filter(|node| !latest.members[usize::from(*node)].keeps_log)
+            .collect()
+    }
+
     /// Members that were removed, as far as this one knows, with their incarnations.
     pub(crate) fn removed(&self) -> BTreeSet<(u16, u32)> {
         self.latest().removed().collect()

@@ -51,12 +51,14 @@ pub struct MemberEntry {
     /// Where its workers are found, if the node's address does not tell: the name of the memory that it shares, or the addresses of its
     /// queue pairs, a line for each worker.
     pub ports: String,
+    /// Whether its log of the membership outlives the process, so that a majority of those that decide may come back.
+    pub keeps_log: bool,
 }
 
 impl MemberEntry {
     /// In place of a node that has not come yet.
     pub(crate) fn absent() -> Self {
-        Self { incarnation: 0, memory_limit_bytes: 0, ports: String::new() }
+        Self { incarnation: 0, memory_limit_bytes: 0, ports: String::new(), keeps_log: false }
     }
 }
 
@@ -282,7 +284,7 @@ impl Configuration {
                 .collect()
         };
         let copies = roles::first_copies(nodes, replicas, partitioning.count());
-        let member = MemberEntry { incarnation: 1, memory_limit_bytes: 0, ports: String::new() };
+        let member = MemberEntry { incarnation: 1, ..MemberEntry::absent() };
         let log_groups: Vec<_> = (0..usize::from(nodes)).map(ring).collect();
         Self {
             cluster_id,

@@ -144,6 +144,7 @@ mod tests {
             incarnation: 5,
             memory_limit_bytes: 1 << 20,
             ports: ports.to_owned(),
+            keeps_log: true,
         });
         let first = Configuration::new(7, 2, 2, Partitioning::new(4).unwrap()).unformed();
         let first = first.after(&Change::Form(members.into())).unwrap();

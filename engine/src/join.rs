@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
@@ -34,7 +33,7 @@ use crate::lease::LeaseTerms;
 use crate::member::Assignment;
 #[cfg(feature = "verbs")]
 use crate::members::RdmaPort;
-use crate::members::{JoinError, Members, Membership, Transport, refused};
+use crate::members::{JoinError, Members, Membership, Predecessor, Transport, heartbeat, refused};
 use crate::starting::Starting;
 use crate::threads::{ThreadPlan, Threads, cores};
 
@@ -57,27 +56,10 @@ impl Cluster {
     /// Never: every size is checked first.
     pub fn join(options: ClusterOptions, membership: &Membership) -> Result<Self, ClusterError> {
         let Membership { node, first_nodes, .. } = *membership;
-        if first_nodes > options.nodes {
-            return Err(ClusterError::Option {
-                option: "the number of the first nodes",
-                value: first_nodes,
-                allowed: format!("at most {}, which have addresses", options.nodes),
-            });
-        }
+        check_membership(&options, membership)?;
         // Further nodes come later.
         let first = ClusterOptions { nodes: first_nodes, ..options.clone() };
         let configuration = configuration(&first)?.with_spares(options.nodes);
-        if node >= options.nodes || membership.addresses.len() != options.nodes {
-            return Err(ClusterError::Option {
-                option: "the node's number",
-                value: node,
-                allowed: format!("one from 0 that has an address, and {} of them", options.nodes),
-            });
-        }
-        if membership.lease < Membership::LEASE_MIN {
-            return Err(JoinError::ShortLease(membership.lease).into());
-        }
-        check_addresses(options.threads, membership)?;
         let own_host = membership.addresses[node].ip();
         let of_host = membership.addresses.iter().filter(|address| address.ip() == own_host);
         let own_limit = memory_limit_bytes(&options, of_host.count());
@@ -87,6 +69,9 @@ impl Cluster {
             incarnation: getrandom::u32().map_err(refused("random bytes"))?,
             memory_limit_bytes: own_limit as u64,
             ports: ports.told(),
+            // Over RDMA no process comes back.
+            keeps_log: membership.manager_data.is_some()
+                && membership.transport != Transport::Verbs,
         };
         let settings = settings(&options, membership);
         let terms =
@@ -94,7 +79,8 @@ impl Cluster {
         let copy_bytes_per_second = membership.copy_bytes_per_second;
         let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
-        let manager_data = ManagerData::of(membership)?;
+        let manager_data = ManagerData::of(membership, configuration.clone().unformed())?;
+        let predecessor = manager_data.left.clone();
         let starting = Starting::new(started, move |configuration| {
             manager_data.begin(configuration)?;
             let cluster = start(options, configuration, (node, terms), &addresses, ports)?;
@@ -102,8 +88,13 @@ impl Cluster {
             learning.set_bytes_per_second(copy_bytes_per_second);
             Ok(cluster)
         });
-        let members =
-            Members::start(membership, settings, entry, configuration.unformed(), starting)?;
+        let members = Members::start(
+            membership,
+            settings,
+            (entry, predecessor),
+            configuration.unformed(),
+            starting,
+        )?;
         if let Err(error) = members.wait_until_joined() {
             let leave = members.leaver();
             leave(&format!("it could not join: {error}"));
@@ -223,44 +214,72 @@ fn start(
 /// The manager's directory of this node.
 struct ManagerData {
     /// It has what an earlier process has left.
-    left: Option<PathBuf>,
+    left: Option<Arc<Predecessor>>,
     begin_anew: bool,
 }
 
 impl ManagerData {
-    fn of(membership: &Membership) -> Result<Self, JoinError> {
-        let used = match &membership.manager_data {
-            Some(path) => Directory::is_used(path)?.then(|| path.clone()),
-            None => None,
+    fn of(membership: &Membership, first: Configuration) -> Result<Self, JoinError> {
+        let Membership { cluster, begin_anew, .. } = membership;
+        let node = u16::try_from(membership.node).expect("checked");
+        let Some(path) = &membership.manager_data else {
+            return Ok(Self { left: None, begin_anew: *begin_anew });
         };
-        if let Some(path) = used.as_ref().filter(|_| !membership.begin_anew) {
-            tracing::info!(
-                "{} is of an earlier process: this one waits for a cluster that it comes back to",
-                path.display()
-            );
-        }
-        Ok(Self { left: used, begin_anew: membership.begin_anew })
+        let left = Directory::left_in(path, cluster, node)?.map(|id| {
+            if !begin_anew {
+                tracing::info!(
+                    "{} is of an earlier process: this one waits for a cluster that it comes back to",
+                    path.display()
+                );
+            }
+            let left = (id, path.clone());
+            let heartbeat = heartbeat(membership.lease);
+            Arc::new(Predecessor::new(cluster.clone(), left, heartbeat, Arc::new(first)))
+        });
+        Ok(Self { left, begin_anew: *begin_anew })
     }
 
     /// The node begins with this configuration. Where there is a cluster that it comes back to, its replica of the manager is another than
     /// that of the process before. Where there is none, what is left is of an earlier run, and is forgotten only on request.
     fn begin(self, configuration: &Configuration) -> Result<(), JoinError> {
-        match self.left {
-            Some(path) if configuration.is_formed() => {
-                tracing::info!(
-                    "what the process before has left in {} is removed: the others have it",
-                    path.display()
-                );
-                Ok(Directory::clear(&path)?)
-            }
-            Some(path) if self.begin_anew => {
-                tracing::warn!("what an earlier run has left in {} is forgotten", path.display());
-                Ok(Directory::clear(&path)?)
-            }
-            Some(path) => Err(JoinError::EarlierRun(path)),
-            None => Ok(()),
+        let Some(left) = self.left else { return Ok(()) };
+        left.end();
+        let path = left.directory();
+        if configuration.is_formed() {
+            tracing::info!(
+                "what the process before has left in {} is removed: the others have it",
+                path.display()
+            );
+        } else if self.begin_anew {
+            tracing::warn!("what an earlier run has left in {} is forgotten", path.display());
+        } else {
+            return Err(JoinError::EarlierRun(path.to_owned()));
         }
+        Ok(Directory::clear(path)?)
     }
+}
+
+/// Refuses what no process of a cluster can be.
+fn check_membership(options: &ClusterOptions, membership: &Membership) -> Result<(), ClusterError> {
+    let Membership { node, first_nodes, ref addresses, lease, .. } = *membership;
+    if first_nodes > options.nodes {
+        return Err(ClusterError::Option {
+            option: "the number of the first nodes",
+            value: first_nodes,
+            allowed: format!("at most {}, which have addresses", options.nodes),
+        });
+    }
+    if node >= options.nodes || addresses.len() != options.nodes {
+        return Err(ClusterError::Option {
+            option: "the node's number",
+            value: node,
+            allowed: format!("one from 0 that has an address, and {} of them", options.nodes),
+        });
+    }
+    if lease < Membership::LEASE_MIN {
+        return Err(JoinError::ShortLease(lease).into());
+    }
+    Ok(check_addresses(options.threads, membership)?)
 }
 
 /// Each member has ports of its own: one by TCP, and one for each worker by UDP.

@@ -201,18 +201,22 @@ pub(crate) fn drained(configuration: &Configuration) -> BTreeMap<u16, Drained> {
     nodes.into_iter().map(|node| (node, still_has(node))).collect()
 }
 
-/// The nodes without any one of which the cluster cannot go on, when these vote.
+/// The nodes without any one of which the cluster cannot go on, when these vote: not at all, and not until its process is started again.
 pub(crate) fn indispensable(
     configuration: &Configuration,
     voters: &BTreeSet<u16>,
-) -> BTreeSet<u16> {
+) -> (BTreeSet<u16>, BTreeSet<u16>) {
     let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
     let copies = partitions.map(|partition| configuration.copies(partition));
     let groups = copies.chain(configuration.last_log_groups());
     let alone = groups.filter(|group| group.len() == 1).flatten().copied();
     // A majority of at most two voters is all of them.
     let voting = voters.iter().filter(|_| voters.len() <= 2).copied();
-    alone.chain(voting).collect()
+    let keeps_log = |node: &u16| configuration.members[usize::from(*node)].keeps_log;
+    let (awaited, ended): (BTreeSet<_>, BTreeSet<_>) = voting.partition(keeps_log);
+    let indispensable: BTreeSet<_> = alone.chain(ended).collect();
+    let awaited = awaited.difference(&indispensable).copied().collect();
+    (indispensable, awaited)
 }
 
 #[cfg(test)]
@@ -257,12 +261,15 @@ mod tests {
     #[test]
     fn some_nodes_are_indispensable() {
         let of = |nodes, replicas, voters: &[u16]| {
-            indispensable(&configuration(nodes, replicas), &voters.iter().copied().collect())
+            indispensable(&configuration(nodes, replicas), &voters.iter().copied().collect()).0
         };
         assert_eq!(of(3, 3, &[0, 1, 2]), BTreeSet::new());
         assert_eq!(of(3, 2, &[0, 1, 2]), BTreeSet::new());
         assert_eq!(of(2, 2, &[0]), BTreeSet::from([0]));
         assert_eq!(of(3, 1, &[0, 1, 2]), BTreeSet::from([0, 1, 2]));
+        let mut two = configuration(2, 2);
+        two.members[0].keeps_log = true;
+        assert_eq!(indispensable(&two, &[0].into()), ([].into(), [0].into()), "it comes back");
     }
 
     #[test]

@@ -68,8 +68,7 @@ mod tests {
 
     #[test]
     fn one_is_let_in_when_all_members_are_connected_with_it_and_its_predecessor_votes_no_more() {
-        let entry =
-            |incarnation| MemberEntry { incarnation, memory_limit_bytes: 9, ports: String::new() };
+        let entry = |incarnation| MemberEntry { incarnation, ..MemberEntry::absent() };
         let present = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
         let removed = present.after(&Change::Lose(1)).unwrap().after(&Change::Activate).unwrap();
         let members = BTreeSet::from([0, 2]);

@@ -399,8 +399,7 @@ mod tests {
                 let node = node % nodes;
                 let entry = MemberEntry {
                     incarnation: 9 + u32::try_from(present.version).unwrap(),
-                    memory_limit_bytes: 0,
-                    ports: String::new(),
+                    ..MemberEntry::absent()
                 };
                 let change = match kind {
                     0 => Change::Lose(node),

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use gannet_rules::rule;
 
+use crate::{ReplicaId, journal};
+
 /// Why a replica cannot use its directory.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
@@ -43,6 +45,9 @@ pub enum DirectoryError {
         /// This node's cluster.
         cluster: String,
     },
+    /// It belongs to an earlier process of the node, which has made promises that this one does not know.
+    #[error("{0} is of an earlier process of this node; begin with an empty directory")]
+    Predecessor(String),
     /// The file is none of ours.
     #[error("{0} is no log of a manager; give this node another directory")]
     NoLog(String),
@@ -155,13 +160,16 @@ impl Directory {
         Ok(Self { path, log: None, _lock: lock })
     }
 
-    /// Whether a process has used the directory before.
+    /// The replica of a node of a cluster that a process before has left in the directory, if one has.
     ///
     /// # Errors
-    /// [`DirectoryError::InUse`] if another process uses it, [`DirectoryError::System`] if the system refuses.
-    pub fn is_used(path: &Path) -> Result<bool, DirectoryError> {
-        let mut directory = Self::open(path)?;
-        Ok(directory.read(Kind::Log)?.is_some())
+    /// [`DirectoryError`], if another process uses the directory, or what is there is another node's or cannot be read.
+    pub fn left_in(
+        path: &Path,
+        cluster: &str,
+        node: u16,
+    ) -> Result<Option<ReplicaId>, DirectoryError> {
+        journal::left_on(&mut Self::open(path)?, (cluster, node))
     }
 
     /// Forgets what a process before has left.

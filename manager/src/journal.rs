@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! log        frame of the header, a frame for each write
-//!   header   "gannetml" | u32 format | name of the cluster, number of the node
+//!   header   "gannetml" | u32 format | name of the cluster, number of the node, incarnation of the process
 //!   write    what was made by then | records: a vote, an entry, a truncation, a purge
 //! snapshot   one frame: what it contains, and the owner's state after it
 //! ```
@@ -19,12 +19,12 @@ use std::io;
 use openraft::{EmptyNode, Entry, LogId, SnapshotMeta, Vote};
 use serde::{Deserialize, Serialize};
 
-use crate::Types;
 use crate::disk::{DirectoryError, Disk, Kind};
 use crate::frames;
+use crate::{ReplicaId, Types};
 
 const MAGIC: [u8; 8] = *b"gannetml";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A log of fewer bytes is not replaced.
 pub(crate) const REPLACED_BYTES_MIN: usize = 16 << 10;
 
@@ -83,7 +83,7 @@ pub(crate) struct Saved {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) cluster: String,
-    pub(crate) node: u16,
+    pub(crate) replica: ReplicaId,
 }
 
 /// A journal that is open.
@@ -112,8 +112,12 @@ fn header_of(owner: &Owner) -> io::Result<Vec<u8>> {
     frames::frame(&[&MAGIC[..], &FORMAT.to_le_bytes(), &owner].concat())
 }
 
-/// Refuses a log that is not the owner's.
-fn check_header(header: &[u8], owner: &Owner, path: String) -> Result<(), DirectoryError> {
+/// The replica whose log it is. Refuses a log of another node.
+fn replica_of(
+    header: &[u8],
+    (cluster, node): (&str, u16),
+    path: String,
+) -> Result<ReplicaId, DirectoryError> {
     let format = header.strip_prefix(&MAGIC).and_then(|rest| rest.split_first_chunk::<4>());
     let Some((format, rest)) = format else { return Err(DirectoryError::NoLog(path)) };
     let found = u32::from_le_bytes(*format);
@@ -121,13 +125,13 @@ fn check_header(header: &[u8], owner: &Owner, path: String) -> Result<(), Direct
         return Err(DirectoryError::Format { path, found, known: FORMAT });
     }
     match postcard::from_bytes::<Owner>(rest) {
-        Ok(found) if found == *owner => Ok(()),
+        Ok(found) if found.cluster == cluster && found.replica.node == node => Ok(found.replica),
         Ok(found) => Err(DirectoryError::Foreign {
             path,
-            found_node: found.node,
+            found_node: found.replica.node,
             found_cluster: found.cluster,
-            node: owner.node,
-            cluster: owner.cluster.clone(),
+            node,
+            cluster: cluster.to_owned(),
         }),
         Err(_) => Err(DirectoryError::Damaged { path, at: 0 }),
     }
@@ -149,6 +153,24 @@ fn read_snapshot(disk: &mut dyn Disk, log: &Log) -> Result<Saved, DirectoryError
         Some(_) => Err(DirectoryError::Snapshot(path)),
         None => Err(DirectoryError::Damaged { path, at: 0 }),
     }
+}
+
+/// The replica of a node whose journal is on a disk, if there is one.
+pub(crate) fn left_on(
+    disk: &mut dyn Disk,
+    owner: (&str, u16),
+) -> Result<Option<ReplicaId>, DirectoryError> {
+    let path = disk.path(Kind::Log);
+    let Some(bytes) = disk.read(Kind::Log)? else { return Ok(None) };
+    let frames = frames::read(&bytes);
+    let frames = frames.map_err(|damaged| {
+        let path = path.clone();
+        DirectoryError::Damaged { path, at: damaged.at }
+    })?;
+    let Some((_, header)) = frames.payloads.first() else {
+        return Err(DirectoryError::NoLog(path));
+    };
+    replica_of(header, owner, path).map(Some)
 }
 
 impl Journal {
@@ -175,7 +197,10 @@ impl Journal {
         let Some(((_, found), writes)) = frames.payloads.split_first() else {
             return Err(DirectoryError::NoLog(path));
         };
-        check_header(found, owner, path.clone())?;
+        let replica = replica_of(found, (&owner.cluster, owner.replica.node), path.clone())?;
+        if replica != owner.replica {
+            return Err(DirectoryError::Predecessor(path));
+        }
         let mut log = Log::default();
         for (at, write) in writes {
             let write = postcard::from_bytes::<(Option<LogId<u64>>, Vec<Record>)>(write);

@@ -38,7 +38,9 @@ pub use replica::driven::DrivenReplica;
 pub use replica::{Event, LogMembers, Options, Replica, StartError};
 
 /// A replica: one incarnation of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct ReplicaId {
     /// The node.
     pub node: u16,

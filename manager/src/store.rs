@@ -161,7 +161,7 @@ pub(crate) fn open(
 ) -> std::result::Result<(LogStore, Decisions), DirectoryError> {
     let (mut journal, mut log, mut snapshot) = (None, Log::default(), None);
     if let Some(disk) = disk {
-        let owner = Owner { cluster: cluster.to_owned(), node: own.node };
+        let owner = Owner { cluster: cluster.to_owned(), replica: own };
         let opened = Journal::open(disk, &owner, state.snapshot())?;
         let Opened { journal: present, log: stored, snapshot: saved } = opened;
         if let Some(saved) = &saved {

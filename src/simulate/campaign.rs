@@ -49,6 +49,7 @@ pub(crate) struct Summary {
     pub(crate) handed_over: u64,
     /// Processes of killed members that were started again, and those that the others have let in.
     pub(crate) came_back: u64,
+    pub(crate) elections: u64,
     /// Drains of members and their ends, copies that were given up to others, and bytes of rows that were copied.
     pub(crate) drains: u64,
     pub(crate) given_up: u64,
@@ -69,7 +70,7 @@ impl Summary {
         self.seeds += 1;
         self.on_raft += u64::from(scenario.manager == ManagerKind::Raft);
         self.with_confirmed_reads += u64::from(scenario.clocks_stand);
-        let has_model = scenario.manager == ManagerKind::Model;
+        let has_model = scenario.manager != ManagerKind::Raft;
         self.disks_failed += u64::from(has_model && scenario.disk_fails_ns.is_some());
         self.kills_planned += u64::from(!scenario.kills.is_empty());
         *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
@@ -96,6 +97,7 @@ impl Summary {
         self.removed += found.removed;
         self.handed_over += found.handed_over;
         self.came_back += found.came_back.all;
+        self.elections += found.came_back.elections;
         self.drains += found.drains;
         self.given_up += found.given_up;
         self.copied_bytes += found.copied_bytes;
@@ -172,8 +174,8 @@ impl std::fmt::Display for Summary {
         )?;
         writeln!(
             out,
-            "{} processes of killed members were started again, and {} of them are members again",
-            self.came_back, self.let_in
+            "{} processes of killed members were started again, and {} of them are members again; {} elections had no majority but for those",
+            self.came_back, self.let_in, self.elections
         )?;
         let copied = self.copied_bytes >> 10;
         writeln!(

@@ -26,6 +26,8 @@ use crate::simulate::builds;
 const MEMORY_BYTES: usize = 16 << 20;
 /// One of this many seeds has the replicas of the product's manager.
 const RAFT_EVERY: u32 = 20;
+/// In one of this many others, logs of the model outlive their processes.
+const DURABLE_EVERY: u32 = 2;
 /// In one of this many clocks of leases stand still at nodes that do, and reads are confirmed.
 const CLOCKS_STAND_EVERY: u32 = 5;
 /// In one of this many, of those without deaths, a disk of the manager fails, within this virtual time.
@@ -132,7 +134,7 @@ impl Scenario {
         faults.extend(pauses(seed, nodes, transactions, chosen.pauses));
         let kills = !seed.is_multiple_of(NO_KILL_EVERY);
         let workload = chosen.workload.unwrap_or(drawn);
-        let kills = if kills {
+        let mut kills = if kills {
             // Stages take turns, so a campaign has a death in each.
             let turn = usize::try_from(seed % 1_000).expect("below 1,000");
             Kill::draw(seed, nodes, transactions, turn)
@@ -140,11 +142,21 @@ impl Scenario {
             Vec::new()
         };
         let has_raft = random.random_ratio(1, RAFT_EVERY) || chosen.raft;
-        let manager = if has_raft { ManagerKind::Raft } else { ManagerKind::Model };
         let clocks_stand = random.random_ratio(1, CLOCKS_STAND_EVERY) || chosen.clocks_stand;
         // With a death besides, no majority might be left.
         let fails = kills.is_empty() && random.random_ratio(1, DISK_FAILS_EVERY);
         let disk_fails_ns = fails.then(|| random.random_range(0..DISK_FAILS_NS_MAX));
+        let manager = match random.random_ratio(1, DURABLE_EVERY) {
+            _ if has_raft => ManagerKind::Raft,
+            true => ManagerKind::DurableModel,
+            false => ManagerKind::Model,
+        };
+        if manager == ManagerKind::DurableModel {
+            // A majority may be gone until its processes are there again.
+            for kill in &mut kills {
+                kill.restarts_after_ns.get_or_insert_default();
+            }
+        }
         Self {
             seed,
             cluster,
@@ -164,7 +176,7 @@ impl Scenario {
 
     /// Whether a second run is the same run: openraft draws at random for itself.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.manager == ManagerKind::Model
+        self.manager != ManagerKind::Raft
     }
 
     /// Runs the scenario; `trace` gets a line for each event.

@@ -100,8 +100,11 @@ fn the_last_log_of_a_member_is_not_lost() {
 
 #[test]
 fn a_node_comes_back_with_nothing_and_log_groups_only_grow() {
-    let entry =
-        |incarnation| MemberEntry { incarnation, memory_limit_bytes: 9, ports: "of 1".to_owned() };
+    let entry = |incarnation| MemberEntry {
+        incarnation,
+        ports: "of 1".to_owned(),
+        ..MemberEntry::absent()
+    };
     let join = |incarnation| Change::Join { node: 1, entry: entry(incarnation) };
     for (replicas, of_others) in
         [(2, [[0, 2].to_vec(), [2, 0].to_vec()]), (3, [[0, 1, 2].to_vec(), [2, 0, 1].to_vec()])]

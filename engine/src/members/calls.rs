@@ -16,7 +16,7 @@ use crate::change_message::Loss;
 use crate::link::{LinkError, Role, Session, User, decoded, encoded};
 use crate::members::JoinError;
 use crate::members::Transport;
-use crate::members::group::{Action, Group, Stage};
+use crate::members::group::{Action, Event, Group, Stage};
 use crate::members::message::{Hello, Message, Opening, Welcome, difference};
 use crate::members::peer::Peer;
 
@@ -55,6 +55,8 @@ pub(super) enum Connection {
     Called { from: String, session: Box<Session>, until_ns: u64 },
     /// It is in use.
     Open { node: usize, session: Box<Session> },
+    /// The caller waits to be let in. Its messages are those of the manager's replicas.
+    Waiting { node: usize, session: Box<Session> },
 }
 
 impl Connection {
@@ -63,7 +65,8 @@ impl Connection {
             Self::Connecting { .. } => None,
             Self::Calling { session, .. }
             | Self::Called { session, .. }
-            | Self::Open { session, .. } => Some(session),
+            | Self::Open { session, .. }
+            | Self::Waiting { session, .. } => Some(session),
         }
     }
 
@@ -72,7 +75,7 @@ impl Connection {
             Self::Connecting { until_ns, .. }
             | Self::Calling { until_ns, .. }
             | Self::Called { until_ns, .. } => Some(*until_ns),
-            Self::Open { .. } => None,
+            Self::Open { .. } | Self::Waiting { .. } => None,
         }
     }
 }
@@ -163,6 +166,10 @@ impl Group {
                         Speaker { group: self, node }.hear(message)?;
                     }
                 }
+                Connection::Waiting { node, .. } => {
+                    let node = u16::try_from(*node).map_err(|_| LinkError::Malformed)?;
+                    self.events.push_back(Event::Manager(node, message));
+                }
             }
         }
         Ok(())
@@ -222,6 +229,7 @@ impl Group {
             connection: peer.connection,
             is_formed: self.stage == Stage::Formed,
             resumes: resumed.map(|incarnation| (incarnation, peer.delivery.heard())),
+            predecessor: self.setup.predecessor,
         };
         let session = Session::call(Speaker::ROLE, self.setup.key.as_ref(), &opening)?;
         let calling = Connection::Calling { node, session: Box::new(session), until_ns };
@@ -246,10 +254,14 @@ impl Group {
                 Welcome::Connected { .. }
                 | Welcome::WillCall
                 | Welcome::NotYet(_)
+                | Welcome::Waits { .. }
                 | Welcome::Another
                 | Welcome::Removed => {}
             }
             self.say(number, encoded(&refusal));
+            if let Welcome::Waits { .. } = refusal {
+                return self.keep_waiting(number, node);
+            }
             self.close(number);
             return Ok(());
         }
@@ -265,7 +277,7 @@ impl Group {
         let session = self.connections.get_mut(&number).and_then(Connection::session);
         session.into_iter().for_each(Session::trust);
         self.say(number, encoded(&Welcome::Connected { hello, is_formed, heard }));
-        self.hear_formed(opening.is_formed);
+        self.hear_formed(node, opening.is_formed);
         self.use_connection(number, node, opening.resumes.map_or(0, |(_, heard)| heard))
     }
 
@@ -313,7 +325,7 @@ impl Group {
             }
             if let Some(reason) = self.wait_of_newcomer(*node) {
                 self.lose_if_replaced(*node);
-                return Some(Welcome::NotYet(reason));
+                return Some(self.have_wait(*node, opening.predecessor, reason));
             }
             self.meet_newcomer(*node, entry);
             // What the two have said to each other before is forgotten here.
@@ -369,13 +381,21 @@ impl Group {
                     return Ok(());
                 }
                 peer.become_incarnation(&hello.entry);
-                self.hear_formed(other_is_formed);
+                self.hear_formed(node, other_is_formed);
                 return self.use_connection(number, node, heard);
             }
             Welcome::WillCall => self.end(number, LinkError::Ended),
             Welcome::NotYet(reason) => {
                 self.end(number, LinkError::Ended);
                 self.hear_not_yet(node, reason);
+            }
+            Welcome::Waits { .. } if self.stage != Stage::Gathering => {
+                self.end(number, LinkError::Ended);
+            }
+            Welcome::Waits { reason, incarnation } => {
+                self.hear_not_yet(node, reason);
+                self.keep_waiting(number, node)?;
+                self.help_decide(node, incarnation);
             }
             Welcome::Removed => {
                 self.end(number, LinkError::Ended);
@@ -474,7 +494,7 @@ impl Group {
     }
 
     /// Sends what the session has said.
-    fn send(&mut self, connection: u64) {
+    pub(super) fn send(&mut self, connection: u64) {
         let session = self.connections.get_mut(&connection).and_then(Connection::session);
         let bytes = session.map(Session::take_said).unwrap_or_default();
         if !bytes.is_empty() {
@@ -513,9 +533,9 @@ impl Group {
                     self.log_call(&from, &error.to_string());
                 }
             }
-            Connection::Connecting { node, .. } | Connection::Calling { node, .. } => {
-                self.call_ended(node, &error);
-            }
+            Connection::Connecting { node, .. }
+            | Connection::Calling { node, .. }
+            | Connection::Waiting { node, .. } => self.call_ended(node, &error),
             Connection::Open { node, .. } => {
                 let outlives = Speaker { group: self, node }.outlives(&error);
                 let has_broken = matches!(error, LinkError::Ended | LinkError::Broken(_));

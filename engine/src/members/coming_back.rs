@@ -4,6 +4,7 @@
 //! process                                  each member
 //! calls, as at its first start ───────────▶ the predecessor is a member still: NotYet
 //!                                           it was removed: connected, as a newcomer ─▶ Came, to the decider
+//!                                           so it is, and whoever decides has ended, too: Waits, and the predecessor's replica votes
 //! Admit, from the decider: it prepares
 //! Decide, or Sync: it has joined ─────────▶ the log has let it in: a member
 //! ```
@@ -18,7 +19,10 @@ use std::collections::BTreeMap;
 
 use crate::change_message::{ChangeMessage, Loss};
 use crate::configuration::{Configuration, MemberEntry};
-use crate::members::group::{Group, Stage};
+use crate::link::LinkError;
+use crate::members::calls::Connection;
+use crate::members::group::{Action, Event, Group, Stage};
+use crate::members::message::Welcome;
 use crate::members::peer::Peer;
 
 impl Group {
@@ -54,6 +58,56 @@ impl Group {
             return None;
         };
         Some(format!("node {node} is not let in yet: {before}"))
+    }
+
+    /// What a process is told that was not there before and waits. If the process before has ended, and this one has its log of the
+    /// membership, the two carry what the manager's replicas say.
+    pub(super) fn have_wait(
+        &self,
+        node: usize,
+        predecessor: Option<u32>,
+        reason: String,
+    ) -> Welcome {
+        let before = self.peers.get(&node).filter(|peer| peer.is_gone && !peer.is_removed);
+        match before.and_then(Peer::incarnation) {
+            Some(incarnation) if predecessor == Some(incarnation) => {
+                Welcome::Waits { reason, incarnation: self.incarnation() }
+            }
+            _ => Welcome::NotYet(reason),
+        }
+    }
+
+    /// The connection with a process that waits, or with a member that has this one wait, if there is one.
+    pub(super) fn waiting(&self, node: usize) -> Option<u64> {
+        let attempt = self.peers.get(&node)?.attempt?;
+        let is_it = matches!(self.connections.get(&attempt), Some(Connection::Waiting { .. }));
+        is_it.then_some(attempt)
+    }
+
+    /// Uses a call for what the manager's replicas say.
+    pub(super) fn keep_waiting(&mut self, number: u64, node: usize) -> Result<(), LinkError> {
+        if self.peers.get(&node).is_some_and(|peer| peer.attempt != Some(number)) {
+            self.end_attempt(node);
+        }
+        let Some(Connection::Calling { mut session, .. } | Connection::Called { mut session, .. }) =
+            self.connections.remove(&number)
+        else {
+            return Err(LinkError::Malformed);
+        };
+        session.trust();
+        self.connections.insert(number, Connection::Waiting { node, session });
+        let Some(peer) = self.peers.get_mut(&node) else { return Err(LinkError::Malformed) };
+        peer.attempt = Some(number);
+        self.actions.push_back(Action::Admit { connection: number });
+        self.send(number);
+        Ok(())
+    }
+
+    /// Whoever waits calls again.
+    pub(super) fn end_waiting(&mut self, node: usize) {
+        if self.waiting(node).is_some() {
+            self.end_attempt(node);
+        }
     }
 
     /// Another process has a member's number, or answers at its address.
@@ -102,9 +156,18 @@ impl Group {
         }
     }
 
+    /// This process waits until it is let in. The member with which it is connected may need what its predecessor has promised.
+    pub(super) fn help_decide(&mut self, node: usize, incarnation: u32) {
+        if let (Ok(node), Some(_)) = (u16::try_from(node), self.setup.predecessor) {
+            self.events.push_back(Event::Waits(node, incarnation));
+        }
+    }
+
     /// Another member has said whether it is a member of a cluster.
-    pub(super) fn hear_formed(&mut self, is_formed: bool) {
+    pub(super) fn hear_formed(&mut self, node: usize, is_formed: bool) {
         if is_formed && self.stage == Stage::Gathering {
+            let incarnation = self.peers.get(&node).and_then(Peer::incarnation);
+            incarnation.into_iter().for_each(|it| self.help_decide(node, it));
             self.comes_back
                 .get_or_insert_with(|| "not all of them are connected with it".to_owned());
         }

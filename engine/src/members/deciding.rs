@@ -34,6 +34,11 @@ const WORKERS_LOOK: Duration = Duration::from_micros(200);
 /// Between two signs of life of the manager's leader: a fifth of a lease, within these bounds.
 const HEARTBEAT: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(100);
 
+/// Between two signs of life of the manager's leader.
+pub(crate) fn heartbeat(lease: Duration) -> Duration {
+    (lease / 5).clamp(*HEARTBEAT.start(), *HEARTBEAT.end())
+}
+
 /// Whose log the manager's replica has, and where.
 pub(super) struct ManagerLog {
     /// Name of the cluster.
@@ -190,9 +195,10 @@ impl<R: Replica> Deciding<R> {
         if !said.is_empty() {
             self.say(said);
         }
-        // Voters of the past may all have ended.
+        // Voters of the past may all have ended. So may present ones: those come back that keep their logs.
         let knows_log = self.changes.knows_log();
-        if let Some(why) = self.voting.obstacle(&self.changes.lost()).filter(|_| knows_log) {
+        let lost = self.changes.lost_for_good();
+        if let Some(why) = self.voting.obstacle(&lost).filter(|_| knows_log) {
             self.shared.change_and_wake(|state| state.group.cannot_go_on(&why));
         }
         Ok(())
@@ -214,7 +220,7 @@ impl<R: Replica> Deciding<R> {
             cluster: self.log.cluster.clone(),
             id: ReplicaId { node, incarnation },
             founders: replica_ids(configuration, voters.iter()),
-            heartbeat: (self.log.lease / 5).clamp(*HEARTBEAT.start(), *HEARTBEAT.end()),
+            heartbeat: heartbeat(self.log.lease),
             directory: self.log.directory.clone(),
         }
     }
@@ -274,6 +280,7 @@ impl<R: Replica> Deciding<R> {
         let manager = Arc::new(manager);
         self.manager = Some(Arc::clone(&manager));
         self.shared.change(|state| {
+            state.predecessor = None;
             let early = std::mem::take(&mut state.early);
             early.into_iter().for_each(|(from, bytes)| manager.hear(from, bytes));
             state.manager = Some(Arc::clone(&manager));
@@ -284,14 +291,18 @@ impl<R: Replica> Deciding<R> {
 
 /// Tells the log which loss the cluster does not survive.
 fn tell_losses(configuration: &Configuration, voters: &BTreeSet<u16>) {
-    let indispensable = indispensable(configuration, voters);
-    if indispensable.is_empty() {
-        tracing::info!(
-            "nodes {voters:?} vote on the membership; the cluster goes on after the loss of any one node"
-        );
-    } else {
+    let (indispensable, awaited) = indispensable(configuration, voters);
+    if !indispensable.is_empty() {
         tracing::warn!(
             "nodes {voters:?} vote on the membership; the cluster cannot go on after the loss of one of these nodes: {indispensable:?}"
+        );
+    } else if !awaited.is_empty() {
+        tracing::warn!(
+            "nodes {voters:?} vote on the membership; after the loss of one of these nodes the cluster waits until its process is started again: {awaited:?}"
+        );
+    } else {
+        tracing::info!(
+            "nodes {voters:?} vote on the membership; the cluster goes on after the loss of any one node"
         );
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Setup {
     pub(crate) join_timeout: Duration,
     /// How long a lease lasts.
     pub(crate) lease: Duration,
+    /// The incarnation before this one whose log of the membership this process has.
+    pub(crate) predecessor: Option<u32>,
 }
 
 /// What the owner is to do with connections.
@@ -79,6 +81,8 @@ pub(crate) enum Event {
     Change(usize, ChangeMessage),
     /// What another node's replica of the manager has carried here.
     Manager(u16, Vec<u8>),
+    /// This incarnation of a member has this process wait until it is let in. Meanwhile the predecessor's replica is heard there.
+    Waits(u16, u32),
     /// A report is due.
     ReportDue,
     /// The lease is to be renewed.
@@ -242,6 +246,7 @@ impl Group {
             let peer = self.peers.get_mut(&node).filter(is_it);
             let Some(peer) = peer.filter(|peer| !peer.is_removed) else { continue };
             (peer.is_removed, peer.is_newcomer) = (true, false);
+            self.end_waiting(node);
             self.pass(node, &Message::Removed);
         }
     }
@@ -532,7 +537,10 @@ impl Group {
 
     /// Carries bytes between the manager's replicas; they are lost if there is no connection.
     pub(crate) fn carry(&mut self, to: usize, bytes: Vec<u8>) {
-        self.pass(to, &Message::Manager(bytes));
+        match self.waiting(to) {
+            Some(connection) => self.say(connection, Ok(bytes)),
+            None => self.pass(to, &Message::Manager(bytes)),
+        }
     }
 
     /// A member has said that it has halted.

@@ -36,6 +36,8 @@ pub(crate) struct Opening {
     pub(super) is_formed: bool,
     /// The incarnation of the called member, if the two have been connected, and the number of the last message heard from it.
     pub(super) resumes: Option<(u32, u64)>,
+    /// The incarnation before the caller whose log of the membership the caller has.
+    pub(super) predecessor: Option<u32>,
 }
 
 /// What the called member answers.
@@ -53,6 +55,9 @@ pub(crate) enum Welcome {
     TooLate(String),
     /// The caller is let in when the process before it was removed.
     NotYet(String),
+    /// So it is, and as long as it waits the two carry what the manager's replicas say, that of the caller's predecessor being one. The
+    /// called member is this incarnation.
+    Waits { reason: String, incarnation: u32 },
     /// The called member leaves, and why if it does not do so on request.
     Leaving(Option<String>),
     /// The caller was removed from the membership.

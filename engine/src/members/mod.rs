@@ -28,6 +28,7 @@ mod leases;
 mod membership;
 mod message;
 mod peer;
+mod predecessor;
 mod renewals;
 mod sockets;
 mod stopping;
@@ -45,7 +46,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gannet_manager::Replica as ManagerReplica;
+use gannet_manager::{Replica as ManagerReplica, ReplicaId};
 use gannet_rpc::{BootClock, Clock};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -62,10 +63,12 @@ use crate::replica::Replica;
 use crate::statistics::NodeStatus;
 
 pub(crate) use calls::Input;
+pub(crate) use deciding::heartbeat;
 pub(crate) use group::{Action, Event, Group, Setup};
 pub(crate) use membership::refused;
 pub use membership::{JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
+pub(crate) use predecessor::Predecessor;
 pub(crate) use voting::{Voting, replica_ids};
 
 /// Messages to this node's replica of the manager that are kept until it has begun.
@@ -88,6 +91,8 @@ struct State {
     changes: Option<Sender<Heard>>,
     /// This node's replica of the manager, when the members are known.
     manager: Option<Arc<ManagerReplica>>,
+    /// That of the process before, if this one has its directory.
+    predecessor: Option<Arc<Predecessor>>,
     /// What other nodes' replicas have said before this node had one.
     early: Vec<(u16, Vec<u8>)>,
     /// Who decides. Its suspicions are those of members that do not finish a step of a change.
@@ -112,10 +117,12 @@ impl State {
                 Event::Change(from, message) => self.tell(Heard::Member(from, message)),
                 Event::Manager(from, bytes) => match &self.manager {
                     Some(manager) => manager.hear(from, bytes),
-                    // What does not fit is said again.
-                    None if self.early.len() < EARLY_MAX => self.early.push((from, bytes)),
-                    None => {}
+                    None => self.hear_early(from, bytes),
                 },
+                Event::Waits(node, incarnation) => {
+                    let member = ReplicaId { node, incarnation };
+                    self.predecessor.iter().for_each(|it| it.meet(member));
+                }
                 Event::ReportDue => {
                     let report = self.reporter.as_ref().map(|member| member.report());
                     report.iter().for_each(|report| self.group.report(report));
@@ -140,6 +147,15 @@ impl State {
             }
         }
         halted
+    }
+
+    /// What another node's replica says while this node has none of its own: it may be for the predecessor's.
+    fn hear_early(&mut self, from: u16, bytes: Vec<u8>) {
+        self.predecessor.iter().for_each(|it| it.hear(from, bytes.clone()));
+        // What does not fit is said again.
+        if self.early.len() < EARLY_MAX {
+            self.early.push((from, bytes));
+        }
     }
 
     /// Tells the thread of changes something.
@@ -270,7 +286,7 @@ impl Members {
     pub(crate) fn start<R: Replica + Send + 'static>(
         membership: &Membership,
         settings: BTreeMap<String, String>,
-        entry: MemberEntry,
+        (entry, predecessor): (MemberEntry, Option<Arc<Predecessor>>),
         configuration: Configuration,
         replica: R,
     ) -> Result<Self, JoinError>
@@ -288,6 +304,7 @@ impl Members {
             key: membership.key.clone(),
             join_timeout: membership.join_timeout,
             lease: membership.lease,
+            predecessor: predecessor.as_ref().map(|it| it.incarnation()),
         };
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let (changes, messages) = channel();
@@ -296,6 +313,7 @@ impl Members {
             joining: Joining::Waiting,
             changes: Some(changes),
             manager: None,
+            predecessor: predecessor.clone(),
             early: Vec::new(),
             deciders: ManagerStatus::default(),
             answers: BTreeMap::new(),
@@ -308,6 +326,15 @@ impl Members {
             state: Mutex::new(state),
             changed: Condvar::new(),
             woken: eventfd(0, flags).map_err(refused("a descriptor"))?,
+        });
+        let carrier = Arc::downgrade(&shared);
+        predecessor.iter().for_each(|it| {
+            let carrier = carrier.clone();
+            it.carry_by(move |to, bytes| {
+                if let Some(shared) = carrier.upgrade() {
+                    shared.change_and_wake(|state| state.group.carry(usize::from(to), bytes));
+                }
+            });
         });
         let sockets = Sockets::new(Arc::clone(&shared), listener, membership.addresses.clone())
             .map_err(refused("a listener that does not block"))?;

@@ -84,7 +84,8 @@ fn unformed(nodes: usize) -> Configuration {
 }
 
 fn hello(node: usize, incarnation: u32) -> Hello {
-    let entry = MemberEntry { incarnation, memory_limit_bytes: 9, ports: format!("of {node}") };
+    let ports = format!("of {node}");
+    let entry = MemberEntry { incarnation, memory_limit_bytes: 9, ports, keeps_log: false };
     let settings = BTreeMap::from([("threads".to_owned(), "1".to_owned())]);
     Hello { node, entry, settings }
 }
@@ -101,6 +102,7 @@ fn setup(nodes: usize, hello: Hello) -> Setup {
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: Duration::from_secs(60),
         lease: LEASE,
+        predecessor: None,
     }
 }
 
@@ -108,6 +110,8 @@ fn setup(nodes: usize, hello: Hello) -> Setup {
 struct Run {
     members: SimulatedMembers<Fake>,
     fakes: Vec<Fake>,
+    /// Whether logs outlive their processes.
+    is_durable: bool,
     now_ns: u64,
 }
 
@@ -115,7 +119,14 @@ impl Run {
     /// No member has started yet.
     fn new(nodes: usize, seed: u64) -> Self {
         let fakes = vec![(); nodes].into_iter().map(|()| Fake::default()).collect();
-        Self { members: SimulatedMembers::new(seed, ManagerKind::Model), fakes, now_ns: 0 }
+        let members = SimulatedMembers::new(seed, ManagerKind::Model);
+        Self { members, fakes, is_durable: false, now_ns: 0 }
+    }
+
+    /// The same, of members whose logs outlive their processes.
+    fn durable(nodes: usize, seed: u64) -> Self {
+        let members = SimulatedMembers::new(seed, ManagerKind::DurableModel);
+        Self { members, is_durable: true, ..Self::new(nodes, seed) }
     }
 
     fn start(&mut self, node: usize, incarnation: u32) {
@@ -123,8 +134,20 @@ impl Run {
     }
 
     fn start_as(&mut self, hello: Hello) {
-        let (nodes, fake) = (self.fakes.len(), self.fakes[hello.node].clone());
-        self.members.start(setup(nodes, hello), unformed(nodes), fake);
+        let setup = setup(self.fakes.len(), hello);
+        self.start_with(setup);
+    }
+
+    /// Starts a process that has the log of another incarnation.
+    fn start_from(&mut self, node: usize, incarnation: u32, predecessor: u32) {
+        let setup = setup(self.fakes.len(), hello(node, incarnation));
+        self.start_with(Setup { predecessor: Some(predecessor), ..setup });
+    }
+
+    fn start_with(&mut self, mut setup: Setup) {
+        let (nodes, fake) = (self.fakes.len(), self.fakes[setup.hello.node].clone());
+        setup.hello.entry.keeps_log |= self.is_durable;
+        self.members.start(setup, unformed(nodes), fake);
     }
 
     /// Members that have joined.
@@ -542,7 +565,13 @@ fn bytes_of_strangers_make_no_member() {
         is_admitted || !events.is_empty()
     };
     // What node 1 says to node 0, heard as it is once, and then again on other connections.
-    let opening = Opening { hello: hello(1, 1), connection: 1, is_formed: false, resumes: None };
+    let opening = Opening {
+        hello: hello(1, 1),
+        connection: 1,
+        is_formed: false,
+        resumes: None,
+        predecessor: None,
+    };
     let mut caller = Session::call(Role::Member, Some(&key), &opening).unwrap();
     let mut first = Group::new(setup(3, hello(0, 1)), 0);
     let connection = first.accepted("node 1".to_owned());

@@ -2,8 +2,8 @@
 //! two voters the loss of either would stop both. When a voter is lost, the member that leads has another one vote in its place, and when a
 //! node comes back there may be more voters again.
 //!
-//! *Invariant*: without a majority of the voters nothing can be decided, and no lease is granted. If their processes have ended, the
-//! cluster cannot go on.
+//! *Invariant*: without a majority of the voters nothing can be decided, and no lease is granted. If their processes have ended, and their logs
+//! with them, the cluster cannot go on.
 //!
 //! *Not here*: the log that they have, in crate `manager`; leases, in `leases.rs`.
 
@@ -114,7 +114,7 @@ impl Voting {
         }
     }
 
-    /// Why nothing can be decided any more, if the processes of so many voters have ended.
+    /// Why nothing can be decided any more, if the logs of so many voters are lost.
     pub(crate) fn obstacle(&self, lost: &BTreeSet<u16>) -> Option<String> {
         let left = |voters: &BTreeSet<u16>| voters.difference(lost).count();
         let mut known = self.sets.iter().filter(|voters| !voters.is_empty());

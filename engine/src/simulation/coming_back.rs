@@ -20,8 +20,12 @@ pub struct CameBack {
     pub all: u64,
     /// Those that could not join, because the others had halted.
     pub refused: u64,
+    /// Those that were let in, and removed again before their workers started.
+    pub removed: u64,
     /// Those that are members again.
     pub joined: u64,
+    /// Elections of who decides that had no majority but for those that were no members yet.
+    pub elections: u64,
 }
 
 impl Simulation {
@@ -45,7 +49,7 @@ impl Simulation {
     /// How many processes of killed members were started again; of those, how many could not join, and how many are members.
     #[must_use]
     pub fn came_back(&self) -> CameBack {
-        self.came_back
+        CameBack { elections: self.members.lock().elected_by_predecessors(), ..self.came_back }
     }
 
     /// Starts the workers of processes that have joined, and ends those that could not.
@@ -53,10 +57,12 @@ impl Simulation {
         for (node, mut outcome) in std::mem::take(&mut self.again) {
             let mut members = self.members.lock();
             let Some(member) = members.member(node) else { continue };
-            if member.was_refused() {
+            let is_removed = member.group.is_outcast();
+            if member.was_refused() || is_removed {
                 members.kill(node);
                 drop(members);
-                self.came_back.refused += 1;
+                self.came_back.refused += u64::from(!is_removed);
+                self.came_back.removed += u64::from(is_removed);
                 self.members_due_ns = 0;
                 continue;
             }
@@ -93,8 +99,8 @@ impl Simulation {
 
     /// Whether processes of killed members are still to be started again, or to be let in or refused by a member that lives.
     pub(super) fn awaits_newcomers(&self) -> bool {
-        let CameBack { all, refused, joined } = self.came_back();
+        let CameBack { all, refused, removed, joined, .. } = self.came_back;
         let has_living = self.nodes.iter().any(|node| !node.has_ended);
-        has_living && (!self.restarts.is_empty() || refused + joined < all)
+        has_living && (!self.restarts.is_empty() || refused + removed + joined < all)
     }
 }

@@ -6,6 +6,8 @@
 //!
 //! *Not here*: what follows from it, in `placement` and `decider`.
 
+use std::collections::BTreeSet;
+
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -129,6 +131,22 @@ impl Simulation {
             ended(*proposer) || members.lock().take_answer(*proposer, *number).is_some()
         });
         self.drains.open.is_some()
+    }
+
+    /// Bytes that members still have for partitions that they hold no more.
+    #[must_use]
+    pub fn bytes_of_others(&self) -> usize {
+        let dead = self.dead();
+        let nodes = self.cluster.nodes();
+        let living = nodes.iter().filter(|node| !dead.contains(&usize::from(node.id())));
+        let of_others = living.map(|node| {
+            let configuration = node.view().shared_configuration();
+            let held: BTreeSet<u16> = configuration.held_by(node.id()).collect();
+            let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+            let others = partitions.filter(|partition| !held.contains(partition));
+            others.map(|partition| node.used_bytes_of(partition)).sum::<usize>()
+        });
+        of_others.sum()
     }
 
     /// Copies that nodes have given up, as others have them.

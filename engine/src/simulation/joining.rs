@@ -81,9 +81,10 @@ pub(super) fn join(
             incarnation: random.random(),
             memory_limit_bytes: limit as u64,
             ports: String::new(),
+            keeps_log: manager == ManagerKind::DurableModel,
         };
         let starting = starting(&options, node, started.clone());
-        members.start(setup(node, nodes, entry), configuration.clone(), starting);
+        members.start(setup((node, None), nodes, entry), configuration.clone(), starting);
     }
     while !members.all().all(|member| member.has_joined()) {
         members.run_until(members.next_event_ns());
@@ -126,11 +127,12 @@ pub(super) fn start_again(
     before: &Configuration,
 ) -> Result<Outcome, ClusterError> {
     let entry = &before.members[node];
+    let predecessor = entry.keeps_log.then_some(entry.incarnation);
     let entry = MemberEntry { incarnation: entry.incarnation.wrapping_add(1), ..entry.clone() };
     let (started, outcome) = channel();
     let starting = starting(options, node, started);
     let configuration = configuration(options)?.unformed();
-    members.start(setup(node, options.nodes, entry), configuration, starting);
+    members.start(setup((node, predecessor), options.nodes, entry), configuration, starting);
     Ok(Outcome { told: outcome, joined: None })
 }
 
@@ -145,7 +147,7 @@ fn starting(
     })
 }
 
-fn setup(node: usize, nodes: usize, entry: MemberEntry) -> Setup {
+fn setup((node, predecessor): (usize, Option<u32>), nodes: usize, entry: MemberEntry) -> Setup {
     let address = |port| ([10, 0, 0, 1], port).into();
     Setup {
         hello: Hello { node, entry, settings: BTreeMap::new() },
@@ -154,6 +156,7 @@ fn setup(node: usize, nodes: usize, entry: MemberEntry) -> Setup {
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: JOIN_TIMEOUT,
         lease: Duration::from_nanos(LEASE_NS),
+        predecessor,
     }
 }
 

@@ -41,6 +41,8 @@ const ELECTION_LEASES: u64 = 4;
 pub enum ManagerKind {
     /// The model: the same seed gives the same run.
     Model,
+    /// The model, of logs that outlive their processes.
+    DurableModel,
     /// Replicas with openraft in them, which draws at random for itself.
     Raft,
 }
@@ -102,6 +104,10 @@ pub(super) struct ModelManager {
     nodes: BTreeSet<usize>,
     /// Those that are to hear of decisions, too.
     newcomers: BTreeSet<usize>,
+    /// Of the nodes, those whose processes are no members yet. What the processes before have stored votes on, and tells nobody anything.
+    predecessors: BTreeSet<usize>,
+    /// Elections without a majority but for those.
+    elected_by_predecessors: u64,
     /// The disk of a voter fails then.
     fails_at_ns: Option<u64>,
     /// Those whose disks have failed.
@@ -157,6 +163,8 @@ impl ModelManager {
             events: BTreeMap::new(),
             nodes,
             newcomers: BTreeSet::new(),
+            predecessors: BTreeSet::new(),
+            elected_by_predecessors: 0,
             fails_at_ns: None,
             failed: BTreeSet::new(),
         };
@@ -198,7 +206,15 @@ impl ModelManager {
     pub(super) fn kill(&mut self, node: usize) {
         self.nodes.remove(&node);
         self.newcomers.remove(&node);
+        self.predecessors.remove(&node);
         self.events.retain(|_, (other, _)| *other != node);
+    }
+
+    /// The process of a node is there again, and no member yet: what the process before has stored votes on.
+    pub(super) fn go_on(&mut self, node: usize) {
+        if self.nodes.insert(node) {
+            self.predecessors.insert(node);
+        }
     }
 
     /// The disk of a voter fails then.
@@ -235,17 +251,28 @@ impl ModelManager {
         self.take_in(streams, now_ns);
     }
 
-    /// Whether a voter runs and reaches a majority.
+    /// Whether a voter runs, reaches a majority, and is a member.
     fn can_lead(&self, node: usize, streams: &Streams, now_ns: u64) -> bool {
-        let reaches = |voter: &&u16| {
-            let voter = usize::from(**voter);
-            let way = [(node, voter), (voter, node)];
+        !self.predecessors.contains(&node) && self.reaches_majority(node, streams, now_ns)
+    }
+
+    fn reaches_majority(&self, node: usize, streams: &Streams, now_ns: u64) -> bool {
+        let votes = self.voters.iter().any(|voter| usize::from(*voter) == node);
+        votes && 2 * self.reached(node, streams, now_ns).count() > self.voters.len()
+    }
+
+    /// The voters that one reaches.
+    fn reached(&self, node: usize, streams: &Streams, now_ns: u64) -> impl Iterator<Item = usize> {
+        self.voters.iter().map(|voter| usize::from(*voter)).filter(move |voter| {
+            let way = [(node, *voter), (*voter, node)];
             way.into_iter()
                 .all(|(from, to)| self.reach_ns(from, to, streams, now_ns) == Some(now_ns))
-        };
-        let votes = self.voters.iter().any(|voter| usize::from(*voter) == node);
-        let reached = self.voters.iter().filter(reaches).count();
-        votes && 2 * reached > self.voters.len()
+        })
+    }
+
+    /// Elections that processes have decided which were members no more.
+    pub(super) fn elected_by_predecessors(&self) -> u64 {
+        self.elected_by_predecessors
     }
 
     /// When a node hears another; never if it has ended.
@@ -259,9 +286,12 @@ impl ModelManager {
         let able = voters.into_iter().filter(|voter| self.can_lead(*voter, streams, now_ns));
         let able: Vec<_> = able.collect();
         if able.is_empty() {
-            return;
+            return self.hand_over(streams, now_ns);
         }
         let leader = able[self.random.random_range(0..able.len())];
+        let reached = self.reached(leader, streams, now_ns);
+        let members = reached.filter(|voter| !self.predecessors.contains(voter)).count();
+        self.elected_by_predecessors += u64::from(2 * members <= self.voters.len());
         self.leader = Some(leader);
         self.term += 1;
         self.give_up(leader, streams, now_ns);
@@ -274,6 +304,26 @@ impl ModelManager {
         }
         // After all that was made.
         self.tell(leader, now_ns, ManagerEvent::Leads(self.term));
+    }
+
+    /// Nobody who could decide leads, and a predecessor does: it has the members that it reaches vote in place of all others.
+    fn hand_over(&mut self, streams: &Streams, now_ns: u64) {
+        let voters = self.voters.iter().map(|voter| usize::from(*voter));
+        let mut able = voters.filter(|voter| self.reaches_majority(*voter, streams, now_ns));
+        let Some(leader) = able.next() else { return };
+        let reached = self
+            .nodes
+            .difference(&self.predecessors)
+            .filter(|node| self.reach_ns(leader, **node, streams, now_ns) == Some(now_ns));
+        let reached: BTreeSet<_> = reached.filter_map(|node| u16::try_from(*node).ok()).collect();
+        if reached.is_empty() {
+            return;
+        }
+        self.elected_by_predecessors += 1;
+        (self.leader, self.term) = (Some(leader), self.term + 1);
+        self.give_up(leader, streams, now_ns);
+        self.set_voters(leader, &reached, streams, now_ns);
+        self.leader = None;
     }
 
     /// What no majority has when another leads is gone.
@@ -338,7 +388,9 @@ impl ModelManager {
     ) {
         if self.leader == Some(node) {
             let all = members.all.iter().map(|replica| usize::from(replica.node));
-            self.newcomers = all.filter(|node| !self.nodes.contains(node)).collect();
+            let hears =
+                |node: &usize| self.nodes.contains(node) && !self.predecessors.contains(node);
+            self.newcomers = all.filter(|node| !hears(node)).collect();
             self.take_in(streams, now_ns);
         }
         let voters = members.voters.iter().map(|replica| replica.node).collect();
@@ -358,6 +410,7 @@ impl ModelManager {
             }
             self.newcomers.remove(&node);
             self.failed.remove(&node);
+            self.predecessors.remove(&node);
             self.nodes.insert(node);
             let made = self.made_until(now_ns);
             let mut decided = self.first.clone();
@@ -432,6 +485,9 @@ impl ModelManager {
     fn tell(&mut self, node: usize, at_ns: u64, event: ManagerEvent) -> u64 {
         let last_ns = self.last_ns.entry(node).or_default();
         *last_ns = at_ns.max(*last_ns);
+        if self.predecessors.contains(&node) {
+            return *last_ns;
+        }
         self.serial += 1;
         self.events.insert((*last_ns, self.serial), (node, event));
         *last_ns

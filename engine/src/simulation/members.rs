@@ -46,6 +46,8 @@ pub(crate) struct SimulatedMember<R: Replica> {
     early: Vec<(u16, Vec<u8>)>,
     /// Whether it leads the manager, as far as it knows.
     leads: bool,
+    /// Whether what the process before has stored votes, as this one waits until it is let in.
+    votes_as_before: bool,
     /// Answers to its proposals, by number.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
     /// Why it could not join.
@@ -97,7 +99,8 @@ impl<R: Replica> SimulatedMember<R> {
         }
         self.answers.append(&mut self.changes.take_answers());
         let knows_log = self.changes.knows_log();
-        if let Some(why) = self.voting.obstacle(&self.changes.lost()).filter(|_| knows_log) {
+        if let Some(why) = self.voting.obstacle(&self.changes.lost_for_good()).filter(|_| knows_log)
+        {
             self.group.cannot_go_on(&why);
         }
         self.group.remove(&self.changes.removed());
@@ -194,6 +197,7 @@ impl<R: Replica> SimulatedMember<R> {
                     Some(replica) => replica.tell().hear(from, bytes),
                     None => self.early.push((from, bytes)),
                 },
+                Event::Waits(..) => self.votes_as_before = true,
                 Event::Change(..) => {}
             }
         }
@@ -300,6 +304,7 @@ impl<R: Replica> SimulatedMembers<R> {
             replica: None,
             early: Vec::new(),
             leads: false,
+            votes_as_before: false,
             answers: BTreeMap::new(),
             failure: None,
             node: None,
@@ -351,6 +356,11 @@ impl<R: Replica> SimulatedMembers<R> {
     /// The disk of a voter's replica fails then, if the manager is the model.
     pub(crate) fn fail_disk(&mut self, at_ns: u64) {
         self.manager.iter_mut().for_each(|manager| manager.fail_disk(at_ns));
+    }
+
+    /// Elections that processes have decided which were members no more.
+    pub(crate) fn elected_by_predecessors(&self) -> u64 {
+        self.manager.as_ref().map_or(0, ModelManager::elected_by_predecessors)
     }
 
     /// Ends a member as the end of its process does.
@@ -565,6 +575,9 @@ impl<R: Replica> SimulatedMembers<R> {
             let said = member.changes.set_admits(admits);
             member.say(said);
             let mut is_quiet = !member.handle_events();
+            if std::mem::take(&mut member.votes_as_before) {
+                self.manager.iter_mut().for_each(|manager| manager.go_on(node));
+            }
             if self.manager_kind == ManagerKind::Raft && member.stands_until_ns <= self.now_ns {
                 member.start_replica(self.lease_ns, self.now_ns);
                 is_quiet &= !member.run_replica(self.now_ns, self.has_leases);

@@ -456,7 +456,7 @@ impl Simulation {
     }
 
     /// Whether a member was killed, removed or drained, and another has neither gone on, with all copies and primaries where they are to
-    /// be, nor halted yet.
+    /// be and none where none is, nor halted yet.
     fn awaits_members(&self) -> bool {
         let (latest, dead, is_placed) =
             (self.latest_configuration(), self.dead(), self.is_placed());
@@ -477,6 +477,7 @@ impl Simulation {
         nodes.any(|(number, node)| !node.has_ended && !goes_on(number))
             || self.awaits_newcomers()
             || self.awaits_drains()
+            || (self.lease_terms.is_some() && !self.has_halted() && self.bytes_of_others() > 0)
     }
 
     /// Whether all copies and primaries are where they are to be, if members make that so.

@@ -6,7 +6,11 @@ use super::*;
 use crate::fakes::FakeDisk;
 
 fn owner() -> Owner {
-    Owner { cluster: "gannet".to_owned(), node: 3 }
+    owner_of("gannet", 3, 1)
+}
+
+fn owner_of(cluster: &str, node: u16, incarnation: u32) -> Owner {
+    Owner { cluster: cluster.to_owned(), replica: ReplicaId { node, incarnation } }
 }
 
 fn id(index: u64) -> LogId<u64> {
@@ -81,11 +85,18 @@ fn damage_before_the_last_write_is_refused() {
 fn a_directory_of_another_is_refused() {
     let (disk, _) = three_entries();
     let refused = |owner: &Owner| open(&disk, owner).err().expect("it is another's").to_string();
-    let node = refused(&Owner { node: 4, ..owner() });
+    let node = refused(&owner_of("gannet", 4, 1));
     assert!(node.contains("node 3 of") && node.contains("this is node 4"), "{node}");
-    let cluster = refused(&Owner { cluster: "other".to_owned(), node: 3 });
+    let cluster = refused(&owner_of("other", 3, 1));
     assert!(cluster.contains("\"gannet\"") && cluster.contains("\"other\""), "{cluster}");
+    let process = refused(&owner_of("gannet", 3, 2));
+    assert!(process.contains("of an earlier process of this node"), "{process}");
     open(&disk, &owner()).unwrap();
+    let left = |cluster| left_on(&mut *disk.boxed().expect("a disk"), (cluster, 3));
+    assert_eq!(left("gannet").unwrap(), Some(owner().replica));
+    assert!(matches!(left("other"), Err(DirectoryError::Foreign { .. })));
+    disk.files().log = None;
+    assert_eq!(left("gannet").unwrap(), None, "nothing is left");
 }
 
 #[test]
@@ -98,9 +109,9 @@ fn what_is_no_log_of_this_format_is_refused() {
     for other in [vec![], b"some text".to_vec(), frames::frame(b"some text").unwrap()] {
         assert!(matches!(refused(other), DirectoryError::NoLog(_)));
     }
-    let later = frames::frame(&[&MAGIC[..], &[2, 0, 0, 0], b"?"].concat()).unwrap();
+    let later = frames::frame(&[&MAGIC[..], &[3, 0, 0, 0], b"?"].concat()).unwrap();
     let later = refused(later);
-    assert!(matches!(later, DirectoryError::Format { found: 2, known: 1, .. }), "{later}");
+    assert!(matches!(later, DirectoryError::Format { found: 3, known: 2, .. }), "{later}");
 }
 
 #[test]

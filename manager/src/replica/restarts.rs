@@ -1,6 +1,6 @@
 //! Replicas that go on from what is on a disk, that come late, and whose disk fails.
 
-use std::sync::OnceLock;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use super::*;
@@ -65,7 +65,7 @@ fn leads(event: &Event) -> bool {
 
 /// Decides until the first entries are in a snapshot alone; all decisions, which are numbered.
 fn decide_until_purged(disk: &FakeDisk, replica: &Replica, events: &Receiver<Event>) -> All {
-    let owner = Owner { cluster: "gannet".to_owned(), node: 0 };
+    let owner = Owner { cluster: "gannet".to_owned(), replica: id(0) };
     let mut all = All::default();
     until(events, leads);
     (0..DECISIONS).for_each(|number| replica.decide(number.to_le_bytes().into()));
@@ -142,34 +142,63 @@ fn a_directory_is_used_once_at_a_time() {
     Replica::start(options(0), All::default(), |_| {}).unwrap();
 }
 
+/// Two replicas in this process, which hear each other.
+type Two = Arc<Mutex<[Option<Arc<Replica>>; 2]>>;
+
+/// Starts one of two; what it says, but for bytes, which are carried.
+fn start_of(two: &Two, node: u16, disk: Option<Box<dyn Disk>>) -> Receiver<Event> {
+    let (said, events) = channel();
+    let others = Arc::downgrade(two);
+    let on_event: OnEvent = Arc::new(move |event| match event {
+        Event::Carry { to, bytes } => {
+            let others = others.upgrade();
+            let other = others.and_then(|others| others.lock().unwrap()[usize::from(to)].clone());
+            other.into_iter().for_each(|other| other.hear(node, bytes.clone()));
+        }
+        event => drop(said.send(event)),
+    });
+    let replica = Replica::start_on(disk, options(node), Box::new(All::default()), on_event);
+    two.lock().unwrap()[usize::from(node)] = Some(Arc::new(replica.unwrap()));
+    events
+}
+
+fn of(two: &Two, node: usize) -> Arc<Replica> {
+    two.lock().unwrap()[node].clone().expect("it runs")
+}
+
+/// The last voter has ended. From its disk it goes on for as long as it takes to have another one vote in its place.
+#[test]
+fn the_last_voter_hands_over() {
+    let (disk, two) = (FakeDisk::default(), Two::default());
+    let (first_events, second_events) = (start_of(&two, 0, disk.boxed()), start_of(&two, 1, None));
+    until(&first_events, leads);
+    let members = LogMembers { all: [id(0), id(1)].into(), voters: [id(0)].into() };
+    of(&two, 0).set_members(members);
+    of(&two, 0).decide(vec![7]);
+    let made = |decision: u8| move |event: &Event| matches!(event, Event::Made { decision: made, .. } if *made == [decision]);
+    until(&second_events, made(7));
+    let ended = two.lock().unwrap()[0].take();
+    drop(ended);
+    let first_events = start_of(&two, 0, disk.boxed());
+    until(&first_events, leads);
+    of(&two, 0).set_members(LogMembers { all: [id(1)].into(), voters: [id(1)].into() });
+    until(&second_events, leads);
+    of(&two, 1).decide(vec![8]);
+    until(&second_events, made(8));
+}
+
 #[test]
 fn a_node_that_comes_late_gets_a_snapshot() {
-    let disk = FakeDisk::default();
+    let (disk, two) = (FakeDisk::default(), Two::default());
     let (replica, events) = alone(&disk);
     let mut first = decide_until_purged(&disk, &replica, &events);
     let count = first.0.len() as u64;
     drop(replica);
-    let replicas: Arc<[OnceLock<Replica>; 2]> = Arc::default();
-    let start = |node: u16, disk: Option<Box<dyn Disk>>| {
-        let (said, events) = channel();
-        let others = Arc::downgrade(&replicas);
-        let on_event: OnEvent = Arc::new(move |event| match event {
-            Event::Carry { to, bytes } => {
-                let others = others.upgrade();
-                let other = others.as_ref().and_then(|others| others[usize::from(to)].get());
-                other.into_iter().for_each(|other| other.hear(node, bytes.clone()));
-            }
-            event => drop(said.send(event)),
-        });
-        let replica = Replica::start_on(disk, options(node), Box::new(All::default()), on_event);
-        assert!(replicas[usize::from(node)].set(replica.unwrap()).is_ok());
-        events
-    };
-    let (first_events, second_events) = (start(0, disk.boxed()), start(1, None));
+    let (first_events, second_events) = (start_of(&two, 0, disk.boxed()), start_of(&two, 1, None));
     until(&first_events, leads);
     let members = LogMembers { all: [id(0), id(1)].into(), voters: [id(0)].into() };
-    replicas[0].get().expect("it runs").set_members(members);
-    replicas[0].get().expect("it runs").decide(count.to_le_bytes().into());
+    of(&two, 0).set_members(members);
+    of(&two, 0).decide(count.to_le_bytes().into());
     follow(&first_events, &mut first, count);
     let mut second = All::default();
     until(&second_events, |event| match event {

@@ -7,7 +7,7 @@ use crate::failures::histories::record;
 use crate::process::Server;
 
 /// The option of each of three nodes that names a directory for its replica of the manager.
-fn manager_data(site: &Site) -> [String; 3] {
+pub(super) fn manager_data(site: &Site) -> [String; 3] {
     let folder = |node: usize| site.path(&format!("manager-{node}"));
     [0, 1, 2].map(|node| format!("--manager-data={}", folder(node).display()))
 }

@@ -58,6 +58,44 @@ fn a_member_that_ends_is_revoked_and_comes_back_as_another_process() {
     }
 }
 
+/// So many members end at once that those that are left decide nothing, until enough processes with the logs of those are there.
+#[test]
+fn a_majority_comes_back_with_its_logs() {
+    for seed in 0..60 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let nodes = random.random_range(2..=5);
+        let mut run = Run::durable(nodes, seed).join();
+        run.members.break_streams(random.random_range(0..40), 0);
+        run.pass(random.random_range(0..SECOND_NS));
+        // Log groups have up to three members, and one of each is left.
+        let mut dead: Vec<_> = (0..nodes).collect();
+        while dead.len() > (nodes - 1).min(2) {
+            dead.remove(random.random_range(0..dead.len()));
+        }
+        for node in &dead {
+            run.members.kill(*node);
+        }
+        run.pass(random.random_range(0..5 * SECOND_NS));
+        let lives = |run: &Run| run.halted().iter().all(Option::is_none);
+        assert!(lives(&run), "{:?}", run.halted());
+        for node in &dead {
+            run.start_from(*node, 2, 1);
+            run.pass(random.random_range(0..SECOND_NS));
+        }
+        run.until("to come back", 60, |run| {
+            let joined = |node: &usize| run.members.member(*node).unwrap().has_joined();
+            let last = |fake: &Fake| fake.adopted.lock().unwrap().last().cloned().unwrap();
+            let is_whole = |last: Configuration| {
+                let has = |node| last.has_member(node, 1) || last.has_member(node, 2);
+                last.phase == Phase::Active && (0..u16::try_from(nodes).unwrap()).all(has)
+            };
+            dead.iter().all(joined) && run.fakes.iter().map(last).all(is_whole)
+        });
+        assert!(lives(&run), "{:?}", run.halted());
+        run.propose(dead[0], "later".to_owned(), 20);
+    }
+}
+
 #[test]
 fn a_process_with_the_number_of_a_living_member_is_not_let_in() {
     let mut run = Run::joined(3, 7);

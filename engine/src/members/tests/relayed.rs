@@ -147,7 +147,8 @@ fn join_with<const N: usize>(
     let mut hello = hello(node, 1);
     hello.entry.incarnation =
         u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap();
-    let members = Members::start(&membership, hello.settings, hello.entry, unformed(N), replica)?;
+    let members =
+        Members::start(&membership, hello.settings, (hello.entry, None), unformed(N), replica)?;
     members.wait_until_joined().map(|()| members)
 }
 
