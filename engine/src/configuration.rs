@@ -278,8 +278,9 @@ impl Configuration {
     #[must_use]
     pub fn new(cluster_id: u32, nodes: u16, replicas: usize, partitioning: Partitioning) -> Self {
         assert!((1..=usize::from(nodes)).contains(&replicas), "a copy per node at most");
+        let logs = roles::log_replicas(replicas, usize::from(nodes));
         let ring = |first: usize| {
-            (first..first + replicas)
+            (first..first + logs)
                 .map(|member| u16::try_from(member % usize::from(nodes)).expect("below nodes"))
                 .collect()
         };

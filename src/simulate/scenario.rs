@@ -28,6 +28,8 @@ const MEMORY_BYTES: usize = 16 << 20;
 const RAFT_EVERY: u32 = 20;
 /// In one of this many others, logs of the model outlive their processes.
 const DURABLE_EVERY: u32 = 2;
+/// In one of this many there is one copy, so a death takes rows with it.
+const ONE_COPY_EVERY: u32 = 12;
 /// In one of this many clocks of leases stand still at nodes that do, and reads are confirmed.
 const CLOCKS_STAND_EVERY: u32 = 5;
 /// In one of this many, of those without deaths, a disk of the manager fails, within this virtual time.
@@ -108,7 +110,7 @@ impl Scenario {
     pub(crate) fn draw(seed: u64, transactions: u64, chosen: Chosen) -> Self {
         let mut random: Random = seeded(seed, STREAM);
         let nodes = random.random_range(3..=7);
-        let cluster = ClusterOptions {
+        let mut cluster = ClusterOptions {
             nodes,
             replicas: random.random_range(2..=3),
             threads: random.random_range(1..=2),
@@ -151,6 +153,9 @@ impl Scenario {
             true => ManagerKind::DurableModel,
             false => ManagerKind::Model,
         };
+        if random.random_ratio(1, ONE_COPY_EVERY) {
+            cluster.replicas = 1;
+        }
         if manager == ManagerKind::DurableModel {
             // A majority may be gone until its processes are there again.
             for kill in &mut kills {

@@ -8,6 +8,15 @@ use crate::configuration::{
     ChangeError, Configuration, Dismissal, Dismissed, Learner, MemberEntry, NOBODY, Phase,
 };
 
+/// Fewest members that keep a coordinator's records, if there are so many.
+const LOG_REPLICAS_MIN: usize = 2;
+
+/// How many of so many members keep a coordinator's records: as many as there are copies, and two where there is one. So the loss of a node
+/// takes the rows of its partitions with it, and no outcome of a transaction.
+pub(super) fn log_replicas(copies: usize, members: usize) -> usize {
+    copies.max(LOG_REPLICAS_MIN).min(members)
+}
+
 /// The copies of each partition at the start: the primaries are the nodes in their order, and the backups of each those that follow, of
 /// several that hold the fewest.
 pub(super) fn first_copies(nodes: u16, replicas: usize, partitions: usize) -> Vec<Vec<u16>> {
@@ -164,7 +173,7 @@ impl Configuration {
     /// The log group of each member is the member and those that follow.
     fn form_log_groups(&mut self) {
         let members: Vec<u16> = self.member_numbers().collect();
-        let replicas = self.replicas.min(members.len());
+        let replicas = log_replicas(self.replicas, members.len());
         let group = |node: u16| {
             let from = members.iter().position(|member| *member == node)?;
             Some(members.iter().cycle().skip(from).take(replicas).copied().collect())

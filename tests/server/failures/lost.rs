@@ -60,6 +60,43 @@ fn keys_of_partitions_without_a_copy_are_lost_and_the_others_go_on() {
     assert!(cluster.site.log(leader).contains("partitions are lost"));
 }
 
+/// With one copy of each row, the loss of a node takes its third of the rows, and nothing else: the others write on.
+#[test]
+fn with_one_copy_a_loss_takes_its_own_rows_alone() {
+    let cluster = Cluster::start(Site::new("failures-lost-one", 3), &[SHORT_LEASE, "--replicas=1"]);
+    cluster.query(0, "CREATE TABLE town (id INTEGER PRIMARY KEY, n INTEGER)");
+    cluster.query(0, &format!("INSERT INTO town SELECT n, n FROM generate_series(1, {KEYS}) n"));
+    for node in cluster.all() {
+        assert_eq!(cluster.query(node, "SELECT count(*) FROM town"), KEYS.to_string());
+    }
+    let leader = cluster.leader(&cluster.all());
+    let dead = (leader + 1) % 3;
+    cluster.kill(dead);
+    let left: Vec<_> = cluster.all().into_iter().filter(|node| *node != dead).collect();
+    for node in &left {
+        awaited("the node works in the next epoch", || {
+            let epoch = "SELECT max(epoch) FROM gannet_nodes";
+            (cluster.query(*node, epoch) == "2").then_some(())
+        });
+    }
+    let mut lost = 0;
+    for (key, node) in (1..=KEYS).zip(left.iter().cycle()) {
+        let update = format!("UPDATE town SET n = n + 1 WHERE id = {key}");
+        match cluster.attempt(*node, &[&update]) {
+            Ok(_) => {
+                let read = format!("SELECT n FROM town WHERE id = {key}");
+                let found = left.iter().map(|node| cluster.query(*node, &read));
+                assert!(found.into_iter().all(|n| n == (key + 1).to_string()), "{key}");
+            }
+            Err(error) => {
+                assert!(error.contains("58030") && error.contains("are lost"), "{key}: {error}");
+                lost += 1;
+            }
+        }
+    }
+    assert!((1..KEYS / 2).contains(&lost), "{lost} of {KEYS} keys are lost");
+}
+
 /// A node with the last copy of some rows is silent, so the other waits for it; an operator gives the rows up.
 #[test]
 fn a_silent_node_with_the_last_copy_goes_when_an_operator_says_so() {
