@@ -69,9 +69,7 @@ fn main() -> ExitCode {
         Command::Node(arguments) => node::run(*arguments)
             .map(|is_done| 1 - u8::from(is_done))
             .map_err(|error| error.to_string()),
-        Command::Serve(arguments) => {
-            serve::run(*arguments).map(|()| 0).map_err(|error| error.to_string())
-        }
+        Command::Serve(arguments) => serve::run(*arguments).map_err(|error| error.to_string()),
         Command::Simulate(arguments) => {
             simulate::run(&arguments).map_err(|error| error.to_string())
         }

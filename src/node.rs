@@ -1,9 +1,11 @@
-//! `gannet node`: has a node of a cluster hold nothing, so that its process may be stopped, or its share again, and removes one that is
-//! silent.
+//! `gannet node`: has a node of a cluster hold nothing, so that its process may be stopped, or its share again, restarts processes, and removes
+//! a node that is silent.
 //!
 //! *Not here*: what follows (`gannet_engine`), and the procedures of SQL that do the same (`gannet_frontend`).
 //!
 //! Exit codes: 0 it is done, 1 it is not in time, or a stop would leave copies too few, 2 it is refused, or no node answers.
+
+mod restart;
 
 use std::io::Write;
 use std::time::Duration;
@@ -43,6 +45,21 @@ enum Command {
         #[command(flatten)]
         at: At,
     },
+    /// Restart the process of a node, or those of all nodes one after the other, each when the cluster is healthy. The process ends as if by a
+    /// signal, with exit code 75, and whoever has started it, such as an init system, starts it again.
+    Restart {
+        /// The node's number.
+        #[arg(required_unless_present = "rolling", conflicts_with = "rolling")]
+        node: Option<u16>,
+        /// All nodes that are up.
+        #[arg(long)]
+        rolling: bool,
+        #[command(flatten)]
+        whom: Whom,
+        /// Longest wait for all of it. Then the exit code is 1, and no further node is told.
+        #[arg(long, default_value = "60m", value_parser = parse_duration)]
+        timeout: Duration,
+    },
     /// Remove a node that is silent, and that the others wait for, because it has the last copy of some rows.
     Remove {
         #[command(flatten)]
@@ -58,6 +75,13 @@ enum Command {
 struct At {
     /// The node's number.
     node: u16,
+    #[command(flatten)]
+    whom: Whom,
+}
+
+/// Whom to tell.
+#[derive(Args)]
+struct Whom {
     /// The server of a node, or of several, separated by commas: the first that answers is told.
     #[arg(long, value_name = "ADDRESSES", value_parser = parse_addresses, default_value = "127.0.0.1")]
     connect: Addresses,
@@ -70,7 +94,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match arguments.command {
-            Command::Drain { at: At { node, connect, credentials }, fewer_copies, timeout } => {
+            Command::Drain {
+                at: At { node, whom: Whom { connect, credentials } },
+                fewer_copies,
+                timeout,
+            } => {
                 let addresses = credentials.complete(connect)?;
                 let drained = async {
                     call(&addresses, format!("CALL gannet_drain_node({node})")).await?;
@@ -82,13 +110,22 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
                 print_line(format_args!("node {node} is not drained in time, and may be later"))?;
                 Ok(false)
             }
-            Command::Cancel { at: At { node, connect, credentials } } => {
+            Command::Cancel { at: At { node, whom: Whom { connect, credentials } } } => {
                 let addresses = credentials.complete(connect)?;
                 call(&addresses, format!("CALL gannet_cancel_drain({node})")).await?;
                 print_line(format_args!("node {node} is to hold its share"))?;
                 Ok(true)
             }
-            Command::Remove { at: At { node, connect, credentials }, lose_rows } => {
+            Command::Restart { node, rolling: _, whom: Whom { connect, credentials }, timeout } => {
+                let addresses = credentials.complete(connect)?;
+                let restarted = restart::restart(&addresses, node);
+                if let Ok(restarted) = tokio::time::timeout(timeout, restarted).await {
+                    return restarted.map(|()| true);
+                }
+                print_line("not all is done in time; gannet status tells what is missing")?;
+                Ok(false)
+            }
+            Command::Remove { at: At { node, whom: Whom { connect, credentials } }, lose_rows } => {
                 let addresses = credentials.complete(connect)?;
                 call(&addresses, format!("CALL gannet_remove_node({node}, {lose_rows})")).await?;
                 print_line(format_args!("node {node} is removed"))?;

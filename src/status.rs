@@ -26,7 +26,7 @@ const COPIES: &str = "SHOW gannet_copies";
 /// Between two looks whether the cluster is what is waited for.
 const LOOK: Duration = Duration::from_millis(100);
 /// A node that is asked for that answers in this time.
-const ANSWER: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 /// Counters, shown as rates.
 const COUNTED: [&str; 6] =
     ["committed", "aborted", "packets", "retransmitted", "refused", "copied_bytes"];

@@ -1,9 +1,10 @@
-//! Members that operators drain or remove.
+//! Members that operators drain, remove or restart.
 //!
 //! ```text
 //! drain  ──▶ it hands over what it is primary of, its copies are made on others, and it gives them up ─▶ its process may be stopped
 //! cancel ──▶ it gets its share again
 //! remove ──▶ a member that is silent, and without which the others cannot decide to go on, is no member any more
+//! restart ─▶ it stops as if by a signal, and whoever has started its process starts it again
 //! ```
 //! *Invariants*: a drain loses no copy: what no other member can have stays. It is a wish that the configuration keeps, so whoever decides
 //! goes on with it.
@@ -53,6 +54,24 @@ impl Cluster {
             // Whoever decided before has done it.
             Err(ChangeError::NoSuchMember(_)) if was_member => Ok(()),
             result => Ok(result?),
+        }
+    }
+
+    /// Has a node's process stop as if by a signal, and end in a way that tells whoever has started it to start it again. It is told, and
+    /// nothing is waited for.
+    ///
+    /// # Errors
+    /// [`ClusterError::OneProcess`] if all nodes are in one process; [`ClusterError::Change`] if the node is no member that is there.
+    pub fn restart_node(&self, node: u16) -> Result<(), ClusterError> {
+        self.check_processes()?;
+        let others = self.others.as_ref().ok_or(ClusterError::OneProcess)?;
+        if others.restart(node) { Ok(()) } else { Err(ChangeError::NoSuchMember(node).into()) }
+    }
+
+    /// Says what this process does when [`Cluster::restart_node`] names its node; else nothing comes of it.
+    pub fn on_restart(&self, act: impl Fn() + Send + 'static) {
+        if let Some(others) = &self.others {
+            others.on_restart(act);
         }
     }
 

@@ -44,8 +44,8 @@ pub use database::Database;
 pub use error::{SqlError, Subject};
 pub use memory::MemoryLimits;
 pub use server::{
-    Admission, Server, ServerError, ServerOptions, ServerThreads, TlsError, Users, UsersError,
-    add_user,
+    Admission, Server, ServerError, ServerOptions, ServerThreads, Stopped, TlsError, Users,
+    UsersError, add_user,
 };
 pub use server_address::{AddressError, ServerAddress, SslMode};
 pub use session::{

@@ -21,7 +21,8 @@ use std::time::Duration;
 use clap::Args;
 use gannet_engine::{Cluster, ClusterError, ClusterOptions, Gateway, GatewayError, ThreadHost};
 use gannet_frontend::{
-    Database, Server, ServerError, ServerOptions, ServerThreads, SqlError, Users, UsersError,
+    Database, Server, ServerError, ServerOptions, ServerThreads, SqlError, Stopped, Users,
+    UsersError,
 };
 use tracing::level_filters::LevelFilter;
 
@@ -30,6 +31,8 @@ use settings::{Settings, SettingsError, TlsName};
 
 /// How long a process that cannot go on waits for standard error to take the reason.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The exit code of a process that is to be started again: that of a failure that passes (`EX_TEMPFAIL` of sysexits.h).
+const RESTART: u8 = 75;
 /// How long its sessions have to tell their clients how their statements have ended.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
 
@@ -78,8 +81,8 @@ pub(crate) enum CommandError {
     Mutant(#[from] crate::mutant::NoSuchMutant),
 }
 
-/// Serves until a signal stops the process.
-pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
+/// Serves until a signal stops the process, or an operator restarts it; the exit code.
+pub(crate) fn run(arguments: Arguments) -> Result<u8, CommandError> {
     #[cfg(feature = "mutants")]
     let _mutant =
         std::env::var("GANNET_MUTANT").ok().as_deref().map(crate::mutant::named).transpose()?;
@@ -134,14 +137,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CommandError> {
     let database = Database::open_within(Arc::clone(&cluster), statements)?;
     let tables = tables::open(&cluster, settings.tables.as_deref().unwrap_or_default())?;
     let clients = gateway.map(|gateway| gateway.open(&cluster, &tables)).transpose()?;
-    server.serve(database, threads, |address| {
+    let stopped = server.serve(database, threads, |address| {
         let clients = clients.as_ref().map(|clients| clients.address());
         let clients = clients.map(|address| format!("programs connect to {address}\n"));
         announce(format!("listening on {address}\n{}", clients.unwrap_or_default()));
     })?;
     drop(clients);
     cluster.leave();
-    Ok(())
+    Ok(match stopped {
+        Stopped::BySignal => 0,
+        Stopped::ToRestart => RESTART,
+    })
 }
 
 /// Ends the process because of a bug, or because the others have removed its node. Its peers and clients see their connections end, and a supervisor restarts it.

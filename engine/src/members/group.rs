@@ -83,6 +83,8 @@ pub(crate) enum Event {
     Manager(u16, Vec<u8>),
     /// This incarnation of a member has this process wait until it is let in. Meanwhile the predecessor's replica is heard there.
     Waits(u16, u32),
+    /// An operator has this process stop, and be started again.
+    Restart,
     /// A report is due.
     ReportDue,
     /// The lease is to be renewed.
@@ -379,6 +381,7 @@ impl Group {
             | Message::Renew { .. }
             | Message::Granted { .. }
             | Message::Voting { .. }
+            | Message::Restart
             | Message::Stops
                 if !is_there => {}
             Message::Report(report) => {
@@ -425,6 +428,7 @@ impl Group {
                 self.granted(voter, (index, sent_ns));
             }
             Message::Removed => self.was_removed(),
+            Message::Restart => self.events.push_back(Event::Restart),
             Message::Stops => self.hear_stop(node),
             Message::Leaving(because) => {
                 self.pass(node, &Message::Farewell);
@@ -432,9 +436,7 @@ impl Group {
             }
             Message::Halted(reason) => self.other_halted(node, &reason),
             Message::Farewell => {
-                if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.is_told = true;
-                }
+                self.peers.get_mut(&node).into_iter().for_each(|peer| peer.is_told = true);
             }
         }
         Ok(())

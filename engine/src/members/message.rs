@@ -73,6 +73,8 @@ pub(crate) enum Message {
     Manager(Vec<u8>),
     /// The member's report, every second.
     Report(NodeReport),
+    /// Whoever hears it is to stop, and to be started again.
+    Restart,
     /// The member was told to stop, and goes on until it leaves.
     Stops,
     /// The member leaves, and why if it does not do so on request.

@@ -104,6 +104,8 @@ struct State {
     on_halt: Option<Box<dyn Fn() + Send>>,
     /// What to do when the others have removed this member.
     on_removal: Option<FailureAction>,
+    /// What to do when an operator has this process restart.
+    on_restart: Option<Box<dyn Fn() + Send>>,
     /// Nobody needs the group any more.
     is_over: bool,
 }
@@ -123,6 +125,7 @@ impl State {
                     let member = ReplicaId { node, incarnation };
                     self.predecessor.iter().for_each(|it| it.meet(member));
                 }
+                Event::Restart => self.on_restart.iter().for_each(|act| act()),
                 Event::ReportDue => {
                     let report = self.reporter.as_ref().map(|member| member.report());
                     report.iter().for_each(|report| self.group.report(report));
@@ -320,6 +323,7 @@ impl Members {
             reporter: None,
             on_halt: None,
             on_removal: None,
+            on_restart: None,
             is_over: false,
         };
         let shared = Arc::new(Shared {
@@ -419,6 +423,16 @@ impl Members {
     pub(crate) fn leaver(&self) -> impl Fn(&str) + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move |why| shared.change_and_wake(|state| state.group.leave(Some(why.to_owned())))
+    }
+
+    /// Says what to do when an operator has this process stop and be started again.
+    pub(crate) fn on_restart(&self, act: impl Fn() + Send + 'static) {
+        self.shared.lock().on_restart = Some(Box::new(act));
+    }
+
+    /// Has the process of a member stop and be started again. Whether it is there.
+    pub(crate) fn restart(&self, node: u16) -> bool {
+        self.shared.change_and_wake(|state| state.group.restart(usize::from(node)))
     }
 
     /// Tells the others that this member is to stop.

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::members::group::{Group, Stage};
+use crate::members::group::{Event, Group, Stage};
 use crate::members::message::Message;
+use crate::members::peer::Peer;
 
 impl Group {
     /// Tells the others that this member is to stop. It goes on until it leaves.
@@ -13,6 +14,19 @@ impl Group {
         if self.stage == Stage::Formed {
             self.peer_nodes().into_iter().for_each(|node| self.keep(node, &Message::Stops));
         }
+    }
+
+    /// Has the process of a member, perhaps this one, stop and be started again. Whether it is there.
+    pub(crate) fn restart(&mut self, node: usize) -> bool {
+        if node == self.node() {
+            self.events.push_back(Event::Restart);
+            return true;
+        }
+        let is_there = self.peers.get(&node).is_some_and(Peer::is_member);
+        if is_there {
+            self.keep(node, &Message::Restart);
+        }
+        is_there
     }
 
     /// A member is to stop.

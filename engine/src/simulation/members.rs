@@ -197,6 +197,7 @@ impl<R: Replica> SimulatedMember<R> {
                     Some(replica) => replica.tell().hear(from, bytes),
                     None => self.early.push((from, bytes)),
                 },
+                Event::Restart => {}
                 Event::Waits(..) => self.votes_as_before = true,
                 Event::Change(..) => {}
             }

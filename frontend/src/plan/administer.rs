@@ -1,4 +1,4 @@
-//! CALL of a procedure of operators: nodes are drained and removed.
+//! CALL of a procedure of operators: nodes are drained, removed and restarted.
 //!
 //! *Not here*: what follows, in `gannet_engine`.
 
@@ -16,10 +16,12 @@ pub(crate) enum Administration {
     Drain { node: u16, is_drained: bool },
     /// A node is removed, perhaps with the last copy of rows.
     Remove { node: u16, loses_rows: bool },
+    /// A node's process stops, and is started again by whoever has started it.
+    Restart { node: u16 },
 }
 
 /// The procedures, as a message lists them.
-const PROCEDURES: &str = "there are gannet_drain_node(node), gannet_cancel_drain(node) and gannet_remove_node(node [, loses_rows])";
+const PROCEDURES: &str = "there are gannet_drain_node(node), gannet_cancel_drain(node), gannet_remove_node(node [, loses_rows]) and gannet_restart_node(node)";
 
 /// What a CALL says.
 pub(super) fn administration(call: &ast::Function) -> Result<Administration, SqlError> {
@@ -45,6 +47,7 @@ pub(super) fn administration(call: &ast::Function) -> Result<Administration, Sql
         ("gannet_cancel_drain", [node]) => {
             Ok(Administration::Drain { node: number(node)?, is_drained: false })
         }
+        ("gannet_restart_node", [node]) => Ok(Administration::Restart { node: number(node)? }),
         ("gannet_remove_node", [node]) => {
             Ok(Administration::Remove { node: number(node)?, loses_rows: false })
         }

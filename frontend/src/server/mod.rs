@@ -49,6 +49,7 @@ use tokio::task::JoinSet;
 use crate::database::Database;
 pub use admission::Admission;
 use cancellation::Cancellation;
+pub use stopping::Stopped;
 use stopping::{StopSignals, Stopping, stopped};
 pub use stream::TlsError;
 pub use threads::ServerThreads;
@@ -207,7 +208,7 @@ impl Server {
         Arc::clone(&self.admission)
     }
 
-    /// Serves a database until SIGTERM or SIGINT. A node that has the only copy of some rows, without which the others would go on,
+    /// Serves a database until SIGTERM or SIGINT, or until it is to be started again; which of both is returned. A node that has the only copy of some rows, without which the others would go on,
     /// says so in the log and goes on until a second signal. If `threads` are given, they serve the connections, and also host the
     /// cluster. `listening` is called with the address once clients are served.
     ///
@@ -218,7 +219,7 @@ impl Server {
         database: Arc<Database>,
         threads: Option<Arc<ServerThreads>>,
         listening: impl FnOnce(SocketAddr),
-    ) -> Result<(), ServerError> {
+    ) -> Result<Stopped, ServerError> {
         let runtime = threads::runtime(threads.is_some()).map_err(ServerError::Runtime)?;
         let Self { listener, options, tls, admission } = self;
         let sessions = Arc::new(Semaphore::new(options.connections_max));
@@ -231,8 +232,7 @@ impl Server {
             let stop = stopped(signals, Arc::clone(&shared.database));
             let listener = TcpListener::from_std(listener).map_err(ServerError::Runtime)?;
             listening(listener.local_addr().map_err(ServerError::Runtime)?);
-            accept_until(stop, listener, shared, next_thread).await;
-            Ok(())
+            Ok(accept_until(stop, listener, shared, next_thread).await)
         });
         // Remaining tasks have had their time.
         runtime.shutdown_background();
@@ -242,17 +242,17 @@ impl Server {
 
 /// Accepts clients until `stop`, then waits for their end.
 async fn accept_until<'t>(
-    stop: impl Future<Output = ()>,
+    stop: impl Future<Output = Stopped>,
     listener: TcpListener,
     shared: Arc<Shared>,
     next_thread: impl Fn() -> &'t Handle,
-) {
+) -> Stopped {
     let (stopping, told) = watch::channel(Stopping::No);
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
-    loop {
+    let stopped = loop {
         let accepted = tokio::select! {
-            () = &mut stop => break,
+            stopped = &mut stop => break stopped,
             Some(_) = connections.join_next() => continue,
             accepted = accept(&listener) => accepted,
         };
@@ -274,7 +274,7 @@ async fn accept_until<'t>(
             }
         };
         connections.spawn_on(attend, next_thread());
-    }
+    };
     drop(listener);
     stopping.send_replace(Stopping::BetweenTransactions);
     let ended = async |connections: &mut JoinSet<()>, timeout| {
@@ -287,6 +287,7 @@ async fn accept_until<'t>(
         ended(&mut connections, CANCELLED_TIMEOUT).await;
     }
     connections.shutdown().await;
+    stopped
 }
 
 async fn accept(listener: &TcpListener) -> std::io::Result<(std::net::TcpStream, IpAddr)> {

@@ -1,7 +1,7 @@
 //! When a server stops: at the first signal, unless rows would be lost that the other nodes go on without; then at the second.
 //!
 //! ```text
-//! signal ─▶ the others hear of it ─▶ the cluster ends as a whole, or keeps a copy of each row ─▶ stop
+//! signal, or CALL gannet_restart_node ─▶ the others hear of it ─▶ the cluster ends as a whole, or keeps a copy of each row ─▶ stop
 //!                                    this node has the only copy of some rows
 //!                                      for 2 s: perhaps the others are told to stop as well
 //!                                      then a line in the log; the node goes on until ─▶ a second signal, or all others stop
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use gannet_engine::OnlyCopies;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::database::Database;
 use crate::session::TransactionStatus;
@@ -69,19 +70,34 @@ impl StopSignals {
     }
 }
 
+/// Why a server has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// A signal said so.
+    BySignal,
+    /// It is to be started again, as an operator said at some node.
+    ToRestart,
+}
+
 /// Completes when the server is to stop; see the module's text.
-pub(super) async fn stopped(mut signals: StopSignals, database: Arc<Database>) {
-    signals.next().await;
+pub(super) async fn stopped(mut signals: StopSignals, database: Arc<Database>) -> Stopped {
+    let restart = Arc::new(Notify::new());
+    let wanted = Arc::clone(&restart);
+    database.cluster.on_restart(move || wanted.notify_one());
+    let stopped = tokio::select! {
+        () = signals.next() => Stopped::BySignal,
+        () = restart.notified() => Stopped::ToRestart,
+    };
     if !database.cluster.announce_stop() {
-        return;
+        return stopped;
     }
     let mut looks = 0;
     loop {
         tokio::select! {
-            () = signals.next() => return,
+            () = signals.next() => return Stopped::BySignal,
             () = tokio::time::sleep(LOOK) => {}
         }
-        let Some(lost) = database.cluster.lost_by_stop() else { return };
+        let Some(lost) = database.cluster.lost_by_stop() else { return stopped };
         looks += 1;
         if looks == LOOKS_BEFORE_LINE {
             let tables = database.catalog().tables().map(|table| table.name.clone()).collect();

@@ -23,7 +23,8 @@ impl Session {
         administration: Administration,
     ) -> Result<StatementResult, SqlError> {
         if self.status != TransactionStatus::Idle {
-            let message = "nodes cannot be drained or removed inside a transaction block";
+            let message =
+                "nodes cannot be drained, removed or restarted inside a transaction block";
             return Err(SqlError::new("25001", message).with_hint("end it first"));
         }
         self.refuse_token("CALL")?;
@@ -40,6 +41,7 @@ impl Session {
                 Administration::Remove { node, loses_rows } => {
                     cluster.remove_node(node, loses_rows)
                 }
+                Administration::Restart { node } => cluster.restart_node(node),
             };
             drop(permit);
             // The session may have ended meanwhile.

@@ -2,9 +2,17 @@
 //!
 //! *Not here*: members whose settings do not fit, before the cluster has begun, in `nodes.rs`.
 
-use crate::failures::cluster::{Cluster, LONG_LEASE, SHORT_LEASE, Site, awaited};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::failures::cluster::{Cluster, LONG_LEASE, SHORT_LEASE, Site, awaited, pass};
 use crate::failures::histories::record;
-use crate::process::Server;
+use crate::nodes::free_address;
+use crate::process::{Server, errors, read_all};
+
+/// Between two looks whether a process has ended.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The option of each of three nodes that names a directory for its replica of the manager.
 pub(super) fn manager_data(site: &Site) -> [String; 3] {
@@ -115,6 +123,81 @@ fn a_rolling_restart_leaves_no_transaction_unknown() {
         let mut stopped = std::mem::replace(&mut cluster.nodes[node], back.unwrap());
         assert_eq!(stopped.wait().code(), Some(0));
     }
+}
+
+/// One command restarts all nodes under load; whoever has started a process starts it again when its exit code says so.
+#[test]
+fn the_command_restarts_all_nodes_one_after_the_other() {
+    let site = Site::new("failures-rolling-command", 3);
+    let listens = [0, 1, 2].map(|_| format!("--listen={}", free_address()));
+    let of_node = |node: usize| vec![LONG_LEASE.to_owned(), listens[node].clone()];
+    let mut cluster = Cluster::start_each(site, of_node);
+    cluster.query(0, "CREATE TABLE hits (id INT PRIMARY KEY, n INT)");
+    cluster.query(0, "INSERT INTO hits VALUES (1, 0)");
+    let nodes = std::mem::take(&mut cluster.nodes);
+    let (site, is_over) = (&cluster.site, AtomicBool::new(false));
+    let (restarts, has_load_ended) = (AtomicU64::new(0), AtomicBool::new(false));
+    let hosts = listens.each_ref().map(|listen| listen.trim_start_matches("--listen="));
+    let url = format!("postgresql://tester@{}/test?sslmode=disable", hosts.join(","));
+    let psql = |statement: &str| {
+        Command::new("psql").args(["-AtqX", &url, "-c", statement]).output().unwrap()
+    };
+    let restart = |arguments: &[&str]| {
+        let mut gannet = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        gannet.args(["node", "restart"]).args(arguments);
+        let output = gannet.arg("--connect").arg(hosts.join(",")).output().unwrap();
+        (output.status.code(), read_all(&output.stdout[..]), errors(&output))
+    };
+    let ended = std::thread::scope(|scope| {
+        let supervised = nodes.into_iter().enumerate().map(|(node, mut server)| {
+            let (is_over, restarts) = (&is_over, &restarts);
+            let arguments = of_node(node);
+            scope.spawn(move || {
+                let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+                loop {
+                    while server.is_running() && !is_over.load(Relaxed) {
+                        pass(LOOK);
+                    }
+                    if server.is_running() {
+                        server.signal("TERM");
+                    }
+                    let code = server.wait().code();
+                    if code != Some(75) {
+                        return code;
+                    }
+                    restarts.fetch_add(1, Relaxed);
+                    server = Server::listening(site.start(node, &arguments));
+                }
+            })
+        });
+        let supervised: Vec<_> = supervised.collect();
+        let load = scope.spawn(|| {
+            let (mut committed, mut failed) = (0, 0);
+            while !has_load_ended.load(Relaxed) {
+                let hit = psql("UPDATE hits SET n = n + 1 WHERE id = 1").status;
+                *(if hit.success() { &mut committed } else { &mut failed }) += 1;
+            }
+            (committed, failed)
+        });
+        let (code, said, error) = restart(&["--rolling"]);
+        assert_eq!(code, Some(0), "{error}");
+        let lines = [0, 1, 2]
+            .map(|node| format!("node {node} was started again, and the cluster is healthy\n"));
+        assert_eq!((said, restarts.load(Relaxed)), (lines.concat(), 3));
+        let (code, said, error) = restart(&["1", "--timeout=60s"]);
+        assert_eq!((code, said, restarts.load(Relaxed)), (Some(0), lines[1].clone(), 4), "{error}");
+        let (code, _, error) = restart(&["7"]);
+        assert!(code == Some(2) && error.contains("node 7"), "{code:?}: {error}");
+        has_load_ended.store(true, Relaxed);
+        let (committed, failed) = load.join().unwrap();
+        let n: u64 = read_all(&psql("SELECT n FROM hits").stdout[..]).trim().parse().unwrap();
+        // A statement whose session ended may have been done.
+        assert!((committed..=committed + failed).contains(&n), "{committed} + {failed}: {n}");
+        assert!(committed > 20, "{committed} of {failed}");
+        is_over.store(true, Relaxed);
+        supervised.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(ended, [Some(0); 3]);
 }
 
 /// The rows are gone with the processes. What the managers' directories say of them is no cluster any more.
