@@ -533,9 +533,14 @@ impl Group {
                     self.log_call(&from, &error.to_string());
                 }
             }
-            Connection::Connecting { node, .. }
-            | Connection::Calling { node, .. }
-            | Connection::Waiting { node, .. } => self.call_ended(node, &error),
+            Connection::Connecting { node, .. } | Connection::Calling { node, .. } => {
+                self.call_ended(node, &error);
+            }
+            Connection::Waiting { node, .. } => {
+                self.call_ended(node, &error);
+                let node = u16::try_from(node).ok().filter(|_| self.stage == Stage::Gathering);
+                self.events.extend(node.map(Event::WaitsNoMore));
+            }
             Connection::Open { node, .. } => {
                 let outlives = Speaker { group: self, node }.outlives(&error);
                 let has_broken = matches!(error, LinkError::Ended | LinkError::Broken(_));

@@ -83,6 +83,8 @@ pub(crate) enum Event {
     Manager(u16, Vec<u8>),
     /// This incarnation of a member has this process wait until it is let in. Meanwhile the predecessor's replica is heard there.
     Waits(u16, u32),
+    /// The connection with that member is gone.
+    WaitsNoMore(u16),
     /// An operator has this process stop, and be started again.
     Restart,
     /// A report is due.

@@ -125,6 +125,9 @@ impl State {
                     let member = ReplicaId { node, incarnation };
                     self.predecessor.iter().for_each(|it| it.meet(member));
                 }
+                Event::WaitsNoMore(node) => {
+                    self.predecessor.iter().for_each(|it| it.part(node));
+                }
                 Event::Restart => self.on_restart.iter().for_each(|act| act()),
                 Event::ReportDue => {
                     let report = self.reporter.as_ref().map(|member| member.report());

@@ -47,7 +47,8 @@ struct State {
 impl State {
     /// If it leads, others vote from now on.
     fn hand_over(&self) {
-        if let Some(replica) = self.replica.as_ref().filter(|_| self.leads) {
+        let has_met_any = !self.met.is_empty();
+        if let Some(replica) = self.replica.as_ref().filter(|_| self.leads && has_met_any) {
             replica.set_members(LogMembers { all: self.met.clone(), voters: self.met.clone() });
         }
     }
@@ -128,6 +129,13 @@ impl Predecessor {
                 }
             }
         }
+        state.hand_over();
+    }
+
+    /// A member has ended, or is not connected now.
+    pub(crate) fn part(&self, node: u16) {
+        let mut state = self.lock();
+        state.met.retain(|met| met.node != node);
         state.hand_over();
     }
 

@@ -106,6 +106,8 @@ pub(super) struct ModelManager {
     newcomers: BTreeSet<usize>,
     /// Of the nodes, those whose processes are no members yet. What the processes before have stored votes on, and tells nobody anything.
     predecessors: BTreeSet<usize>,
+    /// By process that is no member yet: the members that have it wait.
+    met: BTreeMap<usize, BTreeSet<usize>>,
     /// Elections without a majority but for those.
     elected_by_predecessors: u64,
     /// The disk of a voter fails then.
@@ -164,6 +166,7 @@ impl ModelManager {
             nodes,
             newcomers: BTreeSet::new(),
             predecessors: BTreeSet::new(),
+            met: BTreeMap::new(),
             elected_by_predecessors: 0,
             fails_at_ns: None,
             failed: BTreeSet::new(),
@@ -207,11 +210,13 @@ impl ModelManager {
         self.nodes.remove(&node);
         self.newcomers.remove(&node);
         self.predecessors.remove(&node);
+        self.met.remove(&node);
         self.events.retain(|_, (other, _)| *other != node);
     }
 
-    /// The process of a node is there again, and no member yet: what the process before has stored votes on.
-    pub(super) fn go_on(&mut self, node: usize) {
+    /// The process of a node is there again, and a member has it wait: what the process before has stored votes on.
+    pub(super) fn go_on(&mut self, node: usize, member: usize) {
+        self.met.entry(node).or_default().insert(member);
         if self.nodes.insert(node) {
             self.predecessors.insert(node);
         }
@@ -306,15 +311,14 @@ impl ModelManager {
         self.tell(leader, now_ns, ManagerEvent::Leads(self.term));
     }
 
-    /// Nobody who could decide leads, and a predecessor does: it has the members that it reaches vote in place of all others.
+    /// Nobody who could decide leads, and a predecessor does: it has the members that it has met vote in place of all others.
     fn hand_over(&mut self, streams: &Streams, now_ns: u64) {
         let voters = self.voters.iter().map(|voter| usize::from(*voter));
         let mut able = voters.filter(|voter| self.reaches_majority(*voter, streams, now_ns));
         let Some(leader) = able.next() else { return };
-        let reached = self
-            .nodes
-            .difference(&self.predecessors)
-            .filter(|node| self.reach_ns(leader, **node, streams, now_ns) == Some(now_ns));
+        let met = self.met.get(&leader).into_iter().flatten();
+        let reached =
+            met.filter(|node| self.reach_ns(leader, **node, streams, now_ns) == Some(now_ns));
         let reached: BTreeSet<_> = reached.filter_map(|node| u16::try_from(*node).ok()).collect();
         if reached.is_empty() {
             return;

@@ -46,8 +46,8 @@ pub(crate) struct SimulatedMember<R: Replica> {
     early: Vec<(u16, Vec<u8>)>,
     /// Whether it leads the manager, as far as it knows.
     leads: bool,
-    /// Whether what the process before has stored votes, as this one waits until it is let in.
-    votes_as_before: bool,
+    /// Members that have it wait until it is let in. What the process before has stored votes meanwhile.
+    waits_at: BTreeSet<usize>,
     /// Answers to its proposals, by number.
     answers: BTreeMap<u64, Result<(), ChangeError>>,
     /// Why it could not join.
@@ -198,7 +198,8 @@ impl<R: Replica> SimulatedMember<R> {
                     None => self.early.push((from, bytes)),
                 },
                 Event::Restart => {}
-                Event::Waits(..) => self.votes_as_before = true,
+                Event::Waits(member, _) => drop(self.waits_at.insert(usize::from(member))),
+                Event::WaitsNoMore(_) => {}
                 Event::Change(..) => {}
             }
         }
@@ -305,7 +306,7 @@ impl<R: Replica> SimulatedMembers<R> {
             replica: None,
             early: Vec::new(),
             leads: false,
-            votes_as_before: false,
+            waits_at: BTreeSet::new(),
             answers: BTreeMap::new(),
             failure: None,
             node: None,
@@ -576,8 +577,8 @@ impl<R: Replica> SimulatedMembers<R> {
             let said = member.changes.set_admits(admits);
             member.say(said);
             let mut is_quiet = !member.handle_events();
-            if std::mem::take(&mut member.votes_as_before) {
-                self.manager.iter_mut().for_each(|manager| manager.go_on(node));
+            for met in std::mem::take(&mut member.waits_at) {
+                self.manager.iter_mut().for_each(|manager| manager.go_on(node, met));
             }
             if self.manager_kind == ManagerKind::Raft && member.stands_until_ns <= self.now_ns {
                 member.start_replica(self.lease_ns, self.now_ns);
