@@ -97,7 +97,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
             }
             answer => answer.map(|_| None)?,
         };
-        let (membership, prospect) = (membership(&after), prospect(&after));
+        let to_copy = to_copy(&before, &after, interval);
+        let (membership, prospect) = (membership(&after), prospect(&after) + &to_copy);
         let has_halted = halted.is_some();
         let outlook = halted.unwrap_or(prospect);
         print_line(format_args!("{shown}\n\n{membership}{outlook}"))?;
@@ -194,6 +195,31 @@ fn prospect(nodes: &[Row]) -> String {
     )
 }
 
+/// How much nodes still copy that are being filled, at what rate, and for how long; nothing if none is.
+fn to_copy(before: &[Row], after: &[Row], interval: Duration) -> String {
+    let copied = |rows: &[Row]| {
+        let of_nodes = rows.iter().filter_map(|row| row.get::<_, Option<i64>>("copied_bytes"));
+        of_nodes.sum::<i64>()
+    };
+    let left = after.first().map_or(0_i64, |row| row.get("bytes_to_copy"));
+    let rate = (copied(after) - copied(before)) as f64 / interval.as_secs_f64().max(0.001);
+    copying(left, rate)
+}
+
+/// The same, of bytes, and of bytes in a second.
+fn copying(left: i64, rate: f64) -> String {
+    let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
+    if left == 0 {
+        return String::new();
+    }
+    let to_go = mebibytes(left as f64);
+    if rate < 1.0 {
+        return format!("; {to_go:.1} MiB are to be copied");
+    }
+    let (seconds, rate) = (left as f64 / rate, mebibytes(rate));
+    format!("; {to_go:.1} MiB are to be copied, at {rate:.1} MiB/s for about {seconds:.0} s")
+}
+
 /// The table of nodes, each with its present row and that of an interval earlier.
 fn table(nodes: &[(&Row, &Row)], copies: &[Row], interval: Duration) -> String {
     let mut table = Table::new();
@@ -256,4 +282,17 @@ fn cells(row: &Row, earlier: &Row, copies: &[Row], interval: Duration) -> Vec<St
         _ => "?".to_owned(),
     }));
     cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_copied_is_said_with_its_rate_and_time() {
+        assert_eq!(copying(0, 5e6), "");
+        assert_eq!(copying(3 << 20, 0.0), "; 3.0 MiB are to be copied");
+        let line = copying(96 << 20, f64::from(64 << 20));
+        assert_eq!(line, "; 96.0 MiB are to be copied, at 64.0 MiB/s for about 2 s");
+    }
 }

@@ -164,6 +164,16 @@ pub enum ClusterError {
         "node {0} runs; drain the node and stop its process instead, or stop its process if it cannot be drained"
     )]
     NodeRuns(u16),
+    /// A node whose process cannot be restarted.
+    #[error(
+        "node {node} is not restarted: {why}; give it copies elsewhere, or --manager-data, or stop all nodes"
+    )]
+    NodeNeeded {
+        /// The node.
+        node: u16,
+        /// What would be lost.
+        why: String,
+    },
     /// There is no such node to kill.
     #[error("there is no node {node} whose end this process could cause; look at Cluster::status")]
     NoSuchNode {

@@ -61,15 +61,19 @@ impl Cluster {
     /// nothing is waited for.
     ///
     /// # Errors
-    /// [`ClusterError::OneProcess`] if all nodes are in one process; [`ClusterError::Change`] if the node is no member that is there.
+    /// [`ClusterError::OneProcess`] if all nodes are in one process; [`ClusterError::Change`] if the node is no member that is there;
+    /// [`ClusterError::NodeNeeded`] if rows would be lost without its process, or the others could decide on nothing.
     pub fn restart_node(&self, node: u16) -> Result<(), ClusterError> {
         self.check_processes()?;
         let others = self.others.as_ref().ok_or(ClusterError::OneProcess)?;
+        if let Some(why) = self.need_of(node) {
+            return Err(ClusterError::NodeNeeded { node, why });
+        }
         if others.restart(node) { Ok(()) } else { Err(ChangeError::NoSuchMember(node).into()) }
     }
 
     /// Says what this process does when [`Cluster::restart_node`] names its node; else nothing comes of it.
-    pub fn on_restart(&self, act: impl Fn() + Send + 'static) {
+    pub fn on_restart(&self, act: impl Fn() + Send + Sync + 'static) {
         if let Some(others) = &self.others {
             others.on_restart(act);
         }

@@ -13,12 +13,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use gannet_manager::Directory;
+use gannet_manager::{Directory, DirectoryError};
 use gannet_rpc::{Parking, Port, SharedRings, UdpOptions, UdpPort};
 #[cfg(feature = "verbs")]
 use gannet_rpc::{VerbsOptions, VerbsPort};
@@ -80,7 +81,7 @@ impl Cluster {
         let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
         let manager_data = ManagerData::of(membership, configuration.clone().unformed())?;
-        let predecessor = manager_data.left.clone();
+        let predecessor = manager_data.predecessor.clone();
         let starting = Starting::new(started, move |configuration| {
             manager_data.begin(configuration)?;
             let cluster = start(options, configuration, (node, terms), &addresses, ports)?;
@@ -214,37 +215,48 @@ fn start(
 /// The manager's directory of this node.
 struct ManagerData {
     /// It has what an earlier process has left.
-    left: Option<Arc<Predecessor>>,
+    left: Option<PathBuf>,
+    /// The replica of that process, if what is left can be read.
+    predecessor: Option<Arc<Predecessor>>,
     begin_anew: bool,
 }
 
 impl ManagerData {
     fn of(membership: &Membership, first: Configuration) -> Result<Self, JoinError> {
-        let Membership { cluster, begin_anew, .. } = membership;
+        let Membership { cluster, begin_anew, manager_data, .. } = membership;
         let node = u16::try_from(membership.node).expect("checked");
-        let Some(path) = &membership.manager_data else {
-            return Ok(Self { left: None, begin_anew: *begin_anew });
-        };
-        let left = Directory::left_in(path, cluster, node)?.map(|id| {
-            if !begin_anew {
-                tracing::info!(
-                    "{} is of an earlier process: this one waits for a cluster that it comes back to",
-                    path.display()
-                );
+        let mut data = Self { left: None, predecessor: None, begin_anew: *begin_anew };
+        let Some(path) = manager_data else { return Ok(data) };
+        match Directory::left_in(path, cluster, node) {
+            Ok(None) => return Ok(data),
+            Ok(Some(id)) => {
+                let (left, heartbeat) = ((id, path.clone()), heartbeat(membership.lease));
+                let first = Arc::new(first);
+                let predecessor = Predecessor::new(cluster.clone(), left, heartbeat, first);
+                data.predecessor = Some(Arc::new(predecessor));
             }
-            let left = (id, path.clone());
-            let heartbeat = heartbeat(membership.lease);
-            Arc::new(Predecessor::new(cluster.clone(), left, heartbeat, Arc::new(first)))
-        });
-        Ok(Self { left, begin_anew: *begin_anew })
+            Err(
+                error @ (DirectoryError::Format { .. }
+                | DirectoryError::Damaged { .. }
+                | DirectoryError::NoLog(_)),
+            ) => tracing::warn!("what an earlier process has left is of no use: {error}"),
+            Err(error) => return Err(error.into()),
+        }
+        if !begin_anew {
+            tracing::info!(
+                "{} is of an earlier process: this one waits for a cluster that it comes back to",
+                path.display()
+            );
+        }
+        data.left = Some(path.clone());
+        Ok(data)
     }
 
     /// The node begins with this configuration. Where there is a cluster that it comes back to, its replica of the manager is another than
     /// that of the process before. Where there is none, what is left is of an earlier run, and is forgotten only on request.
     fn begin(self, configuration: &Configuration) -> Result<(), JoinError> {
-        let Some(left) = self.left else { return Ok(()) };
-        left.end();
-        let path = left.directory();
+        self.predecessor.iter().for_each(|it| it.end());
+        let Some(path) = self.left else { return Ok(()) };
         if configuration.is_formed() {
             tracing::info!(
                 "what the process before has left in {} is removed: the others have it",
@@ -253,9 +265,9 @@ impl ManagerData {
         } else if self.begin_anew {
             tracing::warn!("what an earlier run has left in {} is forgotten", path.display());
         } else {
-            return Err(JoinError::EarlierRun(path.to_owned()));
+            return Err(JoinError::EarlierRun(path));
         }
-        Ok(Directory::clear(path)?)
+        Ok(Directory::clear(&path)?)
     }
 }
 

@@ -549,6 +549,24 @@ impl Node {
         self.arena.used_bytes_of(partition)
     }
 
+    /// Bytes of the partitions that it is primary of and that others are being filled with, once for each of these; and bytes that it has of
+    /// those that it is being filled with itself.
+    pub(crate) fn bytes_of_lessons(&self) -> (u64, u64) {
+        let configuration = self.view.load().shared_configuration();
+        let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+        partitions.fold((0, 0), |(taught, learnt), partition| {
+            let learners = configuration.learners(partition);
+            if learners.is_empty() {
+                return (taught, learnt);
+            }
+            let bytes = self.used_bytes_of(partition) as u64;
+            let teaches = configuration.copies(partition).first() == Some(&self.id);
+            let learns = learners.iter().any(|learner| learner.node == self.id);
+            let of_each = |is_so: bool, count: usize| if is_so { bytes * count as u64 } else { 0 };
+            (taught + of_each(teaches, learners.len()), learnt + of_each(learns, 1))
+        })
+    }
+
     /// Bytes of main buckets, which tables take when they are created. They count in [`Self::used_bytes`] even while they are
     /// empty; the system gives memory only to those that were touched.
     #[must_use]

@@ -114,6 +114,10 @@ pub struct ChangeCounts {
     pub copied_bytes: u64,
     /// Copies of partitions of a table that it has given up to other nodes.
     pub copies_given_up: u64,
+    /// Bytes of the partitions that it is primary of and that other nodes are being filled with, once for each of these.
+    pub taught_bytes: u64,
+    /// Bytes that it has already of the partitions that it is being filled with.
+    pub learnt_bytes: u64,
 }
 
 /// The counts of a node, which its workers add to.

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::cluster::Cluster;
 use crate::configuration::Configuration;
+use crate::membership_status::indispensable;
 
 /// Partitions whose rows would be lost with a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,23 @@ impl Cluster {
             return None;
         }
         only_copies(&self.configuration(), self.members[0].node().id(), &others)
+    }
+
+    /// Why the others cannot do without the process of a node, even for as long as it takes to start it again.
+    pub(crate) fn need_of(&self, node: u16) -> Option<String> {
+        let (own, configuration) = (self.members[0].node().id(), self.configuration());
+        let mut others = self.others.as_ref()?.present();
+        others.insert(own, false);
+        others.remove(&node);
+        if let Some(copies) = only_copies(&configuration, node, &others) {
+            return Some(copies.to_string());
+        }
+        let voters = self.membership().voters;
+        let (ended, _) = indispensable(&configuration, &voters);
+        let is_needed = ended.contains(&node);
+        is_needed.then(|| {
+            "the others could decide on nothing without its log, which is in memory".to_owned()
+        })
     }
 }
 

@@ -135,6 +135,7 @@ enum Command {
     Hear(u16, Vec<u8>),
     Decide(Vec<u8>),
     SetMembers(LogMembers),
+    HandOver(BTreeSet<ReplicaId>),
     End,
 }
 
@@ -203,6 +204,12 @@ impl Replica {
         self.command(Command::SetMembers(members));
     }
 
+    /// Has those of these replicas vote in place of all others that the log names, as the leader; nothing comes of it if that is none. What
+    /// was said so before holds no more.
+    pub fn hand_over(&self, to: BTreeSet<ReplicaId>) {
+        self.command(Command::HandOver(to));
+    }
+
     fn command(&self, command: Command) {
         // A replica that has ended, because its disk has failed or raft has met a bug, was logged.
         let _ = self.commands.send(command);
@@ -264,6 +271,20 @@ async fn run(
                         before.abort();
                     }
                     changing = Some(tokio::spawn(change_members(raft.clone(), number, members)));
+                }
+                Command::HandOver(to) => {
+                    if let Some(before) = changing.take() {
+                        before.abort();
+                    }
+                    let known = raft.metrics().borrow().membership_config.membership().clone();
+                    let known: BTreeSet<_> =
+                        known.nodes().map(|(number, _)| ReplicaId::of(*number)).collect();
+                    let voters: BTreeSet<_> = to.intersection(&known).copied().collect();
+                    if !voters.is_empty() {
+                        let members = LogMembers { all: voters.clone(), voters };
+                        changing =
+                            Some(tokio::spawn(change_members(raft.clone(), number, members)));
+                    }
                 }
                 Command::End => return,
             }

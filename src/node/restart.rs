@@ -11,6 +11,8 @@ use std::io::Write;
 
 use gannet_frontend::{Connected, ServerAddress, connect_to_first};
 
+use tokio_postgres::error::SqlState;
+
 use super::{LOOK, call};
 use crate::output::print_line;
 use crate::status::{ANSWER, CommandError};
@@ -43,7 +45,7 @@ async fn wait_until(addresses: &[ServerAddress], is_so: impl Fn(&Seen) -> bool) 
     loop {
         let why = match tokio::time::timeout(ANSWER, seen(addresses)).await {
             Ok(Ok(seen)) if seen.unhealthy.is_none() && is_so(&seen) => return seen,
-            Ok(Ok(seen)) => seen.unhealthy,
+            Ok(Ok(seen)) => seen.unhealthy.or_else(|| Some("nothing has happened yet".to_owned())),
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some("a node does not answer".to_owned()),
         };
@@ -68,12 +70,14 @@ pub(super) async fn restart(
     let numbers = node.map_or_else(|| up.collect(), |node| vec![i64::from(node)]);
     for number in numbers {
         let Seen { epoch, .. } = wait_until(addresses, |_| true).await;
-        call(addresses, format!("CALL gannet_restart_node({number})")).await?;
-        wait_until(addresses, |seen| {
-            let is_back = seen.nodes.contains(&(number, true));
-            seen.epoch > epoch && is_back
-        })
-        .await;
+        match call(addresses, format!("CALL gannet_restart_node({number})")).await {
+            // The node that was asked may be this one, and end the session before it answers.
+            Err(CommandError::Server(error))
+                if error.is_closed() || error.code() == Some(&SqlState::ADMIN_SHUTDOWN) => {}
+            told => told?,
+        }
+        let is_back = |seen: &Seen| seen.epoch > epoch && seen.nodes.contains(&(number, true));
+        wait_until(addresses, is_back).await;
         print_line(format_args!("node {number} was started again, and the cluster is healthy"))?;
     }
     Ok(())

@@ -193,7 +193,7 @@ fn membership(status: &MembershipStatus, here: &[usize]) -> String {
 }
 
 /// What each node of this process reports of its memory and of changes of the membership.
-const MEASURES: [Measure; 9] = [
+const MEASURES: [Measure; 11] = [
     (
         "gannet_copied_bytes_total",
         "counter",
@@ -205,6 +205,18 @@ const MEASURES: [Measure; 9] = [
         "counter",
         "Copies of partitions of a table that the node has given up to others.",
         |r| r.changes.copies_given_up,
+    ),
+    (
+        "gannet_taught_bytes",
+        "gauge",
+        "Bytes of partitions that the node is primary of and that others are being filled with, once for each.",
+        |r| r.changes.taught_bytes,
+    ),
+    (
+        "gannet_learnt_bytes",
+        "gauge",
+        "Bytes that the node has of partitions that it is being filled with.",
+        |r| r.changes.learnt_bytes,
     ),
     ("gannet_memory_bytes", "gauge", "Table memory in use.", |r| r.memory_bytes),
     (

@@ -538,8 +538,7 @@ impl Group {
             }
             Connection::Waiting { node, .. } => {
                 self.call_ended(node, &error);
-                let node = u16::try_from(node).ok().filter(|_| self.stage == Stage::Gathering);
-                self.events.extend(node.map(Event::WaitsNoMore));
+                self.help_no_more(node);
             }
             Connection::Open { node, .. } => {
                 let outlives = Speaker { group: self, node }.outlives(&error);
@@ -550,6 +549,7 @@ impl Group {
                     (true, false) => BROKEN_CALL_NS,
                     (false, _) => CALL_INTERVAL_NS,
                 };
+                self.help_no_more(node);
                 let Some(peer) = self.peers.get_mut(&node) else { return };
                 (peer.present, peer.apart_since_ns) = (None, self.now_ns);
                 peer.call_at_ns = self.now_ns + wait_ns;

@@ -163,6 +163,13 @@ impl Group {
         }
     }
 
+    /// A connection with a member has ended, which may be for good.
+    pub(super) fn help_no_more(&mut self, node: usize) {
+        let helps = self.stage == Stage::Gathering && self.setup.predecessor.is_some();
+        let node = u16::try_from(node).ok().filter(|_| helps);
+        self.events.extend(node.map(Event::WaitsNoMore));
+    }
+
     /// Another member has said whether it is a member of a cluster.
     pub(super) fn hear_formed(&mut self, node: usize, is_formed: bool) {
         if is_formed && self.stage == Stage::Gathering {

@@ -570,6 +570,7 @@ impl Group {
         }
         self.halted = Some(reason.clone());
         self.events.push_back(Event::Halted(reason));
+        self.peer_nodes().into_iter().for_each(|node| self.end_waiting(node));
         if self.stage == Stage::Formed {
             let message = Message::Halted(first.to_owned());
             self.peer_nodes().into_iter().for_each(|node| self.keep(node, &message));

@@ -105,7 +105,9 @@ struct State {
     /// What to do when the others have removed this member.
     on_removal: Option<FailureAction>,
     /// What to do when an operator has this process restart.
-    on_restart: Option<Box<dyn Fn() + Send>>,
+    on_restart: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// One has, and nothing was done yet.
+    restart_wanted: bool,
     /// Nobody needs the group any more.
     is_over: bool,
 }
@@ -128,7 +130,7 @@ impl State {
                 Event::WaitsNoMore(node) => {
                     self.predecessor.iter().for_each(|it| it.part(node));
                 }
-                Event::Restart => self.on_restart.iter().for_each(|act| act()),
+                Event::Restart => self.restart_wanted = true,
                 Event::ReportDue => {
                     let report = self.reporter.as_ref().map(|member| member.report());
                     report.iter().for_each(|report| self.group.report(report));
@@ -157,9 +159,12 @@ impl State {
 
     /// What another node's replica says while this node has none of its own: it may be for the predecessor's.
     fn hear_early(&mut self, from: u16, bytes: Vec<u8>) {
-        self.predecessor.iter().for_each(|it| it.hear(from, bytes.clone()));
+        let rest = match &self.predecessor {
+            Some(predecessor) => predecessor.hear(from, bytes),
+            None => Some(bytes),
+        };
         // What does not fit is said again.
-        if self.early.len() < EARLY_MAX {
+        if let Some(bytes) = rest.filter(|_| self.early.len() < EARLY_MAX) {
             self.early.push((from, bytes));
         }
     }
@@ -214,6 +219,8 @@ impl Shared {
         let halted = state.handle_events();
         let removal = if state.group.is_outcast() { state.on_removal.take() } else { None };
         let reason = removal.as_ref().and_then(|_| state.group.halted().map(str::to_owned));
+        let restart = state.on_restart.clone();
+        let restart = restart.filter(|_| std::mem::take(&mut state.restart_wanted));
         self.changed.notify_all();
         drop(state);
         // Without the lock: the log may be slow. The group's own lines, which are few, are written under the lock.
@@ -223,6 +230,7 @@ impl Shared {
         if let (Some(act), Some(reason)) = (removal, reason) {
             act(&reason);
         }
+        restart.iter().for_each(|act| act());
         changed
     }
 
@@ -327,6 +335,7 @@ impl Members {
             on_halt: None,
             on_removal: None,
             on_restart: None,
+            restart_wanted: false,
             is_over: false,
         };
         let shared = Arc::new(Shared {
@@ -428,9 +437,9 @@ impl Members {
         move |why| shared.change_and_wake(|state| state.group.leave(Some(why.to_owned())))
     }
 
-    /// Says what to do when an operator has this process stop and be started again.
-    pub(crate) fn on_restart(&self, act: impl Fn() + Send + 'static) {
-        self.shared.lock().on_restart = Some(Box::new(act));
+    /// Says what to do when an operator has this process stop and be started again; done at once if one has.
+    pub(crate) fn on_restart(&self, act: impl Fn() + Send + Sync + 'static) {
+        self.shared.change(|state| state.on_restart = Some(Arc::new(act)));
     }
 
     /// Has the process of a member stop and be started again. Whether it is there.
@@ -490,8 +499,8 @@ impl Drop for Members {
         }
         // They hold what holds the group. The end of the replica waits for its thread, which may want the lock.
         let mut state = self.shared.lock();
-        let held = (state.on_halt.take(), state.on_removal.take());
-        let more = (state.reporter.take(), state.manager.take());
+        let held = (state.on_halt.take(), state.on_removal.take(), state.on_restart.take());
+        let more = (state.reporter.take(), state.manager.take(), state.predecessor.take());
         drop(state);
         drop((held, more));
     }

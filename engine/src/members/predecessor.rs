@@ -7,18 +7,18 @@
 //!                                                              ─▶ this process is let in ─▶ end
 //! ```
 //! *Invariants*: the replica votes as the process before did, of which it has every promise. It grants no lease, and decides nothing. If it
-//! leads, it has the members that it has met vote in its place, and theirs in place of all others.
+//! leads, it has the members that it has met vote in place of all others, if its log names them: one of an earlier run of the cluster changes nothing.
 //!
 //! *Source*: `docs/protocol.md`, "A majority that comes back".
 //!
 //! *Not here*: how its bytes are carried, in `coming_back.rs`; when the process is let in, in `newcomers`.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use gannet_manager::{Event, LogMembers, Options, Replica, ReplicaId};
+use gannet_manager::{Event, Options, Replica, ReplicaId};
 
 use crate::configuration::Configuration;
 use crate::decision::Decided;
@@ -47,9 +47,8 @@ struct State {
 impl State {
     /// If it leads, others vote from now on.
     fn hand_over(&self) {
-        let has_met_any = !self.met.is_empty();
-        if let Some(replica) = self.replica.as_ref().filter(|_| self.leads && has_met_any) {
-            replica.set_members(LogMembers { all: self.met.clone(), voters: self.met.clone() });
+        if let Some(replica) = self.replica.as_ref().filter(|_| self.leads) {
+            replica.hand_over(self.met.clone());
         }
     }
 }
@@ -76,11 +75,6 @@ impl Predecessor {
     /// That of the process before.
     pub(crate) fn incarnation(&self) -> u32 {
         self.options.id.incarnation
-    }
-
-    /// What it has stored is there.
-    pub(crate) fn directory(&self) -> &Path {
-        self.options.directory.as_deref().expect("it has one")
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -145,9 +139,15 @@ impl Predecessor {
         state.hand_over();
     }
 
-    /// The replica takes bytes that another node's has had carried here.
-    pub(crate) fn hear(&self, from: u16, bytes: Vec<u8>) {
-        self.lock().replica.iter().for_each(|replica| replica.hear(from, bytes.clone()));
+    /// The replica takes bytes that another node's has had carried here; they come back if it does not run.
+    pub(crate) fn hear(&self, from: u16, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        match &self.lock().replica {
+            Some(replica) => {
+                replica.hear(from, bytes);
+                None
+            }
+            None => Some(bytes),
+        }
     }
 
     /// It ends for good.

@@ -222,6 +222,15 @@ impl ModelManager {
         }
     }
 
+    /// A member has halted, so its process ends. If its log outlives it, another process may have it at once.
+    pub(super) fn halt(&mut self, node: usize, is_durable: bool) {
+        if !is_durable {
+            self.kill(node);
+        } else if self.nodes.contains(&node) && self.predecessors.insert(node) {
+            self.events.retain(|_, (other, _)| *other != node);
+        }
+    }
+
     /// The disk of a voter fails then.
     pub(super) fn fail_disk(&mut self, at_ns: u64) {
         self.fails_at_ns = Some(at_ns);

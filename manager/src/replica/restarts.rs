@@ -181,7 +181,12 @@ fn the_last_voter_hands_over() {
     drop(ended);
     let first_events = start_of(&two, 0, disk.boxed());
     until(&first_events, leads);
-    of(&two, 0).set_members(LogMembers { all: [id(1)].into(), voters: [id(1)].into() });
+    // To one that its log names, and to none of another run.
+    let other = ReplicaId { incarnation: 8, ..id(1) };
+    of(&two, 0).hand_over([other].into());
+    of(&two, 0).decide(vec![9]);
+    until(&second_events, made(9));
+    of(&two, 0).hand_over([other, id(1)].into());
     until(&second_events, leads);
     of(&two, 1).decide(vec![8]);
     until(&second_events, made(8));

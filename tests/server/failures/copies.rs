@@ -7,6 +7,7 @@
 
 use crate::failures::cluster::{Cluster, SHORT_LEASE, Site, awaited};
 use crate::failures::histories::record;
+use crate::process::Server;
 
 /// Transactions of each node after a death.
 const MORE: u64 = 20;
@@ -47,4 +48,30 @@ fn lost_copies_are_made_again_and_the_next_node_may_die() {
         let all = cluster.query(*node, "SELECT count(DISTINCT partition) FROM gannet_copies");
         assert_eq!(cluster.query(*node, &format!("{held} {node}")), all);
     }
+}
+
+/// A node that is filled slowly: the others and the status say how much is to be copied, less and less.
+#[test]
+fn what_is_to_be_copied_is_seen() {
+    let mut cluster = Cluster::start(Site::new("failures-copies-slow", 3), &[SHORT_LEASE]);
+    cluster.query(0, "CREATE TABLE town (id INT PRIMARY KEY, name TEXT)");
+    let rows = "SELECT n, repeat('x', 200) FROM generate_series(1, 20000) n";
+    cluster.query(0, &format!("INSERT INTO town {rows}"));
+    let to_copy = |cluster: &Cluster, node: usize| {
+        let bytes = cluster.query(node, "SELECT max(bytes_to_copy) FROM gannet_nodes");
+        bytes.parse::<u64>().unwrap()
+    };
+    assert_eq!(to_copy(&cluster, 0), 0);
+    cluster.kill(2);
+    let back = Server::listening(cluster.site.start(2, &[SHORT_LEASE, "--copy-rate=256KiB"]));
+    drop(std::mem::replace(&mut cluster.nodes[2], back));
+    let first = awaited("much is to be copied", || {
+        Some(to_copy(&cluster, 0)).filter(|bytes| *bytes > 1 << 20)
+    });
+    let (_, said, _) = cluster.operate(&[1].into(), &["status"]);
+    assert!(said.contains(" MiB are to be copied, at "), "{said}");
+    awaited("less is to be copied", || {
+        let left = to_copy(&cluster, 1);
+        (left > 0 && left < first).then_some(())
+    });
 }

@@ -69,6 +69,8 @@ fn with_one_copy_a_loss_takes_its_own_rows_alone() {
     for node in cluster.all() {
         assert_eq!(cluster.query(node, "SELECT count(*) FROM town"), KEYS.to_string());
     }
+    let error = cluster.attempt(0, &["CALL gannet_restart_node(1)"]).unwrap_err();
+    assert!(error.contains("55000") && error.contains("node 1 has the only copy of"), "{error}");
     let leader = cluster.leader(&cluster.all());
     let dead = (leader + 1) % 3;
     cluster.kill(dead);

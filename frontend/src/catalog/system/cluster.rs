@@ -17,11 +17,20 @@ fn count(number: u64) -> Value {
 
 /// A row for each node: see `list`, `gannet_nodes`.
 pub(super) fn nodes(facts: &Facts, put: Sink<'_>) -> Put {
-    let membership = facts.cluster.membership();
-    facts.cluster.status().iter().map(|status| node(status, &membership)).try_for_each(put)
+    let (membership, all) = (facts.cluster.membership(), facts.cluster.status());
+    let to_copy = bytes_to_copy(&all);
+    all.iter().map(|status| node(status, &membership, to_copy)).try_for_each(put)
 }
 
-fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
+/// Bytes that nodes are still to copy which are being filled with partitions, as all have last said.
+fn bytes_to_copy(all: &[NodeStatus]) -> u64 {
+    let reports = || all.iter().filter_map(|status| status.report.as_ref());
+    let taught: u64 = reports().map(|report| report.changes.taught_bytes).sum();
+    let learnt: u64 = reports().map(|report| report.changes.learnt_bytes).sum();
+    taught.saturating_sub(learnt)
+}
+
+fn node(status: &NodeStatus, membership: &MembershipStatus, to_copy: u64) -> Vec<Value> {
     let number = u16::try_from(status.node).ok();
     let phase = match membership.phase {
         Phase::Preparing => "preparing",
@@ -75,6 +84,7 @@ fn node(status: &NodeStatus, membership: &MembershipStatus) -> Vec<Value> {
         count(membership.losses.serving as u64),
         count(membership.copies_missing as u64),
         reported(|report| report.changes.copied_bytes),
+        count(to_copy),
         count(membership.copies_moving as u64),
         drained.map_or(Value::Null, text),
         membership.unhealthy.map_or(Value::Null, |reason| text(reason.to_string())),

@@ -272,6 +272,7 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("losses_serving", BigInt),
             ("copies_missing", BigInt),
             ("copied_bytes", BigInt),
+            ("bytes_to_copy", BigInt),
             ("copies_moving", BigInt),
             ("drain", Text),
             ("unhealthy", Text),
