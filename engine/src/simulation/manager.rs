@@ -222,11 +222,9 @@ impl ModelManager {
         }
     }
 
-    /// A member has halted, so its process ends. If its log outlives it, another process may have it at once.
-    pub(super) fn halt(&mut self, node: usize, is_durable: bool) {
-        if !is_durable {
-            self.kill(node);
-        } else if self.nodes.contains(&node) && self.predecessors.insert(node) {
+    /// A member has halted, and its log outlives its process: another process has the log at once, which votes and decides nothing.
+    pub(super) fn halt(&mut self, node: usize) {
+        if self.nodes.contains(&node) && self.predecessors.insert(node) {
             self.events.retain(|_, (other, _)| *other != node);
         }
     }

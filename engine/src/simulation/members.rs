@@ -577,9 +577,9 @@ impl<R: Replica> SimulatedMembers<R> {
             let said = member.changes.set_admits(admits);
             member.say(said);
             let mut is_quiet = !member.handle_events();
-            if member.group.halted().is_some() && member.has_joined() {
-                let is_durable = self.manager_kind == ManagerKind::DurableModel;
-                self.manager.iter_mut().for_each(|manager| manager.halt(node, is_durable));
+            let is_durable = self.manager_kind == ManagerKind::DurableModel;
+            if is_durable && member.group.halted().is_some() && member.has_joined() {
+                self.manager.iter_mut().for_each(|manager| manager.halt(node));
             }
             for met in std::mem::take(&mut member.waits_at) {
                 self.manager.iter_mut().for_each(|manager| manager.go_on(node, met));
