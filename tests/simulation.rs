@@ -165,7 +165,7 @@ fn removed_rules_are_noticed() {
             // These rules concern SQL alone, which one seed in fourteen runs.
             "OWN_ENTRIES" | "LOST_BUILDS" => arguments.extend(["--workload", "builds"]),
             // Many copies are to move.
-            "DISMISSED_SPARED" => arguments.extend(["--drains", "10"]),
+            "DISMISSED_SPARED" => arguments.extend(["--drains", "10", "--pauses", "4"]),
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
             // Stale reads show soonest where each row has its own history, and members go on after a lease.
