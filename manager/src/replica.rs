@@ -257,6 +257,7 @@ async fn run(
     let serve = async {
         let mut changing: Option<JoinHandle<()>> = None;
         while let Some(command) = commands.recv().await {
+            let mut wanted = None;
             match command {
                 Command::Hear(from, bytes) => {
                     let (network, raft) = (network.clone(), raft.clone());
@@ -266,27 +267,22 @@ async fn run(
                     // Its end is an event, or another node leads.
                     let _ = raft.client_write_ff(decision).await;
                 }
-                Command::SetMembers(members) => {
-                    if let Some(before) = changing.take() {
-                        before.abort();
-                    }
-                    changing = Some(tokio::spawn(change_members(raft.clone(), number, members)));
-                }
+                Command::SetMembers(members) => wanted = Some(members),
                 Command::HandOver(to) => {
-                    if let Some(before) = changing.take() {
-                        before.abort();
-                    }
                     let known = raft.metrics().borrow().membership_config.membership().clone();
-                    let known: BTreeSet<_> =
-                        known.nodes().map(|(number, _)| ReplicaId::of(*number)).collect();
-                    let voters: BTreeSet<_> = to.intersection(&known).copied().collect();
-                    if !voters.is_empty() {
-                        let members = LogMembers { all: voters.clone(), voters };
-                        changing =
-                            Some(tokio::spawn(change_members(raft.clone(), number, members)));
-                    }
+                    let known = known.nodes().map(|(number, _)| ReplicaId::of(*number));
+                    let voters: BTreeSet<_> =
+                        known.filter(|replica| to.contains(replica)).collect();
+                    // Without any, the log keeps those that it has.
+                    wanted = Some(LogMembers { all: voters.clone(), voters });
                 }
                 Command::End => return,
+            }
+            if let Some(members) = wanted {
+                changing.take().iter().for_each(JoinHandle::abort);
+                if !members.voters.is_empty() {
+                    changing = Some(tokio::spawn(change_members(raft.clone(), number, members)));
+                }
             }
         }
     };

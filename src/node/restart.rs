@@ -10,7 +10,6 @@
 use std::io::Write;
 
 use gannet_frontend::{Connected, ServerAddress, connect_to_first};
-
 use tokio_postgres::error::SqlState;
 
 use super::{LOOK, call};
