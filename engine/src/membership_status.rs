@@ -201,7 +201,8 @@ pub(crate) fn drained(configuration: &Configuration) -> BTreeMap<u16, Drained> {
     nodes.into_iter().map(|node| (node, still_has(node))).collect()
 }
 
-/// The nodes without any one of which the cluster cannot go on, when these vote: not at all, and not until its process is started again.
+/// The nodes without any one of which the cluster cannot go on, when these vote; and those without which it waits until their processes are
+/// started again.
 pub(crate) fn indispensable(
     configuration: &Configuration,
     voters: &BTreeSet<u16>,

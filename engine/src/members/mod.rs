@@ -343,15 +343,14 @@ impl Members {
             changed: Condvar::new(),
             woken: eventfd(0, flags).map_err(refused("a descriptor"))?,
         });
-        let carrier = Arc::downgrade(&shared);
-        predecessor.iter().for_each(|it| {
-            let carrier = carrier.clone();
-            it.carry_by(move |to, bytes| {
+        if let Some(predecessor) = predecessor {
+            let carrier = Arc::downgrade(&shared);
+            predecessor.carry_by(move |to, bytes| {
                 if let Some(shared) = carrier.upgrade() {
                     shared.change_and_wake(|state| state.group.carry(usize::from(to), bytes));
                 }
             });
-        });
+        }
         let sockets = Sockets::new(Arc::clone(&shared), listener, membership.addresses.clone())
             .map_err(refused("a listener that does not block"))?;
         let transport = membership.transport;

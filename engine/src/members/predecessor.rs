@@ -94,7 +94,9 @@ impl Predecessor {
                 let Some(predecessor) = of_events.upgrade() else { return };
                 match event {
                     Event::Carry { to, bytes } => {
-                        predecessor.carrier.get().into_iter().for_each(|it| it(to, bytes.clone()));
+                        if let Some(carrier) = predecessor.carrier.get() {
+                            carrier(to, bytes);
+                        }
                     }
                     Event::Leads { .. } => predecessor.set_leads(true),
                     Event::Follows { .. } => predecessor.set_leads(false),
