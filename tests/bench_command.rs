@@ -275,7 +275,7 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("tatp --threads 0", "the number of threads is 0"),
         ("tatp --threads 4000", "the cores of this machine"),
         ("tatp --coroutines 0", "the number of coroutines is 0"),
-        ("tatp --coroutines 100000", "use 1 to 256"),
+        ("tatp --coroutines 100000", "use 1 to 255"),
         ("tatp --subscribers 0", "--subscribers is 0; use 1 to"),
         ("tatp --subscribers 1000000 --memory 1MiB", "raise the memory limit"),
         ("smallbank --accounts 1", "use 2 to"),

@@ -350,7 +350,7 @@ fn options_out_of_range_are_refused_with_what_is_allowed() {
     assert!(refused(|options| options.replicas = 4).contains("1 to 3, a copy per node"));
     assert!(refused(|options| options.replicas = 0).contains("1 to 3"));
     assert!(refused(|options| options.threads = 0).contains("1 to 256"));
-    assert!(refused(|options| options.coroutines = 1000).contains("1 to 256"));
+    assert!(refused(|options| options.coroutines = 1000).contains("1 to 255"));
     assert!(refused(|options| options.partitions = 3).contains("power of two"));
     assert!(refused(|options| options.queued_jobs_max = 0).contains("1 to"));
     let huge = ClusterOptions { memory_limit_bytes: Some(1 << 60), ..ClusterOptions::default() };
@@ -495,7 +495,7 @@ fn keys_of_one_bucket(cluster: &Cluster, table: TableId, first: u64) -> impl Ite
     let view = cluster.view();
     let bucket_of = move |key| {
         let location = view.table(table.number()).unwrap().locate(key);
-        (location.partition, location.bucket)
+        (location.partition, location.root)
     };
     let bucket = bucket_of(first);
     (first..).filter(move |&key| bucket_of(key) == bucket)

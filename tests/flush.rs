@@ -134,7 +134,7 @@ fn flush(simulation: &Simulation) {
         for &copy in cluster.configuration().copies(unit.partition) {
             let view = cluster.nodes()[usize::from(copy)].view();
             let table = view.table(unit.table).unwrap();
-            let mut address = table.bucket_address(unit.partition, unit.bucket).unwrap();
+            let mut address = table.address_to_fill(unit.partition, unit.bucket).unwrap();
             for item in unit.items() {
                 let (Item::Put { key, .. } | Item::Delete { key }) = item;
                 address = address.with_tag(table.locate(key.word()).tag);
@@ -160,7 +160,7 @@ fn violations(
     for partition in 0..u16::try_from(configuration.partitioning.count()).unwrap() {
         let copies = configuration.copies(partition);
         let at = |copy: u16| views[usize::from(copy)].table(table.number()).unwrap();
-        for bucket in 0..at(copies[0]).layout().buckets {
+        for bucket in 0..at(copies[0]).bucket_count(partition) {
             at(copies[0]).snapshot(partition, bucket, &mut first);
             versions.insert((partition, bucket), first.version);
             for &copy in &copies[1..] {

@@ -265,7 +265,7 @@ fn copies(cluster: &Cluster, tables: [TableId; 2]) -> BTreeMap<(u16, u16), Copie
         let partitions = 0..16_u16;
         let is_here = |p: &u16| cluster.configuration().copies(*p).contains(&node.id());
         for partition in partitions.filter(is_here) {
-            let buckets = (0..table.layout().buckets).map(|bucket| {
+            let buckets = (0..table.bucket_count(partition)).map(|bucket| {
                 table.snapshot(partition, bucket, &mut snapshot);
                 let rows = snapshot.rows().map(|(key, value)| (key, value.to_vec()));
                 (snapshot.version, rows.collect())

@@ -72,7 +72,7 @@ fn await_free_locks(cluster: &Cluster) {
             let mut places = held.flat_map(|partition| {
                 let tables = view.tables().map(|(_, table)| table);
                 tables.flat_map(move |table| {
-                    (0..table.layout().buckets).map(move |bucket| (table, partition, bucket))
+                    (0..table.bucket_count(partition)).map(move |bucket| (table, partition, bucket))
                 })
             });
             places.any(|(table, partition, bucket)| {

@@ -35,6 +35,7 @@
 //! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load that meets a loss succeeds |
 //! | `CONFIRMED_READS` | where reads are confirmed, a renewal that was sent after them is waited for | `tests/simulation.rs` |
 //! | `WAITING_UPDATES` | an update waits until its bucket is copied | `tests/simulation.rs` |
+//! | `WAITING_SPLITS` | what waits for a half is applied with the split | `engine/src/learning/tests.rs` |
 //! | `GRACE_PERIOD` | rows are copied when all updates come | `tests/simulation.rs` |
 //! | `LEARNED_WHOLE` | a learner has all rows when it is a copy | `tests/simulation.rs` |
 //! | `DISMISSED_SPARED` | a copy is given back when it gets no updates | `tests/simulation.rs` |
@@ -42,6 +43,7 @@
 //! | `TOKENS` | what is kept under a token is the outcome | `tests/simulation.rs` |
 //! | `SEQUENCE_CHECK` | a torn read is repeated | `storage/tests/torn_reads_mutant.rs`, loom in `storage` |
 //! | `READ_FENCE`, `WRITE_FENCE`, `REUSE_FENCE` | the fences of readers and writers | loom in `storage` |
+//! | `SPLIT_BUCKETS` | a key whose bucket was split is looked for again | loom in `storage` |
 //! | `MAPPED_CELLS`, `UNCHANGED_CHAIN` | a walk through freed cells is bounded | loom in `storage` |
 //! | `EXACTLY_ONCE` | a request runs once | `tests/simulation.rs`, `tests/server/chaos/mod.rs` |
 //! | `CHECKSUM` | a damaged packet is dropped | `tests/simulation.rs` |

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::exchange::{self, exchanged};
+use crate::replicas::await_growth;
 use crate::statistics::{Statistics, Totals};
 use crate::workload::BenchmarkError;
 
@@ -107,6 +108,9 @@ struct Copies {
 /// # Errors
 /// [`BenchmarkError::Gone`] if a process has ended.
 pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkError> {
+    await_growth(cluster);
+    // All have waited before the first compares.
+    exchanged(cluster, "growing", ())?;
     let mut own = Copies::default();
     let mut snapshot = BucketSnapshot::default();
     for node in cluster.nodes() {
@@ -121,11 +125,15 @@ pub(crate) fn check_copies(cluster: &Cluster) -> Result<Vec<Check>, BenchmarkErr
             for partition in held.filter(is_copy) {
                 own.unindexed += table.index_differences(partition) as u64;
                 let digest = own.digests.entry(partition).or_default();
-                for bucket in 0..table.layout().buckets {
+                for bucket in 0..table.bucket_count(partition) {
                     table.snapshot(partition, bucket, &mut snapshot);
+                    if snapshot.version == 0 {
+                        // A copy may have memory for more buckets than were born.
+                        continue;
+                    }
                     own.locked += u64::from(snapshot.owner != Owner::FREE);
                     let mut hasher = DefaultHasher::new();
-                    (*digest, snapshot.version).hash(&mut hasher);
+                    (*digest, bucket, snapshot.version).hash(&mut hasher);
                     snapshot.rows().for_each(|row| row.hash(&mut hasher));
                     *digest = hasher.finish();
                 }

@@ -3,12 +3,15 @@
 //! *Not here*: copies in several processes (`members`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use gannet_engine::Cluster;
 use gannet_storage::{BucketSnapshot, Owner};
 
 use crate::check::Check;
 
+/// Looks whether buckets are split, a millisecond apart, until the comparison begins all the same.
+const GROWTH_LOOKS_MAX: u32 = 10_000;
 /// Differences that a message describes.
 const DESCRIBED_MAX: usize = 3;
 
@@ -29,12 +32,21 @@ impl Differences {
     }
 }
 
+/// Waits until no buckets are split any more, which goes on for a moment after the last insert.
+pub(crate) fn await_growth(cluster: &Cluster) {
+    let is_growing = || cluster.nodes().iter().any(|node| !node.is_killed() && node.is_growing());
+    (0..GROWTH_LOOKS_MAX)
+        .take_while(|_| is_growing())
+        .for_each(|_| std::thread::park_timeout(Duration::from_millis(1)));
+}
+
 /// Compares all copies of all tables, on as many threads as the cluster has. No transaction may run meanwhile.
 ///
 /// # Panics
 /// If a thread cannot be started.
 #[must_use]
 pub fn check_replicas(cluster: &Cluster) -> Vec<Check> {
+    await_growth(cluster);
     let found = Differences::default();
     let threads = cluster.thread_count().max(1);
     std::thread::scope(|scope| {
@@ -85,7 +97,9 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
                 primary_table.name()
             ));
         }
-        for bucket in 0..primary_table.layout().buckets {
+        let tables = copies.iter().filter_map(|&copy| table(copy));
+        let buckets = tables.map(|table| table.bucket_count(partition)).max().unwrap_or(0);
+        for bucket in 0..buckets {
             primary_table.snapshot(partition, bucket, &mut primary);
             let place =
                 || format!("{} partition {partition} bucket {bucket}", primary_table.name());

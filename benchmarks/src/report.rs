@@ -40,7 +40,7 @@ impl Load {
             for_each_partition(cluster, number, |table, partition| {
                 let copies = cluster.configuration().copies(partition).len() as u64;
                 let row_bytes = 8 + table.layout().value_bytes as u64;
-                for bucket in 0..table.layout().buckets {
+                for bucket in 0..table.bucket_count(partition) {
                     table.snapshot(partition, bucket, &mut snapshot);
                     let in_bucket = snapshot.rows().len() as u64;
                     rows += in_bucket;

@@ -142,7 +142,7 @@ impl Workload for Retries {
     fn create_tables(&mut self, cluster: &Cluster) -> std::result::Result<(), BenchmarkError> {
         let clients = CLIENTS_PER_NODE * cluster.options().nodes as u64;
         self.latest = (0..clients).map(|_| AtomicU64::new(1)).collect();
-        let rows = cluster.open_table("retries", VALUE_BYTES, clients)?;
+        let rows = cluster.open_table("retries", VALUE_BYTES, 0)?;
         self.opened = Some((rows, cluster.open_tokens()?));
         Ok(())
     }

@@ -14,7 +14,7 @@ use gannet_storage::{BucketSnapshot, Owner, Table};
 pub fn for_each_row(cluster: &Cluster, table: TableId, mut visit: impl FnMut(u64, &[u8])) {
     let mut snapshot = BucketSnapshot::default();
     for_each_partition(cluster, table.number(), |table, partition| {
-        for bucket in 0..table.layout().buckets {
+        for bucket in 0..table.bucket_count(partition) {
             table.snapshot(partition, bucket, &mut snapshot);
             snapshot.rows().for_each(|(key, value)| visit(key, value));
         }
@@ -58,4 +58,15 @@ pub(crate) fn for_each_partition(
         let node = node.expect("a process has a copy of everything");
         visit(node.view().table(table).expect("a table of the cluster"), partition);
     }
+}
+
+/// How often buckets were split, by the primaries of all partitions that are not lost.
+pub(crate) fn splits(cluster: &Cluster) -> u64 {
+    let mut splits = 0;
+    for (number, _) in cluster.view().tables() {
+        for_each_partition(cluster, number, |table, partition| {
+            splits += u64::from(table.split_count(partition));
+        });
+    }
+    splits
 }

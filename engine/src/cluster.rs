@@ -412,7 +412,7 @@ pub(crate) fn configuration(options: &ClusterOptions) -> Result<Configuration, C
     range("the number of nodes", options.nodes, Owner::NODES, "")?;
     range("the number of replicas", options.replicas, options.nodes, ", a copy per node at most")?;
     range("the number of threads", options.threads, Owner::WORKERS, "")?;
-    range("the number of coroutines", options.coroutines, Owner::COROUTINES, "")?;
+    range("the number of coroutines", options.coroutines, Owner::COROUTINES - 1, "")?;
     range("the length of the job queues", options.queued_jobs_max, 1 << 20, "")?;
     let partitioning =
         Partitioning::new(options.partitions).ok_or_else(|| ClusterError::Option {

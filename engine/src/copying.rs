@@ -148,8 +148,8 @@ impl TableCopy<'_> {
             while !rest.is_empty() {
                 let parsed = BucketUpdate::parse(rest);
                 let (unit, behind) = parsed.expect("the primary sends whole units");
-                let address = table.bucket_address(unit.partition, unit.bucket);
-                let address = address.expect("a learner has the buckets of its partition");
+                let address = table.address_to_fill(unit.partition, unit.bucket);
+                let address = address.expect("a learner has its partition, and memory for it");
                 let copied = self.node.learning().copy(table, address, &unit);
                 assert!(
                     copied.is_ok() || !rule!(GRACE_PERIOD),

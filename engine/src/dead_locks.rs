@@ -59,7 +59,7 @@ impl DeadLockPass {
                     self.due_ns = Some(now_ns + STEP_NS);
                     return;
                 }
-                left -= left.min(table.layout().buckets.saturating_sub(first));
+                left -= left.min(table.bucket_count(partition).saturating_sub(first));
             }
         }
         self.place = (0, 0, 0);
@@ -113,9 +113,9 @@ mod tests {
         let mut snapshot = BucketSnapshot::default();
         let mut owners = Vec::new();
         for (_, table) in view.tables() {
-            for (partition, bucket) in (0..PARTITIONS)
-                .flat_map(|partition| (0..table.layout().buckets).map(move |it| (partition, it)))
-            {
+            for (partition, bucket) in (0..PARTITIONS).flat_map(|partition| {
+                (0..table.bucket_count(partition)).map(move |it| (partition, it))
+            }) {
                 table.snapshot(partition, bucket, &mut snapshot);
                 owners.extend(Some(snapshot.owner).filter(|owner| *owner != Owner::FREE));
             }
@@ -161,7 +161,7 @@ mod tests {
         for (number, table) in view.tables() {
             locked.extend((400..600).map(|key| {
                 let location = table.locate(key);
-                (number, location.partition, location.bucket)
+                (number, location.partition, location.root)
             }));
         }
         assert_eq!(owners.len(), locked.len());
@@ -178,7 +178,7 @@ mod tests {
         let (_, table) = view.tables().next().unwrap();
         let key = (0..).find(|key| {
             let location = table.locate(*key);
-            location.partition == 0 && location.bucket == 0
+            location.partition == 0 && location.root == 0
         });
         lock(&view, key.unwrap()..key.unwrap() + 1, owner(1));
         pass.begin();

@@ -9,11 +9,17 @@
 //! known to be in the copy. A copy replaces whatever the bucket has at a lower version: in the grace period between `Learn` and `Fill` some
 //! updates come to the learner, and others do not. At its primary no bucket with rows has version 0.
 //!
+//! Where a split waited, the other half is born when the split is applied, and what waits for that half follows. Buckets are copied in the
+//! order of their numbers, and a half that is born has a larger number: the copy comes to all halves.
+//!
 //! *Source*: `docs/protocol.md`, "Copies that are made again".
 //!
 //! *Invariants*: nothing waits for a bucket that was copied. When a partition is copied, nothing waits for any of its buckets.
 //!
 //! *Not here*: who becomes a learner, in `placement` and `decider`.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +61,15 @@ struct State {
     copied: BTreeSet<Lesson>,
     /// Bytes that were copied since the node began.
     bytes: u64,
+}
+
+impl State {
+    /// The units that wait for the copy of a bucket.
+    fn take_waiting(&mut self, of_bucket: (u16, u16, u32)) -> Vec<Vec<u8>> {
+        let waiting = self.waiting.remove(&of_bucket).unwrap_or_default();
+        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
+        waiting
+    }
 }
 
 impl Learning {
@@ -106,17 +121,27 @@ impl Learning {
         unit: &BucketUpdate<'_>,
     ) -> Result<(), Applied> {
         let mut state = self.lock();
-        table.apply_copy(address, unit);
-        let of_bucket = (unit.table, unit.partition, unit.bucket);
-        let waiting = state.waiting.remove(&of_bucket).unwrap_or_default();
-        state.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
-        let mut units: Vec<_> = waiting.iter().map(|it| BucketUpdate::parse_checked(it)).collect();
-        // A flush brings them in any order.
-        units.sort_by_key(|unit| unit.base_version);
-        match units.iter().all(|unit| table.apply_at_backup(address, unit) != Applied::Gap) {
-            true => Ok(()),
-            false => Err(Applied::Gap),
+        table.fill_bucket(address, unit);
+        let mut filled = vec![unit.bucket];
+        while let Some(bucket) = filled.pop() {
+            let waiting = state.take_waiting((unit.table, unit.partition, bucket));
+            let units = waiting.iter().map(|bytes| BucketUpdate::parse_checked(bytes));
+            let mut units: Vec<_> = units.collect();
+            // A flush brings them in any order.
+            units.sort_by_key(|unit| unit.base_version);
+            for unit in units {
+                let address = table.address_to_fill(unit.partition, bucket).ok_or(Applied::Gap)?;
+                match table.apply_at_backup(address, &unit) {
+                    Applied::Gap => return Err(Applied::Gap),
+                    // Its other half is born, and is like a bucket that was copied.
+                    Applied::Applied if unit.splits && rule!(WAITING_SPLITS) => {
+                        filled.extend(table.child_of(bucket, unit.base_version));
+                    }
+                    Applied::Applied | Applied::Duplicate => {}
+                }
+            }
         }
+        Ok(())
     }
 
     /// Whether nobody has begun to copy a partition; from now on the caller does.

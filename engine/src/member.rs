@@ -103,8 +103,10 @@ impl Member {
         let node = Arc::clone(&self.node);
         let worker = u16::try_from(worker).expect("a member has its number of workers");
         let view = node.view();
-        let identity = view.identity(worker, *coroutines);
-        let slots = usize::from(*coroutines);
+        // One more, which grows tables.
+        let coroutines = coroutines + 1;
+        let identity = view.identity(worker, coroutines);
+        let slots = usize::from(coroutines);
         let log = CommitLog::new(view.configuration().nodes(), slots, log_observer.clone());
         let number = u64::from(node.id()) * u64::from(*workers) + u64::from(worker);
         let lease = WorkerLease::new(Arc::clone(&node), lease_clock, Rc::clone(&clock));
@@ -116,7 +118,7 @@ impl Member {
             lease,
             log,
             worker,
-            coroutines: *coroutines,
+            coroutines,
             jobs,
             clock,
             time_of_day,

@@ -8,16 +8,17 @@
 //! *Invariants*: versions of views only rise. A worker is counted from the moment that it has its first view. While the node is
 //! flushed, no worker takes a step.
 //!
-//! *Not here*: what members tell each other for that, in `membership_change`.
+//! *Not here*: the flush itself (`node/flush.rs`); what members tell each other for that, in `membership_change`.
+
+mod flush;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use gannet_rules::rule;
-use gannet_storage::{Applied, Arena, CommitRecord, StorageError, Table, TransactionId};
+use gannet_storage::{Arena, StorageError, Table, TransactionId};
 
 use crate::configuration::{Configuration, TableEntry};
 use crate::learning::{Learning, Lesson};
@@ -79,6 +80,8 @@ pub struct Node {
     silences: Silences,
     /// Views that were replaced, and that somebody may hold.
     older: Mutex<Vec<Weak<View>>>,
+    /// Workers that split buckets of its tables.
+    growing: AtomicUsize,
     /// The partitions that the node is to get a part of by what was prepared last.
     prepared: Mutex<BTreeSet<u16>>,
     /// Copies of partitions that it has given up.
@@ -150,6 +153,7 @@ impl Node {
             complaints: Mutex::default(),
             silences: Silences::default(),
             older: Mutex::default(),
+            growing: AtomicUsize::new(0),
             prepared: Mutex::default(),
             copies_given_up: AtomicU64::new(0),
             learning,
@@ -348,6 +352,22 @@ impl Node {
         self.version.fetch_max(version, Ordering::Release);
     }
 
+    /// A worker begins to split buckets of the node's tables, or has ended that.
+    pub(crate) fn count_growing(&self, begins: bool) {
+        // SeqCst: it is counted before what it takes is no longer noted.
+        if begins {
+            self.growing.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.growing.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether buckets of its tables are split, or about to be.
+    #[must_use]
+    pub fn is_growing(&self) -> bool {
+        self.arena.has_crowded() || self.growing.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether all views are gone but this one, which is the present one.
     pub(crate) fn is_only_view(&self, view: &View) -> bool {
         let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
@@ -440,68 +460,6 @@ impl Node {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The records of the last active epoch that this node has: those of its log slots, when all workers have stopped, and those that
-    /// an earlier flush of the same epoch has brought.
-    pub(crate) fn records(&self) -> BTreeSet<Vec<u8>> {
-        let flushed = self.flushed.load();
-        let is_same = flushed.epoch == self.view.load().configuration().last_active_epoch;
-        let of_flush = flushed.records.iter().filter(|_| is_same).cloned();
-        let workers = self.lock_workers();
-        workers.iter().flat_map(|worker| worker.records.iter().cloned()).chain(of_flush).collect()
-    }
-
-    /// Applies the units of records at the copies that this node has in its present view, and ends what other transactions of their
-    /// epoch have left. No worker takes a step meanwhile.
-    ///
-    /// # Errors
-    /// Why this node cannot go on: a record is damaged, or a copy misses an earlier update.
-    pub(crate) fn flush(&self, records: &BTreeSet<Vec<u8>>) -> Result<(), FlushError> {
-        let own = if rule!(ALL_RECORDS) { None } else { Some(self.records()) };
-        let records = own.as_ref().unwrap_or(records);
-        let view = self.view();
-        let mut units = Vec::new();
-        let mut ids = BTreeSet::new();
-        for record in records {
-            let is_intact = CommitRecord::is_intact(record);
-            let record = CommitRecord::parse(record).ok().filter(|_| is_intact);
-            let record = record.ok_or(FlushError::Damaged)?;
-            ids.insert(record.id);
-            for unit in record.units() {
-                units.push(unit.map_err(|_| FlushError::Damaged)?);
-            }
-        }
-        // Units of one bucket in their order.
-        units.sort_by_key(|unit| unit.base_version);
-        for unit in units.into_iter().filter(|_| rule!(FLUSHED_UNITS)) {
-            let updated = view.configuration().updated(unit.partition);
-            let table = view.table(unit.table).filter(|_| updated.contains(&self.id));
-            // A table that was removed has no transactions left that matter.
-            let Some(table) = table else { continue };
-            let address = table.bucket_address(unit.partition, unit.bucket);
-            let address = address.ok_or(FlushError::Damaged)?;
-            let mut is_gap = table.apply_at_backup(address, &unit) == Applied::Gap;
-            if is_gap && view.is_no_copy(unit.partition) {
-                is_gap = !view.is_dismissed(unit.partition)
-                    && !self.learning.update(table, address, (&unit, unit.bytes()));
-            }
-            if is_gap {
-                view.count_gap();
-                let (table, partition) = (unit.table, unit.partition);
-                return Err(FlushError::Gap { table, partition, bucket: unit.bucket });
-            }
-        }
-        let Configuration { epoch, last_active_epoch, .. } = *view.configuration();
-        view.tables().for_each(|(_, table)| table.end_dead(epoch));
-        let records = records.iter().cloned().collect();
-        self.flushed.store(Arc::new(Flushed { epoch: last_active_epoch, ids, records }));
-        Ok(())
-    }
-
-    /// What the last flush has found.
-    pub(crate) fn flushed(&self) -> Arc<Flushed> {
-        self.flushed.load_full()
-    }
-
     /// Stops the workers for good, as the end of the node's process would.
     pub(crate) fn kill(&self) {
         // Release: pairs with the Acquire in is_killed().
@@ -567,13 +525,16 @@ impl Node {
         })
     }
 
-    /// Bytes of main buckets, which tables take when they are created. They count in [`Self::used_bytes`] even while they are
+    /// Bytes of main buckets, which tables take when they are created, and as they grow. They count in [`Self::used_bytes`] even while they are
     /// empty; the system gives memory only to those that were touched.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
         let view = self.view.load();
-        let held = view.configuration().held_by(self.id).count();
-        view.tables().map(|(_, table)| table.layout().main_bytes(held)).sum()
+        let of_table = |(_, table): (u16, &Table)| {
+            let held = view.configuration().held_by(self.id);
+            held.map(|partition| table.bucket_bytes(partition)).sum::<usize>()
+        };
+        view.tables().map(of_table).sum()
     }
 
     /// Bytes of table memory that it may use.

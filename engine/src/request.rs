@@ -511,7 +511,7 @@ mod tests {
             Some(7)
         );
         let mut unit = Vec::new();
-        BucketUpdateWriter::begin(&mut unit, (table, 11, 3, 0), 4, owner).finish();
+        BucketUpdateWriter::begin(&mut unit, (table, 11, 3), 4, owner).finish();
         assert_eq!([BACKUP, PRIMARY].map(|kind| of(kind, &unit)), [Some(11); 2]);
         assert_eq!([LOG, LOG_PART, SCAN].map(|kind| of(kind, &[1, 2])), [None; 3]);
     }

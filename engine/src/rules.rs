@@ -49,6 +49,8 @@ gannet_rules::rules! {
     LOAD_IN_ONE_EPOCH,
     /// What a learner cannot apply yet waits until its bucket is copied.
     WAITING_UPDATES,
+    /// What waits for a half of a bucket that a learner has not copied is applied when the split is.
+    WAITING_SPLITS,
     /// A learner copies rows when all transactions send their updates to it.
     GRACE_PERIOD,
     /// A learner is no copy before all rows are copied.

@@ -114,6 +114,17 @@ impl View {
         Identity { cluster_id, epoch, node: self.id, worker, coroutines, incarnations }
     }
 
+    /// Whether a table of the node may have too few buckets.
+    #[inline(always)]
+    pub(crate) fn has_crowded(&self) -> bool {
+        self.arena.has_crowded()
+    }
+
+    /// As [`Self::has_crowded`], since the last call.
+    pub(crate) fn take_crowded(&self) -> bool {
+        self.arena.take_crowded()
+    }
+
     /// Prefetches the tags of a bucket; of no bucket that matters for [`BucketAddress::NONE`].
     #[inline(always)]
     pub(crate) fn prefetch(&self, address: BucketAddress) {

@@ -19,6 +19,8 @@
 //!
 //! *Source*: FaSST section 4.1 (the master coroutine's loop), which runs requests before it resumes coroutines.
 
+mod own_jobs;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -35,10 +37,10 @@ use crate::commit::{Commit, Commits, Settled, Stage};
 use crate::configuration::{Configuration, Phase};
 use crate::control::{Control, Interruption, PrefetchQueue, WaitReason};
 use crate::coordinator::Coordinator;
-use crate::copying;
 use crate::dead_locks::DeadLockPass;
 use crate::fence::WorkerLease;
 use crate::giving_back::GivingBack;
+use crate::idle::Idle;
 use crate::lease::LeaseTerms;
 use crate::node::{Flushed, Node};
 use crate::participant::{Participant, Prepared};
@@ -77,7 +79,7 @@ pub struct WorkerParts<S, R> {
     pub log: CommitLog,
     /// Its number within the node.
     pub worker: u16,
-    /// How many coroutines it has.
+    /// How many coroutines it has. The last one grows tables.
     pub coroutines: u16,
     /// Jobs from other threads.
     pub jobs: Arc<ArrayQueue<Job>>,
@@ -114,7 +116,7 @@ pub struct Worker<S, R> {
     jobs: Arc<ArrayQueue<Job>>,
     /// Those that the worker has given itself.
     own_jobs: VecDeque<Job>,
-    idle: Vec<u16>,
+    idle: Idle,
     /// Coroutines that go on with the next step, and with this one.
     next_turn: Vec<u16>,
     this_turn: Vec<u16>,
@@ -175,7 +177,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             slots,
             jobs,
             own_jobs: VecDeque::new(),
-            idle: (0..coroutines).rev().collect(),
+            idle: Idle::all(coroutines),
             next_turn: Vec::with_capacity(usize::from(coroutines)),
             this_turn: Vec::with_capacity(usize::from(coroutines)),
             prefetches,
@@ -216,6 +218,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
         if !self.idle.is_empty() {
             progressed |= self.start_jobs(now_ns);
+        }
+        if self.view.has_crowded() {
+            self.grow_tables(now_ns);
         }
         let passes = [self.dead_locks.due_ns(), self.giving_back.due_ns()];
         if passes.into_iter().flatten().any(|due_ns| due_ns <= now_ns) {
@@ -383,7 +388,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         self.begin_copies();
         self.giving_back.begin();
         for coroutine in self.idle.iter() {
-            self.slots[usize::from(*coroutine)].coroutine.resume();
+            self.slots[usize::from(coroutine)].coroutine.resume();
         }
     }
 
@@ -415,26 +420,6 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         !others.is_empty()
     }
 
-    /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers.
-    fn begin_copies(&mut self) {
-        let configuration = self.view.configuration();
-        let workers = self.node.worker_count();
-        let own = self.view.configuration().held_by(self.node.id());
-        for partition in own.filter(|it| usize::from(*it) % workers == usize::from(self.number)) {
-            for learner in configuration.learners(partition) {
-                let lesson = (partition, learner.since);
-                let is_due = learner.fills || !rule!(GRACE_PERIOD);
-                if learner.node == self.node.id() && is_due && self.node.learning().begin(lesson) {
-                    let node = Arc::clone(&self.node);
-                    self.own_jobs.push_back(Box::new(move |coordinator: &mut Coordinator<'_>| {
-                        copying::copy_partition(coordinator, &node, lesson);
-                        coordinator.finish_job();
-                    }));
-                }
-            }
-        }
-    }
-
     /// Whether [`Self::poll`] would find something to do at once, packets apart.
     #[must_use]
     pub fn has_work(&self) -> bool {
@@ -442,6 +427,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             return self.node.version() > self.view.configuration().version && !self.has_ended;
         }
         !self.idle.is_empty() && self.has_jobs()
+            || self.idle.has_grower() && self.view.has_crowded()
             || self.node.version() > self.view.configuration().version
             || !self.next_turn.is_empty()
             || self.endpoint.has_work()
@@ -473,7 +459,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// Whether no job runs or waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.has_ended || self.idle.len() == self.slots.len() && !self.has_jobs()
+        self.has_ended
+            || self.idle.count() == self.slots.len()
+                && !(self.has_jobs() || self.view.has_crowded())
     }
 
     /// Whether jobs wait for a coroutine.
@@ -483,12 +471,12 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
 
     /// Whether a coroutine waits for answers.
     pub(crate) fn awaits_answers(&self) -> bool {
-        self.idle.len() + self.next_turn.len() + self.sleeping.len() < self.slots.len()
+        self.idle.count() + self.next_turn.len() + self.sleeping.len() < self.slots.len()
     }
 
     /// Requests, credits and coroutines in use: none when nothing runs.
     pub(crate) fn in_use(&self) -> usize {
-        self.endpoint.open_requests() + self.slots.len() - self.idle.len() + self.sleeping.len()
+        self.endpoint.open_requests() + self.slots.len() - self.idle.count() + self.sleeping.len()
     }
 
     /// The records that this worker keeps as log replica.
@@ -512,7 +500,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
 
     /// Ends the coroutines, all of which are idle.
     pub fn close(&mut self) {
-        while let Some(coroutine) = self.idle.pop() {
+        for coroutine in self.idle.take().iter() {
             let slot = &mut self.slots[usize::from(coroutine)];
             slot.control.closing.set(true);
             slot.coroutine.resume();
@@ -549,7 +537,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     pub fn kill(&mut self) {
         self.settle();
         self.slots.iter_mut().for_each(|slot| slot.coroutine.cancel());
-        self.idle.clear();
+        let _: Idle = self.idle.take();
     }
 
     /// The commits of the coroutines: of each the decided one and the open one, and how far they have come.
@@ -607,15 +595,19 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
 
     fn start_jobs(&mut self, now_ns: u64) -> bool {
         let mut started = false;
-        while let Some(&coroutine) = self.idle.last() {
+        while !self.idle.is_empty() {
             let own = if self.own_jobs.is_empty() { None } else { self.own_jobs.pop_front() };
             let Some(job) = own.or_else(|| self.jobs.pop()) else { break };
-            self.idle.pop();
-            self.slots[usize::from(coroutine)].job.replace(Some(job));
-            self.resume(coroutine, now_ns);
+            let coroutine = self.idle.pop().expect("one is idle");
+            self.start_job(coroutine, job, now_ns);
             started = true;
         }
         started
+    }
+
+    fn start_job(&mut self, coroutine: u16, job: Job, now_ns: u64) {
+        self.slots[usize::from(coroutine)].job.replace(Some(job));
+        self.resume(coroutine, now_ns);
     }
 }
 

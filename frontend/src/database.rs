@@ -41,9 +41,8 @@ use crate::value::DataType;
 
 /// The engine's table with all rows and index entries.
 const TABLE: &str = "sql";
-/// Memory for each expected row or index entry: one cell, an entry of the ordered index with a short key, and a part of a
-/// bucket. The main buckets then take an eighth of the memory. Chains stay short, because no row takes less.
-const TABLE_BYTES_PER_ROW: usize = 160;
+/// Rows and index entries for which it has buckets when it is created. It grows.
+const TABLE_ROWS: u64 = 1 << 16;
 /// The engine's table with the catalog. Every transaction depends on the catalog's version, and must not conflict because of
 /// rows in the same bucket.
 const CATALOG_TABLE: &str = "sql catalog";
@@ -173,15 +172,11 @@ impl Database {
         let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;
         let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);
         let configuration = cluster.configuration();
-        // The capacity was another one when the table was created, if copies have moved since.
-        let rows = match configuration.table_named(TABLE) {
-            Some((_, there)) => there.definition.rows,
-            None => (cluster.capacity_bytes() / TABLE_BYTES_PER_ROW) as u64,
-        };
         let (alive, ended) = channel();
         let database = Arc::new(Self {
             versions: VersionKeys::new(&configuration),
-            table: table(TABLE, rows)?,
+            // A simulated one grows from the first row on.
+            table: table(TABLE, if is_simulated { 0 } else { TABLE_ROWS })?,
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,
             tokens: cluster.open_tokens().map_err(no_room)?,

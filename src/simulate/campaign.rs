@@ -54,6 +54,7 @@ pub(crate) struct Summary {
     pub(crate) drains: u64,
     pub(crate) given_up: u64,
     pub(crate) copied_bytes: u64,
+    pub(crate) splits: u64,
     pub(crate) let_in: u64,
     pub(crate) retransmitted: u64,
     pub(crate) seconds: f64,
@@ -101,6 +102,7 @@ impl Summary {
         self.drains += found.drains;
         self.given_up += found.given_up;
         self.copied_bytes += found.copied_bytes;
+        self.splits += found.splits;
         self.let_in += found.came_back.joined;
         self.retransmitted += found.counters.retransmitted;
     }
@@ -183,6 +185,7 @@ impl std::fmt::Display for Summary {
             "{} times members were drained or no longer; {} copies were given up; {copied} KiB of rows were copied",
             self.drains, self.given_up
         )?;
+        writeln!(out, "{} buckets were split", self.splits)?;
         write!(out, "requests sent again: {}", self.retransmitted)
     }
 }

@@ -89,7 +89,7 @@ fn lock_and_apply(criterion: &mut Criterion) {
                 let lock = table.lock(address, key, READER, LockMode::Update, &mut value);
                 let Lock::Granted { version } = lock else { panic!("no other thread locks") };
                 let location = table.locate(key);
-                let header = (0, location.partition, location.bucket, 0);
+                let header = (0, location.partition, location.root);
                 unit.clear();
                 let mut writer = BucketUpdateWriter::begin(&mut unit, header, version, READER);
                 writer.put(Key::Number(key), &value);

@@ -77,6 +77,13 @@ impl Table {
         })
     }
 
+    /// As [`Self::apply_copy`], of a bucket that may not be born at this copy.
+    pub fn fill_bucket(&self, address: BucketAddress, unit: &BucketUpdate<'_>) -> Applied {
+        let applied = self.apply_copy(address, unit);
+        self.note_born(unit.partition, unit.bucket);
+        applied
+    }
+
     /// The keys of a bucket that a unit does not write.
     fn keys_beside(
         &self,
@@ -135,6 +142,9 @@ impl Table {
         unit: &BucketUpdate<'_>,
         mut has_removed: bool,
     ) {
+        if unit.splits {
+            return self.split(bucket, next, unit);
+        }
         for item in unit.items() {
             has_removed |= matches!(item, Item::Delete { .. });
             match item {

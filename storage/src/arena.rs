@@ -18,6 +18,7 @@ use crate::error::StorageError;
 use crate::extents::{Extent, Extents, joined};
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 use crate::table::BucketAddress;
+use std::sync::atomic::AtomicBool;
 
 /// Bytes in the unit of allocation: one cache line.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -40,6 +41,8 @@ pub struct Arena {
     extents: Mutex<Extents>,
     limit_words: usize,
     shares: Box<[Share]>,
+    /// Whether a table may have too few buckets. Loom does not explore it.
+    has_crowded: AtomicBool,
 }
 
 impl Arena {
@@ -59,6 +62,7 @@ impl Arena {
             extents: Mutex::new(Extents::new(lines, bytes / LINE_BYTES)),
             limit_words: (limit_bytes / 8).max(LINE_WORDS),
             shares: share_bytes.iter().map(|bytes| Share::new(*bytes)).collect(),
+            has_crowded: AtomicBool::new(false),
         })
     }
 
@@ -94,6 +98,26 @@ impl Arena {
     /// Words that the share of a partition has left for main buckets.
     pub(crate) fn free_words(&self, partition: u16) -> usize {
         self.share(partition).free_lines() * LINE_WORDS
+    }
+
+    /// A table may have too few buckets.
+    pub(crate) fn note_crowded(&self) {
+        // Release: pairs with the Acquire in take_crowded(): the table is noted.
+        self.has_crowded.store(true, Ordering::Release);
+    }
+
+    /// Whether a table may have too few buckets.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_crowded(&self) -> bool {
+        // Relaxed: whoever means it asks take_crowded().
+        self.has_crowded.load(Ordering::Relaxed)
+    }
+
+    /// Whether a table may have had too few buckets since the last call.
+    #[must_use]
+    pub fn take_crowded(&self) -> bool {
+        self.has_crowded.swap(false, Ordering::AcqRel)
     }
 
     /// The memory limit in bytes.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! main bucket, one per bucket index                 overflow bucket, chained from a main bucket
-//! word 0   version: one more per committed          word 0   next (low 32) | of the first: reserved (high 32)
-//!          transaction that wrote the bucket        word 1   tags, one byte per slot
+//! word 0   version: level 8 (`growth.rs`) | count,      word 0   next (low 32) | of the first: reserved (high 32)
+//!          one more per transaction that wrote it   word 1   tags, one byte per slot
 //! word 1   owner: lock word, 0 = free               word 2.. slots
 //! word 2   sequence (low 32) | next (high 32)
 //! word 3   tags of slots 0..7 | reserved (high 8)   slot: key (1 word), value (value_words)
@@ -29,7 +29,7 @@
 //! *Invariants*: main buckets are freed with their table alone; a chain grows and shrinks at its end, in a write; versions never fall.
 
 use crate::arena::{Arena, LINE_WORDS, Quota};
-use crate::cells::{LINK_MASK, Need, link_of, store_link};
+use crate::cells::{LINK_MASK, link_of};
 use crate::layout::TableLayout;
 use crate::owner::Owner;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
@@ -49,17 +49,14 @@ const OWNER: usize = 1;
 const SEQUENCE: usize = 2;
 pub(crate) const TAGS: usize = 3;
 /// Its low half is the link of the cell that the overflow bucket is.
-const OVERFLOW_NEXT: usize = 0;
-const OVERFLOW_TAGS: usize = 1;
+pub(crate) const OVERFLOW_NEXT: usize = 0;
+pub(crate) const OVERFLOW_TAGS: usize = 1;
 
-const RESERVED_SHIFT: u32 = 56;
-/// The main bucket's count of reserved slots where the first overflow bucket has the whole count.
-const RESERVED_MORE: u64 = 0xff;
-const SEQUENCE_MASK: u64 = 0xffff_ffff;
+pub(crate) const SEQUENCE_MASK: u64 = 0xffff_ffff;
 
 /// Bit 7 of each of the first `slots` bytes whose tag equals `tag`; exact.
 #[inline(always)]
-fn matching(tags: u64, tag: u8, slots: usize) -> u64 {
+pub(crate) fn matching(tags: u64, tag: u8, slots: usize) -> u64 {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let x = tags ^ (LOW * u64::from(tag));
@@ -106,7 +103,7 @@ impl Slot<'_> {
     }
 
     /// Takes the contents of another slot, and empties that. If both are the same slot, it is only emptied.
-    fn take_over(&self, other: &Self) {
+    pub(crate) fn take_over(&self, other: &Self) {
         for (to, from) in self.words.iter().zip(other.words) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -114,7 +111,12 @@ impl Slot<'_> {
         other.store_tag(0);
     }
 
-    fn tag(&self) -> u8 {
+    /// Whether both are the same slot.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self.words, other.words)
+    }
+
+    pub(crate) fn tag(&self) -> u8 {
         self.tags.load(Ordering::Relaxed).to_le_bytes()[self.index as usize]
     }
 
@@ -158,10 +160,10 @@ impl Slot<'_> {
 /// A main bucket and its chain.
 #[derive(Clone, Copy)]
 pub(crate) struct Bucket<'a> {
-    arena: &'a Arena,
-    layout: &'a TableLayout,
+    pub(crate) arena: &'a Arena,
+    pub(crate) layout: &'a TableLayout,
     /// The main bucket's words.
-    words: &'a [AtomicU64],
+    pub(crate) words: &'a [AtomicU64],
 }
 
 impl<'a> Bucket<'a> {
@@ -349,7 +351,7 @@ impl<'a> Bucket<'a> {
         quota: Quota,
     ) -> bool {
         let Some(slot) = self.free_slot(*next).or_else(|| {
-            self.extend(next, key, quota)
+            self.extend(next, (1, self.layout.partitioning.partition(key)), quota)
                 .then(|| self.free_slot(*next).expect("a bucket was added"))
         }) else {
             return false;
@@ -375,54 +377,6 @@ impl<'a> Bucket<'a> {
             Some(last) => slot.take_over(&last),
             None => slot.store_tag(0),
         }
-    }
-
-    /// Reserves one more free slot, for `key`, for the transaction that holds the lock; inside [`Self::write`].
-    ///
-    /// Returns `false`, with nothing reserved, if there is none and `quota` is used up.
-    pub(crate) fn reserve(&self, next: &mut u64, key: u64, quota: Quota) -> bool {
-        let reserved = self.reserved(*next);
-        if self.free_slots(*next) <= reserved && !self.extend(next, key, quota) {
-            return false;
-        }
-        self.store_reserved(*next, reserved + 1);
-        true
-    }
-
-    /// Ends the reservations of the present lock, and frees the cells at the chain's end that hold no row; inside
-    /// [`Self::write`]. Only a reservation or a row that was removed leaves such a cell: otherwise the chain is not walked.
-    #[inline(always)]
-    pub(crate) fn end_reservation(
-        &self,
-        next: &mut u64,
-        has_removed: bool,
-        partition: impl FnOnce() -> u16,
-    ) {
-        let has_reserved = self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT != 0;
-        if !has_reserved && !has_removed {
-            return;
-        }
-        if *next != 0 && self.layout.has_overflow_cells() {
-            self.trim(next, partition);
-        }
-        self.store_reserved(0, 0);
-    }
-
-    fn trim(&self, next: &mut u64, partition: impl FnOnce() -> u16) {
-        let is_empty = |number| self.overflow(number)[OVERFLOW_TAGS].load(Ordering::Relaxed) == 0;
-        let numbers = self.overflow_numbers(held(*next));
-        let empty = numbers.skip_while(|number| !is_empty(*number));
-        let (first, count) = empty.fold((0, 0), |(first, count), number| {
-            (if count == 0 { number } else { first }, count + 1)
-        });
-        if count == 0 {
-            return;
-        }
-        match self.overflow_numbers(held(*next)).take_while(|number| *number != first).last() {
-            Some(last) => store_link(self.overflow(last), 0),
-            None => *next = 0,
-        }
-        self.arena.free(partition(), first, Need::cells(count));
     }
 
     /// Calls `visit` for each slot that holds a key.
@@ -472,27 +426,6 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    fn reserved(&self, next: u64) -> u64 {
-        match self.words[TAGS].load(Ordering::Relaxed) >> RESERVED_SHIFT {
-            RESERVED_MORE => self.overflow(next)[OVERFLOW_NEXT].load(Ordering::Relaxed) >> 32,
-            reserved => reserved,
-        }
-    }
-
-    fn store_reserved(&self, next: u64, reserved: u64) {
-        if reserved >= RESERVED_MORE {
-            // So many slots were found free that there is an overflow bucket. Its count is read only while the main bucket says "more".
-            let first = &self.overflow(next)[OVERFLOW_NEXT];
-            first.store(
-                first.load(Ordering::Relaxed) & LINK_MASK | reserved << 32,
-                Ordering::Relaxed,
-            );
-        }
-        let tags = self.words[TAGS].load(Ordering::Relaxed) & !(RESERVED_MORE << RESERVED_SHIFT);
-        self.words[TAGS]
-            .store(tags | reserved.min(RESERVED_MORE) << RESERVED_SHIFT, Ordering::Relaxed);
-    }
-
     /// The numbers of the overflow buckets. The iterator ends when the bucket has changed since `sequence_word`: the link of a cell
     /// that was freed since may lead anywhere.
     #[inline(always)]
@@ -511,23 +444,15 @@ impl<'a> Bucket<'a> {
 
     /// The overflow buckets, as [`Self::overflow_numbers`].
     #[inline(always)]
-    fn overflow_buckets(&self, sequence_word: u64) -> impl Iterator<Item = Slots<'a>> {
+    pub(crate) fn overflow_buckets(&self, sequence_word: u64) -> impl Iterator<Item = Slots<'a>> {
         let slots = |number| self.overflow_slots(self.overflow(number));
         self.overflow_numbers(sequence_word).map(slots)
     }
 
     /// The main bucket's slots and those of the overflow buckets.
     #[inline(always)]
-    fn all_slots(&self, sequence_word: u64) -> impl Iterator<Item = Slots<'a>> {
+    pub(crate) fn all_slots(&self, sequence_word: u64) -> impl Iterator<Item = Slots<'a>> {
         std::iter::once(self.main_slots()).chain(self.overflow_buckets(sequence_word))
-    }
-
-    fn free_slots(&self, next: u64) -> u64 {
-        let empty = |slots: Slots<'a>| {
-            let tags = slots.tags.load(Ordering::Relaxed);
-            u64::from(matching(tags, 0, slots.count).count_ones())
-        };
-        self.all_slots(held(next)).map(empty).sum()
     }
 
     fn free_slot(&self, next: u64) -> Option<Slot<'a>> {
@@ -546,27 +471,6 @@ impl<'a> Bucket<'a> {
         last.map(|index| self.slot(slots, index))
     }
 
-    /// Links one more overflow bucket to the end of the chain; `false` if the quota is used up.
-    fn extend(&self, next: &mut u64, key: u64, quota: Quota) -> bool {
-        let partition = self.layout.partitioning.partition(key);
-        let added = if self.layout.has_overflow_cells() {
-            self.arena.allocate(partition, Need::cells(1), Need::NOTHING, quota)
-        } else {
-            let word = self.arena.allocate_fixed(partition, self.layout.overflow_words, quota);
-            word.map(|word| (word / LINE_WORDS) as u64)
-        };
-        let Some(added) = added else { return false };
-        assert!(added <= SEQUENCE_MASK, "the arena holds fewer than 2^32 cache lines");
-        let header = self.overflow(added);
-        header[OVERFLOW_NEXT].store(0, Ordering::Relaxed);
-        header[OVERFLOW_TAGS].store(0, Ordering::Relaxed);
-        match self.overflow_numbers(held(*next)).last() {
-            Some(last) => store_link(self.overflow(last), added),
-            None => *next = added,
-        }
-        true
-    }
-
     #[inline(always)]
     fn main_slots(&self) -> Slots<'a> {
         Slots {
@@ -577,12 +481,12 @@ impl<'a> Bucket<'a> {
     }
 
     #[inline]
-    fn overflow(&self, number: u64) -> &'a [AtomicU64] {
+    pub(crate) fn overflow(&self, number: u64) -> &'a [AtomicU64] {
         self.arena.lines(number, self.layout.overflow_words)
     }
 
     #[inline]
-    fn overflow_slots(&self, overflow: &'a [AtomicU64]) -> Slots<'a> {
+    pub(crate) fn overflow_slots(&self, overflow: &'a [AtomicU64]) -> Slots<'a> {
         Slots {
             tags: &overflow[OVERFLOW_TAGS],
             words: &overflow[OVERFLOW_HEADER_WORDS..],
@@ -611,7 +515,7 @@ impl<'a> Bucket<'a> {
 
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "fewer than 8 slots")]
-    fn slot(&self, slots: Slots<'a>, index: usize) -> Slot<'a> {
+    pub(crate) fn slot(&self, slots: Slots<'a>, index: usize) -> Slot<'a> {
         let first = index * self.layout.slot_words;
         let words = &slots.words[first..first + self.layout.slot_words];
         Slot { tags: slots.tags, index: index as u32, words }
@@ -620,10 +524,10 @@ impl<'a> Bucket<'a> {
 
 /// The slots of one bucket, main or overflow.
 #[derive(Clone, Copy)]
-struct Slots<'a> {
-    tags: &'a AtomicU64,
+pub(crate) struct Slots<'a> {
+    pub(crate) tags: &'a AtomicU64,
     words: &'a [AtomicU64],
-    count: usize,
+    pub(crate) count: usize,
 }
 
 #[cfg(all(test, not(loom)))]

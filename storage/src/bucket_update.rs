@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  0 u16 table | 2 u16 partition | 4 u32 bucket
-//!  8 u16 layout version | 10 u16 items | 12 u32 bytes of all items
-//! 16 u64 base version                        installs base version + 1
+//!  8 u16 1 = splits the bucket | 10 u16 items | 12 u32 bytes of all items
+//! 16 u64 base version                        installs base version + 1; a split, the same in both halves, of the next level
 //! 24 u64 owner                               the transaction's lock word
 //! 32 items: u64 key | u32 value bytes (2^32 - 1 = delete) | u32 key bytes | key, value, each padded
 //!           to 8 bytes. A fixed table's key is its number and has no bytes; a heap table's hash.
@@ -18,6 +18,7 @@ use crate::owner::Owner;
 const HEADER_BYTES: usize = 32;
 const ITEM_HEADER_BYTES: usize = 16;
 const DELETE: u32 = u32::MAX;
+const SPLITS: u16 = 1;
 
 /// Changes that a unit has room for: their number has 16 bits.
 pub const UNIT_ITEMS_MAX: usize = u16::MAX as usize;
@@ -81,8 +82,8 @@ pub struct BucketUpdate<'a> {
     pub partition: u16,
     /// Main bucket within the partition.
     pub bucket: u32,
-    /// Layout that the bucket number belongs to.
-    pub layout: u16,
+    /// Whether the bucket is split. It has no items then.
+    pub splits: bool,
     /// Version that the bucket must have.
     pub base_version: u64,
     /// Lock word of the transaction.
@@ -133,7 +134,7 @@ impl<'a> BucketUpdate<'a> {
             table: read_u16(bytes, 0),
             partition: read_u16(bytes, 2),
             bucket: read_u32(bytes, 4),
-            layout: read_u16(bytes, 8),
+            splits: read_u16(bytes, 8) == SPLITS,
             base_version: read_u64(bytes, 16),
             owner: Owner(read_u64(bytes, 24)),
             bytes: &bytes[..HEADER_BYTES + items_bytes],
@@ -211,7 +212,7 @@ impl<'a> BucketUpdateWriter<'a> {
     #[inline]
     pub fn begin(
         out: &'a mut Vec<u8>,
-        (table, partition, bucket, layout): (u16, u16, u32, u16),
+        (table, partition, bucket): (u16, u16, u32),
         base_version: u64,
         owner: Owner,
     ) -> Self {
@@ -220,11 +221,15 @@ impl<'a> BucketUpdateWriter<'a> {
         header[0..2].copy_from_slice(&table.to_le_bytes());
         header[2..4].copy_from_slice(&partition.to_le_bytes());
         header[4..8].copy_from_slice(&bucket.to_le_bytes());
-        header[8..10].copy_from_slice(&layout.to_le_bytes());
         header[16..24].copy_from_slice(&base_version.to_le_bytes());
         header[24..32].copy_from_slice(&owner.0.to_le_bytes());
         out.extend_from_slice(&header);
         Self { out, start, items: 0 }
+    }
+
+    /// Makes it a unit that splits its bucket, and has no items.
+    pub fn split(&mut self) {
+        self.out[self.start + 8..self.start + 10].copy_from_slice(&SPLITS.to_le_bytes());
     }
 
     /// Adds the writing of `value` under `key`.
@@ -290,7 +295,7 @@ mod tests {
     /// A unit that deletes so many keys.
     fn deletions(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut unit = BucketUpdateWriter::begin(&mut bytes, (1, 2, 3, 0), 9, Owner(7));
+        let mut unit = BucketUpdateWriter::begin(&mut bytes, (1, 2, 3), 9, Owner(7));
         (0..count as u64).for_each(|key| unit.delete(Key::Number(key)));
         assert_eq!(unit.items(), count);
         unit.finish();
@@ -319,13 +324,16 @@ mod tests {
         #[test]
         fn what_is_written_is_parsed(
             changes in proptest::collection::vec(change(), 0..8),
-            (table, partition, bucket, layout) in any::<(u16, u16, u32, u16)>(),
+            (table, partition, bucket, splits) in any::<(u16, u16, u32, bool)>(),
             base_version: u64,
             owner: u64,
         ) {
             let mut bytes = vec![0xAA; 8];
-            let address = (table, partition, bucket, layout);
+            let address = (table, partition, bucket);
             let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(owner));
+            if splits {
+                unit.split();
+            }
             for (key, row_key, value) in &changes {
                 match value {
                     Some(value) => unit.put(Key::from_parts(*key, row_key), value),
@@ -338,7 +346,8 @@ mod tests {
             bytes.extend_from_slice(b"next");
             let (unit, rest) = BucketUpdate::parse(&bytes[8..]).unwrap();
             prop_assert_eq!(rest, b"next");
-            prop_assert_eq!((unit.table, unit.partition, unit.bucket, unit.layout), address);
+            prop_assert_eq!((unit.table, unit.partition, unit.bucket), address);
+            prop_assert_eq!(unit.splits, splits);
             prop_assert_eq!((unit.base_version, unit.owner), (base_version, Owner(owner)));
             let parsed: Vec<_> = unit
                 .items()

@@ -167,7 +167,7 @@ mod tests {
             let mut record = CommitRecordWriter::begin(&mut bytes, id, participants.iter().copied());
             for unit in 0..units {
                 let mut writer =
-                    BucketUpdateWriter::begin(record.units(), (1, 2, unit, 0), 9, Owner(7));
+                    BucketUpdateWriter::begin(record.units(), (1, 2, unit), 9, Owner(7));
                 writer.put(Key::Number(u64::from(unit)), &[5; 12]);
                 writer.finish();
             }

@@ -14,7 +14,6 @@ use crate::extents::Extent;
 use crate::heap::Row;
 use crate::layout::TableKind;
 use crate::ordered_index::OrderedIndex;
-use crate::partition::Partition;
 use crate::sync::Ordering;
 use crate::table::{BucketAddress, Table};
 
@@ -30,43 +29,45 @@ impl Table {
     /// Whether this node has a partition, whatever its state.
     #[must_use]
     pub fn has_partition(&self, number: u16) -> bool {
-        self.partition(number).is_some_and(|partition| partition.first_word().is_some())
+        self.partition(number).is_some_and(|partition| partition.main_buckets().is_some())
     }
 
     /// Frees what some buckets of a partition hold that is about to be removed. Whether there are buckets behind these. No thread uses the
     /// partition any more, and no transaction will.
     pub fn empty_buckets(&self, number: u16, buckets: Range<u32>) -> bool {
-        let first_word = self.partition(number).and_then(Partition::first_word);
-        let Some(first_word) = first_word else { return false };
-        let (mut extents, end) = (Vec::new(), buckets.end);
-        for address in buckets.map_while(|bucket| self.address_from(first_word, bucket)) {
+        let Some(partition) = self.partition(number) else { return false };
+        let Some(main_buckets) = partition.main_buckets() else { return false };
+        let (mut extents, count) = (Vec::new(), self.bucket_count(number));
+        let end = buckets.end;
+        let present = buckets.start..end.min(count);
+        for address in
+            present.filter_map(|bucket| self.address_from(partition, main_buckets, bucket))
+        {
             self.empty_bucket(number, address, &mut extents);
             let words = self.arena().words(address.first_word(), self.layout().main_words);
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
         self.arena().free_fixed(number, extents);
-        self.address_from(first_word, end).is_some()
+        end < count
     }
 
     /// Removes a partition: it is absent then. Whether it was there. No thread uses the partition any more, and no transaction will.
     pub fn remove_partition(&self, number: u16) -> bool {
-        let first_word = self.partition(number).and_then(Partition::go);
-        first_word.into_iter().for_each(|first_word| self.give_back(number, first_word));
-        first_word.is_some()
-    }
-
-    fn give_back(&self, partition: u16, first_word: usize) {
-        let main = Extent::of_words(first_word, self.layout().partition_words());
+        let Some(partition) = self.partition(number) else { return false };
+        let Some(main_buckets) = partition.go() else { return false };
+        let main = Extent::of_words(main_buckets.first_word(), self.layout().partition_words());
         let mut extents = vec![main];
-        for bucket in 0..self.layout().buckets {
-            let address = self.address_from(first_word, bucket);
-            let address = address.expect("the table has the bucket");
-            self.empty_bucket(partition, address, &mut extents);
+        let addresses = (0..self.bucket_count(number))
+            .filter_map(|bucket| self.address_from(partition, main_buckets, bucket));
+        addresses.for_each(|address| self.empty_bucket(number, address, &mut extents));
+        if let Some(growth) = partition.growth() {
+            extents.extend(growth.clear(self.layout()));
         }
-        if let Some(heap) = self.heap(partition) {
+        if let Some(heap) = partition.heap() {
             heap.clear(self.arena());
         }
-        self.arena().free_fixed(partition, extents);
+        self.arena().free_fixed(number, extents);
+        true
     }
 
     /// Frees the cells of a bucket, and adds its overflow buckets that are none to `extents`.
@@ -158,8 +159,8 @@ mod tests {
             let before = arena.used_bytes();
             let table = Table::new("t", layout, Arc::clone(arena), |_| true)?;
             for partition in (0..PARTITIONS).map(|number| table.partition(number)) {
-                let first_word = partition.and_then(|partition| partition.first_word());
-                let first_word = first_word.expect("the node holds all partitions");
+                let first_word = partition.and_then(|partition| partition.main_buckets());
+                let first_word = first_word.expect("the node holds all partitions").first_word();
                 let words = arena.words(first_word, layout.partition_words());
                 assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
             }
@@ -198,7 +199,7 @@ mod tests {
                 self.locked.push(number);
                 return true;
             }
-            let header = (0, location.partition, location.bucket, 0);
+            let header = (0, location.partition, location.root);
             let mut unit = Vec::new();
             let mut writer = BucketUpdateWriter::begin(&mut unit, header, version, owner);
             match &value {

@@ -265,9 +265,8 @@ impl Table {
         reader: Owner,
         out: &mut Vec<u8>,
     ) -> Read {
-        let bucket = self.bucket(address);
         let start = out.len();
-        self.read_with(bucket, reader, |sequence| {
+        self.read_with(address, key.word(), reader, |bucket, sequence| {
             out.truncate(start);
             let found = Heap::find(self.arena(), bucket, sequence, address.tag(), key);
             found.map(|(_, row)| row.copy_value(out)).is_some()
@@ -285,7 +284,6 @@ impl Table {
         owner: Owner,
         (mode, value_bytes): (LockMode, usize),
     ) -> (Lock, Option<LeafChange>) {
-        let bucket = self.bucket(address);
         let (arena, row) = (self.arena(), (owner, key));
         let Heap { reservations, order } = self.heap_of(self.locate(key.word()).partition);
         let cells = cells_of(key.bytes().len(), value_bytes);
@@ -300,11 +298,12 @@ impl Table {
             is_reserved.set(!needs_none && reservations.reserve(arena, need, row));
             needs_none || is_reserved.get()
         };
-        let lock = self.lock_with(bucket, (owner, key.word()), mode, has_room, |sequence| {
-            let found = Heap::find(arena, bucket, sequence, address.tag(), key);
-            cells_before.set(found.as_ref().map_or(0, |(_, row)| row.cells));
-            found.is_some()
-        });
+        let lock =
+            self.lock_with(address, (owner, key.word()), mode, has_room, |bucket, sequence| {
+                let found = Heap::find(arena, bucket, sequence, address.tag(), key);
+                cells_before.set(found.as_ref().map_or(0, |(_, row)| row.cells));
+                found.is_some()
+            });
         if is_reserved.get() && !matches!(lock, Lock::Granted { .. }) {
             reservations.release(arena, row);
         }
@@ -315,13 +314,14 @@ impl Table {
 
     /// Releases the bucket of a row of any table that was locked and not written; as [`Table::unlock`].
     pub fn unlock_row(&self, address: BucketAddress, key: Key<'_>, owner: Owner) -> Unlocked {
-        if let Some(heap) = self.heap(self.locate(key.word()).partition) {
+        let partition = self.locate(key.word()).partition;
+        if let Some(heap) = self.heap(partition) {
             if let Some(index) = heap.index() {
                 index.remove_pending(key.bytes(), owner);
             }
             heap.reservations.release(self.arena(), (owner, key));
         }
-        self.unlock(address, owner)
+        self.unlock(address, partition, owner)
     }
 
     /// Whether a leaf of `partition` is as a scan saw it; no for a partition that the node does not hold.

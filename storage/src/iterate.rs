@@ -61,7 +61,7 @@ impl BucketSnapshot {
         (number, partition, bucket): (u16, u16, u32),
         out: &mut Vec<u8>,
     ) {
-        let address = (number, partition, bucket, table.layout().version);
+        let address = (number, partition, bucket);
         let base_version = self.version.checked_sub(1).expect("a bucket that was changed");
         let mut unit = BucketUpdateWriter::begin(out, address, base_version, Owner::FREE);
         match table.layout().kind {
@@ -83,13 +83,16 @@ impl BucketSnapshot {
 }
 
 impl Table {
-    /// Makes `snapshot` a consistent copy of `bucket` of `partition`.
+    /// Makes `snapshot` a consistent copy of `bucket` of `partition`. One that is not born has version 0 and no rows.
     ///
     /// # Panics
-    /// If this node does not hold it.
+    /// If this node does not hold the partition.
     pub fn snapshot(&self, partition: u16, bucket: u32, snapshot: &mut BucketSnapshot) {
-        let address =
-            self.bucket_address(partition, bucket).expect("a bucket that this node holds");
+        let Some(address) = self.bucket_address(partition, bucket) else {
+            assert!(self.has_partition(partition), "a partition that this node holds");
+            (snapshot.version, snapshot.owner) = (0, Owner::FREE);
+            return snapshot.rows.clear();
+        };
         let bucket = self.bucket(address);
         let BucketSnapshot { version, owner, rows, values } = snapshot;
         bucket.read_consistent(|sequence| {
@@ -131,7 +134,7 @@ impl Table {
         let Some(index) = self.heap(partition).and_then(Heap::index) else { return 0 };
         let mut rows = BTreeSet::new();
         let mut snapshot = BucketSnapshot::default();
-        for bucket in 0..self.layout().buckets {
+        for bucket in 0..self.bucket_count(partition) {
             self.snapshot(partition, bucket, &mut snapshot);
             rows.extend(snapshot.heap_rows().map(|(key, _)| Box::<[u8]>::from(key)));
         }

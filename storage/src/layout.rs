@@ -31,7 +31,8 @@ const ROWS_PER_BUCKET: u64 = 6;
 /// with more, overflow buckets cost more than the main buckets save.
 const SMALL_ROWS_PER_BUCKET: u64 = 7;
 const SMALL_SLOT_WORDS: usize = 4;
-/// Fewest buckets of a table over all its partitions, so that tiny hot tables do not share locks.
+/// Fewest buckets over all partitions of a table whose rows are known to be expected, so that tiny hot tables do not share locks. One that
+/// begins with fewer gets as many where its locks are often met.
 const BUCKETS_MIN: u64 = 1024;
 /// A main bucket starts at a multiple of this many words, so that its header lies in one cache line.
 const MAIN_ALIGNMENT_WORDS: usize = 4;
@@ -62,7 +63,7 @@ pub struct TableDefinition {
     pub kind: TableKind,
     /// Bytes of each value of a fixed table. The other kinds have values of any size, and do not use it.
     pub value_bytes: usize,
-    /// How many rows are expected in the whole cluster. The table takes more, slower.
+    /// How many rows are expected in the whole cluster; 0 if that is not known. The table begins with buckets for so many, and grows.
     pub rows: u64,
 }
 
@@ -109,12 +110,12 @@ pub struct TableLayout {
     pub value_bytes: usize,
     /// What the keys and values are.
     pub kind: TableKind,
-    /// Main buckets per partition.
+    /// Main buckets per partition that the table begins with: its roots (`growth.rs`).
     pub buckets: u32,
     /// How keys divide over partitions.
     pub(crate) partitioning: Partitioning,
-    /// Rises when buckets are split; 0 until a table grows. Units and records contain it.
-    pub version: u16,
+    /// Rows per bucket of a table that grows.
+    pub(crate) rows_per_bucket: u64,
     pub(crate) slot_words: usize,
     pub(crate) main_words: usize,
     pub(crate) overflow_slots: usize,
@@ -140,7 +141,8 @@ impl TableLayout {
         let slot_words = 1 + value_bytes.div_ceil(8);
         let is_small = slot_words < SMALL_SLOT_WORDS;
         let rows_per_bucket = if is_small { SMALL_ROWS_PER_BUCKET } else { ROWS_PER_BUCKET };
-        let buckets = rows.div_ceil(rows_per_bucket).max(BUCKETS_MIN).div_ceil(partitions);
+        let fewest = if rows == 0 { partitions } else { BUCKETS_MIN };
+        let buckets = rows.div_ceil(rows_per_bucket).max(fewest).div_ceil(partitions);
         let buckets = u32::try_from(buckets).map_err(|_| StorageError::Rows {
             table: name.to_owned(),
             rows,
@@ -159,7 +161,7 @@ impl TableLayout {
             kind: TableKind::Fixed,
             buckets,
             partitioning,
-            version: 0,
+            rows_per_bucket,
             slot_words,
             main_words,
             overflow_slots,
@@ -195,6 +197,11 @@ impl TableLayout {
         self.partition_words().saturating_mul(partitions).saturating_mul(8)
     }
 
+    /// Whether a table with so many buckets per partition gets more where its locks are often met.
+    pub(crate) fn spreads(&self, buckets: u32) -> bool {
+        u64::from(buckets) * (self.partitioning.count() as u64) < BUCKETS_MIN
+    }
+
     /// Whether overflow buckets are cells, which come back when they are empty.
     pub(crate) fn has_overflow_cells(&self) -> bool {
         self.overflow_words == LINE_WORDS
@@ -221,7 +228,8 @@ mod tests {
         assert!(matches!(layout(4097, 1), Err(StorageError::ValueBytes { max: 4096, .. })));
         assert!(matches!(layout(8, u64::MAX), Err(StorageError::Rows { .. })));
         assert_eq!(layout(4096, 1).unwrap().overflow_slots, 1);
-        assert_eq!(layout(40, 0).unwrap().buckets, 64);
+        assert_eq!(layout(40, 0).unwrap().buckets, 1);
+        assert_eq!(layout(40, 1).unwrap().buckets, 64);
     }
 
     fn definition(kind: TableKind, value_bytes: usize, rows: u64) -> TableDefinition {

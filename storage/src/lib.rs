@@ -16,13 +16,16 @@
 mod apply;
 mod arena;
 mod bucket;
+mod bucket_room;
 mod bucket_update;
 mod cells;
 mod commit_log;
 mod commit_record;
+mod crowding;
 mod error;
 mod extents;
 mod give_back;
+mod growth;
 mod heap;
 mod iterate;
 mod key;
@@ -52,6 +55,7 @@ pub use bucket_update::{BucketUpdate, BucketUpdateWriter, Item, Items, Malformed
 pub use commit_log::{CommitLog, LogObserver, RecordPart, Stored};
 pub use commit_record::{CommitRecord, CommitRecordWriter, RECORD_BYTES_MAX};
 pub use error::StorageError;
+pub use growth::{Splitting, level_of};
 pub use heap::HEAP_VALUE_BYTES_MAX;
 pub use iterate::BucketSnapshot;
 pub use key::{KEY_BYTES_MAX, Key};

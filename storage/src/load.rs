@@ -6,6 +6,7 @@
 use crate::arena::Quota;
 use crate::bucket::{Bucket, held};
 use crate::error::StorageError;
+use crate::growth::level_of;
 use crate::heap::{HEAP_VALUE_BYTES_MAX, Heap};
 use crate::key::Key;
 use crate::layout::TableKind;
@@ -65,7 +66,11 @@ impl Table {
     ) -> Result<(), StorageError> {
         let key = key.into();
         self.check_row(key, value)?;
+        // Where transactions have run before, the bucket may have been split since.
         let bucket = self.bucket(address);
+        if level_of(bucket.read_consistent(|_| bucket.version())) != address.level() {
+            return self.load(self.present_address_of(self.locate(key.word())), key, value);
+        }
         bucket.write(|next| {
             if self.holds(bucket, held(*next), address.tag(), key) {
                 let (table, key) = (self.name().to_owned(), key.to_string());

@@ -1,8 +1,11 @@
 //! From a key to its partition, main bucket and tag.
 //!
 //! ```text
-//! hash of the key, 64 bits:  partition (top bits) | bucket, by multiply-shift | tag (low 7 bits)
+//! hash of the key, 64 bits:  partition (top bits) | root, by multiply-shift | path (bits 8 to 39) | tag (low 7 bits)
 //! ```
+//! The *root* is the bucket that the key has in a table that has not grown. The *path* says which half of a bucket has the key when
+//! the bucket is split (`growth.rs`): its lowest bit counts at the first split.
+//!
 //! The table takes no part in the hash, so that rows of several tables with the same key have the
 //! same primary (SmallBank's savings and checking of one account).
 
@@ -13,10 +16,20 @@ use serde::{Deserialize, Serialize};
 pub struct Location {
     /// Partition of the key.
     pub partition: u16,
-    /// Main bucket within the partition.
-    pub bucket: u32,
+    /// Main bucket within the partition, before any is split.
+    pub root: u32,
+    /// Which halves have the key when buckets are split.
+    pub(crate) path: u32,
     /// Fingerprint kept in the header of the bucket; never 0.
     pub tag: u8,
+}
+
+impl Location {
+    /// The bucket of the key, if it has been split so often that it has this level, in a table that began with `roots` buckets.
+    #[inline(always)]
+    pub(crate) fn bucket_at(self, roots: u32, level: u32) -> u32 {
+        self.root + roots * (self.path & ((1 << level) - 1))
+    }
 }
 
 /// How the key space is divided: a power of two of partitions, the same for all tables.
@@ -52,7 +65,7 @@ impl Partitioning {
         self.locate(key, 1).partition
     }
 
-    /// The location of `key` in a table with `buckets` main buckets per partition.
+    /// The location of `key` in a table that begins with `buckets` main buckets per partition.
     #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each value is shifted or masked to fit")]
@@ -63,7 +76,8 @@ impl Partitioning {
         let within = hash << self.partition_bits;
         Location {
             partition,
-            bucket: ((u128::from(within) * u128::from(buckets)) >> 64) as u32,
+            root: ((u128::from(within) * u128::from(buckets)) >> 64) as u32,
+            path: (hash >> 8) as u32,
             tag: hash as u8 | 0x80,
         }
     }
@@ -90,7 +104,7 @@ mod tests {
         for key in 0..keys {
             let location = partitioning.locate(key, 64);
             assert_eq!(location.partition, partitioning.partition(key));
-            counts[usize::from(location.partition)][location.bucket as usize] += 1;
+            counts[usize::from(location.partition)][location.root as usize] += 1;
         }
         // 100 expected per bucket, standard deviation 10: seven of those leave no room for chance.
         assert!(counts.iter().flatten().all(|&count| (30..170).contains(&count)), "{counts:?}");

@@ -7,6 +7,7 @@
 
 use crate::arena::Quota;
 use crate::bucket::Bucket;
+use crate::growth::level_of;
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
 use gannet_rules::rule;
@@ -46,6 +47,14 @@ pub enum Lock {
     Full,
 }
 
+/// When a transaction took the lock of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Now,
+    /// For another of its keys.
+    Before,
+}
+
 impl Table {
     /// Locks the bucket of `key`, which lives at `address`, for `owner` and reads the key.
     ///
@@ -59,43 +68,45 @@ impl Table {
         mode: LockMode,
         out: &mut [u8],
     ) -> Lock {
-        let bucket = self.bucket(address);
         self.lock_with(
-            bucket,
+            address,
             (owner, key),
             mode,
             || true,
-            |sequence| {
+            |bucket, sequence| {
                 bucket.find(sequence, address.tag(), key).map(|slot| slot.copy_value(out)).is_some()
             },
         )
     }
 
-    /// Locks, reads, and reserves a slot for an insert. `copy` reads: it gets the sequence word and returns whether the key is
-    /// there. `has_room` returns whether there is memory beside the slots.
+    /// Locks, reads, and reserves a slot for an insert. `copy` reads: it gets the bucket and its sequence word and returns whether the
+    /// key is there. `has_room` returns whether there is memory beside the slots.
     #[inline(always)]
     pub(crate) fn lock_with(
         &self,
-        bucket: Bucket<'_>,
+        mut address: BucketAddress,
         (owner, key): (Owner, u64),
         mode: LockMode,
         has_room: impl Fn() -> bool,
-        copy: impl FnMut(u64) -> bool,
+        mut copy: impl FnMut(Bucket<'_>, u64) -> bool,
     ) -> Lock {
-        let held_before = match bucket.acquire(owner) {
-            Ok(()) => false,
-            Err(holder) if holder == owner => true,
-            Err(holder) if holder.excludes(owner) || !bucket.take_over(holder, owner) => {
+        let (bucket, held_before) = loop {
+            let bucket = self.bucket(address);
+            let partition = || self.locate(key).partition;
+            let Some(acquired) = self.acquire(bucket, owner, partition) else {
+                self.note_met(partition());
                 return Lock::Locked;
+            };
+            // Nobody splits it while it is locked.
+            if level_of(bucket.version()) == address.level() || !rule!(SPLIT_BUCKETS) {
+                break (bucket, acquired == Acquired::Before);
             }
-            Err(_) => {
-                // The slots that were reserved under the dead lock.
-                let partition = || self.locate(key).partition;
-                bucket.write(|next| bucket.end_reservation(next, false, partition));
-                false
+            if acquired == Acquired::Now {
+                bucket.release();
             }
+            address = self.present_address_of(self.locate(key));
         };
-        let found = bucket.read_consistent(copy);
+        let found = bucket.read_consistent(|sequence| copy(bucket, sequence));
         let version = bucket.version();
         let lock = match (mode, found) {
             (LockMode::Update | LockMode::Delete, true) if has_room() => Lock::Granted { version },
@@ -103,9 +114,8 @@ impl Table {
             (LockMode::Update | LockMode::Delete, false) => Lock::Absent { version },
             (LockMode::Insert, true) => Lock::Exists { version },
             (LockMode::Insert, false) => {
-                let is_reserved = !rule!(C9_RESERVATION)
-                    || (has_room()
-                        && bucket.write(|next| bucket.reserve(next, key, Quota::WithinShare)));
+                let is_reserved =
+                    !rule!(C9_RESERVATION) || (has_room() && self.reserve(bucket, key));
                 if is_reserved { Lock::Granted { version } } else { Lock::Full }
             }
         };
@@ -113,5 +123,35 @@ impl Table {
             bucket.release();
         }
         lock
+    }
+
+    /// Takes the lock of a bucket, also one that is dead; none if another transaction has it.
+    #[inline(always)]
+    pub(crate) fn acquire(
+        &self,
+        bucket: Bucket<'_>,
+        owner: Owner,
+        partition: impl FnOnce() -> u16,
+    ) -> Option<Acquired> {
+        match bucket.acquire(owner) {
+            Ok(()) => Some(Acquired::Now),
+            Err(holder) if holder == owner => Some(Acquired::Before),
+            Err(holder) if holder.excludes(owner) || !bucket.take_over(holder, owner) => None,
+            Err(_) => {
+                // The slots that were reserved under the dead lock.
+                bucket.write(|next| bucket.end_reservation(next, false, partition));
+                Some(Acquired::Now)
+            }
+        }
+    }
+
+    /// Reserves a slot for an insert; whether there is room.
+    fn reserve(&self, bucket: Bucket<'_>, key: u64) -> bool {
+        let (is_reserved, is_long) = bucket
+            .write(|next| (bucket.reserve(next, key, Quota::WithinShare), bucket.is_long(*next)));
+        if is_long {
+            self.note_long(self.locate(key).partition);
+        }
+        is_reserved
     }
 }

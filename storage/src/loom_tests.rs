@@ -59,7 +59,7 @@ fn value(table: &Table, word: u64) -> Vec<u8> {
 /// A unit that writes the words `base_version + 1` under `key`.
 fn unit(table: &Table, key: u64, base_version: u64, owner: Owner) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let header = (0, 0, table.locate(key).bucket, 0);
+    let header = (0, 0, table.locate(key).root);
     let mut writer = BucketUpdateWriter::begin(&mut bytes, header, base_version, owner);
     writer.put(Key::Number(key), &value(table, base_version + 1));
     writer.finish();
@@ -196,7 +196,7 @@ fn loom_a_snapshot_is_never_torn() {
             })
         };
         let mut bytes = Vec::new();
-        let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0, 0), 0, Owner(1));
+        let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0), 0, Owner(1));
         unit.put(Key::Number(1), &value(&table, 1));
         unit.put(Key::Number(2), &value(&table, 1));
         unit.finish();
@@ -219,7 +219,7 @@ fn hold(table: &Table, holders: &Count, owner: Owner, commit: bool) -> bool {
         let bytes = unit(table, 1, version, owner);
         assert_eq!(apply_at_primary(table, 1, &bytes), Applied::Applied);
     } else {
-        assert_eq!(table.unlock(address(table, 1), owner), Unlocked::Released);
+        assert_eq!(table.unlock(address(table, 1), 0, owner), Unlocked::Released);
     }
     commit
 }
@@ -334,9 +334,9 @@ fn loom_an_unlock_that_two_threads_run_frees_only_its_own_lock() {
         lock(&table, 1, owner, LockMode::Insert);
         let other = {
             let table = Arc::clone(&table);
-            loom::thread::spawn(move || table.unlock(address(&table, 1), owner))
+            loom::thread::spawn(move || table.unlock(address(&table, 1), 0, owner))
         };
-        let unlocked = table.unlock(address(&table, 1), owner);
+        let unlocked = table.unlock(address(&table, 1), 0, owner);
         let next = Owner(2);
         let granted = lock(&table, 1, next, LockMode::Insert);
         let released = [unlocked, other.join().unwrap()];
@@ -352,7 +352,7 @@ fn loom_an_unlock_that_two_threads_run_frees_only_its_own_lock() {
 
 /// Two keys of different buckets in a table of two.
 fn two_buckets(table: &Table) -> [u64; 2] {
-    let other = (1..).find(|&key| table.locate(key).bucket != table.locate(0).bucket);
+    let other = (1..).find(|&key| table.locate(key).root != table.locate(0).root);
     [0, other.unwrap()]
 }
 
@@ -392,7 +392,7 @@ fn heap_table(cells: usize) -> (Arc<Table>, [Vec<String>; 2]) {
     let limit_bytes = 64 + layout.main_bytes(1) + cells * 64;
     let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
     let table = Arc::new(Table::new("t", layout, arena, |_| true).unwrap());
-    let bucket = |key: &String| table.locate(Key::hashed(key.as_bytes()).word()).bucket;
+    let bucket = |key: &String| table.locate(Key::hashed(key.as_bytes()).word()).root;
     let keys = || (1_000..1_100).map(|number: u32| number.to_string());
     let keys = [0, 1].map(|wanted| keys().filter(|key| bucket(key) == wanted).collect());
     (table, keys)
@@ -403,7 +403,7 @@ fn apply_row(table: &Table, key: &str, base_version: u64, value: Option<&[u8]>) 
     let row_key = Key::hashed(key.as_bytes());
     let location = table.locate(row_key.word());
     let mut bytes = Vec::new();
-    let header = (0, 0, location.bucket, 0);
+    let header = (0, 0, location.root);
     let mut writer = BucketUpdateWriter::begin(&mut bytes, header, base_version, Owner(1));
     match value {
         Some(value) => writer.put(row_key, value),
@@ -450,6 +450,55 @@ fn read_against_reuse(removed: Option<&'static Rule>) -> u64 {
         reading.join().unwrap();
     });
     total.load(Ordering::Relaxed)
+}
+
+/// One thread splits the only bucket; another reads, and locks, a row that moves. How often the row was missed.
+fn look_against_split(removed: Option<&'static Rule>) -> u64 {
+    let missed = Arc::new(Count::new(0));
+    let total = Arc::clone(&missed);
+    explore(removed, 2, move || {
+        let partitioning = Partitioning::new(1).unwrap();
+        let mut layout = TableLayout::new("t", 8, 1, partitioning).unwrap();
+        layout.buckets = 1;
+        let limit_bytes = 64 + 2 * layout.main_bytes(1) + 64;
+        let arena = Arc::new(Arena::new(limit_bytes, &[limit_bytes]).unwrap());
+        let table = Arc::new(Table::new("t", layout, arena, |_| true).unwrap());
+        let moves = |key: &u64| table.bucket_of(*key, 1 << 56) == 1;
+        let key = (0..).find(moves).unwrap();
+        table.load(address(&table, key), key, &value(&table, 7)).unwrap();
+        let before = address(&table, key);
+        let looking = {
+            let (table, missed) = (Arc::clone(&table), Arc::clone(&missed));
+            loom::thread::spawn(move || {
+                let mut out = value(&table, 0);
+                let read = table.read(before, key, Owner(99), &mut out);
+                let is_whole = matches!(read, Read::Found { .. }) && out == value(&table, 7);
+                let lock = table.lock(before, key, Owner(99), LockMode::Update, &mut out);
+                let is_found = (is_whole || read == Read::Locked)
+                    && matches!(lock, Lock::Granted { .. } | Lock::Locked);
+                missed.fetch_add(u64::from(!is_found), Ordering::Relaxed);
+            })
+        };
+        let locked = table.lock(before, key, Owner(1), LockMode::Update, &mut value(&table, 0));
+        if locked == (Lock::Granted { version: 0 }) {
+            let mut bytes = Vec::new();
+            let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0), 0, Owner(1));
+            unit.split();
+            unit.finish();
+            let root = table.bucket_address(0, 0).unwrap();
+            let applied = table.apply_at_primary(root, &BucketUpdate::parse_checked(&bytes));
+            assert_eq!(applied, Applied::Applied);
+            assert_eq!(table.address(key).unwrap().level(), 1);
+        }
+        looking.join().unwrap();
+    });
+    total.load(Ordering::Relaxed)
+}
+
+#[test]
+fn loom_a_row_that_moves_in_a_split_is_found() {
+    assert_eq!(look_against_split(None), 0);
+    assert!(look_against_split(Some(&rules::SPLIT_BUCKETS)) > 0, "the rule is not needed");
 }
 
 #[test]

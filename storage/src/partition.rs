@@ -3,8 +3,11 @@
 //! ```text
 //! partition, 32 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
 //!                       word 1  the same while the partition is present, 0 = it serves no new transactions
-//!                       word 2  heap tables: reservations, and of an ordered table index and scan barriers
+//!                       word 2  of a heap table reservations, and of an ordered one index and scan barriers; buckets that were born
 //! ```
+//! Bit 0 of words 0 and 1 says that buckets of the partition were split, so that a key may not be where it was when the table was created.
+//! A look that misses the bit finds a bucket of another level than it expects, and looks again (`growth.rs`).
+//!
 //! A partition that is *leaving* refuses READ, LOCK, SCAN and VALIDATE. It still takes BACKUP, PRIMARY and UNLOCK, so that
 //! transactions that have locked before can end. Whoever gives up a partition makes it leave, waits for those, and drops the table.
 //! A partition that is *coming* is filled from another node: it takes BACKUP, and serves nothing until it has all rows. One that another
@@ -20,6 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arena::Quota;
 use crate::error::StorageError;
+use crate::growth::Growth;
 use crate::heap::Heap;
 use crate::layout::TableKind;
 use crate::table::Table;
@@ -29,10 +33,43 @@ pub(crate) struct Partition {
     first_word: AtomicUsize,
     /// Loom does not explore it: a request that still sees the partition present comes before its leaving.
     served_word: AtomicUsize,
-    heap: OnceLock<Box<Heap>>,
+    beside: OnceLock<Box<Beside>>,
+}
+
+/// What a partition has beside its first main buckets.
+#[derive(Default)]
+struct Beside {
+    heap: Option<Heap>,
+    growth: OnceLock<Box<Growth>>,
 }
 
 const _: () = assert!(size_of::<Partition>() == 32);
+
+/// Where the main buckets of a partition begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MainBuckets(usize);
+
+impl MainBuckets {
+    /// Main buckets begin at a cache line, so the bit of their first word is free.
+    const GROWN: usize = 1;
+
+    #[inline(always)]
+    fn of(word: usize) -> Option<Self> {
+        (word & !Self::GROWN != 0).then_some(Self(word))
+    }
+
+    /// Their first word in the arena.
+    #[inline(always)]
+    pub(crate) fn first_word(self) -> usize {
+        self.0 & !Self::GROWN
+    }
+
+    /// Whether buckets of the partition were split.
+    #[inline(always)]
+    pub(crate) fn has_grown(self) -> bool {
+        self.0 & Self::GROWN != 0
+    }
+}
 
 impl Partition {
     /// A partition that the node does not have.
@@ -40,46 +77,66 @@ impl Partition {
         Self {
             first_word: AtomicUsize::new(0),
             served_word: AtomicUsize::new(0),
-            heap: OnceLock::new(),
+            beside: OnceLock::new(),
         }
     }
 
     /// Has the main buckets begin at a word of the arena: the partition is coming.
     fn come(&self, number: u16, first_word: usize, kind: TableKind) {
         if kind != TableKind::Fixed {
-            self.heap.get_or_init(|| Box::new(Heap::new(number, kind)));
+            let heap =
+                || Box::new(Beside { heap: Some(Heap::new(number, kind)), ..Beside::default() });
+            self.beside.get_or_init(heap);
         }
-        // Release: pairs with the Acquire in first_word().
+        // Release: pairs with the Acquire in main_buckets().
         self.first_word.store(first_word, Ordering::Release);
     }
 
-    /// First word of the main buckets, unless the partition is absent.
+    /// The main buckets, unless the partition is absent.
     #[inline(always)]
-    pub(crate) fn first_word(&self) -> Option<usize> {
+    pub(crate) fn main_buckets(&self) -> Option<MainBuckets> {
         // Acquire: pairs with the Release in come(): the memory is zero, and what a heap table has besides is there.
-        let word = self.first_word.load(Ordering::Acquire);
-        (word != 0).then_some(word)
+        MainBuckets::of(self.first_word.load(Ordering::Acquire))
     }
 
-    /// Makes the partition absent; the first word that its main buckets had.
-    pub(crate) fn go(&self) -> Option<usize> {
+    /// Makes the partition absent; the main buckets that it had.
+    pub(crate) fn go(&self) -> Option<MainBuckets> {
         // Relaxed: nobody uses the partition any more.
         self.served_word.store(0, Ordering::Relaxed);
-        let word = self.first_word.swap(0, Ordering::Relaxed);
-        (word != 0).then_some(word)
+        MainBuckets::of(self.first_word.swap(0, Ordering::Relaxed))
     }
 
-    /// First word of the main buckets if the partition is present.
+    /// The main buckets if the partition is present.
     #[inline(always)]
-    pub(crate) fn served_word(&self) -> Option<usize> {
+    pub(crate) fn served_buckets(&self) -> Option<MainBuckets> {
         // Relaxed: it publishes nothing. Who needs that no request of before is still running waits for all workers.
-        let word = self.served_word.load(Ordering::Relaxed);
-        (word != 0).then_some(word)
+        MainBuckets::of(self.served_word.load(Ordering::Relaxed))
+    }
+
+    /// Has those who look for a key ask which buckets were split.
+    pub(crate) fn has_grown(&self) {
+        // Relaxed: whoever misses it finds a bucket of another level.
+        self.first_word.fetch_or(MainBuckets::GROWN, Ordering::Relaxed);
+        let grown = |word| (word != 0).then_some(word | MainBuckets::GROWN);
+        // A partition that is not present stays so.
+        let _ = self.served_word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
     }
 
     /// What only a heap table has.
     pub(crate) fn heap(&self) -> Option<&Heap> {
-        self.heap.get().map(|heap| &**heap)
+        self.beside.get()?.heap.as_ref()
+    }
+
+    /// Which buckets were born, if memory was taken for any.
+    #[inline]
+    pub(crate) fn growth(&self) -> Option<&Growth> {
+        self.beside.get()?.growth.get().map(|growth| &**growth)
+    }
+
+    /// As [`Self::growth`], of a table that begins with `roots` buckets in each partition.
+    pub(crate) fn growth_or_new(&self, roots: u32) -> &Growth {
+        let beside = self.beside.get_or_init(Box::default);
+        beside.growth.get_or_init(|| Box::new(Growth::new(roots)))
     }
 }
 
@@ -90,7 +147,8 @@ impl Table {
     /// # Errors
     /// [`StorageError::OutOfMemory`] if they do not fit the share of the partition.
     pub fn add_partition(&self, number: u16) -> Result<(), StorageError> {
-        let Some(partition) = self.partition(number).filter(|it| it.first_word().is_none()) else {
+        let Some(partition) = self.partition(number).filter(|it| it.main_buckets().is_none())
+        else {
             return Ok(());
         };
         let words = self.layout().partition_words();
@@ -132,7 +190,7 @@ mod tests {
     /// A table of which this node has the first of two partitions.
     fn table(kind: TableKind) -> Table {
         let partitioning = Partitioning::new(2).expect("a power of two");
-        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 8, rows: 1 };
+        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 8, rows: 500 };
         let layout = definition.layout(partitioning).expect("sizes in range");
         let arena = Arc::new(Arena::new(1 << 20, &[1 << 19; 2]).expect("address space"));
         Table::new("t", layout, arena, |partition| partition == 0).expect("it fits")
@@ -159,13 +217,12 @@ mod tests {
         [0, 1, 2].into_iter().for_each(|partition| table.leave_partition(partition));
         assert_eq!([1, 2].map(|partition| table.bucket_address(partition, 0)), [None; 2]);
         assert_eq!(table.address_of(location), None);
-        assert_eq!(table.served_bucket_address(0, location.bucket), None);
+        assert_eq!(table.served_bucket_address(0, location.root), None);
 
-        let held = table.bucket_address(0, location.bucket).unwrap();
+        let held = table.bucket_address(0, location.root).unwrap();
         assert_eq!(held.with_tag(location.tag), address);
         let mut bytes = Vec::new();
-        let mut unit =
-            BucketUpdateWriter::begin(&mut bytes, (0, 0, location.bucket, 0), 0, Owner(1));
+        let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, location.root), 0, Owner(1));
         unit.put(written, b"value");
         unit.finish();
         let unit = BucketUpdate::parse_checked(&bytes);

@@ -2,9 +2,11 @@
 //!
 //! *Source*: FaSST section 5, step 1.
 //!
-//! *Invariants*: a bucket that another transaction holds is refused. Version and value are of one moment.
+//! *Invariants*: a bucket that another transaction holds is refused. Version and value are of one moment. A bucket that was split since
+//! the key was looked for is not read.
 
 use crate::bucket::Bucket;
+use crate::growth::level_of;
 use crate::owner::Owner;
 use crate::table::{BucketAddress, Table};
 use gannet_rules::rule;
@@ -33,29 +35,40 @@ impl Table {
     /// let two single-key reads see the new x and then the old y (FaSST section 5, step 1).
     #[inline]
     pub fn read(&self, address: BucketAddress, key: u64, reader: Owner, out: &mut [u8]) -> Read {
-        let bucket = self.bucket(address);
-        self.read_with(bucket, reader, |sequence| {
+        self.read_with(address, key, reader, |bucket, sequence| {
             let slot = bucket.find(sequence, address.tag(), key);
             slot.map(|slot| slot.copy_value(out)).is_some()
         })
     }
 
-    /// Reads with `copy`, which gets the sequence word and returns whether the key is there.
+    /// Reads with `copy`, which gets the bucket and its sequence word and returns whether the key is there.
     #[inline(always)]
     pub(crate) fn read_with(
         &self,
-        bucket: Bucket<'_>,
+        mut address: BucketAddress,
+        key: u64,
         reader: Owner,
-        mut copy: impl FnMut(u64) -> bool,
+        mut copy: impl FnMut(Bucket<'_>, u64) -> bool,
     ) -> Read {
-        bucket.read_consistent(|sequence| {
-            let owner = bucket.owner();
-            if owner.excludes(reader) && rule!(LOCKED_BUCKETS) {
-                return Read::Locked;
+        loop {
+            let bucket = self.bucket(address);
+            let read = bucket.read_consistent(|sequence| {
+                let owner = bucket.owner();
+                if owner.excludes(reader) && rule!(LOCKED_BUCKETS) {
+                    return Some(Read::Locked);
+                }
+                let version = bucket.version();
+                if level_of(version) != address.level() && rule!(SPLIT_BUCKETS) {
+                    return None;
+                }
+                let is_there = copy(bucket, sequence);
+                Some(if is_there { Read::Found { version } } else { Read::Absent { version } })
+            });
+            match read {
+                Some(read) => return read,
+                None => address = self.present_address_of(self.locate(key)),
             }
-            let version = bucket.version();
-            if copy(sequence) { Read::Found { version } } else { Read::Absent { version } }
-        })
+        }
     }
 
     /// Prefetches the tags of a bucket; first of two stages (HERD section 4.1.1).

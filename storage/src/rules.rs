@@ -31,6 +31,8 @@ gannet_rules::rules! {
     REUSE_FENCE,
     /// A reader follows a number that may be torn only to memory that is mapped.
     MAPPED_CELLS,
+    /// A key whose bucket was split since it was looked for is looked for again.
+    SPLIT_BUCKETS,
     /// A reader follows a chain of overflow buckets only while its bucket is unchanged.
     UNCHANGED_CHAIN,
 }

@@ -49,7 +49,6 @@ struct Located {
     /// Where the key ends among the bytes.
     end: usize,
     hash: u64,
-    bucket: u32,
     address: BucketAddress,
 }
 
@@ -63,12 +62,10 @@ impl Keys {
         self.bytes.extend_from_slice(key);
         let hash = Key::hashed(key).word();
         let location = table.locate(hash);
-        let address = table.bucket_address(location.partition, location.bucket);
+        let address = table.held_address_of(location);
         let address = address.expect("the index has keys of its partition alone");
-        let address = address.with_tag(location.tag);
         table.prefetch(address);
-        let (end, bucket) = (self.bytes.len(), location.bucket);
-        self.located.push(Located { end, hash, bucket, address });
+        self.located.push(Located { end: self.bytes.len(), hash, address });
     }
 
     /// Prefetches all rows: their slots, and the rows that those point to.
@@ -143,7 +140,8 @@ impl Table {
             Read::Absent { version } => (version, None),
             Read::Locked => return ControlFlow::Break(Scanned::Locked),
         };
-        let row = ScannedRow { bucket: located.bucket, version, key: key.bytes(), value };
+        let bucket = self.bucket_of(key.word(), version);
+        let row = ScannedRow { bucket, version, key: key.bytes(), value };
         visit(row).map_break(|()| Scanned::Stopped)
     }
 }

@@ -1,28 +1,30 @@
 //! A table on one node: its name, its layout, and its partitions.
 //!
 //! ```text
-//! key ─ locate ─▶ Location: partition, bucket, tag       the same on every node
-//!       address ─▶ BucketAddress: word in the arena, tag   on a node that holds the partition
+//! key ─ locate ─▶ Location: partition, root, path, tag          the same on every node
+//!       address ─▶ BucketAddress: word in the arena, level, tag   on a node that holds the partition
 //! ```
 //! *Source*: FaSST section 5 (7 to 15 slots in a bucket); the layout of a bucket is in `bucket.rs`.
 //!
 //! *Invariants*: an address exists only for a bucket that the node holds. The layout is the same on every node.
 //!
-//! *Not here*: growth. A table beyond its expected rows has longer chains of overflow buckets.
+//! *Not here*: where keys are after buckets were split (`growth.rs`).
 
 use std::sync::Arc;
 
 use crate::arena::Arena;
 use crate::bucket::Bucket;
+use crate::crowding::Crowding;
 use crate::error::StorageError;
 use crate::heap::Heap;
 use crate::layout::TableLayout;
 use crate::location::Location;
-use crate::partition::Partition;
+use crate::partition::{MainBuckets, Partition};
 
-/// A bucket of a table on one node, and the tag of the key that was looked for.
+/// A bucket of a table on one node, and the tag of the key that was looked for. If the bucket has another level by now, the key may be
+/// in another bucket.
 ///
-/// `first word of the bucket 56 | tag 8`
+/// `first word of the bucket 48 | level 8 | tag 8`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketAddress(u64);
 
@@ -31,8 +33,8 @@ impl BucketAddress {
     pub const NONE: Self = Self(0);
 
     #[inline(always)]
-    fn new(first_word: usize) -> Self {
-        Self((first_word as u64) << 8)
+    pub(crate) fn new(first_word: usize, level: u32) -> Self {
+        Self((first_word as u64) << 16 | u64::from(level) << 8)
     }
 
     /// The same bucket, for a key with this tag.
@@ -48,7 +50,13 @@ impl BucketAddress {
         reason = "it was a usize before; 64-bit hosts do not warn"
     )]
     pub(crate) fn first_word(self) -> usize {
-        (self.0 >> 8) as usize
+        (self.0 >> 16) as usize
+    }
+
+    /// The level that the bucket had when the key was looked for.
+    #[inline(always)]
+    pub(crate) fn level(self) -> u32 {
+        (self.0 >> 8 & 0xff) as u32
     }
 
     #[inline(always)]
@@ -67,6 +75,8 @@ pub struct Table {
     layout: TableLayout,
     pub(crate) arena: Arc<Arena>,
     partitions: Box<[Partition]>,
+    /// Of each partition, whether it has too few buckets.
+    pub(crate) crowding: Box<[Crowding]>,
 }
 
 impl Table {
@@ -84,7 +94,8 @@ impl Table {
         let numbers = || (0..=u16::MAX).take(layout.partitioning.count());
         let partitions = numbers().map(|_| Partition::absent()).collect();
         // From here on the table gives back what it has, should the rest not fit.
-        let table = Self { name: name.to_owned(), layout, arena, partitions };
+        let crowding = numbers().map(|_| Crowding::default()).collect();
+        let table = Self { name: name.to_owned(), layout, arena, partitions, crowding };
         for number in numbers().filter(|number| holds(*number)) {
             table.add_partition(number).map_err(|_| table.out_of_memory(&holds))?;
             table.serve_partition(number);
@@ -159,7 +170,29 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn address_of(&self, location: Location) -> Option<BucketAddress> {
-        let address = self.served_bucket_address(location.partition, location.bucket)?;
+        let partition = self.partition(location.partition)?;
+        self.address_among(partition, partition.served_buckets()?, location)
+    }
+
+    /// As [`Self::address_of`], if the partition is present or leaving.
+    #[inline(always)]
+    pub(crate) fn held_address_of(&self, location: Location) -> Option<BucketAddress> {
+        let partition = self.partition(location.partition)?;
+        self.address_among(partition, partition.main_buckets()?, location)
+    }
+
+    #[inline(always)]
+    fn address_among(
+        &self,
+        partition: &Partition,
+        main_buckets: MainBuckets,
+        location: Location,
+    ) -> Option<BucketAddress> {
+        let address = if main_buckets.has_grown() {
+            self.grown_address_of(partition, main_buckets, location)?
+        } else {
+            self.address_from(partition, main_buckets, location.root)?
+        };
         Some(address.with_tag(location.tag))
     }
 
@@ -167,7 +200,8 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn served_bucket_address(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
-        self.address_from(self.partition(partition)?.served_word()?, bucket)
+        let partition = self.partition(partition)?;
+        self.address_from(partition, partition.served_buckets()?, bucket)
     }
 
     /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is present or leaving: for
@@ -175,27 +209,22 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn bucket_address(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
-        self.address_from(self.partition(partition)?.first_word()?, bucket)
+        let partition = self.partition(partition)?;
+        self.address_from(partition, partition.main_buckets()?, bucket)
     }
 
     #[inline(always)]
-    pub(crate) fn address_from(&self, first_word: usize, bucket: u32) -> Option<BucketAddress> {
-        let word = first_word + bucket as usize * self.layout.main_words;
-        (bucket < self.layout.buckets).then_some(BucketAddress::new(word))
-    }
-
-    /// The partition of a bucket on this node.
-    pub(crate) fn partition_of(&self, address: BucketAddress) -> u16 {
-        let has = |partition: &Partition| {
-            let words =
-                partition.first_word().map(|word| word..word + self.layout.partition_words());
-            words.is_some_and(|words| words.contains(&address.first_word()))
-        };
-        let mut partitions = (0..).zip(&self.partitions);
-        partitions
-            .find(|(_, partition)| has(partition))
-            .expect("an address is in a partition that the node holds")
-            .0
+    pub(crate) fn address_from(
+        &self,
+        partition: &Partition,
+        main_buckets: MainBuckets,
+        bucket: u32,
+    ) -> Option<BucketAddress> {
+        if bucket >= self.layout.buckets {
+            return self.born_address(partition, bucket);
+        }
+        let word = main_buckets.first_word() + bucket as usize * self.layout.main_words;
+        Some(BucketAddress::new(word, 0))
     }
 
     /// The error of main buckets of these partitions that do not fit.

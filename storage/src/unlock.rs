@@ -20,8 +20,8 @@ pub enum Unlocked {
 }
 
 impl Table {
-    /// Releases the bucket at `address` if `owner` holds it; version and rows stay as they were.
-    pub fn unlock(&self, address: BucketAddress, owner: Owner) -> Unlocked {
+    /// Releases the bucket at `address` in `partition` if `owner` holds it; version and rows stay as they were.
+    pub fn unlock(&self, address: BucketAddress, partition: u16, owner: Owner) -> Unlocked {
         let bucket = self.bucket(address);
         // Checked under the sequence, so that of two threads with the same request one finds it done,
         // and does not free the lock of whoever came next.
@@ -29,7 +29,7 @@ impl Table {
             if bucket.owner() != owner {
                 return Unlocked::NotHeld;
             }
-            bucket.end_reservation(next, false, || self.partition_of(address));
+            bucket.end_reservation(next, false, || partition);
             if !rule!(VERSION_ON_ABORT) {
                 bucket.store_version(bucket.version() + 1);
             }
@@ -42,9 +42,9 @@ impl Table {
     /// were reserved under them. Any thread may do that while others use the table. Whether there are buckets behind these.
     pub fn free_dead_locks(&self, partition: u16, buckets: Range<u32>, epoch: u32) -> bool {
         let present = Owner::of_epoch(epoch);
-        let end = buckets.end;
-        for bucket in buckets {
-            let Some(address) = self.bucket_address(partition, bucket) else { return false };
+        let end = buckets.end.min(self.bucket_count(partition));
+        for bucket in buckets.start..end {
+            let Some(address) = self.bucket_address(partition, bucket) else { continue };
             let bucket = self.bucket(address);
             let dead = bucket.owner();
             if dead == Owner::FREE || dead.is_of_epoch_of(present) {
@@ -59,6 +59,6 @@ impl Table {
                 }
             });
         }
-        self.bucket_address(partition, end).is_some()
+        buckets.end < self.bucket_count(partition)
     }
 }

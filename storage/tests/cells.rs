@@ -120,7 +120,7 @@ impl Copies {
         let table = &copy.tables[open.row.0];
         let bytes = open.row.1.to_le_bytes();
         let key = if open.row.0 == 0 { Key::hashed(&bytes) } else { Key::Number(open.row.1) };
-        let header = (0, 0, table.locate(key.word()).bucket, 0);
+        let header = (0, 0, table.locate(key.word()).root);
         let mut unit = Vec::new();
         let mut writer = BucketUpdateWriter::begin(&mut unit, header, open.version, open.owner);
         match open.value_bytes {
@@ -149,7 +149,7 @@ impl Copies {
             if open.row.0 == 0 {
                 table.unlock_row(table.address(key.word()).unwrap(), key, open.owner);
             } else {
-                table.unlock(table.address(open.row.1).unwrap(), open.owner);
+                table.unlock(table.address(open.row.1).unwrap(), 0, open.owner);
             }
         } else if !open.at_backup {
             open.at_backup = true;

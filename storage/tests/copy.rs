@@ -98,12 +98,12 @@ proptest! {
                 next = (next + 1) % buckets;
                 continue;
             }
-            let bucket = with_key(kind, number, |key| source.locate(key.word()).bucket);
+            let bucket = with_key(kind, number, |key| source.locate(key.word()).root);
             source.snapshot(0, bucket, &mut snapshot);
             let mut bytes = Vec::new();
             let mut unit = BucketUpdateWriter::begin(
                 &mut bytes,
-                (0, 0, bucket, source.layout().version),
+                (0, 0, bucket),
                 snapshot.version,
                 Owner(7),
             );

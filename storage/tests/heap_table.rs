@@ -46,7 +46,7 @@ impl Rows {
         let row_key = Key::hashed(key.as_bytes());
         let location = self.table.locate(row_key.word());
         let mut bytes = Vec::new();
-        let header = (0, 0, location.bucket, 0);
+        let header = (0, 0, location.root);
         let mut unit = BucketUpdateWriter::begin(&mut bytes, header, version, owner);
         unit.put(row_key, value);
         unit.finish();

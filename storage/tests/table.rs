@@ -46,7 +46,7 @@ fn value(value_bytes: usize, seed: u8) -> Vec<u8> {
 /// The bytes of a unit for bucket `bucket`; `None` deletes.
 fn unit(bucket: u32, base_version: u64, owner: Owner, items: &[(u64, Option<Vec<u8>>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut writer = BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket, 0), base_version, owner);
+    let mut writer = BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket), base_version, owner);
     for (key, value) in items {
         match value {
             Some(value) => writer.put(Key::Number(*key), value),
@@ -137,7 +137,7 @@ impl Replicas {
     }
 
     fn bucket(&self, key: u64) -> usize {
-        self.primary.locate(key).bucket as usize
+        self.primary.locate(key).root as usize
     }
 
     fn load(&mut self, key: u64, seed: u8) {
@@ -179,11 +179,11 @@ impl Replicas {
             assert_eq!(table.read(address, key, OTHER, &mut out), Read::Locked);
             assert_eq!(table.validate(address, version, OTHER), Validation::Locked);
             assert_eq!(table.lock(address, key, OTHER, LockMode::Update, &mut out), Lock::Locked);
-            assert_eq!(table.unlock(address, OTHER), Unlocked::NotHeld);
-            assert_eq!(snapshot(table, table.locate(key).bucket).owner, owner);
+            assert_eq!(table.unlock(address, 0, OTHER), Unlocked::NotHeld);
+            assert_eq!(snapshot(table, table.locate(key).root).owner, owner);
         } else {
             assert_eq!(table.validate(address, version, OTHER), Validation::Unchanged);
-            assert_eq!(snapshot(table, table.locate(key).bucket).owner, Owner::FREE);
+            assert_eq!(snapshot(table, table.locate(key).root).owner, Owner::FREE);
         }
     }
 
@@ -215,7 +215,7 @@ impl Replicas {
             if !seen.insert(key) {
                 continue;
             }
-            let bucket = self.primary.locate(key).bucket;
+            let bucket = self.primary.locate(key).root;
             if self.lock(key, owner, mode) {
                 let value = (mode != LockMode::Delete).then(|| value(self.value_bytes, seed));
                 granted.entry(bucket).or_default().push((key, value));
@@ -227,8 +227,8 @@ impl Replicas {
                 End::Commit(delivery) => self.commit(bucket, owner, &items, delivery),
                 End::Abort => {
                     let address = self.primary.bucket_address(0, bucket).unwrap();
-                    assert_eq!(self.primary.unlock(address, owner), Unlocked::Released);
-                    assert_eq!(self.primary.unlock(address, owner), Unlocked::NotHeld);
+                    assert_eq!(self.primary.unlock(address, 0, owner), Unlocked::Released);
+                    assert_eq!(self.primary.unlock(address, 0, owner), Unlocked::NotHeld);
                 }
             }
             self.check_lock(items[0].0, owner, false);
@@ -343,7 +343,7 @@ fn inserts_are_refused_at_the_limit_and_leave_no_lock() {
     assert!(matches!(loaded, Err(StorageError::Full { .. })));
     assert_eq!(lock(&table, capacity, owner, LockMode::Insert), Lock::Full);
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
-    assert_eq!(table.unlock(address(&table, 0), owner), Unlocked::NotHeld);
+    assert_eq!(table.unlock(address(&table, 0), 0, owner), Unlocked::NotHeld);
 
     // A lock that the transaction holds for another key stays.
     assert_eq!(lock(&table, 0, owner, LockMode::Delete), Lock::Granted { version: 0 });
@@ -369,7 +369,7 @@ fn a_promised_slot_is_not_promised_twice_until_the_lock_is_released() {
         assert_eq!(lock(&table, 0, first, LockMode::Insert), Lock::Granted { version: 0 });
         assert_eq!(lock(&table, capacity, first, LockMode::Insert), Lock::Full);
         assert_eq!(table.validate(address(&table, 0), 0, OTHER), Validation::Locked);
-        assert_eq!(table.unlock(address(&table, 0), first), Unlocked::Released);
+        assert_eq!(table.unlock(address(&table, 0), 0, first), Unlocked::Released);
     }
     assert_eq!(lock(&table, capacity, OTHER, LockMode::Insert), Lock::Granted { version: 0 });
     let bytes = unit(0, 0, OTHER, &[(capacity, Some(vec![1; 8]))]);
@@ -413,7 +413,7 @@ fn absent_and_exists_release_the_lock_unless_it_was_held_before() {
     assert_eq!(lock(&table, 1, owner, LockMode::Update), Lock::Absent { version });
     assert_eq!(lock(&table, 0, owner, LockMode::Insert), Lock::Exists { version });
     assert_eq!(snapshot(&table, 0).owner, owner);
-    assert_eq!(table.unlock(address(&table, 0), owner), Unlocked::Released);
+    assert_eq!(table.unlock(address(&table, 0), 0, owner), Unlocked::Released);
     assert_eq!(snapshot(&table, 0).owner, Owner::FREE);
 }
 
@@ -463,7 +463,7 @@ fn a_lock_of_an_earlier_epoch_is_dead() {
     assert_eq!(lock(&table, 0, owner, LockMode::Insert), Lock::Granted { version: 0 });
     assert_eq!(table.validate(at, 0, of_epoch(6)), Validation::Unchanged);
     // Late messages of the dead transaction do nothing.
-    assert_eq!(table.unlock(at, dead), Unlocked::NotHeld);
+    assert_eq!(table.unlock(at, 0, dead), Unlocked::NotHeld);
     let put = |owner| unit(0, 0, owner, &[(0, Some(vec![1; 8]))]);
     assert_eq!(apply_at_primary(&table, &put(dead)), Applied::Gap);
     assert_eq!(apply_at_primary(&table, &put(owner)), Applied::Applied);
@@ -482,7 +482,7 @@ fn dead_locks_are_freed_with_their_slots() {
     let buckets = table.layout().buckets;
     assert!(!table.free_dead_locks(0, 0..buckets, 4), "there are no buckets behind the last");
     assert_eq!(snapshot(&table, 0).owner, of_epoch(4), "of the present epoch");
-    let bucket = table.locate(0).bucket;
+    let bucket = table.locate(0).root;
     assert!(!table.free_dead_locks(0, bucket + 1..buckets, 5));
     assert_eq!(snapshot(&table, 0).owner, of_epoch(4), "of another bucket");
     assert_eq!(table.free_dead_locks(0, bucket..bucket + 1, 5), bucket + 1 < buckets);

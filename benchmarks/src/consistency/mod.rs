@@ -30,5 +30,5 @@ use gannet_engine::{Cluster, TableId};
 fn colliding_keys(cluster: &Cluster, table: TableId, count: usize, buckets: u32) -> Vec<u64> {
     let view = cluster.view();
     let table = view.table(table.number()).expect("the table was just created");
-    (0..).filter(|&key| table.locate(key).bucket < buckets).take(count).collect()
+    (0..).filter(|&key| table.locate(key).root < buckets).take(count).collect()
 }

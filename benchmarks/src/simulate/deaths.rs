@@ -116,7 +116,7 @@ fn flush(simulation: &Simulation, records: &[(usize, Vec<Vec<u8>>)]) -> i128 {
         for &copy in cluster.configuration().copies(unit.partition) {
             let view = cluster.nodes()[usize::from(copy)].view();
             let table = view.table(unit.table).expect("a unit names a table");
-            let address = table.bucket_address(unit.partition, unit.bucket);
+            let address = table.address_to_fill(unit.partition, unit.bucket);
             let mut address = address.expect("a copy has its partition");
             for item in unit.items() {
                 let (Item::Put { key, .. } | Item::Delete { key }) = item;

@@ -27,7 +27,7 @@ impl Participant {
         let mut units = std::mem::take(&mut self.units);
         units.clear();
         let table = self.table(number);
-        let buckets = table.layout().buckets;
+        let buckets = table.bucket_count(partition);
         let end = buckets.min(first.saturating_add(BUCKETS_MAX));
         let mut next = CopyPlace { bucket: first, offset: 0, version: 0 };
         while next.bucket < end && units.len() < PAGE_BYTES {

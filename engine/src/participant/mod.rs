@@ -127,10 +127,11 @@ impl Participant {
         self.served_target(table, partition, 0).filter(|_| self.has_order(table))
     }
 
-    /// The first bucket that a learner asks for, if this node is the primary of its partition.
+    /// The first bucket of the partition that a learner asks for, if this node is its primary.
     fn copy_target(&self, copy: CopyBuckets, rest: &[u8]) -> Option<BucketAddress> {
-        let CopyBuckets { table, partition, bucket, .. } = copy;
-        self.held_target(table, partition, bucket).filter(|_| rest.is_empty())
+        // A primary that has become one meanwhile may have fewer buckets than the learner has asked for.
+        let CopyBuckets { table, partition, .. } = copy;
+        self.held_target(table, partition, 0).filter(|_| rest.is_empty())
     }
 
     #[inline(always)]
@@ -143,10 +144,10 @@ impl Participant {
     fn unit_target(&self, payload: &[u8]) -> Option<BucketAddress> {
         let (unit, rest) = BucketUpdate::parse_header(payload).ok()?;
         let table = self.view.table(unit.table)?;
-        let mut address = table.bucket_address(unit.partition, unit.bucket)?;
-        if !rest.is_empty() || unit.layout != table.layout().version {
+        if !rest.is_empty() || !table.fits_bucket(&unit) {
             return None;
         }
+        let mut address = table.address_to_fill(unit.partition, unit.bucket)?;
         let mut items = unit.items();
         for item in items.by_ref() {
             let (key, fits) = match item {
@@ -154,7 +155,8 @@ impl Participant {
                 Item::Delete { key } => (key, key.fits(table.layout().kind)),
             };
             let location = table.locate(key.word());
-            if !fits || (location.partition, location.bucket) != (unit.partition, unit.bucket) {
+            let bucket = table.bucket_at(location, unit.base_version);
+            if !fits || (location.partition, bucket) != (unit.partition, unit.bucket) {
                 return None;
             }
             address = address.with_tag(location.tag);

@@ -38,7 +38,7 @@ pub(crate) fn applied_at_primary(
     unit: &BucketUpdate<'_>,
 ) -> Status {
     if fault!(LOSE_LOCK) && unit.base_version == 64 {
-        let _ = table.unlock(address, unit.owner);
+        let _ = table.unlock(address, unit.partition, unit.owner);
     }
     match table.apply_at_primary(address, unit) {
         Applied::Applied | Applied::Duplicate => Status::Done,

@@ -30,7 +30,7 @@ use crate::simulation::streams::{Arrived, Streams};
 use crate::statistics::NodeReport;
 
 /// Between two looks whether workers have come to a change.
-const WORKERS_LOOK_NS: u64 = 2_000;
+const WORKERS_LOOK_NS: u64 = 20_000;
 /// How long a copy may be missing before another is made.
 const COPIES_AFTER: Duration = Duration::from_millis(3);
 /// Between two looks whether a member has joined.

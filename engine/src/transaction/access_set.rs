@@ -43,6 +43,7 @@ pub(super) struct Row {
     pub(super) table: u16,
     pub(super) partition: u16,
     pub(super) primary: u16,
+    /// Once the row is executed, the bucket that has the key.
     pub(super) bucket: u32,
     pub(super) key: u64,
     /// None in the read set.

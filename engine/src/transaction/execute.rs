@@ -6,7 +6,7 @@
 //! rows are read after the answers of the round.
 
 use gannet_rules::rule;
-use gannet_storage::Owner;
+use gannet_storage::{Owner, level_of};
 
 use crate::commit::Stage;
 use crate::control::WaitReason;
@@ -14,6 +14,7 @@ use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::request::{self, HEADER_BYTES, LockRow, Read, Status, TableRequest, VERSION_BYTES};
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::{Transaction, heap, local};
+use crate::view::View;
 
 impl Transaction<'_> {
     /// Reads and locks all keys added since the last call, at their primaries.
@@ -102,7 +103,7 @@ impl Transaction<'_> {
             } else {
                 let value = &mut values[row.value_range()];
                 let (status, version) = local::execute(view, row, *owner, value);
-                row.version = version;
+                row.observe(version, view);
                 (status, &[][..])
             };
             row.state = match status {
@@ -139,7 +140,7 @@ impl Transaction<'_> {
             let Some((version, value)) = answer.split_first_chunk::<VERSION_BYTES>() else {
                 continue;
             };
-            row.version = u64::from_le_bytes(*version);
+            row.observe(u64::from_le_bytes(*version), view);
             if row.key_bytes > 0 {
                 if !heap::take_answer(row, value, (values, values_used), leaves) {
                     failed = failed.or(Some((Status::Changed, row.table)));
@@ -158,6 +159,16 @@ impl Transaction<'_> {
 }
 
 impl Row {
+    /// Notes the version of its bucket, from which the bucket's number follows.
+    #[inline(always)]
+    fn observe(&mut self, version: u64, view: &View) {
+        self.version = version;
+        if level_of(version) > 0 {
+            let table = view.table(self.table).expect("rows were added to tables that exist");
+            self.bucket = table.bucket_of(self.key, version);
+        }
+    }
+
     /// READ or LOCK of the row, but for the bytes of its key.
     #[inline(always)]
     fn request(&self, owner: Owner) -> (u16, [u8; HEADER_BYTES]) {

@@ -147,7 +147,7 @@ impl Transaction<'_> {
             table: table.0,
             partition: location.partition,
             primary,
-            bucket: location.bucket,
+            bucket: location.root,
             key: key.word(),
             mode,
             state: RowState::Pending,

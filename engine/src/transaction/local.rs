@@ -51,7 +51,7 @@ impl Transaction<'_> {
                 Read::Absent { version } => (version, None),
                 Read::Locked => return None,
             };
-        let (partition, bucket) = (location.partition, location.bucket);
+        let (partition, bucket) = (location.partition, heap.bucket_at(location, version));
         Some((value, Observation { table: table.0, partition, bucket, version }))
     }
 }
@@ -104,8 +104,9 @@ pub(super) fn validated(
 pub(super) fn applied(view: &View, kind: u16, unit: &[u8]) -> Status {
     let unit = BucketUpdate::parse_checked(unit);
     let table = view.table(unit.table).expect("rows were added to tables that exist");
-    let address = table.bucket_address(unit.partition, unit.bucket);
-    let address = address.expect("a node has the partitions that it holds");
+    let address = table.address_to_fill(unit.partition, unit.bucket);
+    let address =
+        address.expect("a node has the partitions that it holds, and memory for what is decided");
     if kind == request::PRIMARY {
         return participant::applied_at_primary(view, table, address, &unit);
     }

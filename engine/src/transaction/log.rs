@@ -55,7 +55,7 @@ impl Transaction<'_> {
     /// [`Misuse::TooLarge`] if the record is too large, or a unit does not fit a message;
     /// [`Misuse::TooManyRows`] if a unit's items are more than it can count. Nothing has been sent yet.
     pub(super) fn write_record(&mut self) -> Result<(), Abort> {
-        let Self { view, set: AccessSet { rows, values, .. }, record, owner, .. } = self;
+        let Self { set: AccessSet { rows, values, .. }, record, owner, .. } = self;
         let Scratch { order, held, .. } = &self.scratch;
         let id = self.round.commits().open.id();
         record.units.clear();
@@ -64,8 +64,7 @@ impl Transaction<'_> {
         let mut writer = CommitRecordWriter::begin(&mut record.bytes, id, partitions);
         for group in held {
             let first = &rows[group.row as usize];
-            let table = view.table(first.table).expect("rows were added to tables that exist");
-            let address = (first.table, first.partition, first.bucket, table.layout().version);
+            let address = (first.table, first.partition, first.bucket);
             let start = writer.units().len();
             let mut unit =
                 BucketUpdateWriter::begin(writer.units(), address, first.version, *owner);
@@ -93,6 +92,26 @@ impl Transaction<'_> {
         }
         writer.finish(u32::try_from(held.len()).expect("a record of 64 MiB has fewer units"));
         Ok(())
+    }
+
+    /// Writes the record of a split of these buckets of a partition, each with its version.
+    pub(super) fn write_splits(&mut self, (table, partition): (u16, u16), buckets: &[(u32, u64)]) {
+        let Self { record, owner, round, .. } = self;
+        record.units.clear();
+        let participant = std::iter::once(partition);
+        let id = round.commits().open.id();
+        let mut writer = CommitRecordWriter::begin(&mut record.bytes, id, participant);
+        for &(bucket, version) in buckets {
+            let start = writer.units().len();
+            let address = (table, partition, bucket);
+            let mut unit = BucketUpdateWriter::begin(writer.units(), address, version, *owner);
+            unit.split();
+            unit.finish();
+            let bounds = [start, writer.units().len()];
+            let bounds = bounds.map(|at| u32::try_from(at).expect("units without items are short"));
+            record.units.push(Unit { partition, bounds });
+        }
+        writer.finish(u32::try_from(buckets.len()).expect("a few buckets"));
     }
 
     /// Stores the record at every log replica and waits for all of them.

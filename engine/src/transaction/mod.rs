@@ -26,6 +26,7 @@ mod log;
 mod primary;
 pub(crate) mod round;
 mod scan;
+mod split;
 mod validate;
 
 use std::cell::RefCell;
@@ -230,7 +231,7 @@ impl<'s> Transaction<'s> {
             table: table.0,
             partition: location.partition,
             primary,
-            bucket: location.bucket,
+            bucket: location.root,
             key,
             mode,
             state: RowState::Pending,
@@ -346,11 +347,17 @@ impl<'s> Transaction<'s> {
             Ok(()) if !self.stage().is_committed() => self.round.hold_lease().map_err(Abort::from),
             result => result,
         };
+        let result = self.conclude(result);
+        self.round.count(result.is_ok());
+        result
+    }
+
+    /// Ends the commit, whose phases have ended so.
+    fn conclude(&mut self, result: Result<(), Abort>) -> Result<(), Abort> {
         let result = match result {
             Err(_) if self.round.interruption().is_some() => self.verdict(),
             result => result,
         };
-        self.round.count(result.is_ok());
         match result {
             Ok(()) if self.stage() == Stage::PrimariesSent => {}
             Ok(()) => self.reach(Stage::Settled(Settled::Committed)),

@@ -56,7 +56,7 @@ impl HotBucket {
     fn fill_unit(&self, bytes: &mut Vec<u8>, base_version: u64, owner: Owner) {
         bytes.clear();
         let value = word(base_version + 1).to_le_bytes().repeat(self.value_bytes / 8);
-        let mut unit = BucketUpdateWriter::begin(bytes, (0, 0, 0, 0), base_version, owner);
+        let mut unit = BucketUpdateWriter::begin(bytes, (0, 0, 0), base_version, owner);
         for key in 0..KEYS {
             unit.put(Key::Number(key), &value);
         }
@@ -98,7 +98,7 @@ impl HotBucket {
             };
             assert_eq!(mode == LockMode::Insert, version.is_multiple_of(2));
             if version == self.units {
-                self.table.unlock(address, owner);
+                self.table.unlock(address, 0, owner);
                 return;
             }
             self.fill_unit(&mut bytes, version, owner);

@@ -44,7 +44,7 @@ impl HotRows {
         let table = Table::new("hot", layout, arena, |_| true).unwrap();
         let keys = [0, 1].map(|bucket| {
             let all = (0..).map(|number: u32| format!("row {number}").into_bytes());
-            let is_here = |key: &Vec<u8>| table.locate(Key::hashed(key).word()).bucket == bucket;
+            let is_here = |key: &Vec<u8>| table.locate(Key::hashed(key).word()).root == bucket;
             all.filter(is_here).take(ROWS).collect()
         });
         Self { table, keys, units, torn: AtomicU64::new(0), found: AtomicU64::new(0) }
@@ -61,7 +61,7 @@ impl HotRows {
                 return;
             }
             bytes.clear();
-            let header = (0, 0, bucket, 0);
+            let header = (0, 0, bucket);
             let mut unit = BucketUpdateWriter::begin(&mut bytes, header, base_version, Owner(1));
             for (number, key) in keys.iter().enumerate() {
                 let hash = Key::hashed(key).word();

@@ -1,0 +1,46 @@
+//! The jobs that a worker gives itself: the copies that fill its node, and the growth of tables.
+
+use std::sync::Arc;
+
+use gannet_rpc::{PacketReceiver, PacketSender};
+use gannet_rules::rule;
+
+use crate::coordinator::Coordinator;
+use crate::worker::Worker;
+use crate::{copying, growing};
+
+impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
+    /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers.
+    pub(super) fn begin_copies(&mut self) {
+        let configuration = self.view.configuration();
+        let workers = self.node.worker_count();
+        let own = self.view.configuration().held_by(self.node.id());
+        for partition in own.filter(|it| usize::from(*it) % workers == usize::from(self.number)) {
+            for learner in configuration.learners(partition) {
+                let lesson = (partition, learner.since);
+                let is_due = learner.fills || !rule!(GRACE_PERIOD);
+                if learner.node == self.node.id() && is_due && self.node.learning().begin(lesson) {
+                    let node = Arc::clone(&self.node);
+                    self.own_jobs.push_back(Box::new(move |coordinator: &mut Coordinator<'_>| {
+                        copying::copy_partition(coordinator, &node, lesson);
+                        coordinator.finish_job();
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Begins to split buckets of the node's crowded tables, unless the worker does so already.
+    #[cold]
+    pub(super) fn grow_tables(&mut self, now_ns: u64) {
+        let Some(coroutine) = self.idle.pop_grower() else { return };
+        let node = Arc::clone(&self.node);
+        node.count_growing(true);
+        let job = Box::new(move |coordinator: &mut Coordinator<'_>| {
+            growing::grow_tables(coordinator, &node);
+            coordinator.finish_job();
+            node.count_growing(false);
+        });
+        self.start_job(coroutine, job, now_ns);
+    }
+}
