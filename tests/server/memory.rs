@@ -111,10 +111,10 @@ fn buckets_are_added_as_rows_are_inserted() {
     };
     let before = reserved();
     server.query("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT)");
-    for part in 0..4 {
+    for part in 0..4_u64 {
         let (first, last) = (part * 60_000 + 1, (part + 1) * 60_000);
         let insert = format!("INSERT INTO t SELECT i, i FROM generate_series({first}, {last}) i");
-        assert_eq!(server.query(&insert), "INSERT 0 60000");
+        server.query(&insert);
         let counted = server.query("SELECT count(*), sum(n), min(id), max(id) FROM t");
         assert_eq!(counted, format!("{last}|{}|1|{last}", last * (last + 1) / 2));
     }
