@@ -365,7 +365,8 @@ impl Node {
     /// Whether buckets of its tables are split, or about to be.
     #[must_use]
     pub fn is_growing(&self) -> bool {
-        self.arena.has_crowded() || self.growing.load(Ordering::SeqCst) > 0
+        let goes_on = self.arena.has_crowded() || self.growing.load(Ordering::SeqCst) > 0;
+        goes_on && !self.has_ended()
     }
 
     /// Whether all views are gone but this one, which is the present one.

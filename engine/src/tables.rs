@@ -16,7 +16,8 @@ use crate::node::TableId;
 
 impl Cluster {
     /// Creates a table for about `rows` rows with values of `value_bytes`; 0 if that is not known: the table then begins with a
-    /// bucket in each partition. It grows with its rows, until a node's memory limit is reached.
+    /// bucket in each partition. It grows with its rows, until a node's memory limit is reached. Name the rows that a
+    /// [loader](Self::loader) adds: it splits no buckets.
     ///
     /// It is there for all processes of the cluster. Where each of them is to have it, whoever comes first, use
     /// [`Self::open_table`]. Blocks, so it must not be called on a thread that drives workers.

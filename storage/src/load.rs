@@ -66,23 +66,37 @@ impl Table {
     ) -> Result<(), StorageError> {
         let key = key.into();
         self.check_row(key, value)?;
-        // Where transactions have run before, the bucket may have been split since.
         let bucket = self.bucket(address);
-        if level_of(bucket.read_consistent(|_| bucket.version())) != address.level() {
-            return self.load(self.present_address_of(self.locate(key.word())), key, value);
-        }
-        bucket.write(|next| {
-            if self.holds(bucket, held(*next), address.tag(), key) {
-                let (table, key) = (self.name().to_owned(), key.to_string());
-                return Err(StorageError::Exists { table, key });
+        let loaded = bucket.write(|next| {
+            // Where transactions have run before, the bucket may have been split since.
+            if level_of(bucket.version()) != address.level() {
+                return None;
             }
-            if self.put(bucket, next, (Owner::FREE, key), value, Quota::WithinShare) {
-                Ok(())
-            } else {
-                let (table, limit) = (self.name().to_owned(), self.limit_bytes());
-                Err(StorageError::Full { table, limit })
-            }
+            Some(self.load_into((bucket, next), address.tag(), key, value))
+        });
+        loaded.unwrap_or_else(|| {
+            self.load(self.present_address_of(self.locate(key.word())), key, value)
         })
+    }
+
+    /// Adds a row to a bucket, inside the bucket's write.
+    fn load_into(
+        &self,
+        (bucket, next): (Bucket<'_>, &mut u64),
+        tag: u8,
+        key: Key<'_>,
+        value: &[u8],
+    ) -> Result<(), StorageError> {
+        if self.holds(bucket, held(*next), tag, key) {
+            let (table, key) = (self.name().to_owned(), key.to_string());
+            return Err(StorageError::Exists { table, key });
+        }
+        if self.put(bucket, next, (Owner::FREE, key), value, Quota::WithinShare) {
+            Ok(())
+        } else {
+            let (table, limit) = (self.name().to_owned(), self.limit_bytes());
+            Err(StorageError::Full { table, limit })
+        }
     }
 
     /// Gives a bucket version 1 that rows were loaded into and nothing has changed: a copy of a partition is made of the buckets with a
