@@ -34,6 +34,9 @@
 //! | `COMPLAINTS` | of two members that do not reach each other one goes | `engine/src/members/leases/tests.rs` |
 //! | `LOAD_IN_ONE_EPOCH` | the rows of a load go to the same members | here: a load that meets a loss succeeds |
 //! | `CONFIRMED_READS` | where reads are confirmed, a renewal that was sent after them is waited for | `tests/simulation.rs` |
+//! | `MOVED` | a node serves the partitions whose primary it is | `tests/simulation.rs` |
+//! | `LOCKS_FINISH` | lock holders finish before a hand-over | `tests/simulation.rs` |
+//! | `SCANNED_PRIMARY` | scans of one primary are not validated at another | `engine/src/deferred/tests.rs` |
 //! | `WAITING_UPDATES` | an update waits until its bucket is copied | `tests/simulation.rs` |
 //! | `WAITING_SPLITS` | what waits for a half is applied with the split | `engine/src/learning/tests.rs` |
 //! | `GRACE_PERIOD` | rows are copied when all updates come | `tests/simulation.rs` |

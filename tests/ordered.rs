@@ -313,7 +313,7 @@ fn a_lock_that_is_requested_again_and_refused_is_released() {
             })
         };
         // The scans succeed, however late.
-        let writes = (0..).take_while(|n| *n < 300 || scanned.load(Ordering::SeqCst) < 10);
+        let writes = (0..).take_while(|n| *n < 30 || scanned.load(Ordering::SeqCst) < 10);
         writes.map(|_| write()).find(|outcome| *outcome != Outcome::Committed(()))
     });
     is_over.store(true, Ordering::SeqCst);

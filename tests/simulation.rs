@@ -152,6 +152,8 @@ fn removed_rules_are_noticed() {
         "GRACE_PERIOD",
         "LEARNED_WHOLE",
         "DISMISSED_SPARED",
+        "MOVED",
+        "LOCKS_FINISH",
         "TOKENS",
         "OWN_ENTRIES",
         "LOST_BUILDS",
@@ -169,6 +171,8 @@ fn removed_rules_are_noticed() {
                 let drains = ["--drains", "10", "--transactions", "20000"];
                 arguments.extend([&["--workload", "ranges"][..], &drains].concat());
             }
+            // Partitions are handed over most often.
+            "MOVED" | "LOCKS_FINISH" => arguments.extend(["--drains", "10"]),
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
             // Stale reads show soonest where each row has its own history, and members go on after a lease.

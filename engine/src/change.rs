@@ -20,6 +20,8 @@
 //! *Not here*: streams and threads, in `members`; what the decider does, in `decider`; how a decision is made that outlives the decider,
 //! in crate `manager`.
 
+mod preparing;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -31,7 +33,7 @@ use crate::decision::{Decided, Decision};
 use crate::learning::Lesson;
 use crate::lease::LeaseTerms;
 use crate::membership_change::{Holder, MemberPart, MembershipMessage, Step};
-use crate::replica::{Records, Replica};
+use crate::replica::Replica;
 
 /// The member that decides on the first change.
 pub(crate) const FOUNDER: usize = 0;
@@ -45,6 +47,8 @@ pub(crate) struct Changes<R: Replica> {
     /// The last round in which this member was asked to prepare.
     round: u64,
     prepared: Option<(Arc<Configuration>, R::Prepared)>,
+    /// Who is to hear of it when what was prepared has no lock holders left, and until when they are waited for.
+    handing_over: Option<(usize, u64)>,
     /// Who is to hear what when all coroutines go by what was adopted.
     adopting: Option<Addressed>,
     membership: MemberPart,
@@ -99,6 +103,7 @@ impl<R: Replica> Changes<R> {
             configuration,
             round: 0,
             prepared: None,
+            handing_over: None,
             adopting: None,
             membership: MemberPart::default(),
             decided,
@@ -237,7 +242,8 @@ impl<R: Replica> Changes<R> {
 
     /// Whether workers of this member are waited for: [`Self::poll`] is to be called until they have come.
     pub(crate) fn awaits_workers(&self) -> bool {
-        self.adopting.is_some() || self.membership.awaits_workers()
+        let waits = self.adopting.is_some() || self.handing_over.is_some();
+        waits || self.membership.awaits_workers()
     }
 
     /// What there is to say to others since the workers, or the time, have gone on.
@@ -246,6 +252,7 @@ impl<R: Replica> Changes<R> {
             self.suspicions += decider.advance(&self.decided);
         }
         let mut said = Vec::new();
+        said.extend(self.go_on_handing_over());
         said.extend(self.adopting.take_if(|_| self.replica.has_adopted()));
         said.extend(self.membership.poll(&mut self.replica).map(wrapped));
         self.deliver(said)
@@ -373,21 +380,24 @@ impl<R: Replica> Changes<R> {
         match message {
             ChangeMessage::Prepare { round, change } => {
                 let hears = self.hears(term_of(round));
-                let prepared = if hears { self.prepare(round, &change) } else { None };
-                prepared.map(|message| (from, message)).into_iter().collect()
+                let prepared = if hears { self.prepare((from, round), &change) } else { None };
+                prepared.into_iter().collect()
             }
             ChangeMessage::Decide { round } => {
                 if round == self.round
                     && let Some((configuration, prepared)) = self.prepared.take()
                 {
                     self.replica.adopt(prepared);
+                    let before = Arc::clone(&self.configuration);
                     self.go_by(configuration);
+                    self.steps.handed_over(self.node, &before, &self.configuration, self.now_ns);
                     self.adopting = Some((from, ChangeMessage::Adopted { round }));
                 }
                 self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
             }
             ChangeMessage::Abandon { round, reason } => {
                 if round == self.round {
+                    self.replica.undo_hand_over();
                     self.abandon();
                     self.failure = (!self.is_formed()).then_some(reason);
                 }
@@ -408,9 +418,8 @@ impl<R: Replica> Changes<R> {
             ChangeMessage::Lost { .. } | ChangeMessage::Came { .. } => self.note(from, message),
             ChangeMessage::Admit { round, decided, change } => {
                 let hears = self.hears(term_of(round));
-                let prepared =
-                    if hears { self.begin_again(round, *decided, &change) } else { None };
-                prepared.map(|message| (from, message)).into_iter().collect()
+                let admitted = hears.then(|| self.begin_again((from, round), *decided, &change));
+                admitted.flatten().into_iter().collect()
             }
             ChangeMessage::Propose { number, change } => {
                 if from == self.node {
@@ -530,29 +539,6 @@ impl<R: Replica> Changes<R> {
         self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()
     }
 
-    /// Goes by what was prepared last if that is decided, so that a new table keeps its memory, and gives it up if it is not.
-    fn end_preparing(&mut self, decided: &Configuration) {
-        let is_decided = |prepared: &Configuration| {
-            let is_earlier = prepared.version < decided.version;
-            let is_like =
-                prepared.tables().eq(decided.tables()) && prepared.members == decided.members;
-            prepared == decided || is_earlier && is_like
-        };
-        let prepared = self.prepared.take_if(|(prepared, _)| is_decided(prepared));
-        self.abandon();
-        if let Some((configuration, prepared)) = prepared {
-            self.replica.adopt(prepared);
-            self.go_by(configuration);
-        }
-    }
-
-    /// Gives up what was prepared last, if it was not adopted.
-    fn abandon(&mut self) {
-        if self.prepared.take().is_some() {
-            self.replica.abandon();
-        }
-    }
-
     /// A step of a change of the membership, at the decider or at a member.
     fn membership_step(&mut self, from: usize, message: MembershipMessage) -> Vec<Addressed> {
         let is_for_decider = match &message.step {
@@ -586,54 +572,6 @@ impl<R: Replica> Changes<R> {
         if self.decider.is_none() {
             self.steps.follow(before, present, self.now_ns);
         }
-    }
-
-    /// The answer of a node that comes back to a first `Admit`. The round may be the second one, as a member was lost in the first: no
-    /// transaction of this node was under way then.
-    fn begin_again(
-        &mut self,
-        round: u64,
-        decided: Decided,
-        change: &Change,
-    ) -> Option<ChangeMessage> {
-        if self.is_formed() || round <= self.round {
-            return None;
-        }
-        let is_again = self.prepared.take().is_some();
-        let flushed = if is_again { self.replica.flush(&Records::new()) } else { Ok(()) };
-        (self.decided, self.has_come_back) = (decided, true);
-        self.end_founding();
-        match flushed {
-            Ok(()) => self.prepare(round, change),
-            Err(reason) => Some(ChangeMessage::Prepared { round, refusal: Some(reason) }),
-        }
-    }
-
-    /// The answer to a first `Prepare`; a repeated one was answered.
-    fn prepare(&mut self, round: u64, change: &Change) -> Option<ChangeMessage> {
-        if round <= self.round {
-            return None;
-        }
-        self.round = round;
-        let present =
-            if self.is_formed() { &self.configuration } else { &self.decided.configuration };
-        let prepared = present.after(change).map_err(|error| error.to_string());
-        let prepared = prepared.and_then(|configuration| {
-            let configuration = Arc::new(configuration);
-            if let Change::Learn(_) = change {
-                // Other changes make no share smaller.
-                self.replica.check_room(&configuration)?;
-            }
-            let prepared = self.replica.prepare(&configuration)?;
-            Ok((configuration, prepared))
-        });
-        let refusal = prepared.as_ref().err().cloned();
-        self.prepared = prepared.ok();
-        if refusal.is_some() {
-            // A part of it may have been made.
-            self.replica.abandon();
-        }
-        Some(ChangeMessage::Prepared { round, refusal })
     }
 }
 

@@ -22,17 +22,15 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
 #[derive(Debug, Default)]
 pub(crate) struct DeciderSteps {
     epoch: u32,
-    /// Whether a member is removed, as far as is known.
-    removes: bool,
-    /// When the removal was decided, or the other primaries.
+    /// When the removal was decided.
     decided_ns: u64,
     /// When the present step began.
     step_ns: u64,
 }
 
 impl DeciderSteps {
-    fn begin(&mut self, (epoch, removes): (u32, bool), now_ns: u64) {
-        (self.epoch, self.removes) = (epoch, removes);
+    fn begin(&mut self, epoch: u32, now_ns: u64) {
+        self.epoch = epoch;
         (self.decided_ns, self.step_ns) = (now_ns, now_ns);
     }
 
@@ -44,7 +42,7 @@ impl DeciderSteps {
         epoch: u32,
         now_ns: u64,
     ) {
-        self.begin((epoch, true), now_ns);
+        self.begin(epoch, now_ns);
         let how = match how {
             Some(Loss::Silent) => ", which was suspected,",
             Some(Loss::Gone) => ", whose process has ended,",
@@ -56,17 +54,9 @@ impl DeciderSteps {
         );
     }
 
-    /// Backups become primaries.
-    pub(crate) fn rebalance_decided(&mut self, primaries: usize, epoch: u32, now_ns: u64) {
-        self.begin((epoch, false), now_ns);
-        tracing::info!(
-            "membership: backups become primaries of {primaries} partitions, and epoch {epoch} is prepared"
-        );
-    }
-
     /// This decider goes on with an epoch that an earlier one has prepared.
     pub(crate) fn goes_on(&mut self, epoch: u32, now_ns: u64) {
-        self.begin((epoch, true), now_ns);
+        self.begin(epoch, now_ns);
         tracing::info!(
             "membership: this node goes on with epoch {epoch}, which an earlier decider has prepared"
         );
@@ -89,9 +79,6 @@ impl DeciderSteps {
 
     /// The leases are over of the members that were removed.
     pub(crate) fn leases_over(&self, now_ns: u64) {
-        if !self.removes {
-            return;
-        }
         let (epoch, ms) = (self.epoch, ms(self.decided_ns, now_ns));
         tracing::info!(
             "membership: the leases of removed nodes are over for epoch {epoch} {ms:.1} ms after the decision"
@@ -117,9 +104,34 @@ impl DeciderSteps {
 #[derive(Debug, Default)]
 pub(crate) struct MemberSteps {
     prepared_ns: u64,
+    /// When the member has begun to hand partitions over.
+    hands_over_ns: Option<u64>,
 }
 
 impl MemberSteps {
+    /// The member serves nobody any more at the partitions that it hands over.
+    pub(crate) fn hands_over(&mut self, now_ns: u64) {
+        self.hands_over_ns = Some(now_ns);
+    }
+
+    /// Node `node` goes by `present`, and has gone by `before`.
+    pub(crate) fn handed_over(
+        &mut self,
+        node: usize,
+        before: &Configuration,
+        present: &Configuration,
+        now_ns: u64,
+    ) {
+        let is_own = |it: &u16| usize::from(before.primary(*it)) == node;
+        let partitions = present.moved_since(before).filter(is_own).count();
+        if let Some(since_ns) = self.hands_over_ns.take().filter(|_| partitions > 0) {
+            let ms = ms(since_ns, now_ns);
+            tracing::info!(
+                "membership: this node has handed {partitions} partitions over, and has served nobody there for {ms:.2} ms"
+            );
+        }
+    }
+
     /// The member goes by `present`, and has gone by `before`.
     pub(crate) fn follow(&mut self, before: &Configuration, present: &Configuration, now_ns: u64) {
         let epoch = present.epoch;
@@ -127,14 +139,8 @@ impl MemberSteps {
             self.prepared_ns = now_ns;
             let known: BTreeSet<_> = before.removed().collect();
             let removed = present.removed().filter(|removed| !known.contains(removed));
-            let removed: Vec<_> = removed.collect();
-            for (node, _) in &removed {
+            for (node, _) in removed {
                 tracing::info!("membership: node {node} is removed, and epoch {epoch} is prepared");
-            }
-            if removed.is_empty() {
-                tracing::info!(
-                    "membership: backups become primaries, and epoch {epoch} is prepared"
-                );
             }
         }
         if present.phase == Phase::Active && present.last_active_epoch > before.last_active_epoch {

@@ -23,6 +23,7 @@
 //! *Not here*: how changes are decided, in `change`, and what a change of the membership takes, in `membership_change`.
 
 mod holding;
+mod membership;
 mod roles;
 
 use std::sync::Arc;
@@ -119,12 +120,14 @@ pub(crate) enum Change {
     Dismiss(Vec<(u16, u16)>),
     /// The node is to hold nothing that others can hold, or is to hold its share again.
     Drain { node: u16, is_drained: bool },
+    /// The node, which is drained and holds nothing, is no member any more. It has ended all its transactions.
+    Part(u16),
     /// The node, which is no member, comes back as another process. It holds nothing.
     Join { node: u16, entry: MemberEntry },
     /// A learner of a partition since some version has all its rows, and is a backup from now on.
     Learned { partition: u16, node: u16, since: u64 },
-    /// Backups become primaries of partitions, each named first, and the primaries backups. The next epoch is prepared.
-    Rebalance(Vec<(u16, u16)>),
+    /// Backups become primaries of partitions, each named first, and the primaries backups. These have no lock holders left.
+    HandOver(Vec<(u16, u16)>),
 }
 
 /// Why a change is not possible.
@@ -213,6 +216,12 @@ pub enum ChangeError {
     /// All other nodes are drained.
     #[error("node {0} is the last one that is not drained; let another one hold its share first")]
     LastToHold(u16),
+    /// The node has a part in the cluster that it would take with it.
+    #[error("node {0} holds rows or logs of others; drain it, and wait until it is")]
+    Needed(u16),
+    /// Transactions hold locks of rows whose primary was to change.
+    #[error("transactions hold locks of its rows for too long; try again")]
+    RowsLocked,
     /// The membership is changed, or is not.
     #[error("the change does not fit the phase of the epoch; propose it again")]
     WrongPhase,
@@ -231,7 +240,7 @@ pub enum ChangeError {
 pub struct Configuration {
     /// Number of the cluster; packets of others are dropped.
     pub cluster_id: u32,
-    /// Membership epoch; from 1. Each revocation begins another one, and so do other primaries.
+    /// Membership epoch; from 1. Each revocation begins another one.
     pub epoch: u32,
     /// Whether it has begun.
     pub phase: Phase,
@@ -251,6 +260,8 @@ pub struct Configuration {
     tables: Vec<Option<Arc<TableEntry>>>,
     /// By partition.
     primaries: Vec<u16>,
+    /// By partition: the version in which a primary has handed it over last.
+    handed_over: Vec<u64>,
     /// By partition: the primary, then the backups.
     copies: Vec<Vec<u16>>,
     /// By partition.
@@ -299,6 +310,7 @@ impl Configuration {
             partitioning,
             tables: Vec::new(),
             primaries: copies.iter().map(|copies| copies[0]).collect(),
+            handed_over: vec![0; copies.len()],
             learners: vec![Vec::new(); copies.len()],
             dismissed: vec![Vec::new(); copies.len()],
             drained: vec![false; usize::from(nodes)],
@@ -371,9 +383,10 @@ impl Configuration {
             Change::Lose(node) => next.remove(*node, true)?,
             Change::Activate => next.activate(),
             Change::Join { node, entry } => next.join(*node, entry)?,
+            Change::Part(node) => next.part(*node)?,
             Change::Learn(learners) => learners.iter().try_for_each(|it| next.learn(*it))?,
             Change::Fill => next.fill(),
-            Change::Rebalance(primaries) => next.rebalance(primaries)?,
+            Change::HandOver(primaries) => next.hand_over(primaries)?,
             Change::Dismiss(copies) => copies.iter().try_for_each(|it| next.dismiss(*it))?,
             Change::Freed(copies) => copies.iter().try_for_each(|it| next.freed(*it))?,
             Change::Drain { node, is_drained } => next.drain(*node, *is_drained)?,
@@ -382,68 +395,6 @@ impl Configuration {
             }
         }
         Ok(next)
-    }
-
-    /// Whether the node is there and was not revoked.
-    #[must_use]
-    pub fn is_member(&self, node: u16) -> bool {
-        self.revoked.get(usize::from(node)) == Some(&false)
-    }
-
-    /// The nodes that were not revoked, in their order.
-    pub fn member_numbers(&self) -> impl Iterator<Item = u16> + '_ {
-        let numbers = (0..=u16::MAX).zip(&self.revoked);
-        numbers.filter_map(|(node, is_revoked)| (!is_revoked).then_some(node))
-    }
-
-    /// The nodes that were revoked, with their incarnations.
-    pub(crate) fn removed(&self) -> impl Iterator<Item = (u16, u32)> + '_ {
-        let all = (0..=u16::MAX).zip(self.members.iter().zip(&self.revoked));
-        all.filter_map(|(node, (member, is_revoked))| {
-            is_revoked.then_some((node, member.incarnation))
-        })
-    }
-
-    /// Whether this incarnation of a node is a member.
-    pub(crate) fn has_member(&self, node: u16, incarnation: u32) -> bool {
-        self.is_member(node) && self.has_had(node, incarnation)
-    }
-
-    /// Whether the last process with a node's number that was let in is this one.
-    pub(crate) fn has_had(&self, node: u16, incarnation: u32) -> bool {
-        self.members.get(usize::from(node)).is_some_and(|member| member.incarnation == incarnation)
-    }
-
-    /// How many nodes are no members, of those that were not drained before.
-    pub(crate) fn nodes_gone(&self) -> usize {
-        let all = self.revoked.iter().zip(&self.drained);
-        all.filter(|(is_revoked, is_drained)| **is_revoked && !**is_drained).count()
-    }
-
-    /// Whether a node is no member, and was drained before.
-    pub(crate) fn has_left_drained(&self, node: u16) -> bool {
-        !self.is_member(node) && self.drained.get(usize::from(node)) == Some(&true)
-    }
-
-    /// Whether all nodes are members, but for those that were drained before.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.nodes_gone() == 0
-    }
-
-    /// Whether the node is a member that is to hold nothing that others can hold.
-    #[must_use]
-    pub fn is_drained(&self, node: u16) -> bool {
-        self.is_member(node) && self.drained[usize::from(node)]
-    }
-
-    /// Whether members are drained.
-    pub(crate) fn has_drained(&self) -> bool {
-        self.member_numbers().any(|node| self.is_drained(node))
-    }
-
-    /// The members that hold their share of copies.
-    pub(crate) fn holders(&self) -> impl Iterator<Item = u16> + '_ {
-        self.member_numbers().filter(|node| !self.is_drained(*node))
     }
 
     /// Whether transactions may be under way that go by other log groups.
@@ -455,6 +406,12 @@ impl Configuration {
     pub fn tables(&self) -> impl Iterator<Item = (u16, &TableEntry)> {
         let tables = (0..=u16::MAX).zip(&self.tables);
         tables.filter_map(|(number, table)| Some((number, table.as_deref()?)))
+    }
+
+    /// Whether there is a table with this number that new transactions find.
+    pub(crate) fn has_table(&self, number: u16) -> bool {
+        let entry = self.tables.get(usize::from(number)).and_then(Option::as_deref);
+        entry.is_some_and(|table| !table.is_leaving)
     }
 
     /// The table with that name, leaving ones included, and its number.
@@ -513,6 +470,23 @@ impl Configuration {
     #[must_use]
     pub fn primary(&self, partition: u16) -> u16 {
         self.primaries[usize::from(partition)]
+    }
+
+    /// The partitions that have other primaries than in another configuration.
+    pub(crate) fn moved_since<'c>(&'c self, before: &'c Self) -> impl Iterator<Item = u16> + 'c {
+        let both = (0..=u16::MAX).zip(self.primaries.iter().zip(&before.primaries));
+        both.filter_map(|(partition, (after, before))| (after != before).then_some(partition))
+    }
+
+    /// Whether the same partitions were handed over last as in another configuration.
+    pub(crate) fn has_hand_overs_of(&self, other: &Self) -> bool {
+        self.handed_over == other.handed_over
+    }
+
+    /// Whether a partition was handed over to another primary after some version.
+    #[inline]
+    pub(crate) fn was_handed_over_since(&self, version: u64, partition: u16) -> bool {
+        self.handed_over[usize::from(partition)] > version
     }
 
     /// The primary of the row with that key in tables with fixed values, as [`Self::primary`].

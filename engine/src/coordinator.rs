@@ -84,6 +84,12 @@ impl<'s> Coordinator<'s> {
         self.transaction.epoch()
     }
 
+    /// The version of the configuration that the last transaction goes by.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.transaction.view_version()
+    }
+
     /// The node that the transactions run at.
     #[inline]
     #[must_use]

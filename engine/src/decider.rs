@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! lost members          ──▶ revoked, one after the other: MembershipChange
-//! uneven primaries      ──▶ spread evenly: MembershipChange
 //! nodes that come back  ──▶ joined: a round in which the node takes part
 //! proposals             ──▶ prepared by all members ─▶ decided ─▶ adopted by all members ─▶ answered
 //! ```
@@ -38,6 +37,8 @@ const LOOK_NS: u64 = 200_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
 /// A node that comes back has made its part of all tables, and has started its workers, in this time.
 const JOIN_NS: u64 = 30_000_000_000;
+/// From a hand-over whose lock holders have not ended in time to the next one.
+const HAND_OVER_AGAIN_NS: u64 = 1_000_000_000;
 /// Bits of the number of a round or of a change of the membership within its term.
 const ROUNDS_BITS: u32 = 32;
 
@@ -344,12 +345,6 @@ impl Decider {
                     self.stop_round();
                     self.change_membership(&decided.configuration);
                 }
-                Change::Rebalance(ref primaries) => {
-                    let (primaries, epoch) = (primaries.len(), decided.configuration.epoch);
-                    self.copies_due_ns = None;
-                    self.steps.rebalance_decided(primaries, epoch, self.now_ns);
-                    self.change_membership(&decided.configuration);
-                }
                 Change::Activate => {
                     self.begin_step();
                     self.steps.active(self.now_ns);
@@ -370,7 +365,7 @@ impl Decider {
                 | Change::Learned { .. }
                 | Change::Freed(_)
                 | Change::Dismiss(_) => self.have_adopted(&decided.configuration),
-                Change::Drain { .. } => {
+                Change::Part(_) | Change::HandOver(_) | Change::Drain { .. } => {
                     self.copies_due_ns = None;
                     self.have_adopted(&decided.configuration);
                 }
@@ -562,11 +557,8 @@ impl Decider {
             } else if let Some((node, number, change)) = self.proposals.pop_front() {
                 self.begin_proposal((node, number), change, decided);
             } else {
-                match self.next_step(&decided.configuration) {
-                    Some(change @ Change::Rebalance(_)) => self.decide(None, change, decided),
-                    Some(change) => self.begin_round(None, change, decided),
-                    None => return,
-                }
+                let Some(change) = self.next_step(&decided.configuration) else { return };
+                self.begin_round(None, change, decided);
             }
         }
     }
@@ -614,6 +606,10 @@ impl Decider {
                     usize::from(*node),
                     ChangeMessage::Abandon { round: self.rounds, reason },
                 ));
+            }
+            (Change::HandOver(_), None) => {
+                tracing::warn!("membership: primaries are not handed over: {error}");
+                self.copies_due_ns = Some(self.now_ns + HAND_OVER_AGAIN_NS);
             }
             (_, None) => {
                 tracing::warn!("membership: copies are not made: {error}");

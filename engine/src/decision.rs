@@ -34,7 +34,9 @@ impl Decision {
     /// What the decision makes of a member if the log takes it in this term. In another one it is none.
     pub(crate) fn standing_in(&self, term: u64) -> Option<(u16, Standing)> {
         let standing = match &self.change {
-            Change::Revoke(node) | Change::Lose(node) => (*node, Standing::Removed),
+            Change::Revoke(node) | Change::Lose(node) | Change::Part(node) => {
+                (*node, Standing::Removed)
+            }
             Change::Join { node, entry } => (*node, Standing::Member(entry.incarnation)),
             _ => return None,
         };

@@ -79,26 +79,43 @@ struct Undo {
     before: Option<Write>,
 }
 
-/// The epochs in which a transaction has read. Leaves and their counters belong to one copy of a partition, and another copy may be the
-/// primary in the next epoch; so what was read in one epoch cannot be validated in another.
+/// When a transaction has read. Leaves and their counters belong to one copy of a partition. Another copy may be the primary in the next
+/// epoch, or after a hand-over; so what was read in one epoch, or scanned at one primary, cannot be validated in another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Epochs {
-    first: Option<u32>,
+struct Times {
+    epoch: Option<u32>,
     are_several: bool,
+    /// The version of the configuration that the first scan went by.
+    scanned: Option<u64>,
 }
 
-impl Epochs {
+impl Times {
     /// Something was read in this epoch.
     fn add(&mut self, epoch: u32) {
-        self.are_several |= *self.first.get_or_insert(epoch) != epoch && rule!(ONE_EPOCH);
+        self.are_several |= *self.epoch.get_or_insert(epoch) != epoch && rule!(ONE_EPOCH);
     }
 
-    /// Whether all that was read was read in the epoch of a transaction.
-    fn check(mut self, transaction: &Transaction<'_>) -> Result<(), Abort> {
-        if self.first.is_some() {
+    /// Something was scanned in this epoch and version of the configuration.
+    fn add_scan(&mut self, epoch: u32, version: u64) {
+        self.add(epoch);
+        self.scanned.get_or_insert(version);
+    }
+
+    /// Whether a transaction can validate all that was read, and these leaves.
+    fn check(
+        mut self,
+        transaction: &Transaction<'_>,
+        leaves: &[LeafObservation],
+    ) -> Result<(), Abort> {
+        if self.epoch.is_some() {
             self.add(transaction.epoch());
         }
-        if self.are_several { Err(Conflict::Reconfigured.into()) } else { Ok(()) }
+        let version = self.scanned.filter(|_| rule!(SCANNED_PRIMARY));
+        let has_moved = |leaf: &LeafObservation| {
+            version.is_some_and(|it| transaction.was_handed_over_since(it, leaf.partition))
+        };
+        let is_possible = !self.are_several && !leaves.iter().any(has_moved);
+        if is_possible { Ok(()) } else { Err(Conflict::Reconfigured.into()) }
     }
 }
 
@@ -106,7 +123,7 @@ impl Epochs {
 #[derive(Default)]
 pub struct Deferred {
     observations: Observed<Observation>,
-    epochs: Epochs,
+    times: Times,
     /// Whether the last observation was made when all others had been, so that they all hold at its
     /// moment if the others are unchanged afterwards.
     ends_in_latest: bool,
@@ -166,7 +183,7 @@ impl Deferred {
         let mut elsewhere = Vec::new();
         let before = observations.recent().len();
         let transaction = coordinator.begin();
-        self.epochs.add(transaction.epoch());
+        self.times.add(transaction.epoch());
         for (key, number) in keys.iter().zip(0..) {
             if let Some(write) = own.and_then(|own| own.get(key)) {
                 found.push(write.value.clone());
@@ -191,7 +208,7 @@ impl Deferred {
                 Ok(())
             };
             retried(coordinator, read)?;
-            self.epochs.add(coordinator.epoch());
+            self.times.add(coordinator.epoch());
         }
         if observations.recent().len() > before {
             self.ends_in_latest = elsewhere.len() <= 1;
@@ -230,7 +247,7 @@ impl Deferred {
     /// changed since.
     pub fn assume(&mut self, seen: Seen) {
         self.observations.push(seen.observation);
-        self.epochs.add(seen.epoch);
+        self.times.add(seen.epoch);
         self.ends_in_latest = false;
     }
 
@@ -254,7 +271,7 @@ impl Deferred {
             coordinator.begin().scan(table, range, direction, limit)
         });
         let ScanPage { rows, complete_to, observations, leaves } = page?;
-        self.epochs.add(coordinator.epoch());
+        self.times.add_scan(coordinator.epoch(), coordinator.version());
         self.observations.extend(observations);
         self.leaves.extend(leaves);
         self.ends_in_latest = false;
@@ -511,13 +528,13 @@ impl Deferred {
         let mut leaf_parts = leaves.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
         loop {
             let (part, leaf_part) = match (parts.next(), leaf_parts.next()) {
-                (None, None) if self.epochs.first.is_none() => return Ok(()),
+                (None, None) if self.times.epoch.is_none() => return Ok(()),
                 // Rows of this node were read and validated without a message.
                 (None, None) => return coordinator.hold_lease(),
                 (part, leaf_part) => (part.unwrap_or_default(), leaf_part.unwrap_or_default()),
             };
             let transaction = coordinator.begin();
-            self.epochs.check(transaction)?;
+            self.times.check(transaction, leaf_part)?;
             transaction.revalidate(part, leaf_part)?;
             if part.len() == VALIDATED_AT_A_TIME {
                 coordinator.give_way();
@@ -533,7 +550,7 @@ impl Deferred {
         leaves: &[LeafObservation],
     ) -> Result<(), Abort> {
         let transaction = coordinator.begin();
-        self.epochs.check(transaction)?;
+        self.times.check(transaction, leaves)?;
         observations.iter().for_each(|seen| transaction.observe(*seen));
         // They are sorted, so that each is inserted at the end.
         leaves.iter().for_each(|leaf| transaction.observe_leaf(*leaf));

@@ -159,6 +159,9 @@ impl Cluster {
     /// Tells the other processes that this one stops; they go on without its node.
     pub fn leave(&self) {
         if let Some(members) = &self.others {
+            if self.configuration().may_part(self.members[0].node().id()) {
+                members.part();
+            }
             members.leave();
         }
     }

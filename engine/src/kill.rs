@@ -58,6 +58,7 @@ impl Cluster {
         let flushed = living.expect("the last node is not killed").node().flushed();
         member.node().bury(flushed);
         member.wake_all();
+        others.balance_primaries();
         Ok(())
     }
 

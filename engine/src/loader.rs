@@ -143,7 +143,7 @@ impl<'c> Loader<'c> {
                 let Some(node) = cluster.local_index(usize::from(copy)) else { continue };
                 let table = table(node, row);
                 let address =
-                    table.address(row.key).expect("a node holds the copies assigned to it");
+                    table.held_address(row.key).expect("a node holds the copies assigned to it");
                 table.prefetch(address);
                 copies.push((node, address, index));
             }

@@ -14,11 +14,15 @@ use crate::cluster_state::ClusterState;
 use crate::configuration::{Change, ChangeError, Configuration};
 use crate::member::Member;
 use crate::node::Node;
+use crate::placement;
 use crate::replica::{Records, Replica};
 use crate::view::View;
 
 /// Longest wait for workers before one looks whether there is something else to do.
 const WORKERS_LOOK: Duration = Duration::from_millis(1);
+
+/// Looks at the locks of partitions that are handed over, each of about a millisecond, before lock holders are waited for no longer.
+const LOCKS_LOOKS: usize = 100;
 
 /// The members of this process.
 pub(crate) struct LocalMembers {
@@ -42,9 +46,39 @@ impl LocalMembers {
     pub(crate) fn make(&self, change: &Change) -> Result<(), ChangeError> {
         let next = Arc::new(self.configuration().after(change)?);
         let prepared = self.prepare_views(&next)?;
+        self.refuse_moved(&next);
+        if !(0..LOCKS_LOOKS).any(|_| self.has_no_lock_holders()) {
+            self.serve_again();
+            return Err(ChangeError::RowsLocked);
+        }
         self.publish(prepared);
         self.wait_until(&|| self.has_adopted());
         Ok(())
+    }
+
+    /// Has backups become primaries, so that all members are primaries of about as many partitions. If lock holders do not end, all stays as
+    /// it is.
+    pub(crate) fn balance_primaries(&self) {
+        let primaries = placement::primaries(&self.configuration());
+        if primaries.is_empty() {
+            return;
+        }
+        if let Err(error) = self.make(&Change::HandOver(primaries)) {
+            tracing::warn!("primaries are not handed over: {error}");
+        }
+    }
+
+    /// Has nobody served at partitions that have another primary in a later configuration.
+    fn refuse_moved(&self, next: &Configuration) {
+        for member in self.present() {
+            member.node().begin_hand_over(next);
+            member.wake_all();
+        }
+    }
+
+    /// The same partitions are served again.
+    fn serve_again(&self) {
+        self.present().for_each(|member| member.node().undo_hand_over());
     }
 
     /// Revokes a node whose workers have been killed, in a cluster that has no other members: its transactions are finished or
@@ -140,6 +174,18 @@ impl Replica for LocalMembers {
 
     fn abandon(&mut self) {
         self.present().for_each(|member| member.node().abandon());
+    }
+
+    fn begin_hand_over(&mut self, configuration: &Configuration) {
+        self.refuse_moved(configuration);
+    }
+
+    fn has_no_lock_holders(&self) -> bool {
+        self.is_so_of_all(|node, _, at_most| node.wait_for_lock_holders(at_most))
+    }
+
+    fn undo_hand_over(&mut self) {
+        self.serve_again();
     }
 
     fn adopt(&mut self, prepared: Vec<View>) {

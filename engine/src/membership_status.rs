@@ -304,16 +304,16 @@ mod tests {
         // It is primary of some.
         let three = after(3, &[drain(1)]);
         assert_eq!(of(&three), [(1, Drained::Moving(4))]);
-        let rebalance = placement::next_changes(&three).remove(0);
-        let three = three.after(&rebalance).unwrap().after(&Change::Activate).unwrap();
+        let hand_over = placement::next_changes(&three).remove(0);
+        let three = three.after(&hand_over).unwrap();
         assert_eq!(of(&three), [(1, Drained::Needed(4))]);
         // Of three others each can have one.
         let four = after(4, &[drain(1)]);
         assert!(matches!(of(&four)[..], [(1, Drained::Moving(_))]));
         assert!(four.after(&drain(2)).is_ok());
         // Those that move are counted once, before and meanwhile.
-        let rebalance = placement::next_changes(&four).remove(0);
-        let balanced = four.after(&rebalance).unwrap().after(&Change::Activate).unwrap();
+        let hand_over = placement::next_changes(&four).remove(0);
+        let balanced = four.after(&hand_over).unwrap();
         let learn = placement::next_changes(&balanced).remove(0);
         let moving = placement::copies_to_move(&balanced);
         assert!(moving > 0 && matches!(learn, Change::Learn(_)));

@@ -11,6 +11,7 @@
 //! *Not here*: the flush itself (`node/flush.rs`); what members tell each other for that, in `membership_change`.
 
 mod flush;
+mod hand_over;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use gannet_storage::{Arena, StorageError, Table, TransactionId};
 
-use crate::configuration::{Configuration, TableEntry};
+use crate::configuration::{Configuration, Phase, TableEntry};
 use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
 use crate::silences::Silences;
@@ -82,6 +83,12 @@ pub struct Node {
     older: Mutex<Vec<Weak<View>>>,
     /// Workers that split buckets of its tables.
     growing: AtomicUsize,
+    /// How often it has begun to hand partitions over.
+    hand_overs: AtomicU64,
+    /// The partitions that it is handing over.
+    handing_over: Mutex<Vec<u16>>,
+    /// Whether it is about to be no member any more.
+    parts: AtomicBool,
     /// The partitions that the node is to get a part of by what was prepared last.
     prepared: Mutex<BTreeSet<u16>>,
     /// Copies of partitions that it has given up.
@@ -97,6 +104,8 @@ struct WorkerState {
     adopted: Option<u64>,
     /// The version of the view for which it has stopped last.
     stopped: u64,
+    /// It has begun a step since the node has begun to hand partitions over for this time.
+    hand_overs: u64,
     /// The records of its log slots then, of the epoch that was active.
     records: Vec<Vec<u8>>,
 }
@@ -154,6 +163,9 @@ impl Node {
             silences: Silences::default(),
             older: Mutex::default(),
             growing: AtomicUsize::new(0),
+            hand_overs: AtomicU64::new(0),
+            handing_over: Mutex::default(),
+            parts: AtomicBool::new(false),
             prepared: Mutex::default(),
             copies_given_up: AtomicU64::new(0),
             learning,
@@ -326,20 +338,15 @@ impl Node {
             return;
         }
         let present = self.view.load().shared_configuration();
+        self.end_hand_over(&present, &view);
         assert!(version > present.version, "versions of configurations only rise");
         let configuration = view.configuration();
         if configuration.last_active_epoch > present.last_active_epoch {
             self.changes.count_epoch();
         }
-        for (number, TableEntry { is_leaving, .. }) in configuration.tables() {
-            let table = view.table(number).expect("a view has the tables of its configuration");
-            let held = configuration.held_by(self.id);
-            if *is_leaving {
-                held.for_each(|partition| table.leave_partition(partition));
-            } else {
-                let copies = held.filter(|partition| !view.is_no_copy(*partition));
-                copies.for_each(|partition| table.serve_partition(partition));
-            }
+        // Of an epoch that is prepared nobody is served, and workers may still take a step in the one before.
+        if configuration.phase == Phase::Active {
+            self.serve(&view);
         }
         self.arena.set_shares(&shares(configuration, &configuration.memory_limits_bytes()));
         let before = self.view.swap(Arc::new(view));

@@ -59,8 +59,8 @@ pub enum Conflict {
     /// A bucket that this transaction read has changed since. Retry.
     #[error("a row that was read has changed since; retry")]
     Changed,
-    /// The membership has changed before the transaction was decided. Retry.
-    #[error("a node was lost while the transaction ran, and another epoch has begun; retry")]
+    /// The membership has changed before the transaction was decided, or another node has become primary of a row. Retry.
+    #[error("nodes have changed their parts in the cluster while the transaction ran; retry")]
     Reconfigured,
 }
 

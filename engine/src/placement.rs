@@ -41,7 +41,7 @@ pub(crate) fn next_changes(configuration: &Configuration) -> Vec<Change> {
     let primaries = primaries(configuration);
     let spare: Copies =
         surplus(configuration).into_iter().filter(|copy| !is_primary(copy)).collect();
-    let balance = || Change::Rebalance(primaries.clone());
+    let balance = || Change::HandOver(primaries.clone());
     let all = [
         // They take room that others may need.
         (!spare.is_empty() && !missing.is_empty()).then(|| Change::Dismiss(spare.clone())),
@@ -245,7 +245,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::configuration::{MemberEntry, Phase};
+    use crate::configuration::{ChangeError, MemberEntry, Phase};
 
     /// Makes all changes towards the placement. What follows, and how many copies were filled.
     fn settle(mut present: Configuration) -> (Configuration, usize) {
@@ -278,33 +278,65 @@ mod tests {
                     let freed = present.dismissed().map(|(partition, it)| (partition, it.node));
                     present = present.after(&Change::Freed(freed.collect())).unwrap();
                 }
-                Change::Rebalance(_) => then(Change::Activate),
+                Change::HandOver(_) => {}
                 change => panic!("{change:?} is none towards the placement"),
             }
         }
         (present, learned)
     }
 
-    #[test]
-    fn a_node_learns_again_what_it_has_given_back() {
-        let first = Configuration::new(7, 4, 3, Partitioning::new(4).unwrap());
-        let mut present = first.after(&Change::Drain { node: 1, is_drained: true }).unwrap();
+    /// Goes on with the drain of a node until copies are dismissed.
+    fn until_dismissed(mut present: Configuration) -> Configuration {
         while present.dismissed().next().is_none() {
             let change = next_changes(&present).remove(0);
             let since = present.version + 1;
             present = present.after(&change).unwrap();
-            match change {
-                Change::Rebalance(_) => present = present.after(&Change::Activate).unwrap(),
-                Change::Learn(learners) => {
-                    present = present.after(&Change::Fill).unwrap();
-                    for (partition, node) in learners {
-                        let learned = Change::Learned { partition, node, since };
-                        present = present.after(&learned).unwrap();
-                    }
+            if let Change::Learn(learners) = change {
+                present = present.after(&Change::Fill).unwrap();
+                for (partition, node) in learners {
+                    let learned = Change::Learned { partition, node, since };
+                    present = present.after(&learned).unwrap();
                 }
-                _ => {}
             }
         }
+        present
+    }
+
+    #[test]
+    fn a_drained_node_parts_when_others_have_its_copies_and_logs() {
+        let drain = Change::Drain { node: 1, is_drained: true };
+        let first = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
+        let drained = first.after(&drain).unwrap();
+        assert_eq!(drained.log_group(0), [0, 2, 3]);
+        let sure: Vec<_> = drained.last_log_groups().map(<[u16]>::to_vec).collect();
+        assert_eq!(sure[0], [0, 2], "some records are in the old group, and some in the new one");
+        assert_eq!(drained.after(&Change::Part(1)), Err(ChangeError::Needed(1)));
+        let (settled, _) = settle(drained.after(&Change::Fill).unwrap());
+        let parted = settled.after(&Change::Part(1)).unwrap();
+        assert_eq!((parted.epoch, parted.is_member(1), parted.log_group(1)), (1, false, &[][..]));
+        assert!(parted.has_left_drained(1) && parted.is_complete());
+        assert_eq!(parted.after(&Change::Part(1)), Err(ChangeError::NoSuchMember(1)));
+        // What it gives back goes with it; what may still get updates does not.
+        let dismissed = until_dismissed(drained.after(&Change::Fill).unwrap());
+        let spared = dismissed.after(&Change::Fill).unwrap();
+        let returned = spared.after(&Change::Fill).unwrap();
+        for early in [&dismissed, &spared] {
+            assert_eq!(early.after(&Change::Part(1)), Err(ChangeError::Needed(1)));
+        }
+        assert!(returned.dismissed().next().is_some());
+        assert!(returned.after(&Change::Part(1)).unwrap().dismissed().next().is_none());
+        // Three nodes are needed for three copies.
+        let three = Configuration::new(7, 3, 3, Partitioning::new(16).unwrap());
+        let (three, _) = settle(three.after(&drain).unwrap());
+        assert_eq!(three.log_group(0), [0, 2, 1]);
+        assert_eq!(three.after(&Change::Part(1)), Err(ChangeError::Needed(1)));
+    }
+
+    #[test]
+    fn a_node_learns_again_what_it_has_given_back() {
+        let first = Configuration::new(7, 4, 3, Partitioning::new(4).unwrap());
+        let drained = first.after(&Change::Drain { node: 1, is_drained: true }).unwrap();
+        let present = until_dismissed(drained);
         let changes =
             [Change::Drain { node: 1, is_drained: false }, Change::Lose(0), Change::Activate];
         let present = changes.iter().fold(present, |it, change| it.after(change).unwrap());
@@ -370,7 +402,7 @@ mod tests {
                     let count = |node| all.iter().filter(|primary| **primary == node).count();
                     configuration.member_numbers().map(count).collect::<Vec<_>>()
                 };
-                let balanced = present.after(&Change::Rebalance(moved.clone())).unwrap();
+                let balanced = present.after(&Change::HandOver(moved.clone())).unwrap();
                 prop_assert_eq!(primaries(&balanced), [], "once");
                 let squares = |loads: Vec<usize>| loads.iter().map(|load| load * load).sum::<usize>();
                 prop_assert!(squares(load(&balanced)) < squares(load(&present)), "more evenly");
@@ -380,7 +412,7 @@ mod tests {
                     };
                     prop_assert_eq!(copies(&balanced), copies(&present), "no copy moves");
                 }
-                present = balanced.after(&Change::Activate).unwrap();
+                present = balanced;
             }
         }
 
@@ -459,9 +491,10 @@ mod tests {
             let partitioning = Partitioning::new(1 << shift).unwrap();
             let mut present = Configuration::new(7, nodes, usize::from(nodes), partitioning);
             for (partition, node) in hand_overs {
-                let rebalance = Change::Rebalance(vec![(partition, node)]);
-                let Ok(prepared) = present.after(&rebalance) else { continue };
-                present = prepared.after(&Change::Activate).unwrap();
+                let hand_over = Change::HandOver(vec![(partition, node)]);
+                let Ok(next) = present.after(&hand_over) else { continue };
+                prop_assert!(next.was_handed_over_since(present.version, partition));
+                present = next;
             }
             let count = |configuration: &Configuration, node| {
                 let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
@@ -477,7 +510,7 @@ mod tests {
             prop_assert_eq!(moved.len(), fewest);
             let balanced = match moved.is_empty() {
                 true => present,
-                false => present.after(&Change::Rebalance(moved)).unwrap(),
+                false => present.after(&Change::HandOver(moved)).unwrap(),
             };
             let loads: Vec<_> = (0..nodes).map(|node| count(&balanced, node)).collect();
             prop_assert!(loads.iter().all(|load| (even..=even + rest.min(1)).contains(load)), "{:?}", loads);

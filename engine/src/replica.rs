@@ -25,12 +25,19 @@ pub(crate) trait Replica {
     ///
     /// # Errors
     /// Why it has not.
-    fn check_room(&self, _configuration: &Configuration) -> Result<(), String> {
-        Ok(())
-    }
+    fn check_room(&self, configuration: &Configuration) -> Result<(), String>;
 
     /// What was prepared last is not made.
-    fn abandon(&mut self) {}
+    fn abandon(&mut self);
+
+    /// Serves nobody any more at the partitions that have another primary in a configuration that was prepared.
+    fn begin_hand_over(&mut self, configuration: &Configuration);
+
+    /// Whether no bucket of these is locked any more.
+    fn has_no_lock_holders(&self) -> bool;
+
+    /// Serves them again, as the hand-over is certain not to be decided.
+    fn undo_hand_over(&mut self);
 
     /// Goes by it.
     fn adopt(&mut self, prepared: Self::Prepared);

@@ -95,6 +95,8 @@ pub(crate) enum Status {
     More = 12,
     /// LOCK: the partition has a scan barrier.
     Barrier = 13,
+    /// READ, LOCK, SCAN, VALIDATE, SET_BARRIER: another node is primary of the partition, or is about to be.
+    Moved = 14,
 }
 
 impl Status {
@@ -113,6 +115,7 @@ impl Status {
             11 => Self::Postponed,
             12 => Self::More,
             13 => Self::Barrier,
+            14 => Self::Moved,
             _ => Self::Refused,
         }
     }

@@ -47,6 +47,12 @@ gannet_rules::rules! {
     COMPLAINTS,
     /// The rows of a load go to the same members.
     LOAD_IN_ONE_EPOCH,
+    /// A node answers and grants locks only for partitions whose primary it is, and for none that it is about to hand over.
+    MOVED,
+    /// A primary hands a partition over when no bucket of it is locked any more.
+    LOCKS_FINISH,
+    /// What was scanned at one primary of a partition is not validated at another.
+    SCANNED_PRIMARY,
     /// What a learner cannot apply yet waits until its bucket is copied.
     WAITING_UPDATES,
     /// What waits for a half of a bucket that a learner has not copied is applied when the split is.

@@ -68,6 +68,22 @@ impl Replica for Starting {
         self.local.as_ref().map_or(Ok(()), |local| local.check_room(configuration))
     }
 
+    fn abandon(&mut self) {
+        self.local.iter_mut().for_each(Replica::abandon);
+    }
+
+    fn begin_hand_over(&mut self, configuration: &Configuration) {
+        self.local.iter_mut().for_each(|local| local.begin_hand_over(configuration));
+    }
+
+    fn has_no_lock_holders(&self) -> bool {
+        self.local.as_ref().is_none_or(Replica::has_no_lock_holders)
+    }
+
+    fn undo_hand_over(&mut self) {
+        self.local.iter_mut().for_each(Replica::undo_hand_over);
+    }
+
     fn adopt(&mut self, prepared: Vec<View>) {
         if let Some(local) = &self.local {
             local.publish(prepared);

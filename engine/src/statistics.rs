@@ -110,6 +110,8 @@ pub struct ChangeCounts {
     pub flushed_committed: u64,
     /// The same of those that it has found to be aborted. Programs run most of them again.
     pub flushed_aborted: u64,
+    /// Partitions of which it was primary, and that it has handed over to other primaries.
+    pub handed_over: u64,
     /// Bytes of rows that it has copied, as it was filled with partitions.
     pub copied_bytes: u64,
     /// Copies of partitions of a table that it has given up to other nodes.
@@ -126,6 +128,7 @@ pub(crate) struct ChangeCounters {
     epochs: AtomicU64,
     flushed_committed: AtomicU64,
     flushed_aborted: AtomicU64,
+    handed_over: AtomicU64,
 }
 
 impl ChangeCounters {
@@ -140,11 +143,17 @@ impl ChangeCounters {
         self.flushed_aborted.fetch_add(aborted, Ordering::Relaxed);
     }
 
+    /// Counts partitions whose primary the node was, and is no more.
+    pub(crate) fn count_handed_over(&self, partitions: u64) {
+        self.handed_over.fetch_add(partitions, Ordering::Relaxed);
+    }
+
     pub(crate) fn read(&self) -> ChangeCounts {
         ChangeCounts {
             epochs: self.epochs.load(Ordering::Relaxed),
             flushed_committed: self.flushed_committed.load(Ordering::Relaxed),
             flushed_aborted: self.flushed_aborted.load(Ordering::Relaxed),
+            handed_over: self.handed_over.load(Ordering::Relaxed),
             ..ChangeCounts::default()
         }
     }

@@ -101,6 +101,8 @@ pub struct Worker<S, R> {
     adopted: Rc<AdoptedView>,
     /// Version that all its coroutines have come to.
     version: u64,
+    /// How often the node has begun to hand partitions over, as far as this worker serves nobody any more.
+    hand_overs: u64,
     /// Epoch that it works in.
     epoch: u32,
     /// Whether it takes no step, until another epoch begins.
@@ -165,6 +167,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             number: worker,
             adopted,
             version,
+            hand_overs: node.hand_overs(),
             epoch: view.configuration().epoch,
             is_stopped: false,
             is_ending: false,
@@ -196,7 +199,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// If it finds a bug. The worker must not be used any more then, and a job that needs it does not end.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        if self.node.version() != self.version && !self.follow_views() {
+        let is_present =
+            self.node.version() == self.version && self.node.hand_overs() == self.hand_overs;
+        if !is_present && !self.follow_node() {
             self.endpoint.discard();
             return false;
         }
@@ -216,7 +221,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if !self.sleeping.is_empty() {
             progressed |= self.wake_sleepers(now_ns);
         }
-        if !self.idle.is_empty() {
+        if !self.idle.is_empty() && !self.node.parts() {
             progressed |= self.start_jobs(now_ns);
         }
         if self.view.has_crowded() {
@@ -285,10 +290,16 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         of_all
     }
 
-    /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it. Whether the worker
-    /// may take a step.
+    /// Adopts the node's present view, if it is another, and tells the node when all coroutines have come to it, and that partitions
+    /// are not served any more. Whether the worker may take a step.
     #[cold]
-    fn follow_views(&mut self) -> bool {
+    fn follow_node(&mut self) -> bool {
+        let hand_overs = self.node.hand_overs();
+        let has_jobs = self.idle.count() < self.slots.len();
+        if hand_overs != self.hand_overs && !(has_jobs && self.node.parts()) {
+            self.hand_overs = hand_overs;
+            self.node.serves_nobody(self.number, hand_overs);
+        }
         let view = self.node.view();
         if self.node.has_ended() {
             self.end_with_node();
@@ -426,9 +437,10 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         if self.is_stopped {
             return self.node.version() > self.view.configuration().version && !self.has_ended;
         }
-        !self.idle.is_empty() && self.has_jobs()
+        !self.idle.is_empty() && self.has_jobs() && !self.node.parts()
             || self.idle.has_grower() && self.view.has_crowded()
             || self.node.version() > self.view.configuration().version
+            || self.node.hand_overs() != self.hand_overs
             || !self.next_turn.is_empty()
             || self.endpoint.has_work()
     }

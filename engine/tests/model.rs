@@ -6,12 +6,14 @@
 //!
 //! Smaller models cover what is independent of the rest, each with its own rules and with tests that remove them:
 //! `model/lease.rs` has leases by clocks that drift, `model/slots.rs` log slots over several epochs, `model/rpc.rs` RPC slots,
-//! `model/leaves.rs` leaf counters of replicas, and `model/moving.rs` copies that move. `model/check.rs` explores these.
+//! `model/leaves.rs` leaf counters of replicas, `model/moving.rs` copies that move, and `model/hand_over.rs` partitions that get another
+//! primary. `model/check.rs` explores these.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod model {
     pub(crate) mod check;
     pub(crate) mod flush;
+    mod hand_over;
     pub(crate) mod history;
     mod lease;
     mod leaves;

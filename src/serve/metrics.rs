@@ -193,7 +193,7 @@ fn membership(status: &MembershipStatus, here: &[usize]) -> String {
 }
 
 /// What each node of this process reports of its memory and of changes of the membership.
-const MEASURES: [Measure; 11] = [
+const MEASURES: [Measure; 12] = [
     (
         "gannet_copied_bytes_total",
         "counter",
@@ -244,6 +244,12 @@ const MEASURES: [Measure; 11] = [
         "counter",
         "Transactions under way at the end of an epoch that were found to be aborted.",
         |r| r.changes.flushed_aborted,
+    ),
+    (
+        "gannet_partitions_handed_over_total",
+        "counter",
+        "Partitions of which the node was primary, and that it has handed over to other primaries.",
+        |r| r.changes.handed_over,
     ),
 ];
 

@@ -43,6 +43,7 @@ impl Table {
             self.install(bucket, next, unit, false);
             // After the version, so that whoever sees the bucket free sees the version too.
             bucket.release();
+            self.arena().locks().dropped(unit.owner, unit.partition);
             Applied::Applied
         })
     }

@@ -16,6 +16,7 @@ use crate::bucket::TAGS;
 use crate::cells::Share;
 use crate::error::StorageError;
 use crate::extents::{Extent, Extents, joined};
+use crate::lock_counts::LockCounts;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 use crate::table::BucketAddress;
 use std::sync::atomic::AtomicBool;
@@ -43,6 +44,7 @@ pub struct Arena {
     shares: Box<[Share]>,
     /// Whether a table may have too few buckets. Loom does not explore it.
     has_crowded: AtomicBool,
+    locks: LockCounts,
 }
 
 impl Arena {
@@ -63,6 +65,7 @@ impl Arena {
             limit_words: (limit_bytes / 8).max(LINE_WORDS),
             shares: share_bytes.iter().map(|bytes| Share::new(*bytes)).collect(),
             has_crowded: AtomicBool::new(false),
+            locks: LockCounts::new(share_bytes.len()),
         })
     }
 
@@ -118,6 +121,24 @@ impl Arena {
     #[must_use]
     pub fn take_crowded(&self) -> bool {
         self.has_crowded.swap(false, Ordering::AcqRel)
+    }
+
+    /// The locks of all tables.
+    #[inline(always)]
+    pub(crate) fn locks(&self) -> &LockCounts {
+        &self.locks
+    }
+
+    /// Buckets of a partition that are locked, in all tables. Of a partition that is leaving no further ones are, once each worker has begun
+    /// another step.
+    #[must_use]
+    pub fn locked_buckets(&self, partition: u16) -> usize {
+        self.locks.count(partition)
+    }
+
+    /// All locks are dead, as another epoch begins. No worker takes a step.
+    pub fn forget_locks(&self) {
+        self.locks.clear();
     }
 
     /// The memory limit in bytes.

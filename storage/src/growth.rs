@@ -366,6 +366,7 @@ impl Table {
         } else if !self.make_room_for_half((bucket, half), (partition, next.level)) {
             Splitting::Full
         } else {
+            self.arena().locks().granted(owner, partition);
             return Splitting::Granted { bucket: next.bucket, version };
         };
         bucket.release();

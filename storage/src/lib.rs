@@ -33,6 +33,7 @@ mod layout;
 mod load;
 mod location;
 mod lock;
+mod lock_counts;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod ordered_index;

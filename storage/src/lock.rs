@@ -119,8 +119,10 @@ impl Table {
                 if is_reserved { Lock::Granted { version } } else { Lock::Full }
             }
         };
-        if !held_before && !matches!(lock, Lock::Granted { .. }) {
-            bucket.release();
+        match lock {
+            _ if held_before => {}
+            Lock::Granted { .. } => self.arena().locks().granted(owner, self.locate(key).partition),
+            _ => bucket.release(),
         }
         lock
     }

@@ -59,6 +59,13 @@ impl Owner {
         (self.0 ^ other.0) >> Self::EPOCH_SHIFT == 0
     }
 
+    /// The worker of its coordinator, which is also the number of the worker that it asks at every node.
+    #[inline(always)]
+    #[must_use]
+    pub fn worker(self) -> u8 {
+        self.0.to_le_bytes()[4]
+    }
+
     /// An owner that stands for an epoch: no transaction, whose counters begin at 1.
     #[must_use]
     pub fn of_epoch(epoch: u32) -> Self {

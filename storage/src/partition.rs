@@ -2,19 +2,18 @@
 //!
 //! ```text
 //! partition, 32 bytes:  word 0  first word of the main buckets in the arena, 0 = absent
-//!                       word 1  the same while the partition is present, 0 = it serves no new transactions
+//!                       word 1  the same while the partition is served, 0 = it serves no new transactions
 //!                       word 2  of a heap table reservations, and of an ordered one index and scan barriers; buckets that were born
 //! ```
 //! Bit 0 of words 0 and 1 says that buckets of the partition were split, so that a key may not be where it was when the table was created.
 //! A look that misses the bit finds a bucket of another level than it expects, and looks again (`growth.rs`).
 //!
-//! A partition that is *leaving* refuses READ, LOCK, SCAN and VALIDATE. It still takes BACKUP, PRIMARY and UNLOCK, so that
-//! transactions that have locked before can end. Whoever gives up a partition makes it leave, waits for those, and drops the table.
-//! A partition that is *coming* is filled from another node: it takes BACKUP, and serves nothing until it has all rows. One that another
-//! node has in its place is removed, and is absent again.
+//! A partition is *absent*, *held* or *served*. The primary serves it. A backup or a learner holds it: it refuses READ, LOCK, SCAN and
+//! VALIDATE, and takes BACKUP. It takes PRIMARY and UNLOCK, too, so that transactions end that locked rows when it was served. A primary
+//! that gives up its role, or whose table is dropped, holds the partition, and waits for those.
 //!
-//! *Invariants*: absent, coming, present, leaving, absent: a partition goes this way, and may leave out what is between. All entries of a
-//! table lie side by side, and the address of a bucket takes one load from its entry.
+//! *Invariants*: all entries of a table lie side by side, and the address of a bucket takes one load from its entry. A partition that is not
+//! served has no scan barriers.
 //!
 //! *Not here*: which partitions a node has, which is in `engine`; memory, in `arena.rs`; what is given back, in `give_back.rs`.
 
@@ -81,7 +80,7 @@ impl Partition {
         }
     }
 
-    /// Has the main buckets begin at a word of the arena: the partition is coming.
+    /// Has the main buckets begin at a word of the arena: the partition is held.
     fn come(&self, number: u16, first_word: usize, kind: TableKind) {
         if kind != TableKind::Fixed {
             let heap =
@@ -106,7 +105,7 @@ impl Partition {
         MainBuckets::of(self.first_word.swap(0, Ordering::Relaxed))
     }
 
-    /// The main buckets if the partition is present.
+    /// The main buckets if the partition is served.
     #[inline(always)]
     pub(crate) fn served_buckets(&self) -> Option<MainBuckets> {
         // Relaxed: it publishes nothing. Who needs that no request of before is still running waits for all workers.
@@ -118,7 +117,7 @@ impl Partition {
         // Relaxed: whoever misses it finds a bucket of another level.
         self.first_word.fetch_or(MainBuckets::GROWN, Ordering::Relaxed);
         let grown = |word| (word != 0).then_some(word | MainBuckets::GROWN);
-        // A partition that is not present stays so.
+        // A partition that is not served stays so.
         let _ = self.served_word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
     }
 
@@ -141,7 +140,7 @@ impl Partition {
 }
 
 impl Table {
-    /// Gives a partition that is absent its main buckets: it is coming. One that is there stays as it is. One thread at a time may do
+    /// Gives a partition that is absent its main buckets: it is held. One that is there stays as it is. One thread at a time may do
     /// that while others use the table.
     ///
     /// # Errors
@@ -158,7 +157,7 @@ impl Table {
         Ok(())
     }
 
-    /// Makes a partition that is coming present: it serves transactions. It has all rows.
+    /// Has a partition that is held serve transactions. It has all rows.
     pub fn serve_partition(&self, partition: u16) {
         if let Some(partition) = self.partition(partition) {
             // Relaxed: as in served_word(). Whoever asks this node for rows has heard of a later configuration than those who fill it.
@@ -167,12 +166,13 @@ impl Table {
         }
     }
 
-    /// Makes a partition leave: it serves no new transactions. Any thread may do that while others use the table.
+    /// Has a partition serve no new transactions: it is held. Any thread may do that while others use the table.
     ///
-    /// A request that found the partition present may still be running; it is over when its worker takes the next one.
-    pub fn leave_partition(&self, partition: u16) {
-        if let Some(partition) = self.partition(partition) {
+    /// A request that found the partition served may still be running; it is over when its worker takes the next one.
+    pub fn leave_partition(&self, number: u16) {
+        if let Some(partition) = self.partition(number) {
             partition.served_word.store(0, Ordering::Relaxed);
+            self.end_barriers(number);
         }
     }
 }

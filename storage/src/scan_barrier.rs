@@ -63,6 +63,11 @@ impl Table {
         }
     }
 
+    /// Ends all barriers of a partition. Whoever has set one may release it later, or at another node: nothing is found there.
+    pub(crate) fn end_barriers(&self, partition: u16) {
+        self.barriers(partition).iter().for_each(|barriers| barriers.clear());
+    }
+
     /// How many barriers a partition has: with any, its rows must not be locked.
     #[inline]
     #[must_use]

@@ -159,14 +159,21 @@ impl Table {
         self.layout.partitioning.locate(key, self.layout.buckets)
     }
 
-    /// Where `key` lives on this node, if the key's partition is present there.
+    /// Where `key` lives on this node, if the key's partition is served there.
     #[inline(always)]
     #[must_use]
     pub fn address(&self, key: u64) -> Option<BucketAddress> {
         self.address_of(self.locate(key))
     }
 
-    /// Where a key with this location lies on this node, if its partition is present there.
+    /// Where `key` lives on this node, if the key's partition is held there, or served.
+    #[inline(always)]
+    #[must_use]
+    pub fn held_address(&self, key: u64) -> Option<BucketAddress> {
+        self.held_address_of(self.locate(key))
+    }
+
+    /// Where a key with this location lies on this node, if its partition is served there.
     #[inline(always)]
     #[must_use]
     pub fn address_of(&self, location: Location) -> Option<BucketAddress> {
@@ -174,7 +181,7 @@ impl Table {
         self.address_among(partition, partition.served_buckets()?, location)
     }
 
-    /// As [`Self::address_of`], if the partition is present or leaving.
+    /// As [`Self::address_of`], if the partition is held or served.
     #[inline(always)]
     pub(crate) fn held_address_of(&self, location: Location) -> Option<BucketAddress> {
         let partition = self.partition(location.partition)?;
@@ -196,7 +203,7 @@ impl Table {
         Some(address.with_tag(location.tag))
     }
 
-    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is present: for new transactions.
+    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is served: for new transactions.
     #[inline(always)]
     #[must_use]
     pub fn served_bucket_address(&self, partition: u16, bucket: u32) -> Option<BucketAddress> {
@@ -204,7 +211,7 @@ impl Table {
         self.address_from(partition, partition.served_buckets()?, bucket)
     }
 
-    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is present or leaving: for
+    /// Where `bucket` of `partition` lies on this node, if there is such a bucket and its partition is held or served: for
     /// transactions that have locked it.
     #[inline(always)]
     #[must_use]

@@ -34,6 +34,7 @@ impl Table {
                 bucket.store_version(bucket.version() + 1);
             }
             bucket.release();
+            self.arena().locks().dropped(owner, partition);
             Unlocked::Released
         })
     }

@@ -118,9 +118,9 @@ fn buckets_are_added_as_rows_are_inserted() {
         let counted = server.query("SELECT count(*), sum(n), min(id), max(id) FROM t");
         assert_eq!(counted, format!("{last}|{}|1|{last}", last * (last + 1) / 2));
     }
-    // Four times the rows that there are buckets for at the start, but for those that growth is still to add.
-    let after = reserved();
-    assert!(after > 2 * before, "{after} after {before}");
+    // Four times the rows that there are buckets for at the start. Growth goes on beside statements.
+    let has_grown = (0..2_000).any(|_| reserved() > 2 * before);
+    assert!(has_grown, "{} after {before}", reserved());
     assert_eq!(server.query("SELECT n FROM t WHERE id = 123456"), "123456");
     server.query("DELETE FROM t WHERE id > 1000");
     assert_eq!(server.query("SELECT count(*) FROM t"), "1000");

@@ -1,6 +1,6 @@
 //! Changes over links that say messages again, and by deciders that change at any moment while members end.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use gannet_storage::{Partitioning, TableDefinition, TableKind};
@@ -24,6 +24,10 @@ struct Fake {
     records: Records,
     /// Of the configuration that it goes by.
     version: u64,
+    has_lock_holders: Rc<Cell<bool>>,
+    /// What it hands over by, and by what it has served partitions again, and has not begun again.
+    handing_over: Option<Configuration>,
+    undone: Rc<RefCell<Vec<Configuration>>>,
 }
 
 impl Fake {
@@ -44,7 +48,27 @@ impl Replica for Fake {
         }
     }
 
+    fn check_room(&self, _: &Configuration) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+
+    fn begin_hand_over(&mut self, configuration: &Configuration) {
+        self.undone.borrow_mut().retain(|undone| undone != configuration);
+        self.handing_over = Some(configuration.clone());
+    }
+
+    fn has_no_lock_holders(&self) -> bool {
+        !self.has_lock_holders.get()
+    }
+
+    fn undo_hand_over(&mut self) {
+        self.undone.borrow_mut().extend(self.handing_over.take());
+    }
+
     fn adopt(&mut self, prepared: Configuration) {
+        self.handing_over = None;
         self.go_by(prepared.version);
         self.adopted.borrow_mut().push(prepared);
     }
@@ -431,4 +455,101 @@ fn the_test_above_notices_that_leases_are_not_waited_for() {
     let output = again.args(["--exact", name]).env(WITHOUT_RULE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("0 passed; 1 failed"), "{said}");
+}
+
+/// A first hand-over, and the members that take part.
+fn hand_over() -> (Elected, Change) {
+    let mut elected = Elected::new(4, 7, None);
+    elected.elect();
+    while elected.step() {}
+    let first = elected.members[0].configuration();
+    let change = Change::HandOver(vec![(1, first.backups(1)[0])]);
+    (elected, change)
+}
+
+#[test]
+fn a_hand_over_waits_for_lock_holders_and_is_given_up_if_they_do_not_end() {
+    for ends in [true, false] {
+        let (mut elected, change) = hand_over();
+        let (leader, source) = (elected.leader.unwrap(), 1);
+        elected.fakes[source].has_lock_holders.set(true);
+        elected.receive(0, 0, ChangeMessage::Propose { number: 1, change: change.clone() });
+        while elected.step() {}
+        let is_decided = |elected: &Elected| elected.log.iter().any(|(_, it)| it.change == change);
+        let poll = |elected: &mut Elected, now_ns| {
+            elected.members[source].set_time(now_ns);
+            let said = elected.members[source].poll();
+            elected.take(source, said);
+            while elected.step() {}
+        };
+        poll(&mut elected, 1);
+        assert!(!is_decided(&elected) && elected.members[source].awaits_workers());
+        assert!(elected.members[0].take_answers().is_empty(), "{leader} waits");
+        elected.fakes[source].has_lock_holders.set(!ends);
+        poll(&mut elected, 1_000_000_000);
+        assert_eq!(is_decided(&elected), ends);
+        let undone = elected.fakes[source].undone.borrow().len();
+        assert_eq!(undone, usize::from(!ends), "what is not handed over is served again");
+        let answer = elected.members[0].take_answers().remove(&1).unwrap();
+        assert!(answer == Ok(()) && ends || matches!(answer, Err(ChangeError::Refused { .. })));
+        let is_primary = |member: &Changes<Fake>| member.configuration().primary(1) != 1;
+        assert_eq!(
+            elected.members.iter().filter(|it| is_primary(it)).count(),
+            4 * usize::from(ends)
+        );
+        assert!(!elected.members[source].awaits_workers());
+    }
+}
+
+/// Else two nodes would serve one partition.
+#[test]
+fn a_hand_over_that_may_be_decided_is_not_undone() {
+    let mut undone = 0;
+    for seed in 0..1_000 {
+        let mut run = Elected::new(5, seed, None);
+        run.elect();
+        let mut events: VecDeque<_> = (0..8).collect();
+        loop {
+            let is_time = run.random.random_range(0..6) == 0;
+            let holder = run.random.random_range(0..5);
+            let holds = run.random.random_range(0..2) == 0;
+            run.fakes[holder].has_lock_holders.set(holds && !events.is_empty());
+            let left = run.left();
+            for node in left {
+                let said = run.members[node].poll();
+                run.take(node, said);
+            }
+            match if is_time { events.pop_front() } else { None } {
+                Some(event @ (0 | 3 | 5)) => {
+                    let node = run.left()[0];
+                    let present = run.members[node].configuration();
+                    let partition = run.random.random_range(0..4);
+                    let Some(&backup) = present.backups(partition).first() else { continue };
+                    let change = Change::HandOver(vec![(partition, backup)]);
+                    let propose = ChangeMessage::Propose { number: event + 1, change };
+                    run.receive(node, node, propose);
+                }
+                Some(4) => {
+                    let left = run.left();
+                    let node = left[run.random.random_range(0..left.len())];
+                    run.kill(node);
+                }
+                Some(_) => run.elect(),
+                None if run.leader.is_none() => run.elect(),
+                None => {
+                    if !run.step() && events.is_empty() {
+                        break;
+                    }
+                }
+            }
+        }
+        let adopted: Vec<_> =
+            run.fakes.iter().flat_map(|fake| fake.adopted.borrow().clone()).collect();
+        for fake in &run.fakes {
+            undone += fake.undone.borrow().len();
+            let was_adopted = |it: &Configuration| adopted.contains(it);
+            assert!(!fake.undone.borrow().iter().any(was_adopted), "seed {seed}");
+        }
+    }
+    assert!(undone > 100, "some are undone: {undone}");
 }

@@ -130,11 +130,43 @@ impl Configuration {
             return Err(ChangeError::LastToHold(node));
         }
         self.drained[usize::from(node)] = is_drained;
+        self.change_log_groups();
         Ok(())
+    }
+
+    /// Takes a member out that nobody needs.
+    pub(super) fn part(&mut self, node: u16) -> Result<(), ChangeError> {
+        if !self.is_member(node) {
+            return Err(ChangeError::NoSuchMember(node));
+        }
+        if !self.may_part(node) {
+            return Err(ChangeError::Needed(node));
+        }
+        let index = usize::from(node);
+        self.revoked[index] = true;
+        self.log_groups[index].clear();
+        self.last_log_groups[index].clear();
+        // Nobody sends these updates, and their memory goes with the process.
+        self.dismissed.iter_mut().for_each(|dismissed| dismissed.retain(|it| it.node != node));
+        Ok(())
+    }
+
+    /// Forms the log groups anew. Until all transactions go by them, a record is sure to be only where both groups have it.
+    fn change_log_groups(&mut self) {
+        self.form_log_groups();
+        for (last, group) in self.last_log_groups.iter_mut().zip(&self.log_groups) {
+            last.retain(|replica| group.contains(replica));
+        }
     }
 
     /// Copies or learners have changed.
     pub(super) fn place(&mut self) {
+        self.form_updated();
+        self.placed = self.version;
+    }
+
+    /// Copies or learners have changed, or their roles.
+    fn form_updated(&mut self) {
         let all = self.copies.iter().zip(&self.learners).zip(&self.dismissed);
         let updated = all.map(|((copies, learners), dismissed)| {
             let is_updated = |it: &&Dismissed| it.stage == Dismissal::Updated;
@@ -142,7 +174,7 @@ impl Configuration {
             let learners = learners.iter().map(|learner| learner.node);
             copies.iter().copied().chain(learners).chain(dismissed).collect()
         });
-        (self.updated, self.placed) = (updated.collect(), self.version);
+        self.updated = updated.collect();
     }
 
     /// Makes a node a member again. Log groups only grow by it: until all transactions go by the new ones, records are where the old ones
@@ -170,13 +202,17 @@ impl Configuration {
         Ok(())
     }
 
-    /// The log group of each member is the member and those that follow.
+    /// The log group of each member is the member and those that follow, drained ones last.
     fn form_log_groups(&mut self) {
         let members: Vec<u16> = self.member_numbers().collect();
         let replicas = log_replicas(self.replicas, members.len());
         let group = |node: u16| {
             let from = members.iter().position(|member| *member == node)?;
-            Some(members.iter().cycle().skip(from).take(replicas).copied().collect())
+            let following = members.iter().cycle().skip(from).take(members.len()).copied();
+            let mut group: Vec<u16> = following.collect();
+            group[1..].sort_by_key(|replica| self.is_drained(*replica));
+            group.truncate(replicas);
+            Some(group)
         };
         self.log_groups =
             (0..).take(self.nodes()).map(|node| group(node).unwrap_or_default()).collect();
@@ -215,15 +251,17 @@ impl Configuration {
         Ok(())
     }
 
-    /// Makes backups the primaries of their partitions, and begins to prepare the next epoch.
-    pub(super) fn rebalance(&mut self, primaries: &[(u16, u16)]) -> Result<(), ChangeError> {
+    /// Makes backups the primaries of their partitions.
+    pub(super) fn hand_over(&mut self, primaries: &[(u16, u16)]) -> Result<(), ChangeError> {
         for &(partition, node) in primaries {
             let no_backup = ChangeError::NoBackup { partition, node };
             let copies = self.copies.get_mut(usize::from(partition)).ok_or(no_backup.clone())?;
             let place = copies.iter().position(|copy| *copy == node).filter(|place| *place > 0);
             copies[..=place.ok_or(no_backup)?].rotate_right(1);
+            self.primaries[usize::from(partition)] = node;
+            self.handed_over[usize::from(partition)] = self.version;
         }
-        self.prepare_epoch();
+        self.form_updated();
         Ok(())
     }
 

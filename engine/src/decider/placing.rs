@@ -3,7 +3,7 @@
 //! ```text
 //! copies are missing, or to move ──▶ Learn ─▶ Fill ─▶ Learned, for each learner when it has copied all rows
 //! there are more than are wanted ──▶ Dismiss ─▶ Fill: they get no more updates ─▶ Fill: they are given back
-//! other primaries are wanted     ──▶ Rebalance
+//! other primaries are wanted     ──▶ HandOver
 //! ```
 //! *Invariants*: a learner becomes a backup after it has said that it has all rows. Primaries change, and copies go, when nobody learns. The
 //! next step follows when all transactions go by the one before.
@@ -61,6 +61,12 @@ impl Decider {
             }
             Change::Dismiss(copies) => {
                 tracing::info!("membership: {} copies of partitions are given up", copies.len());
+            }
+            Change::HandOver(primaries) => {
+                tracing::info!(
+                    "membership: backups become primaries of {} partitions",
+                    primaries.len()
+                );
             }
             _ => {}
         }

@@ -1,12 +1,21 @@
-//! Deferred transactions at a node without a lease.
+//! Deferred transactions at a node without a lease, and across the hand-over of a partition.
 
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use gannet_storage::Direction;
+
 use super::Deferred;
-use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster::{Cluster, ClusterOptions, WorkerId};
+use crate::configuration::{Change, ChangeError};
 use crate::coordinator::Coordinator;
 use crate::lease::{ENDLESS, LeaseTerms};
-use crate::outcome::Abort;
+use crate::node::TableId;
+use crate::outcome::{Abort, Conflict, Outcome};
+use crate::transaction::{Change as RowChange, KeyRange};
 
 #[test]
 fn a_transaction_that_only_reads_ends_when_the_lease_is_held() {
@@ -42,4 +51,121 @@ fn a_transaction_that_only_reads_ends_when_the_lease_is_held() {
     assert!(!reads.is_complete(), "an answer without a lease");
     node.lease().extend(ENDLESS - 1);
     assert_eq!(reads.wait().unwrap().unwrap(), [Some(value)]);
+}
+
+/// An ordered table of one partition, whose primary is node 0.
+fn one_partition() -> (Cluster, TableId) {
+    let options = ClusterOptions {
+        threads: 1,
+        partitions: 1,
+        memory_limit_bytes: Some(16 << 20),
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::open(options).unwrap();
+    let table = cluster.create_ordered_table("t", 100).unwrap();
+    (cluster, table)
+}
+
+fn hand_over(cluster: &Cluster, to: u16) -> Result<(), ChangeError> {
+    cluster.local_members().make(&Change::HandOver(vec![(0, to)]))
+}
+
+fn insert(cluster: &Cluster, table: TableId, key: &'static str) {
+    let write = move |coordinator: &mut Coordinator<'_>| {
+        let mut deferred = Deferred::new();
+        deferred.insert(table, key.into(), b"row".to_vec());
+        deferred.commit(coordinator)
+    };
+    cluster.spawn_anywhere(write).unwrap().wait().unwrap().unwrap();
+}
+
+/// Scans a table at its primary, which hands it over. Another transaction adds two rows. How the first one ends.
+fn scanned_before_a_hand_over() -> Result<(), Abort> {
+    let (cluster, table) = one_partition();
+    insert(&cluster, table, "a");
+    // An insert that is given up counts twice at the primary, and not at the other copies.
+    let given_up = cluster.run(move |tx| {
+        tx.add_row_to_write_set(table, b"b", RowChange::Insert(b"row"));
+        tx.execute()?;
+        Err::<(), _>(Abort::Requested)
+    });
+    assert_eq!(given_up.unwrap(), Outcome::Failed(Abort::Requested));
+    let scan = move |coordinator: &mut Coordinator<'_>| {
+        let all = KeyRange { from: Bound::Unbounded, to: Bound::Unbounded };
+        let mut deferred = Deferred::new();
+        let page = deferred.scan(coordinator, table, &all, Direction::Ascending, 10).unwrap();
+        (deferred, page.rows.len())
+    };
+    let (mut deferred, rows) = cluster.spawn_anywhere(scan).unwrap().wait().unwrap();
+    assert_eq!(rows, 1);
+    hand_over(&cluster, 1).unwrap();
+    ["c", "d"].into_iter().for_each(|key| insert(&cluster, table, key));
+    let commit = move |coordinator: &mut Coordinator<'_>| deferred.commit(coordinator);
+    cluster.spawn_anywhere(commit).unwrap().wait().unwrap()
+}
+
+#[test]
+fn what_was_scanned_at_one_primary_is_not_validated_at_another() {
+    assert_eq!(scanned_before_a_hand_over(), Err(Conflict::Reconfigured.into()));
+    #[cfg(feature = "mutants")]
+    {
+        let _without = crate::rules::SCANNED_PRIMARY.remove();
+        assert_eq!(scanned_before_a_hand_over(), Ok(()), "the rows are not missed");
+    }
+}
+
+#[test]
+fn what_was_read_by_key_is_valid_at_another_primary_until_it_changes() {
+    for (changed, expected) in [("a", Err(Conflict::Changed.into())), ("z", Ok(()))] {
+        let (cluster, table) = one_partition();
+        insert(&cluster, table, "a");
+        let read = move |coordinator: &mut Coordinator<'_>| {
+            let mut deferred = Deferred::new();
+            let found = deferred.get_many(coordinator, table, &[b"a".to_vec()]).unwrap();
+            assert!(found[0].is_some());
+            deferred
+        };
+        let mut deferred = cluster.spawn_anywhere(read).unwrap().wait().unwrap();
+        hand_over(&cluster, 1).unwrap();
+        let change = move |coordinator: &mut Coordinator<'_>| {
+            let mut other = Deferred::new();
+            other.put(table, changed.into(), b"other".to_vec());
+            other.commit(coordinator)
+        };
+        if changed == "a" {
+            cluster.spawn_anywhere(change).unwrap().wait().unwrap().unwrap();
+        }
+        hand_over(&cluster, 2).unwrap();
+        deferred.insert(table, b"w".to_vec(), b"row".to_vec());
+        let commit = move |coordinator: &mut Coordinator<'_>| deferred.commit(coordinator);
+        assert_eq!(cluster.spawn_anywhere(commit).unwrap().wait().unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_primary_whose_rows_are_locked_keeps_its_partition() {
+    let (cluster, table) = one_partition();
+    insert(&cluster, table, "a");
+    let (locked, is_locked) = channel();
+    let end = Arc::new(AtomicBool::new(false));
+    let has_ended = Arc::clone(&end);
+    let hold = move |coordinator: &mut Coordinator<'_>| {
+        let transaction = coordinator.begin();
+        transaction.add_row_to_write_set(table, b"a", RowChange::Update(b"new"));
+        transaction.execute().unwrap();
+        locked.send(()).unwrap();
+        while !has_ended.load(Ordering::Relaxed) {
+            coordinator.give_way();
+        }
+        // The end of the job drops the lock.
+    };
+    let holder = cluster.spawn(WorkerId { node: 2, worker: 0 }, hold).unwrap();
+    is_locked.recv().unwrap();
+    assert_eq!(hand_over(&cluster, 1), Err(ChangeError::RowsLocked));
+    assert_eq!(cluster.configuration().primary(0), 0);
+    end.store(true, Ordering::Relaxed);
+    holder.wait().unwrap();
+    hand_over(&cluster, 1).unwrap();
+    assert_eq!(cluster.configuration().primary(0), 1);
+    insert(&cluster, table, "b");
 }

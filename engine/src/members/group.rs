@@ -136,6 +136,8 @@ pub(crate) struct Group {
     halted: Option<String>,
     /// See [`Group::is_outcast`].
     is_outcast: bool,
+    /// It has proposed to be no member any more.
+    parts: bool,
     /// Which member was lost last, and how.
     last_loss: String,
     pub(super) leases: Leases,
@@ -172,6 +174,7 @@ impl Group {
             has_failed: false,
             halted: None,
             is_outcast: false,
+            parts: false,
             last_loss: String::new(),
             leases,
             suspicions: 0,
@@ -262,6 +265,9 @@ impl Group {
 
     /// The others have removed this member.
     pub(super) fn was_removed(&mut self) {
+        if self.parts {
+            return self.leave(None);
+        }
         self.has_to_go("the others have removed it, as it was silent or cut off".to_owned());
     }
 
@@ -285,6 +291,7 @@ impl Group {
     /// Proposes a change to the decider; the number of the proposal, which its answer has.
     pub(crate) fn propose(&mut self, change: Change) -> u64 {
         self.proposals += 1;
+        self.parts |= matches!(change, Change::Part(_));
         let number = self.proposals;
         self.say_change(self.node(), ChangeMessage::Propose { number, change });
         number

@@ -73,6 +73,8 @@ pub(crate) use voting::{Voting, replica_ids};
 
 /// Messages to this node's replica of the manager that are kept until it has begun.
 const EARLY_MAX: usize = 64;
+/// Longest time that a member that nobody needs waits until it is none any more.
+const PARTING: Duration = Duration::from_secs(1);
 /// Longest time that a member that leaves waits until the others know.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -469,6 +471,18 @@ impl Members {
             }
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Proposes that this member, which nobody needs, is none any more, so that nobody notices that it leaves. It is waited for a short time:
+    /// if it comes to nothing, the others remove this member when it has left.
+    pub(crate) fn part(&self) {
+        let node = self.shared.node();
+        let number = self.shared.change_and_wake(|state| state.group.propose(Change::Part(node)));
+        let is_open = |state: &mut State| {
+            !state.answers.contains_key(&number) && state.group.halted().is_none()
+        };
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PARTING, is_open);
+        drop(waited);
     }
 
     /// Who decides on the membership, and how often this member has suspected others.

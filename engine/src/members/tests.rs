@@ -46,6 +46,20 @@ impl Replica for Fake {
         }
     }
 
+    fn check_room(&self, _: &Configuration) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+
+    fn begin_hand_over(&mut self, _: &Configuration) {}
+
+    fn has_no_lock_holders(&self) -> bool {
+        true
+    }
+
+    fn undo_hand_over(&mut self) {}
+
     fn adopt(&mut self, prepared: Configuration) {
         self.adopted.lock().unwrap().push(prepared);
     }

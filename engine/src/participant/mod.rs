@@ -26,6 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gannet_rpc::{Handler, ResponseWriter};
+use gannet_rules::rule;
 use gannet_storage::{
     BucketAddress, BucketSnapshot, BucketUpdate, CommitLog, Item, Key, Table, TableKind,
 };
@@ -110,11 +111,10 @@ impl Participant {
         self.is_primary_of(partition).then_some(address)
     }
 
-    /// A bucket, if this node is its primary, though its partition may be leaving.
+    /// A bucket of a partition that this node has, whether it is primary still or not.
     #[inline(always)]
     fn held_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
-        let address = self.view.table(table)?.bucket_address(partition, bucket)?;
-        self.is_primary_of(partition).then_some(address)
+        self.view.table(table)?.bucket_address(partition, bucket)
     }
 
     /// Whether the node has the table, and it is ordered.
@@ -131,12 +131,41 @@ impl Participant {
     fn copy_target(&self, copy: CopyBuckets, rest: &[u8]) -> Option<BucketAddress> {
         // A primary that has become one meanwhile may have fewer buckets than the learner has asked for.
         let CopyBuckets { table, partition, .. } = copy;
-        self.held_target(table, partition, 0).filter(|_| rest.is_empty())
+        let target = self.held_target(table, partition, 0);
+        target.filter(|_| rest.is_empty() && self.is_primary_of(partition))
     }
 
     #[inline(always)]
     fn is_primary_of(&self, partition: u16) -> bool {
-        self.view.configuration().primary(partition) == self.view.id()
+        self.view.configuration().primary(partition) == self.view.id() || !rule!(MOVED)
+    }
+
+    /// What becomes of a request about nothing that this node serves. One that was sent to the primary that the node was, or is to be, is
+    /// told so.
+    #[cold]
+    fn refusal(&self, kind: u16, payload: &[u8]) -> Prepared {
+        let partitioning = self.view.configuration().partitioning;
+        let partition = request::partition_of(kind, payload, partitioning);
+        let number = request::table_of(payload);
+        let table = self.view.table(number).filter(|_| self.view.configuration().has_table(number));
+        let is_moved = table.zip(partition).is_some_and(|(table, partition)| {
+            let kind_of_table = table.layout().kind;
+            let fits = |key, bytes| Key::from_parts(key, bytes).fits(kind_of_table);
+            match kind {
+                request::READ => Read::decode(payload).is_some_and(|(it, rest)| fits(it.key, rest)),
+                request::LOCK => {
+                    LockRow::decode(payload).is_some_and(|(it, rest)| fits(it.key, rest))
+                }
+                request::VALIDATE => Validate::decode(payload)
+                    .is_some_and(|(it, _)| table.bucket_address(partition, it.bucket).is_some()),
+                request::VALIDATE_MANY | request::COPY => table.has_partition(partition),
+                request::SCAN | request::VALIDATE_LEAF | request::SET_BARRIER => {
+                    table.has_partition(partition) && kind_of_table == TableKind::Ordered
+                }
+                _ => false,
+            }
+        });
+        Prepared::of_no_bucket(if is_moved { Action::Move } else { Action::Refuse })
     }
 
     /// The bucket that a unit is about, if it fits its table and this node holds the bucket.
@@ -213,6 +242,7 @@ pub(crate) enum Action {
     SetBarrier,
     ReleaseBarrier,
     Copy,
+    Move,
     Refuse,
 }
 
@@ -237,8 +267,6 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    const REFUSED: Self = Self::of_no_bucket(Action::Refuse);
-
     /// About no bucket.
     const fn of_no_bucket(action: Action) -> Self {
         Self { action, table: 0, address: BucketAddress::NONE }
@@ -328,7 +356,7 @@ impl Handler for Participant {
         };
         match address {
             Some(address) => Prepared { action, table: request::table_of(payload), address },
-            None => Prepared::REFUSED,
+            None => self.refusal(kind, payload),
         }
     }
 
@@ -365,6 +393,7 @@ impl Handler for Participant {
             Action::SetBarrier => self.set_barrier(payload, response),
             Action::ReleaseBarrier => self.release_barrier(payload, response),
             Action::Copy => self.copy(payload, response),
+            Action::Move => response.push(Status::Moved as u16),
             Action::Refuse => self.refuse(response),
         }
     }

@@ -51,7 +51,8 @@ pub(crate) fn validated(
 ) -> Status {
     for (bucket, version) in buckets {
         let Some(address) = table.served_bucket_address(partition, bucket) else {
-            return Status::Refused;
+            let is_held = table.bucket_address(partition, bucket).is_some();
+            return if is_held { Status::Moved } else { Status::Refused };
         };
         if fault!(REFUSE_VALIDATION) && version == 64 {
             return Status::Refused;

@@ -29,7 +29,7 @@ use crate::simulation::raft::{Said, SimulatedReplica};
 use crate::simulation::streams::{Arrived, Streams};
 use crate::statistics::NodeReport;
 
-/// Between two looks whether workers have come to a change.
+/// The first look whether workers have come to a change. A later one takes an eighth of the time that the member has waited.
 const WORKERS_LOOK_NS: u64 = 20_000;
 /// How long a copy may be missing before another is made.
 const COPIES_AFTER: Duration = Duration::from_millis(3);
@@ -56,6 +56,8 @@ pub(crate) struct SimulatedMember<R: Replica> {
     node: Option<Arc<Node>>,
     /// It takes no step before this time.
     stands_until_ns: u64,
+    /// Since when it waits for its workers.
+    awaits_since_ns: Option<u64>,
     /// How fast its clock runs.
     rate: Rate,
 }
@@ -311,6 +313,7 @@ impl<R: Replica> SimulatedMembers<R> {
             failure: None,
             node: None,
             stands_until_ns: 0,
+            awaits_since_ns: None,
             rate,
         };
         self.members.insert(node, member);
@@ -434,7 +437,8 @@ impl<R: Replica> SimulatedMembers<R> {
     /// When something happens next.
     pub(crate) fn next_event_ns(&self) -> u64 {
         let due = |member: &SimulatedMember<R>| {
-            let looks = member.changes.awaits_workers().then_some(self.now_ns + WORKERS_LOOK_NS);
+            let look_ns = |since_ns| WORKERS_LOOK_NS.max((self.now_ns - since_ns) / 8);
+            let looks = member.awaits_since_ns.map(|since_ns| self.now_ns + look_ns(since_ns));
             let ticks = member.replica.as_ref().map(SimulatedReplica::next_tick_ns);
             let local = member.changes.next_deadline_ns().into_iter();
             let local_ns = local.fold(member.group.next_deadline_ns(), u64::min);
@@ -445,6 +449,11 @@ impl<R: Replica> SimulatedMembers<R> {
         let deadlines = self.members.values().map(due);
         let deadlines = deadlines.chain(self.manager.as_ref().map(ModelManager::next_event_ns));
         deadlines.chain(self.streams.next_arrival_ns()).min().unwrap_or(u64::MAX)
+    }
+
+    /// The same, as time since another time.
+    pub(crate) fn due_ns(&self, since_ns: u64) -> u64 {
+        self.next_event_ns().saturating_sub(since_ns)
     }
 
     /// Handles what arrives and what is due until this time, each at its own time.
@@ -509,6 +518,16 @@ impl<R: Replica> SimulatedMembers<R> {
                 member.say(said);
             }
             self.settle(node);
+            self.note_waiting(node);
+        }
+    }
+
+    /// Notes since when a member waits for its workers.
+    fn note_waiting(&mut self, node: usize) {
+        let now_ns = self.now_ns;
+        if let Some(member) = self.members.get_mut(&node) {
+            let since_ns = member.awaits_since_ns.unwrap_or(now_ns);
+            member.awaits_since_ns = member.changes.awaits_workers().then_some(since_ns);
         }
     }
 

@@ -409,7 +409,7 @@ impl Simulation {
         }
         let mut members = self.members.lock();
         members.advance(self.joined_at_ns.get() + now_ns);
-        self.members_due_ns = members.next_event_ns().saturating_sub(self.joined_at_ns.get());
+        self.members_due_ns = members.due_ns(self.joined_at_ns.get());
         let halted: Vec<_> = members.halted().collect();
         drop(members);
         self.let_in();
@@ -563,8 +563,8 @@ impl Simulation {
         begun: &dyn Fn() -> u64,
         clients: &mut dyn FnMut() -> bool,
     ) -> bool {
-        // A change since the last step has had its own events.
-        self.members_due_ns = 0;
+        // A change since the last step has left other events.
+        self.members_due_ns = self.members.lock().due_ns(self.joined_at_ns.get());
         while self.now_ns() < deadline_ns {
             if clients() && self.is_idle() && !self.awaits_members() {
                 return true;

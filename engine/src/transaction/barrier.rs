@@ -10,7 +10,7 @@ use gannet_storage::{Owner, TableKind};
 
 use crate::configuration::NOBODY;
 use crate::node::TableId;
-use crate::outcome::{Abort, Misuse};
+use crate::outcome::{Abort, Conflict, Misuse};
 use crate::request::{self, Barrier, Status, TableRequest};
 use crate::transaction::Transaction;
 use crate::transaction::round::Interrupted;
@@ -25,16 +25,24 @@ impl Transaction<'_> {
     /// Sets a barrier on a table, at the primaries of all its partitions.
     ///
     /// # Errors
-    /// [`Misuse::NoSuchTable`] for a table without order; [`crate::Failure::Lost`] if a partition is lost; that of an interruption.
+    /// [`Misuse::NoSuchTable`] for a table without order; [`Conflict::Reconfigured`] if another node becomes primary of a partition;
+    /// [`crate::Failure::Lost`] if a partition is lost; that of an interruption.
     pub(crate) fn set_barrier(&mut self, table: TableId) -> Result<ScanBarrier, Abort> {
         self.check_all_partitions()?;
         let barrier = ScanBarrier { table, owner: self.owner };
         let is_ordered =
             self.view.table(table.0).is_some_and(|table| table.layout().kind == TableKind::Ordered);
-        if is_ordered && self.send_to_primaries(request::SET_BARRIER, &barrier)?.is_none() {
-            return Ok(barrier);
+        let no_such_table = Misuse::NoSuchTable { table: table.0 };
+        if !is_ordered {
+            return Err(no_such_table.into());
         }
-        Err(Misuse::NoSuchTable { table: table.0 }.into())
+        let Some(status) = self.send_to_primaries(request::SET_BARRIER, &barrier)? else {
+            return Ok(barrier);
+        };
+        // Others have set it.
+        self.release_barrier(&barrier);
+        let is_moved = status == Status::Moved;
+        Err(if is_moved { Conflict::Reconfigured.into() } else { no_such_table.into() })
     }
 
     /// Releases a barrier, unless the cluster has halted.

@@ -122,6 +122,7 @@ impl Transaction<'_> {
                 }
                 Status::Locked
                 | Status::Barrier
+                | Status::Moved
                 | Status::Full
                 | Status::Refused
                 | Status::Done
@@ -192,6 +193,7 @@ fn abort_of(status: Status, table: u16) -> Abort {
         Status::Changed => Conflict::Changed.into(),
         Status::Barrier => Conflict::Barrier.into(),
         Status::Locked => Conflict::Locked.into(),
+        Status::Moved => Conflict::Reconfigured.into(),
         _ => Failure::Refused.into(),
     }
 }

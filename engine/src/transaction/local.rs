@@ -30,8 +30,9 @@ impl Transaction<'_> {
     pub(super) fn prefetch_backups(&self) {
         let rows = self.scratch.held.iter().map(|group| &self.set.rows[group.row as usize]);
         let of_others = rows.filter(|row| row.primary != self.view.id());
-        let held_locally = of_others
-            .filter_map(|row| Some((row.table, self.view.table(row.table)?.address(row.key)?)));
+        let held_locally = of_others.filter_map(|row| {
+            Some((row.table, self.view.table(row.table)?.held_address(row.key)?))
+        });
         self.prefetches.borrow_mut().extend(held_locally.take(PREFETCHED_MAX));
     }
 
@@ -63,7 +64,7 @@ impl Row {
         self.primary == view.id() && self.key_bytes == 0
     }
 
-    /// Its table, and the address of its bucket at this node if the partition is present.
+    /// Its table, and the address of its bucket at this node if the partition is served.
     #[inline(always)]
     fn bucket_address<'n>(&self, view: &'n View) -> Option<(&'n Table, BucketAddress)> {
         let table = view.table(self.table).expect("rows were added to tables that exist");
@@ -82,7 +83,10 @@ pub(super) fn queue_prefetch(view: &View, row: &Row, prefetches: &PrefetchQueue)
 /// The answer to READ or LOCK of a row; its value goes to `value` if it is there.
 #[inline]
 pub(super) fn execute(view: &View, row: &Row, owner: Owner, value: &mut [u8]) -> (Status, u64) {
-    let Some((table, address)) = row.bucket_address(view) else { return (Status::Refused, 0) };
+    let Some((table, address)) = row.bucket_address(view) else {
+        let is_there = view.configuration().has_table(row.table);
+        return (if is_there { Status::Moved } else { Status::Refused }, 0);
+    };
     match row.mode {
         None => participant::read_status(table.read(address, row.key, owner, value)),
         Some(mode) => participant::lock_status(table.lock(address, row.key, owner, mode, value)),

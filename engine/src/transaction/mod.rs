@@ -486,6 +486,18 @@ impl<'s> Transaction<'s> {
         self.view.configuration().epoch
     }
 
+    /// The version of the configuration that it goes by.
+    #[inline]
+    pub(crate) fn view_version(&self) -> u64 {
+        self.view.configuration().version
+    }
+
+    /// Whether a partition has got another primary, without another epoch, after a version of the configuration.
+    #[inline]
+    pub(crate) fn was_handed_over_since(&self, version: u64, partition: u16) -> bool {
+        self.view.configuration().was_handed_over_since(version, partition)
+    }
+
     /// The node that it runs at.
     #[inline]
     pub(crate) fn node_id(&self) -> u16 {

@@ -125,7 +125,8 @@ impl Transaction<'_> {
     /// What was found is not in the read set of this transaction yet.
     ///
     /// # Errors
-    /// [`Conflict::Locked`] if another transaction holds a row, [`Misuse::NoSuchTable`], [`Failure::Lost`] if a partition is lost,
+    /// [`Conflict::Locked`] if another transaction holds a row, [`Conflict::Reconfigured`] if another node becomes primary of a
+    /// partition, [`Misuse::NoSuchTable`], [`Failure::Lost`] if a partition is lost,
     /// [`Misuse::TooLarge`] for bounds that do not fit a message, that of an interruption.
     ///
     /// # Panics
@@ -248,6 +249,7 @@ impl Transaction<'_> {
             Status::Done | Status::More => {}
             Status::Postponed => return Ok(Answer::Postponed),
             Status::Locked => return Err(Conflict::Locked.into()),
+            Status::Moved => return Err(Conflict::Reconfigured.into()),
             _ => return Err(Misuse::NoSuchTable { table: table.0 }.into()),
         }
         let mut reader =

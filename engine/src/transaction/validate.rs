@@ -77,6 +77,7 @@ impl Transaction<'_> {
             None => Ok(()),
             Some(Status::Locked) => Err(Conflict::Locked.into()),
             Some(Status::Changed) => Err(Conflict::Changed.into()),
+            Some(Status::Moved) => Err(Conflict::Reconfigured.into()),
             // No conflict, which would be run again: to validate what a node does not have is a bug.
             Some(_) => Err(Failure::Refused.into()),
         }

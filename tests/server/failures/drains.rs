@@ -13,6 +13,9 @@ fn held(cluster: &Cluster, at: usize, node: usize) -> String {
     cluster.query(at, &format!("SELECT count(*) FROM gannet_copies WHERE node = {node}"))
 }
 
+/// The epoch, as a node sees it.
+const EPOCH: &str = "SELECT DISTINCT epoch FROM gannet_nodes";
+
 /// Node 3 is drained and stopped under load, and comes back; then the node that decides. Nothing is lost, and no transaction is unknown.
 #[test]
 fn a_drained_node_is_stopped_without_a_copy_less_and_holds_its_share_when_it_is_back() {
@@ -68,6 +71,7 @@ fn a_drained_node_is_stopped_without_a_copy_less_and_holds_its_share_when_it_is_
         assert_eq!(stopped.wait().code(), Some(0));
         for at in 0..4 {
             assert_eq!(held(&cluster, at, node), "12");
+            assert_eq!(cluster.query(at, EPOCH), "1", "nothing was flushed");
         }
     }
 }
@@ -128,6 +132,7 @@ fn three_nodes_become_five_and_three_others_are_left() {
         assert_eq!(cluster.nodes[node].wait().code(), Some(0));
     }
     for at in &left {
+        assert_eq!(cluster.query(*at, EPOCH), "1", "nothing was flushed");
         assert!(left.iter().all(|node| held(&cluster, *at, *node) == "16"));
     }
 }

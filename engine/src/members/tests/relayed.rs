@@ -256,6 +256,20 @@ impl Replica for Panicking {
         panic!("no such case")
     }
 
+    fn check_room(&self, _: &Configuration) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn abandon(&mut self) {}
+
+    fn begin_hand_over(&mut self, _: &Configuration) {}
+
+    fn has_no_lock_holders(&self) -> bool {
+        true
+    }
+
+    fn undo_hand_over(&mut self) {}
+
     fn adopt(&mut self, _: Configuration) {}
 
     fn has_adopted(&self) -> bool {

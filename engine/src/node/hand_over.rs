@@ -1,0 +1,125 @@
+//! A node's part in the hand-over of partitions to other primaries: whom it serves, and when nobody holds locks any more.
+//!
+//! ```text
+//! begin_hand_over ─▶ requests are refused (MOVED) ─▶ each worker has begun another step, and no bucket is locked ─▶ publish: a backup
+//!                                                                       undo_hand_over, if it is not decided ─▶ it is served again
+//! ```
+//! *Source*: `docs/protocol.md`, "Hand-over of primaries".
+//!
+//! *Invariants*: a partition that is being handed over is served again only when that is certain not to be decided, or by a later view. Of
+//! a view, the partitions are served whose primary the node is.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gannet_rules::rule;
+
+use crate::configuration::Configuration;
+use crate::node::Node;
+use crate::view::View;
+
+/// Looks at the locks between two looks at what else there is to do.
+const LOOKS: usize = 100;
+
+impl Node {
+    /// Has the tables of a view serve the partitions whose primary the node is, and no others.
+    pub(super) fn serve(&self, view: &View) {
+        let configuration = view.configuration();
+        for (number, table) in view.tables() {
+            let is_found = configuration.has_table(number);
+            for partition in configuration.held_by(self.id) {
+                let is_copy = !view.is_no_copy(partition);
+                let is_primary = configuration.primary(partition) == self.id;
+                if is_found && is_copy && (is_primary || !rule!(MOVED)) {
+                    table.serve_partition(partition);
+                } else {
+                    table.leave_partition(partition);
+                }
+            }
+        }
+    }
+
+    /// Begins to hand over the partitions that have another primary in a configuration: nobody is served any more. If the node is no member
+    /// of it, its workers begin no job any more.
+    pub(crate) fn begin_hand_over(&self, next: &Configuration) {
+        let view = self.view();
+        let present = view.configuration();
+        let own = next.moved_since(present).filter(|it| present.primary(*it) == self.id);
+        let own: Vec<u16> = own.collect();
+        for (_, table) in view.tables().filter(|_| rule!(MOVED)) {
+            own.iter().for_each(|partition| table.leave_partition(*partition));
+        }
+        let parts = !next.is_member(self.id) && present.is_member(self.id);
+        // Relaxed: the addition below publishes it.
+        self.parts.store(parts, Ordering::Relaxed);
+        let is_any = !own.is_empty() || parts;
+        *self.handing_over.lock().unwrap_or_else(PoisonError::into_inner) = own;
+        if is_any {
+            // Release: pairs with the Acquire in hand_overs(): whoever sees it serves nobody.
+            self.hand_overs.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Whether it is about to be no member any more: workers begin no job, and those that have begun end.
+    pub(crate) fn parts(&self) -> bool {
+        self.parts.load(Ordering::Relaxed)
+    }
+
+    /// How often it has begun to hand partitions over, or to part, which workers look at in each step.
+    #[inline(always)]
+    pub(crate) fn hand_overs(&self) -> u64 {
+        self.hand_overs.load(Ordering::Acquire)
+    }
+
+    /// A worker has begun a step since the node has begun to hand partitions over, or to part, for that time. If it parts, no coroutine of the
+    /// worker has a job.
+    pub(crate) fn serves_nobody(&self, worker: u16, hand_overs: u64) {
+        self.change_worker(worker, |state| state.hand_overs = hand_overs);
+    }
+
+    /// Waits until no bucket is locked of the partitions that it is handing over, and, if it parts, until it has no transactions; at most for
+    /// a time. Whether that is so.
+    pub(crate) fn wait_for_lock_holders(&self, at_most: Duration) -> bool {
+        let partitions = self.handing_over.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if partitions.is_empty() && !self.parts() {
+            return true;
+        }
+        let hand_overs = self.hand_overs();
+        let has_begun_step = self.wait_for_workers(at_most, |state| {
+            state.adopted.is_none() || state.hand_overs >= hand_overs
+        });
+        let is_free = || {
+            let locked = partitions.iter().map(|partition| self.arena.locked_buckets(*partition));
+            !rule!(LOCKS_FINISH) || locked.sum::<usize>() == 0
+        };
+        let looks = if at_most.is_zero() { 1 } else { LOOKS };
+        has_begun_step
+            && (0..looks).any(|look| {
+                if look > 0 {
+                    std::thread::yield_now();
+                }
+                is_free()
+            })
+    }
+
+    /// The hand-over is certain not to be decided.
+    pub(crate) fn undo_hand_over(&self) {
+        self.parts.store(false, Ordering::Relaxed);
+        let partitions =
+            std::mem::take(&mut *self.handing_over.lock().unwrap_or_else(PoisonError::into_inner));
+        if !partitions.is_empty() {
+            self.serve(&self.view());
+        }
+    }
+
+    /// Another view follows, which says what is served.
+    pub(super) fn end_hand_over(&self, before: &Configuration, next: &View) {
+        let own =
+            std::mem::take(&mut *self.handing_over.lock().unwrap_or_else(PoisonError::into_inner));
+        let has_moved = |partition: &&u16| {
+            next.configuration().was_handed_over_since(before.version, **partition)
+        };
+        self.changes.count_handed_over(own.iter().filter(has_moved).count() as u64);
+    }
+}
