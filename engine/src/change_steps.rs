@@ -26,12 +26,27 @@ pub(crate) struct DeciderSteps {
     decided_ns: u64,
     /// When the present step began.
     step_ns: u64,
+    /// When a decision went to the manager's log.
+    decides_ns: u64,
 }
 
 impl DeciderSteps {
     fn begin(&mut self, epoch: u32, now_ns: u64) {
         self.epoch = epoch;
         (self.decided_ns, self.step_ns) = (now_ns, now_ns);
+    }
+
+    /// A decision goes to the manager's log.
+    pub(crate) fn decides(&mut self, now_ns: u64) {
+        self.decides_ns = now_ns;
+    }
+
+    /// Backups become primaries.
+    pub(crate) fn hand_over_decided(&self, primaries: usize, now_ns: u64) {
+        let ms = ms(self.decides_ns, now_ns);
+        tracing::info!(
+            "membership: backups become primaries of {primaries} partitions, which the manager's log has taken in {ms:.2} ms"
+        );
     }
 
     /// The removal of a node is decided. It is not known how the node was lost if an earlier decider has begun its removal.

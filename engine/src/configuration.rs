@@ -576,6 +576,12 @@ impl Configuration {
         self.last_log_groups.iter().map(Vec::as_slice)
     }
 
+    /// Of the log replicas of `node`, those that have the records of all its transactions, even while log groups change.
+    #[must_use]
+    pub fn sure_log_group(&self, node: u16) -> &[u16] {
+        &self.last_log_groups[usize::from(node)]
+    }
+
     /// Where the transactions of `node` are logged: itself and f others.
     #[inline]
     #[must_use]

@@ -365,7 +365,12 @@ impl Decider {
                 | Change::Learned { .. }
                 | Change::Freed(_)
                 | Change::Dismiss(_) => self.have_adopted(&decided.configuration),
-                Change::Part(_) | Change::HandOver(_) | Change::Drain { .. } => {
+                Change::HandOver(ref primaries) => {
+                    self.copies_due_ns = None;
+                    self.steps.hand_over_decided(primaries.len(), self.now_ns);
+                    self.have_adopted(&decided.configuration);
+                }
+                Change::Part(_) | Change::Drain { .. } => {
                     self.copies_due_ns = None;
                     self.have_adopted(&decided.configuration);
                 }
@@ -460,6 +465,7 @@ impl Decider {
 
     fn decide(&mut self, proposer: Option<(usize, u64)>, change: Change, decided: &Decided) {
         self.is_deciding = true;
+        self.steps.decides(self.now_ns);
         let version = decided.configuration.version;
         self.decisions.push(Decision { term: self.term, version, proposer, change });
     }

@@ -62,12 +62,6 @@ impl Decider {
             Change::Dismiss(copies) => {
                 tracing::info!("membership: {} copies of partitions are given up", copies.len());
             }
-            Change::HandOver(primaries) => {
-                tracing::info!(
-                    "membership: backups become primaries of {} partitions",
-                    primaries.len()
-                );
-            }
             _ => {}
         }
         Some(change)
