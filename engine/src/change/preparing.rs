@@ -19,6 +19,8 @@ use crate::replica::{Records, Replica};
 
 /// Lock holders have ended in this time, in which nobody else is served at the partitions that are handed over.
 const LOCK_HOLDERS_NS: u64 = 100_000_000;
+/// The jobs of a node that parts have ended in this time, in which it begins no other.
+const JOBS_NS: u64 = 1_000_000_000;
 
 impl<R: Replica> Changes<R> {
     /// The answer of a node that comes back to a first `Admit`. The round may be the second one, as a member was lost in the first: no
@@ -71,19 +73,18 @@ impl<R: Replica> Changes<R> {
             self.replica.abandon();
         }
         match change {
-            Change::HandOver(_) | Change::Part(_) if refusal.is_none() => {
-                self.begin_hand_over(from)
-            }
+            Change::HandOver(_) if refusal.is_none() => self.begin_hand_over(from, LOCK_HOLDERS_NS),
+            Change::Part(_) if refusal.is_none() => self.begin_hand_over(from, JOBS_NS),
             _ => Some((from, ChangeMessage::Prepared { round, refusal })),
         }
     }
 
     /// Begins to hand over what has another primary in the configuration that was prepared; the answer to `Prepare`, if nobody holds locks.
-    fn begin_hand_over(&mut self, decider: usize) -> Option<Addressed> {
+    fn begin_hand_over(&mut self, decider: usize, at_most_ns: u64) -> Option<Addressed> {
         let (next, _) = self.prepared.as_ref()?;
         self.replica.begin_hand_over(next);
         self.steps.hands_over(self.now_ns);
-        self.handing_over = Some((decider, self.now_ns + LOCK_HOLDERS_NS));
+        self.handing_over = Some((decider, self.now_ns + at_most_ns));
         self.go_on_handing_over()
     }
 
@@ -109,6 +110,7 @@ impl<R: Replica> Changes<R> {
             let is_earlier = prepared.version < decided.version;
             let is_like = prepared.tables().eq(decided.tables())
                 && prepared.members == decided.members
+                && decided.member_numbers().all(|node| prepared.is_member(node))
                 && prepared.has_hand_overs_of(decided);
             prepared == decided || is_earlier && is_like
         };

@@ -74,7 +74,7 @@ pub(crate) use voting::{Voting, replica_ids};
 /// Messages to this node's replica of the manager that are kept until it has begun.
 const EARLY_MAX: usize = 64;
 /// Longest time that a member that nobody needs waits until it is none any more.
-const PARTING: Duration = Duration::from_secs(1);
+const PARTING: Duration = Duration::from_secs(2);
 /// Longest time that a member that leaves waits until the others know.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 

@@ -9,8 +9,8 @@
 //! *Invariants*: a partition that is being handed over is served again only when that is certain not to be decided, or by a later view. Of
 //! a view, the partitions are served whose primary the node is.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gannet_rules::rule;
@@ -54,7 +54,7 @@ impl Node {
         // Relaxed: the addition below publishes it.
         self.parts.store(parts, Ordering::Relaxed);
         let is_any = !own.is_empty() || parts;
-        *self.handing_over.lock().unwrap_or_else(PoisonError::into_inner) = own;
+        *self.lock_handing_over() = own;
         if is_any {
             // Release: pairs with the Acquire in hand_overs(): whoever sees it serves nobody.
             self.hand_overs.fetch_add(1, Ordering::Release);
@@ -81,7 +81,7 @@ impl Node {
     /// Waits until no bucket is locked of the partitions that it is handing over, and, if it parts, until it has no transactions; at most for
     /// a time. Whether that is so.
     pub(crate) fn wait_for_lock_holders(&self, at_most: Duration) -> bool {
-        let partitions = self.handing_over.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let partitions = self.lock_handing_over().clone();
         if partitions.is_empty() && !self.parts() {
             return true;
         }
@@ -106,8 +106,7 @@ impl Node {
     /// The hand-over is certain not to be decided.
     pub(crate) fn undo_hand_over(&self) {
         self.parts.store(false, Ordering::Relaxed);
-        let partitions =
-            std::mem::take(&mut *self.handing_over.lock().unwrap_or_else(PoisonError::into_inner));
+        let partitions = std::mem::take(&mut *self.lock_handing_over());
         if !partitions.is_empty() {
             self.serve(&self.view());
         }
@@ -115,11 +114,88 @@ impl Node {
 
     /// Another view follows, which says what is served.
     pub(super) fn end_hand_over(&self, before: &Configuration, next: &View) {
-        let own =
-            std::mem::take(&mut *self.handing_over.lock().unwrap_or_else(PoisonError::into_inner));
+        self.parts.store(false, Ordering::Relaxed);
+        let own = std::mem::take(&mut *self.lock_handing_over());
         let has_moved = |partition: &&u16| {
             next.configuration().was_handed_over_since(before.version, **partition)
         };
         self.changes.count_handed_over(own.iter().filter(has_moved).count() as u64);
+    }
+
+    fn lock_handing_over(&self) -> MutexGuard<'_, Vec<u16>> {
+        // Nothing panics while it is held.
+        self.handing_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gannet_storage::{Partitioning, TableDefinition, TableKind};
+
+    use super::*;
+    use crate::configuration::Change;
+
+    /// A node with a table, and the present configuration.
+    fn node() -> (Node, Configuration) {
+        let mut first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+        first.members.iter_mut().for_each(|member| member.memory_limit_bytes = 8 << 20);
+        let node = Node::new(0, Arc::new(first.clone())).unwrap();
+        let kind = TableKind::Ordered;
+        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 0, rows: 9 };
+        let next = first.after(&Change::Create(definition)).unwrap();
+        go_by(&node, &next);
+        (node, next)
+    }
+
+    fn go_by(node: &Node, configuration: &Configuration) {
+        let view = node.prepare(Arc::new(configuration.clone())).unwrap();
+        node.publish(view);
+    }
+
+    fn served(node: &Node) -> Vec<u16> {
+        let view = node.view();
+        let table = view.table(0).unwrap();
+        (0..4).filter(|partition| table.served_bucket_address(*partition, 0).is_some()).collect()
+    }
+
+    #[test]
+    fn a_node_serves_what_it_is_primary_of_and_does_not_hand_over() {
+        let (node, present) = node();
+        assert_eq!(served(&node), [0, 3]);
+        let hand_over = Change::HandOver(vec![(3, 1), (1, 0)]);
+        let next = present.after(&hand_over).unwrap();
+        node.begin_hand_over(&next);
+        assert_eq!((served(&node), node.hand_overs()), (vec![0], 1));
+        node.undo_hand_over();
+        assert_eq!(served(&node), [0, 3]);
+        node.begin_hand_over(&next);
+        go_by(&node, &next);
+        assert_eq!(served(&node), [0, 1]);
+        assert_eq!(node.changes().read().handed_over, 1);
+        // It comes back.
+        go_by(&node, &next.after(&Change::HandOver(vec![(3, 0)])).unwrap());
+        assert_eq!(served(&node), [0, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_handed_over_is_not_served_while_an_epoch_is_prepared() {
+        let (node, present) = node();
+        node.begin_hand_over(&present.after(&Change::HandOver(vec![(3, 1)])).unwrap());
+        let prepared = present.after(&Change::Revoke(1)).unwrap();
+        go_by(&node, &prepared);
+        assert_eq!(served(&node), [0], "workers may still take a step");
+        go_by(&node, &prepared.after(&Change::Activate).unwrap());
+        assert_eq!(served(&node), [0, 3], "the hand-over was not decided");
+    }
+
+    #[test]
+    fn a_node_that_is_to_part_goes_on_if_another_epoch_comes_before() {
+        let (node, present) = node();
+        node.begin_hand_over(&present.after(&Change::Revoke(0)).unwrap());
+        assert!(node.parts() && node.wait_for_lock_holders(Duration::ZERO));
+        go_by(&node, &present.after(&Change::Revoke(1)).unwrap());
+        assert!(!node.parts());
     }
 }
