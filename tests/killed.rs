@@ -229,6 +229,17 @@ fn histories_across_the_deaths_of_nodes_are_strictly_serializable() {
 }
 
 #[test]
+fn primaries_are_spread_evenly_again_after_a_death() {
+    let cluster = open(3, 3, Topology::ThreadPerWorkerNumber);
+    cluster.kill_node(0).unwrap();
+    let configuration = cluster.configuration();
+    let partitions = 0..u16::try_from(configuration.partitioning.count()).unwrap();
+    let primaries = partitions.map(|partition| configuration.primary(partition));
+    assert_eq!(primaries.filter(|primary| *primary == 1).count(), 8, "of 16 at two nodes");
+    assert_eq!(cluster.membership().epoch, 2, "the loss began an epoch, and the hand-over none");
+}
+
+#[test]
 fn jobs_that_have_not_begun_go_to_other_nodes() {
     let cluster = open(3, 3, Topology::ThreadPerWorker);
     let table = balances(&cluster);

@@ -156,7 +156,8 @@ impl Cluster {
         self.state.failure.get().cloned().or_else(|| self.others.as_ref()?.halted())
     }
 
-    /// Tells the other processes that this one stops; they go on without its node.
+    /// Tells the other processes that this one stops; they go on without its node. A node that is drained and holds nothing leaves by a
+    /// change that they decide on, for which this call waits up to two seconds.
     pub fn leave(&self) {
         if let Some(members) = &self.others {
             if self.configuration().may_part(self.members[0].node().id()) {

@@ -24,7 +24,8 @@ const END_LOOK: Duration = Duration::from_millis(10);
 impl Cluster {
     /// Ends a node of this process as the end of a process of its own would: in the middle of its transactions. The others go on
     /// without it, and each row has one copy less. A transaction that the node was committing is committed if another node has its
-    /// record, and its job is told so.
+    /// record, and its job is told so. The others are primaries of about as many partitions each afterwards, unless transactions hold locks
+    /// of rows for long.
     ///
     /// Blocks until the others go on, so it must not be called on a thread that drives workers.
     ///

@@ -60,7 +60,7 @@ pub enum Conflict {
     #[error("a row that was read has changed since; retry")]
     Changed,
     /// The membership has changed before the transaction was decided, or another node has become primary of a row. Retry.
-    #[error("nodes have changed their parts in the cluster while the transaction ran; retry")]
+    #[error("while the transaction ran a node was lost, or rows got another primary; retry")]
     Reconfigured,
 }
 

@@ -225,10 +225,6 @@ impl Model for HandOver {
         Some(state)
     }
 
-    fn within_boundary(&self, state: &State) -> bool {
-        !state.is_broken || state.updates <= UPDATES_MAX
-    }
-
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("each update is made once, and scans are true", |_, state: &State| {
