@@ -258,7 +258,12 @@ fn cells(row: &Row, earlier: &Row, copies: &[Row], interval: Duration) -> Vec<St
         Some(seconds) => format!("silent for {seconds} s"),
         None => row.get("state"),
     };
-    let address: Option<String> = row.get("address");
+    let address: Option<&str> = row.get("address");
+    let place = match (address, row.get::<_, Option<&str>>("zone")) {
+        (None, _) => "in this process".to_owned(),
+        (Some(address), None) => address.to_owned(),
+        (Some(address), Some(zone)) => format!("{address} in {zone}"),
+    };
     let lease = match number(row, "lease_ms") {
         None if address.is_none() => "none needed".to_owned(),
         None => "?".to_owned(),
@@ -267,7 +272,7 @@ fn cells(row: &Row, earlier: &Row, copies: &[Row], interval: Duration) -> Vec<St
     };
     let mut cells = vec![
         node.to_string(),
-        address.unwrap_or_else(|| "in this process".to_owned()),
+        place,
         state,
         lease,
         primaries.to_string(),

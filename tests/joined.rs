@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use gannet::{
     Abort, Change, ChangeError, Cluster, ClusterError, ClusterKey, ClusterOptions, Failure,
-    JoinError, LockMode, Membership, Misuse, Outcome, RdmaPort, TableId, Transport,
+    JoinError, LockMode, Membership, Misuse, Outcome, TableId, Transport,
 };
 use gannet_storage::{BucketSnapshot, StorageError, TableKind};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -47,15 +47,9 @@ fn memberships_of(nodes: usize, transport: Transport) -> Vec<Membership> {
         first_nodes: nodes,
         key: Some(ClusterKey::new([7; 32])),
         cluster: "joined".to_owned(),
-        mtu: None,
-        rdma: RdmaPort::default(),
         join_timeout: Duration::from_secs(60),
         lease: Membership::LEASE,
-        manager_data: None,
-        confirm_reads: false,
-        copies_after: Membership::COPIES_AFTER,
-        copy_bytes_per_second: Membership::COPY_BYTES_PER_SECOND,
-        begin_anew: false,
+        ..Membership::default()
     };
     (0..nodes).map(membership).collect()
 }

@@ -12,6 +12,8 @@
 //! when a node is drained  its copies move where others have room, and it is primary of no partition that others have
 //! log group of node n     n and the next f members
 //! ```
+//! Where members name zones, the backups of a partition, and a log group, are in as many zones as possible.
+//!
 //! A revocation, or other primaries, begin the next epoch in the phase `Preparing`, in which nobody works; another change makes the epoch
 //! `Active`. A node that comes back holds nothing: it begins no epoch.
 //!
@@ -25,7 +27,9 @@
 mod holding;
 mod membership;
 mod roles;
+mod zones;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gannet_storage::{Key, Partitioning, TableDefinition};
@@ -54,12 +58,23 @@ pub struct MemberEntry {
     pub ports: String,
     /// Whether its log of the membership outlives the process, so that a majority of those that decide may come back.
     pub keeps_log: bool,
+    /// Where it is found. None where its clients need no address, as in one process.
+    pub address: Option<SocketAddr>,
+    /// The failure domain that it is in, such as a rack. Without a name, it is in one of its own.
+    pub zone: String,
 }
 
 impl MemberEntry {
     /// In place of a node that has not come yet.
     pub(crate) fn absent() -> Self {
-        Self { incarnation: 0, memory_limit_bytes: 0, ports: String::new(), keeps_log: false }
+        Self {
+            incarnation: 0,
+            memory_limit_bytes: 0,
+            ports: String::new(),
+            keeps_log: false,
+            address: None,
+            zone: String::new(),
+        }
     }
 }
 
@@ -289,16 +304,9 @@ impl Configuration {
     #[must_use]
     pub fn new(cluster_id: u32, nodes: u16, replicas: usize, partitioning: Partitioning) -> Self {
         assert!((1..=usize::from(nodes)).contains(&replicas), "a copy per node at most");
-        let logs = roles::log_replicas(replicas, usize::from(nodes));
-        let ring = |first: usize| {
-            (first..first + logs)
-                .map(|member| u16::try_from(member % usize::from(nodes)).expect("below nodes"))
-                .collect()
-        };
-        let copies = roles::first_copies(nodes, replicas, partitioning.count());
         let member = MemberEntry { incarnation: 1, ..MemberEntry::absent() };
-        let log_groups: Vec<_> = (0..usize::from(nodes)).map(ring).collect();
-        Self {
+        let partitions = partitioning.count();
+        let mut first = Self {
             cluster_id,
             epoch: 1,
             phase: Phase::Active,
@@ -309,17 +317,19 @@ impl Configuration {
             replicas,
             partitioning,
             tables: Vec::new(),
-            primaries: copies.iter().map(|copies| copies[0]).collect(),
-            handed_over: vec![0; copies.len()],
-            learners: vec![Vec::new(); copies.len()],
-            dismissed: vec![Vec::new(); copies.len()],
+            primaries: Vec::new(),
+            handed_over: vec![0; partitions],
+            learners: vec![Vec::new(); partitions],
+            dismissed: vec![Vec::new(); partitions],
             drained: vec![false; usize::from(nodes)],
-            updated: copies.clone(),
+            updated: Vec::new(),
             placed: 1,
-            copies,
-            last_log_groups: log_groups.clone(),
-            log_groups,
-        }
+            copies: Vec::new(),
+            last_log_groups: Vec::new(),
+            log_groups: Vec::new(),
+        };
+        first.place_first();
+        first
     }
 
     /// The same, with further nodes up to this number, which may come later. Nobody waits for them.
@@ -354,6 +364,9 @@ impl Configuration {
                     return Err(ChangeError::Formed);
                 }
                 next.members.clone_from(members);
+                if next.has_zones() {
+                    next.place_first();
+                }
             }
             Change::Create(definition) => {
                 check_name(&definition.name)?;

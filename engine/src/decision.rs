@@ -147,6 +147,8 @@ mod tests {
             memory_limit_bytes: 1 << 20,
             ports: ports.to_owned(),
             keeps_log: true,
+            address: Some(([10, 0, 0, 1], 7_000).into()),
+            zone: "rack 1".to_owned(),
         });
         let first = Configuration::new(7, 2, 2, Partitioning::new(4).unwrap()).unformed();
         let first = first.after(&Change::Form(members.into())).unwrap();

@@ -10,7 +10,6 @@
 //! all have started. If one of them cannot start, none joins, and each tells the reason. A process that cannot come back leaves the cluster
 //! as it is.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -34,7 +33,9 @@ use crate::lease::LeaseTerms;
 use crate::member::Assignment;
 #[cfg(feature = "verbs")]
 use crate::members::RdmaPort;
-use crate::members::{JoinError, Members, Membership, Predecessor, Transport, heartbeat, refused};
+use crate::members::{
+    ClusterTerms, JoinError, Members, Membership, Predecessor, Transport, heartbeat, refused,
+};
 use crate::starting::Starting;
 use crate::threads::{ThreadPlan, Threads, cores};
 
@@ -61,37 +62,39 @@ impl Cluster {
         // Further nodes come later.
         let first = ClusterOptions { nodes: first_nodes, ..options.clone() };
         let configuration = configuration(&first)?.with_spares(options.nodes);
-        let own_host = membership.addresses[node].ip();
-        let of_host = membership.addresses.iter().filter(|address| address.ip() == own_host);
+        let terms = terms(&options, membership);
+        let own = terms.addresses[node];
+        let is_of_host = |address: &&SocketAddr| own.is_some_and(|own| own.ip() == address.ip());
+        let of_host = terms.addresses.iter().flatten().filter(is_of_host);
         let own_limit = memory_limit_bytes(&options, of_host.count());
         check_memory(&[own_limit])?;
-        let ports = Ports::open(options.threads, membership)?;
+        let ports = Ports::open(&terms, membership)?;
         let entry = MemberEntry {
             incarnation: getrandom::u32().map_err(refused("random bytes"))?,
             memory_limit_bytes: own_limit as u64,
-            ports: ports.told(),
+            ports: ports.told(own),
             // Over RDMA no process comes back.
             keeps_log: membership.manager_data.is_some()
                 && membership.transport != Transport::Verbs,
+            address: own,
+            zone: membership.zone.clone(),
         };
-        let settings = settings(&options, membership);
-        let terms =
+        let lease =
             LeaseTerms::new(membership.lease).with_confirmed_reads(membership.confirm_reads);
         let copy_bytes_per_second = membership.copy_bytes_per_second;
-        let addresses = membership.addresses.clone();
         let (started, outcome) = channel();
         let manager_data = ManagerData::of(membership, configuration.clone().unformed())?;
         let predecessor = manager_data.predecessor.clone();
         let starting = Starting::new(started, move |configuration| {
             manager_data.begin(configuration)?;
-            let cluster = start(options, configuration, (node, terms), &addresses, ports)?;
+            let cluster = start(options, configuration, (node, lease), ports)?;
             let learning = cluster.members[0].node().learning();
             learning.set_bytes_per_second(copy_bytes_per_second);
             Ok(cluster)
         });
         let members = Members::start(
             membership,
-            settings,
+            terms,
             (entry, predecessor),
             configuration.unformed(),
             starting,
@@ -185,19 +188,19 @@ fn start(
     options: ClusterOptions,
     configuration: &Configuration,
     (node, terms): (usize, LeaseTerms),
-    addresses: &[SocketAddr],
     ports: Ports,
 ) -> Result<Cluster, ClusterError> {
     let limits = configuration.memory_limits_bytes();
-    let is_on_this_host = |address: &SocketAddr| address.ip() == addresses[node].ip();
-    let by_address = || limits.iter().zip(addresses);
-    let of_host = by_address().filter(|(_, address)| is_on_this_host(address));
+    let host = |member: &MemberEntry| member.address.map(|address| address.ip());
+    let members = &configuration.members;
+    let is_on_this_host = |member: &MemberEntry| host(member) == host(&members[node]);
+    let of_host = limits.iter().zip(members).filter(|(_, member)| is_on_this_host(member));
     let of_host: Vec<_> = of_host.map(|(limit, _)| *limit).collect();
     check_memory(&of_host)?;
     // The core of the first worker. Members that share cores take them in turn: left to itself, the scheduler may put all
     // of them on one. A member with a thread for each core leaves the choice to the scheduler, unless it is alone on its host.
     let has_choice = options.threads < cores() || of_host.len() * options.threads <= cores();
-    let before = addresses[..node].iter().filter(|address| is_on_this_host(address)).count();
+    let before = members[..node].iter().filter(|member| is_on_this_host(member)).count();
     let first_core = has_choice.then(|| before * options.threads);
     let mut cluster = Cluster::with_nodes(options, configuration.clone(), node..node + 1)?;
     cluster.members[0].node().require_lease(terms);
@@ -278,33 +281,37 @@ impl ManagerData {
 /// Refuses what no process of a cluster can be.
 fn check_membership(options: &ClusterOptions, membership: &Membership) -> Result<(), ClusterError> {
     let Membership { node, first_nodes, ref addresses, lease, .. } = *membership;
-    if first_nodes > options.nodes {
-        return Err(ClusterError::Option {
-            option: "the number of the first nodes",
-            value: first_nodes,
-            allowed: format!("at most {}, which have addresses", options.nodes),
-        });
+    let refused = |option, value, allowed| Err(ClusterError::Option { option, value, allowed });
+    if first_nodes > addresses.len() {
+        let allowed = format!("at most {}, which have addresses", addresses.len());
+        return refused("the number of the first nodes", first_nodes, allowed);
     }
-    if node >= options.nodes || addresses.len() != options.nodes {
-        return Err(ClusterError::Option {
-            option: "the node's number",
-            value: node,
-            allowed: format!("one from 0 that has an address, and {} of them", options.nodes),
-        });
+    if addresses.len() > options.nodes {
+        let allowed = format!("at least {}, which have addresses", addresses.len());
+        return refused("the number of nodes that there can be", options.nodes, allowed);
+    }
+    if node >= options.nodes || membership.own_address().is_none() {
+        let allowed = format!("one from 0 that has an address, of at most {}", options.nodes);
+        return refused("the node's number", node, allowed);
     }
     if lease < Membership::LEASE_MIN {
         return Err(JoinError::ShortLease(lease).into());
     }
-    Ok(check_addresses(options.threads, membership)?)
+    if membership.zone.len() > Membership::ZONE_BYTES_MAX {
+        return Err(JoinError::LongZone(membership.zone.len()).into());
+    }
+    Ok(check_addresses(options, membership)?)
 }
 
 /// Each member has ports of its own: one by TCP, and one for each worker by UDP.
-fn check_addresses(threads: usize, membership: &Membership) -> Result<(), JoinError> {
-    let ports = if membership.transport == Transport::Udp { threads } else { 1 };
-    for (second, b) in membership.addresses.iter().enumerate() {
-        for (first, a) in membership.addresses[..second].iter().enumerate() {
+fn check_addresses(options: &ClusterOptions, membership: &Membership) -> Result<(), JoinError> {
+    let ports = if membership.transport == Transport::Udp { options.threads } else { 1 };
+    let addresses = membership.known_addresses(options.nodes);
+    let known = || addresses.iter().enumerate().filter_map(|(node, it)| Some((node, (*it)?)));
+    for (second, b) in known() {
+        for (first, a) in known().take_while(|(first, _)| *first < second) {
             if a.ip() == b.ip() && usize::from(a.port().abs_diff(b.port())) < ports {
-                let (first_address, second_address) = (*a, *b);
+                let (first_address, second_address) = (a, b);
                 return Err(JoinError::Overlap {
                     first,
                     first_address,
@@ -327,12 +334,13 @@ enum Ports {
 }
 
 impl Ports {
-    fn open(threads: usize, membership: &Membership) -> Result<Self, ClusterError> {
+    fn open(terms: &ClusterTerms, membership: &Membership) -> Result<Self, ClusterError> {
+        let ClusterTerms { nodes, threads, .. } = *terms;
         let narrow = |value: usize| u16::try_from(value).expect("checked");
         let udp = |worker| UdpOptions {
             node: narrow(membership.node),
             worker: narrow(worker),
-            addresses: membership.addresses.clone(),
+            addresses: terms.addresses.clone(),
             mtu: membership.mtu,
             key: membership.key.clone(),
         };
@@ -342,17 +350,17 @@ impl Ports {
                 Self::Udp(ports.collect::<Result<_, _>>()?)
             }
             Transport::Memory => {
-                let count = (membership.addresses.len(), threads);
+                let count = (nodes, threads);
                 Self::Memory(SharedRings::create(membership.node, count, MTU_BYTES, RING_BYTES)?)
             }
-            Transport::Verbs => Self::open_verbs(threads, membership)?,
+            Transport::Verbs => Self::open_verbs(terms, membership)?,
         })
     }
 
-    /// What the other members must know to reach them.
-    fn told(&self) -> String {
+    /// What the other members must know to reach them, of a node that is found at `address`.
+    fn told(&self, address: Option<SocketAddr>) -> String {
         match self {
-            Self::Udp(_) => String::new(),
+            Self::Udp(_) => address.map(|address| address.to_string()).unwrap_or_default(),
             Self::Memory(rings) => rings.handle(),
             #[cfg(feature = "verbs")]
             Self::Verbs(ports) => {
@@ -362,23 +370,23 @@ impl Ports {
     }
 
     #[cfg(feature = "verbs")]
-    fn open_verbs(threads: usize, membership: &Membership) -> Result<Self, ClusterError> {
+    fn open_verbs(terms: &ClusterTerms, membership: &Membership) -> Result<Self, ClusterError> {
         let RdmaPort { device, port, gid } = membership.rdma.clone();
         let options = VerbsOptions {
             node: u16::try_from(membership.node).expect("checked"),
-            nodes: membership.addresses.len(),
+            nodes: terms.nodes,
             device,
             port,
             gid: gid.map(|gid| gid.parse()).transpose()?,
             mtu: membership.mtu,
             key: membership.key.clone(),
         };
-        let ports = (0..threads).map(|_| VerbsPort::open(&options));
+        let ports = (0..terms.threads).map(|_| VerbsPort::open(&options));
         Ok(Self::Verbs(ports.collect::<Result<_, _>>()?))
     }
 
     #[cfg(not(feature = "verbs"))]
-    fn open_verbs(_: usize, _: &Membership) -> Result<Self, ClusterError> {
+    fn open_verbs(_: &ClusterTerms, _: &Membership) -> Result<Self, ClusterError> {
         Err(ClusterError::WithoutVerbs)
     }
 }
@@ -405,22 +413,35 @@ fn watched<P: AsFd>(ports: Vec<P>) -> Result<Vec<(Parking, P)>, ClusterError> {
     Ok(watched.map_err(refused("a descriptor"))?)
 }
 
-/// What members must agree on.
-fn settings(options: &ClusterOptions, membership: &Membership) -> BTreeMap<String, String> {
-    let members: Vec<_> = membership.addresses.iter().map(ToString::to_string).collect();
-    let mtu = membership.mtu.map_or_else(|| "automatic".to_owned(), |mtu| mtu.to_string());
-    let all = [
-        ("transport", membership.transport.name().to_owned()),
-        ("cluster name", membership.cluster.clone()),
-        ("members", members.join(",")),
-        ("nodes", options.nodes.to_string()),
-        ("first nodes", membership.first_nodes.to_string()),
-        ("replicas", options.replicas.to_string()),
-        ("threads", options.threads.to_string()),
-        ("coroutines", options.coroutines.to_string()),
-        ("partitions", options.partitions.to_string()),
-        ("mtu", mtu),
-        ("lease", format!("{:?}", membership.lease)),
-    ];
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+/// What all nodes agree on, and where they are, as far as this process knows.
+fn terms(options: &ClusterOptions, membership: &Membership) -> ClusterTerms {
+    ClusterTerms {
+        transport: membership.transport,
+        cluster: membership.cluster.clone(),
+        members: membership.addresses.clone(),
+        first_nodes: membership.first_nodes,
+        nodes: options.nodes,
+        replicas: options.replicas,
+        threads: options.threads,
+        coroutines: options.coroutines,
+        partitions: options.partitions,
+        mtu: membership.mtu,
+        lease: membership.lease,
+        addresses: membership.known_addresses(options.nodes),
+    }
+}
+
+impl ClusterTerms {
+    /// The options of a process of this cluster, which decides for itself on the others of these.
+    #[must_use]
+    pub fn options(&self, own: ClusterOptions) -> ClusterOptions {
+        ClusterOptions {
+            nodes: self.nodes,
+            replicas: self.replicas,
+            threads: self.threads,
+            coroutines: self.coroutines,
+            partitions: self.partitions,
+            ..own
+        }
+    }
 }

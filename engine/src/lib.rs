@@ -96,7 +96,9 @@ pub use hosted::{Driver, ThreadHost};
 pub use lease::LeaseLeft;
 pub use loader::Loader;
 pub use log_limiter::{LogLimiter, Suppressed};
-pub use members::{JoinError, Membership, RdmaPort, Transport};
+pub use members::{
+    ClusterTerms, Invitation, JoinError, Membership, RdmaPort, Transport, ask_members,
+};
 pub use membership_status::{Drained, Losses, MembershipStatus, Unhealthy};
 pub use node::{Node, TableId};
 pub use obstacle::{Obstacle, SilentNode};

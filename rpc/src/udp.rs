@@ -53,11 +53,11 @@ pub struct UdpOptions {
     pub node: u16,
     /// Own worker.
     pub worker: u16,
-    /// Address of worker 0 of each node, the own one included; all IPv4 or all IPv6, and the same for
-    /// every node.
-    pub addresses: Vec<SocketAddr>,
+    /// Address of worker 0 of each node, the own one included; all IPv4 or all IPv6. None in place of a node that may come later, and
+    /// tells its address then.
+    pub addresses: Vec<Option<SocketAddr>>,
     /// MTU of the path between any two nodes in bytes, headers included, as `ip link` shows
-    /// them; the same for every node. Without it 1,500, or more if all addresses are loopback ones.
+    /// them; the same for every node. Without it 1,500, or more if the own address is a loopback one.
     pub mtu: Option<usize>,
     /// The secret of the cluster; none on a network that only the cluster uses.
     pub key: Option<ClusterKey>,
@@ -126,15 +126,15 @@ pub enum UdpError {
     },
     /// IPv4 and IPv6 are mixed.
     #[error(
-        "node {node} has the address {address}, of another family than node 0's {first}: use one family"
+        "node {node} has the address {address}, of another family than this node's {own}: use one family"
     )]
     MixedFamilies {
         /// The node.
         node: u16,
         /// Its address.
         address: SocketAddr,
-        /// Node 0's.
-        first: SocketAddr,
+        /// That of this node.
+        own: SocketAddr,
     },
     /// The worker's port would be above 65,535.
     #[error(
@@ -179,7 +179,8 @@ pub enum UdpError {
 pub struct UdpPort {
     socket: UdpSocket,
     /// Of the peer workers, by node.
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Option<SocketAddr>>,
+    paths: Paths,
     datagram_bytes: usize,
     key: Option<ClusterKey>,
 }
@@ -191,20 +192,20 @@ impl UdpPort {
     /// [`UdpError`], which says what to change.
     pub fn open(options: &UdpOptions) -> Result<Self, UdpError> {
         let node = options.node;
-        let addresses = addresses_of_peers(options)?;
-        let nodes = addresses.len();
-        let own = *addresses.get(usize::from(node)).ok_or(UdpError::NoAddress { node, nodes })?;
+        let nodes = options.addresses.len();
+        let own = options.addresses.get(usize::from(node)).copied().flatten();
+        let own = of_worker(options.worker, node, own.ok_or(UdpError::NoAddress { node, nodes })?)?;
         let mtu = match options.mtu {
             Some(mtu) if (MTU_MIN..=MTU_MAX).contains(&mtu) => mtu,
             Some(mtu) => return Err(UdpError::Mtu { mtu }),
-            None if addresses.iter().all(|address| address.ip().is_loopback()) => MTU_LOOPBACK,
+            None if own.ip().is_loopback() => MTU_LOOPBACK,
             None => MTU_ETHERNET,
         };
-        for (peer, &address) in (0..).zip(&addresses) {
-            if peer != node {
-                check_path(own, peer, address, mtu)?;
-            }
-        }
+        let paths = Paths { node, worker: options.worker, own, mtu };
+        let peer = |(peer, address): (u16, &Option<SocketAddr>)| {
+            address.map(|address| paths.peer(peer, address)).transpose()
+        };
+        let addresses = (0..).zip(&options.addresses).map(peer).collect::<Result<_, _>>()?;
         let socket = UdpSocket::bind(own).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => UdpError::PortInUse { address: own, node },
             io::ErrorKind::AddrNotAvailable => UdpError::NotOfThisHost { address: own, node },
@@ -215,7 +216,7 @@ impl UdpPort {
         grow_buffers(&socket);
         let headers = if own.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let datagram_bytes = mtu - headers;
-        Ok(Self { socket, addresses, datagram_bytes, key: options.key.clone() })
+        Ok(Self { socket, addresses, paths, datagram_bytes, key: options.key.clone() })
     }
 }
 
@@ -237,7 +238,8 @@ impl Port for UdpPort {
         let receiver = UdpReceiver::new(Rc::clone(&socket), format(), self.datagram_bytes);
         let sizes = (self.datagram_bytes, packet_bytes_max);
         let wants_checksum = self.key.is_none();
-        let sender = UdpSender::new(socket, format(), &self.addresses, sizes, wants_checksum);
+        let peers = (&self.addresses[..], self.paths);
+        let sender = UdpSender::new(socket, format(), peers, sizes, wants_checksum);
         (sender, receiver)
     }
 }
@@ -248,22 +250,39 @@ impl AsFd for UdpPort {
     }
 }
 
-/// Addresses of the own worker at each node.
-fn addresses_of_peers(options: &UdpOptions) -> Result<Vec<SocketAddr>, UdpError> {
-    let worker = options.worker;
-    let of_peer = |(node, &address): (u16, &SocketAddr)| {
-        let first = options.addresses[0];
-        if address.ip().is_unspecified() || address.port() == 0 {
-            return Err(UdpError::Placeholder { node, address });
+/// The paths of a worker to its peers.
+#[derive(Clone, Copy, Debug)]
+struct Paths {
+    node: u16,
+    worker: u16,
+    /// Of this worker.
+    own: SocketAddr,
+    mtu: usize,
+}
+
+impl Paths {
+    /// Where the peer worker of a node is, if there is a path that suffices.
+    fn peer(&self, node: u16, address: SocketAddr) -> Result<SocketAddr, UdpError> {
+        let own = self.own;
+        let peer = of_worker(self.worker, node, address)?;
+        if peer.is_ipv4() != own.is_ipv4() {
+            return Err(UdpError::MixedFamilies { node, address, own });
         }
-        if address.is_ipv4() != first.is_ipv4() {
-            return Err(UdpError::MixedFamilies { node, address, first });
+        if node != self.node {
+            check_path(own, node, peer, self.mtu)?;
         }
-        let port = address.port().checked_add(worker);
-        let port = port.ok_or(UdpError::PortTooHigh { address, worker })?;
-        Ok(SocketAddr::new(address.ip(), port))
-    };
-    (0..).zip(&options.addresses).map(of_peer).collect()
+        Ok(peer)
+    }
+}
+
+/// Where a worker of a node is, whose worker 0 is at this address.
+fn of_worker(worker: u16, node: u16, address: SocketAddr) -> Result<SocketAddr, UdpError> {
+    if address.ip().is_unspecified() || address.port() == 0 {
+        return Err(UdpError::Placeholder { node, address });
+    }
+    let port = address.port().checked_add(worker);
+    let port = port.ok_or(UdpError::PortTooHigh { address, worker })?;
+    Ok(SocketAddr::new(address.ip(), port))
 }
 
 /// Whether there is a route to a peer whose MTU suffices.

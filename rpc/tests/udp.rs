@@ -31,7 +31,8 @@ fn addresses(ip: IpAddr, count: usize) -> Vec<SocketAddr> {
 }
 
 fn options(node: u16, addresses: &[SocketAddr], key: Option<ClusterKey>) -> UdpOptions {
-    UdpOptions { node, worker: 0, addresses: addresses.to_vec(), mtu: None, key }
+    let addresses = addresses.iter().copied().map(Some).collect();
+    UdpOptions { node, worker: 0, addresses, mtu: None, key }
 }
 
 fn identity(node: u16) -> Identity {

@@ -141,15 +141,10 @@ impl Processes {
             first_nodes: self.members.len(),
             key: self.key()?,
             cluster: "benchmark".to_owned(),
-            mtu: None,
             rdma: self.rdma_port(node),
             join_timeout: JOIN_TIMEOUT,
             lease: self.lease,
-            manager_data: None,
-            confirm_reads: false,
-            copies_after: Membership::COPIES_AFTER,
-            copy_bytes_per_second: Membership::COPY_BYTES_PER_SECOND,
-            begin_anew: false,
+            ..Membership::default()
         }))
     }
 

@@ -11,15 +11,15 @@
 //! memory = "16GiB"
 //! ```
 
+mod membership;
+
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use gannet_engine::{
-    ClusterKey, ClusterKeyError, ClusterOptions, GatewayOptions, Membership, RdmaPort, Transport,
-};
+use gannet_engine::{ClusterKey, ClusterKeyError, GatewayOptions, JoinError};
 use gannet_frontend::MemoryLimits;
 use serde::Deserialize;
 use toml::de::DeTable;
@@ -28,34 +28,10 @@ use crate::processes::TransportName;
 use crate::serve::tables::TableName;
 use crate::units::{bytes_option, duration_option, parse_bytes, parse_duration};
 
-/// Default number of copies of every row.
-const REPLICAS: usize = 3;
-/// Default number of nodes of a cluster in one process.
-const NODES: usize = 3;
 /// Default limit of connected programs with the client library.
 const CLIENTS_MAX: usize = 100;
-/// Packet sizes in bytes that RDMA devices support and that hold a request.
-const VERBS_MTUS: [usize; 3] = [1024, 2048, 4096];
 /// Maximum number of connections: each takes a file descriptor.
 const CONNECTIONS_MAX: usize = 1 << 20;
-/// Default wait for the other members.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Settings of clusters of processes only.
-const OF_PROCESSES: [&str; 12] = [
-    "cluster-key",
-    "trusted-network",
-    "cluster-name",
-    "transport",
-    "mtu",
-    "join-timeout",
-    "lease",
-    "confirm-reads",
-    "copies-after",
-    "copy-rate",
-    "first-nodes",
-    "manager-data",
-];
 
 /// Whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -137,6 +113,16 @@ pub(crate) struct Settings {
     /// plus i. The TCP port of the same number is used as well.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) members: Option<Vec<String>>,
+    /// Addresses of some members of a cluster that has begun, for a process that joins it, or comes back to it: they tell all that the nodes
+    /// have in common.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) join: Option<Vec<String>>,
+    /// Where the others find a process that joins, as in --members.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) address: Option<String>,
+    /// How many nodes the cluster can have, those that join later included [default: 16 over UDP, else as many as --members names].
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) nodes_max: Option<usize>,
     /// How many of these nodes the cluster begins with [default: all]. The process of another one is let in when it is started.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) first_nodes: Option<usize>,
@@ -195,6 +181,10 @@ pub(crate) struct Settings {
     #[arg(long)]
     #[serde(skip)]
     pub(crate) begin_anew: bool,
+    /// Failure domain of this node, such as its rack: the copies of each row, and logs, are spread over as many zones as possible
+    /// [default: one of its own].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) zone: Option<String>,
     /// Copies of every row, at most one per node [default: 3].
     #[arg(long)]
     pub(crate) replicas: Option<usize>,
@@ -265,10 +255,12 @@ pub(crate) enum SettingsError {
     Contradiction(String),
     #[error("member {number} is {address:?}, which is no address ({reason}); use host:port")]
     Address { number: usize, address: String, reason: String },
-    #[error("clients is {address:?}, which is no address ({reason}); use host:port")]
-    ClientsAddress { address: String, reason: String },
+    #[error("{name} is {address:?}, which is no address ({reason}); use host:port")]
+    OtherAddress { name: &'static str, address: String, reason: String },
     #[error(transparent)]
     Key(#[from] ClusterKeyError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
 }
 
 impl Settings {
@@ -281,19 +273,26 @@ impl Settings {
         Ok(self.or(Self { file: Some(SettingsFile::new(path, &text)), ..file }))
     }
 
-    /// Adds the other's settings, except alternatives to settings that are given here.
-    fn or(self, mut other: Self) -> Self {
+    /// Takes out of the other's settings what are alternatives to settings that are given here.
+    fn take_alternatives_of(&self, other: &mut Self) {
         if self.nodes.is_some() {
             // All settings of clusters of processes.
             (other.node, other.members, other.join_timeout) = (None, None, None);
             (other.lease, other.confirm_reads, other.manager_data) = (None, None, None);
             (other.copies_after, other.copy_rate, other.first_nodes) = (None, None, None);
+            (other.zone, other.join, other.address, other.nodes_max) = (None, None, None, None);
             (other.cluster_key, other.trusted_network) = (None, None);
             (other.cluster_name, other.transport, other.mtu) = (None, None, None);
             (other.rdma_device, other.rdma_port, other.rdma_gid) = (None, None, None);
         }
-        if self.node.is_some() || self.members.is_some() {
+        if self.node.is_some() || self.members.is_some() || self.join.is_some() {
             other.nodes = None;
+        }
+        if self.join.is_some() {
+            (other.members, other.first_nodes, other.nodes_max) = (None, None, None);
+        }
+        if self.members.is_some() {
+            (other.join, other.address) = (None, None);
         }
         if self.transport == Some(TransportName::Memory) {
             other.mtu = None;
@@ -310,6 +309,11 @@ impl Settings {
                 other.cluster_key = None;
             }
         }
+    }
+
+    /// Adds the other's settings, except alternatives to settings that are given here.
+    fn or(self, mut other: Self) -> Self {
+        self.take_alternatives_of(&mut other);
         Self {
             listen: self.listen.or(other.listen),
             metrics: self.metrics.or(other.metrics),
@@ -330,6 +334,9 @@ impl Settings {
             nodes: self.nodes.or(other.nodes),
             node: self.node.or(other.node),
             members: self.members.or(other.members),
+            join: self.join.or(other.join),
+            address: self.address.or(other.address),
+            nodes_max: self.nodes_max.or(other.nodes_max),
             first_nodes: self.first_nodes.or(other.first_nodes),
             cluster_key: self.cluster_key.or(other.cluster_key),
             trusted_network: self.trusted_network.or(other.trusted_network),
@@ -346,6 +353,7 @@ impl Settings {
             copy_rate: self.copy_rate.or(other.copy_rate),
             manager_data: self.manager_data.or(other.manager_data),
             begin_anew: self.begin_anew,
+            zone: self.zone.or(other.zone),
             replicas: self.replicas.or(other.replicas),
             threads: self.threads.or(other.threads),
             memory: self.memory.or(other.memory),
@@ -395,31 +403,12 @@ impl Settings {
         }
     }
 
-    /// The cluster's options, and this process's membership in a cluster of processes.
-    pub(crate) fn cluster(&self) -> Result<(ClusterOptions, Option<Membership>), SettingsError> {
-        let membership = self.membership()?;
-        let defaults = ClusterOptions::default();
-        let nodes = match &membership {
-            Some(membership) => membership.addresses.len(),
-            None => self.nodes.unwrap_or(NODES),
-        };
-        let options = ClusterOptions {
-            nodes,
-            replicas: self.replicas.unwrap_or(REPLICAS.min(nodes)),
-            threads: self.threads.unwrap_or(defaults.threads),
-            memory_limit_bytes: self.memory,
-            token_ttl: self.token_ttl.unwrap_or(defaults.token_ttl),
-            ..defaults
-        };
-        Ok((options, membership))
-    }
-
     /// The gateway for programs with the client library, if configured.
     pub(crate) fn gateway(&self) -> Result<Option<GatewayOptions>, SettingsError> {
         let has_tables = self.tables.as_ref().is_some_and(|tables| !tables.is_empty());
         let contradiction = |text| Err(self.contradiction(text, &["clients", "tables"]));
         let Some(address) = &self.clients else {
-            if has_tables && self.members.is_none() {
+            if has_tables && self.members.is_none() && self.join.is_none() {
                 return contradiction("tables are for programs that connect: give clients too");
             }
             if self.clients_key.is_some() {
@@ -431,10 +420,7 @@ impl Settings {
         if !has_tables {
             return contradiction("clients needs tables: those that programs may use");
         }
-        let listen = resolved(address).map_err(|reason| {
-            let address = address.clone();
-            SettingsError::ClientsAddress { address, reason }
-        })?;
+        let listen = named("clients", address)?;
         Ok(Some(GatewayOptions {
             listen,
             key: self.clients_key()?,
@@ -465,136 +451,12 @@ impl Settings {
         let places = self.file.as_ref().map_or_else(String::new, |file| file.places(names));
         SettingsError::Contradiction(format!("{text}{places}"))
     }
-
-    /// Whether something is set that only clusters of processes have.
-    fn is_of_processes(&self) -> bool {
-        let is_set = [
-            self.cluster_key.is_some(),
-            self.trusted_network == Some(true) && self.clients.is_none(),
-            self.cluster_name.is_some(),
-            self.transport.is_some(),
-            self.mtu.is_some(),
-            self.join_timeout.is_some(),
-            self.lease.is_some(),
-            self.confirm_reads.is_some(),
-            self.copies_after.is_some(),
-            self.copy_rate.is_some(),
-            self.first_nodes.is_some(),
-            self.manager_data.is_some(),
-        ];
-        is_set.contains(&true)
-    }
-
-    fn membership(&self) -> Result<Option<Membership>, SettingsError> {
-        let contradiction = |text, names: &[&str]| Err(self.contradiction(text, names));
-        let rdma = self.rdma()?;
-        let (node, members) = match (self.node, &self.members) {
-            (Some(node), Some(members)) => (node, members),
-            (Some(_), None) => {
-                return contradiction("node needs members: the addresses of all nodes", &["node"]);
-            }
-            (None, Some(_)) => {
-                return contradiction(
-                    "members needs node: which of them this process is, from 0",
-                    &["members"],
-                );
-            }
-            (None, None) => {
-                if self.is_of_processes() {
-                    return contradiction(
-                        "cluster-key, trusted-network, cluster-name, transport, mtu, join-timeout, lease, confirm-reads, \
-                         copies-after, copy-rate, first-nodes and manager-data are for a cluster of processes: give node and members too (trusted-network is \
-                         also for clients, whose key is clients-key)",
-                        &OF_PROCESSES,
-                    );
-                }
-                return Ok(None);
-            }
-        };
-        if self.nodes.is_some() {
-            return contradiction(
-                "nodes is for a cluster in one process: leave it out, or node and members",
-                &["nodes", "node", "members"],
-            );
-        }
-        if self.mtu.is_some() && self.transport == Some(TransportName::Memory) {
-            return contradiction(
-                "mtu is for networks: leave it out with memory",
-                &["mtu", "transport"],
-            );
-        }
-        let is_verbs = self.transport == Some(TransportName::Verbs);
-        if is_verbs && self.mtu.is_some_and(|mtu| !VERBS_MTUS.contains(&mtu)) {
-            return contradiction(
-                "over verbs a packet has 1024, 2048 or 4096 bytes: give one of them as mtu, or leave it out",
-                &["mtu", "transport"],
-            );
-        }
-        Ok(Some(Membership {
-            node,
-            transport: self.transport.map_or_else(Transport::default, Transport::from),
-            addresses: (0..).zip(members).map(member).collect::<Result<_, _>>()?,
-            first_nodes: self.first_nodes.unwrap_or(members.len()),
-            key: self.key()?,
-            cluster: self.cluster_name.clone().unwrap_or_else(|| "gannet".to_owned()),
-            mtu: self.mtu,
-            rdma,
-            join_timeout: self.join_timeout.unwrap_or(JOIN_TIMEOUT),
-            lease: self.lease.unwrap_or(Membership::LEASE),
-            confirm_reads: self.confirm_reads == Some(true),
-            copies_after: self.copies_after.unwrap_or(Membership::COPIES_AFTER),
-            copy_bytes_per_second: self
-                .copy_rate
-                .map_or(Membership::COPY_BYTES_PER_SECOND, |bytes| bytes as u64),
-            manager_data: self.manager_data.clone(),
-            begin_anew: self.begin_anew,
-        }))
-    }
-
-    /// The key of the members' messages over TCP, and of packets over UDP.
-    fn key(&self) -> Result<Option<ClusterKey>, SettingsError> {
-        let is_verbs = self.transport == Some(TransportName::Verbs);
-        let is_trusted = self.trusted_network == Some(true);
-        match &self.cluster_key {
-            _ if is_verbs && !is_trusted => Err(self.contradiction(
-                "packets over RDMA are neither encrypted nor authenticated: give trusted-network if only trusted \
-                 hosts are on its network; a cluster-key beside it authenticates the members' messages over TCP",
-                &["transport"],
-            )),
-            Some(_) if is_trusted && !is_verbs => {
-                Err(self.contradiction(
-                    "give one of cluster-key and trusted-network",
-                    &["cluster-key", "trusted-network"],
-                ))
-            }
-            Some(path) => Ok(Some(ClusterKey::read(path)?)),
-            None if is_trusted => Ok(None),
-            None => Err(self.contradiction(
-                "give cluster-key, a file with 64 hexadecimal digits from `openssl rand -hex 32`, \
-                 or trusted-network if only the members use their network",
-                &[],
-            )),
-        }
-    }
-
-    /// The RDMA device and port.
-    fn rdma(&self) -> Result<RdmaPort, SettingsError> {
-        let (device, port, gid) = (self.rdma_device.clone(), self.rdma_port, self.rdma_gid.clone());
-        let is_set = device.is_some() || port.is_some() || gid.is_some();
-        if is_set && self.transport != Some(TransportName::Verbs) {
-            return Err(self.contradiction(
-                "rdma-device, rdma-port and rdma-gid are for the transport verbs: give transport too",
-                &["rdma-device", "rdma-port", "rdma-gid", "transport"],
-            ));
-        }
-        Ok(RdmaPort { device, port, gid })
-    }
 }
 
-fn member((number, address): (usize, &String)) -> Result<SocketAddr, SettingsError> {
+fn named(name: &'static str, address: &str) -> Result<SocketAddr, SettingsError> {
     resolved(address).map_err(|reason| {
-        let address = address.clone();
-        SettingsError::Address { number, address, reason }
+        let address = address.to_owned();
+        SettingsError::OtherAddress { name, address, reason }
     })
 }
 

@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use clap::Args;
 use gannet_benchmarks::BenchmarkError;
+use tracing::level_filters::LevelFilter;
 
+use crate::log::{Log, LogFormat};
 use crate::output::{OutputError, print_line};
 use campaign::{Campaign, Summary};
 use scenario::{Chosen, Scenario, Verdict};
@@ -52,6 +54,9 @@ pub(crate) struct Arguments {
     /// Write a line for every event of the seed to this file.
     #[arg(long, requires = "seed")]
     trace: Option<PathBuf>,
+    /// Print what the members of the seed log.
+    #[arg(long, requires = "seed")]
+    log: bool,
     /// Print all faults of a seed that fails at once, without a search for those that it needs.
     #[arg(long)]
     all_faults: bool,
@@ -74,6 +79,8 @@ pub(crate) enum SimulateError {
     Benchmark(#[from] BenchmarkError),
     #[error("cannot write {path}: {error}; name a file in a folder that exists")]
     Write { path: PathBuf, error: std::io::Error },
+    #[error("the operating system refused a thread: {0}")]
+    Thread(std::io::Error),
     #[error(transparent)]
     Output(#[from] OutputError),
     #[cfg(feature = "mutants")]
@@ -161,6 +168,8 @@ fn judge(summary: &Summary, arguments: &Arguments) -> Result<u8, SimulateError> 
 
 /// Runs one seed twice, and prints its scenario and its outcome.
 fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
+    let log = arguments.log.then(|| Log::start(LevelFilter::INFO, LogFormat::Text)).transpose();
+    let _log = log.map_err(SimulateError::Thread)?;
     let scenario = Scenario::draw(seed, arguments.transactions, arguments.chosen);
     let Scenario { cluster, workload, faults, transactions, .. } = &scenario;
     print_line(format_args!("seed {seed}: {transactions} transactions of {workload:?}"))?;

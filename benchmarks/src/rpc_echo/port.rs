@@ -195,7 +195,7 @@ fn local<P>(across: &Across, port: P) -> Vec<ThreadEndpoints<P>> {
 
 fn open(node: usize, addresses: &[SocketAddr], with_key: bool) -> Result<UdpPort, BenchmarkError> {
     let key = with_key.then(|| ClusterKey::new(KEY));
-    let addresses = addresses.to_vec();
+    let addresses = addresses.iter().copied().map(Some).collect();
     let options = UdpOptions { node: number(node), worker: 0, addresses, mtu: None, key };
     Ok(UdpPort::open(&options)?)
 }

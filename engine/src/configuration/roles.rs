@@ -17,26 +17,58 @@ pub(super) fn log_replicas(copies: usize, members: usize) -> usize {
     copies.max(LOG_REPLICAS_MIN).min(members)
 }
 
-/// The copies of each partition at the start: the primaries are the nodes in their order, and the backups of each those that follow, of
-/// several that hold the fewest.
-pub(super) fn first_copies(nodes: u16, replicas: usize, partitions: usize) -> Vec<Vec<u16>> {
-    let primaries: Vec<u16> = (0..nodes).cycle().take(partitions).collect();
-    let mut held = vec![0; usize::from(nodes)];
-    primaries.iter().for_each(|node| held[usize::from(*node)] += 1);
-    let last_round = partitions - partitions % usize::from(nodes);
-    let copies = primaries.into_iter().enumerate().map(|(partition, primary)| {
-        let mut others: Vec<u16> = (primary + 1..nodes).chain(0..primary).collect();
-        if partition >= last_round {
-            others.sort_by_key(|node| held[usize::from(*node)]);
-        }
-        others.truncate(replicas - 1);
-        others.iter().for_each(|node| held[usize::from(*node)] += 1);
-        [vec![primary], others].concat()
-    });
-    copies.collect()
-}
-
 impl Configuration {
+    /// Roles and log groups at the start.
+    pub(super) fn place_first(&mut self) {
+        self.copies = self.first_copies();
+        self.primaries = self.copies.iter().map(|copies| copies[0]).collect();
+        self.form_updated();
+        self.form_log_groups();
+        self.last_log_groups.clone_from(&self.log_groups);
+    }
+
+    /// The copies of each partition at the start: the primaries are the members in their order, and the backups of each those that follow,
+    /// of several that hold the fewest. Where there are zones, the backups are in as many as possible.
+    fn first_copies(&self) -> Vec<Vec<u16>> {
+        let members: Vec<u16> = self.member_numbers().collect();
+        let partitions = self.partitioning.count();
+        let primaries: Vec<u16> = members.iter().copied().cycle().take(partitions).collect();
+        let mut held = vec![0; self.nodes()];
+        primaries.iter().for_each(|node| held[usize::from(*node)] += 1);
+        // In each whole round all hold equally many by themselves.
+        let whole_rounds = if self.has_zones() { 0 } else { partitions / members.len() };
+        let copies = primaries.into_iter().enumerate().map(|(partition, primary)| {
+            let mut copies = vec![primary];
+            let mut others = self.following(primary);
+            if partition >= whole_rounds * members.len() {
+                others.sort_by_key(|node| held[usize::from(*node)]);
+            }
+            self.extend_over_zones(&mut copies, others, self.replicas);
+            copies[1..].iter().for_each(|node| held[usize::from(*node)] += 1);
+            copies
+        });
+        copies.collect()
+    }
+
+    /// The other members, those that follow `node` first.
+    fn following(&self, node: u16) -> Vec<u16> {
+        let (before, after): (Vec<u16>, Vec<u16>) = self
+            .member_numbers()
+            .filter(|member| *member != node)
+            .partition(|member| *member < node);
+        [after, before].concat()
+    }
+
+    /// Adds the first of some nodes until there are `count`, at each step of those with the fewest in their zone.
+    fn extend_over_zones(&self, chosen: &mut Vec<u16>, mut others: Vec<u16>, count: usize) {
+        while chosen.len() < count {
+            let places = 0..others.len();
+            let next = places.min_by_key(|place| self.zone_mates(others[*place], &*chosen));
+            let Some(place) = next else { break };
+            chosen.push(others.remove(place));
+        }
+    }
+
     /// Makes a member a learner of a partition that is not lost and that it has no part of.
     pub(super) fn learn(&mut self, (partition, node): (u16, u16)) -> Result<(), ChangeError> {
         let exists = usize::from(partition) < self.copies.len();
@@ -202,20 +234,21 @@ impl Configuration {
         Ok(())
     }
 
-    /// The log group of each member is the member and those that follow, drained ones last.
+    /// The log group of each member is the member and those that follow, of as many zones as possible, drained ones last.
     fn form_log_groups(&mut self) {
-        let members: Vec<u16> = self.member_numbers().collect();
-        let replicas = log_replicas(self.replicas, members.len());
+        let replicas = log_replicas(self.replicas, self.member_numbers().count());
         let group = |node: u16| {
-            let from = members.iter().position(|member| *member == node)?;
-            let following = members.iter().cycle().skip(from).take(members.len()).copied();
-            let mut group: Vec<u16> = following.collect();
-            group[1..].sort_by_key(|replica| self.is_drained(*replica));
-            group.truncate(replicas);
-            Some(group)
+            if !self.is_member(node) {
+                return Vec::new();
+            }
+            let (drained, others): (Vec<u16>, Vec<u16>) =
+                self.following(node).into_iter().partition(|it| self.is_drained(*it));
+            let mut group = vec![node];
+            self.extend_over_zones(&mut group, others, replicas);
+            self.extend_over_zones(&mut group, drained, replicas);
+            group
         };
-        self.log_groups =
-            (0..).take(self.nodes()).map(|node| group(node).unwrap_or_default()).collect();
+        self.log_groups = (0..).take(self.nodes()).map(group).collect();
     }
 
     /// Takes a member out of everything, and begins to prepare the next epoch. Whether partitions may lose their last copy by it.

@@ -17,7 +17,7 @@ use crate::link::{LinkError, Role, Session, User, decoded, encoded};
 use crate::members::JoinError;
 use crate::members::Transport;
 use crate::members::group::{Action, Event, Group, Stage};
-use crate::members::message::{Hello, Message, Opening, Welcome, difference};
+use crate::members::message::{Call, Hello, Message, Opening, Welcome, difference};
 use crate::members::peer::Peer;
 
 /// Longest time from the beginning of a connection to its use.
@@ -81,7 +81,7 @@ impl Connection {
 }
 
 /// A member that is connected, as the group hears it.
-struct Speaker<'g> {
+pub(super) struct Speaker<'g> {
     group: &'g mut Group,
     node: usize,
 }
@@ -158,7 +158,10 @@ impl Group {
                     let node = *node;
                     self.hear_welcome(number, node, decoded(&message)?)?;
                 }
-                Connection::Called { .. } => self.hear_opening(number, &decoded(&message)?)?,
+                Connection::Called { .. } => match decoded(&message)? {
+                    Opening::Member(call) => self.hear_call(number, &call)?,
+                    Opening::Question => self.answer_question(number),
+                },
                 Connection::Open { node, .. } => {
                     let node = *node;
                     let Some(peer) = self.peers.get_mut(&node) else { break };
@@ -192,17 +195,21 @@ impl Group {
         }
         let is_due = |peer: &&Peer| {
             let is_idle = peer.present.is_none() && peer.attempt.is_none() && !peer.is_gone;
-            is_idle && peer.call_at_ns <= self.now_ns && self.calls(peer.node)
+            peer.address.is_some()
+                && is_idle
+                && peer.call_at_ns <= self.now_ns
+                && self.calls(peer.node)
         };
         let due: Vec<_> = self.peers.values().filter(is_due).map(|peer| peer.node).collect();
         for node in due {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let Some(address) = peer.address else { continue };
             self.last_connection += 1;
             let connection = self.last_connection;
             peer.attempt = Some(connection);
             let until_ns = self.now_ns + HANDSHAKE_TIMEOUT_NS;
             self.connections.insert(connection, Connection::Connecting { node, until_ns });
-            self.actions.push_back(Action::Call { connection, node });
+            self.actions.push_back(Action::Call { connection, node, address });
         }
     }
 
@@ -211,7 +218,7 @@ impl Group {
         let handshakes = self.connections.values().filter_map(Connection::until_ns);
         let is_idle = |peer: &&Peer| {
             let is_connected = peer.present.is_some() || peer.attempt.is_some();
-            let is_called = !peer.is_gone && self.calls(peer.node);
+            let is_called = !peer.is_gone && peer.address.is_some() && self.calls(peer.node);
             !is_connected && is_called && self.stage != Stage::Leaving
         };
         let calls = self.peers.values().filter(is_idle).map(|peer| peer.call_at_ns);
@@ -224,13 +231,14 @@ impl Group {
         let Some(peer) = self.peers.get_mut(&node) else { return Err(LinkError::Ended) };
         peer.connection += u64::from(is_greater);
         let resumed = peer.incarnation().filter(|_| peer.has_come);
-        let opening = Opening {
+        let call = Call {
             hello: self.setup.hello.clone(),
             connection: peer.connection,
             is_formed: self.stage == Stage::Formed,
             resumes: resumed.map(|incarnation| (incarnation, peer.delivery.heard())),
             predecessor: self.setup.predecessor,
         };
+        let opening = Opening::Member(Box::new(call));
         let session = Session::call(Speaker::ROLE, self.setup.key.as_ref(), &opening)?;
         let calling = Connection::Calling { node, session: Box::new(session), until_ns };
         self.connections.insert(number, calling);
@@ -239,7 +247,7 @@ impl Group {
     }
 
     /// Answers a caller.
-    fn hear_opening(&mut self, number: u64, opening: &Opening) -> Result<(), LinkError> {
+    fn hear_call(&mut self, number: u64, opening: &Call) -> Result<(), LinkError> {
         let node = opening.hello.node;
         if let Some(refusal) = self.judge(opening) {
             match &refusal {
@@ -256,6 +264,7 @@ impl Group {
                 | Welcome::NotYet(_)
                 | Welcome::Waits { .. }
                 | Welcome::Another
+                | Welcome::Terms(_)
                 | Welcome::Removed => {}
             }
             self.say(number, encoded(&refusal));
@@ -281,9 +290,25 @@ impl Group {
         self.use_connection(number, node, opening.resumes.map_or(0, |(_, heard)| heard))
     }
 
+    /// Tells somebody the terms of the cluster, if this process is a member of one that has begun.
+    fn answer_question(&mut self, number: u64) {
+        let is_member = self.stage == Stage::Formed && self.has_joined && self.halted().is_none();
+        let welcome = if is_member {
+            let mut terms = self.setup.terms.clone();
+            for peer in self.peers.values().filter(|peer| peer.address.is_some()) {
+                terms.addresses[peer.node] = peer.address;
+            }
+            Welcome::Terms(Box::new(terms))
+        } else {
+            Welcome::NotYet("it is no member of a cluster that has begun".to_owned())
+        };
+        self.say(number, encoded(&welcome));
+        self.close(number);
+    }
+
     /// Why there is no connection with a caller; none if there is.
-    fn judge(&mut self, opening: &Opening) -> Option<Welcome> {
-        let Opening { hello: Hello { node, entry, .. }, connection, resumes, .. } = opening;
+    fn judge(&mut self, opening: &Call) -> Option<Welcome> {
+        let Call { hello: Hello { node, entry, .. }, connection, resumes, .. } = opening;
         let own = &self.setup.hello;
         // First: what this process leaves for is no news of the one that the caller means.
         if resumes.is_some_and(|(incarnation, _)| incarnation != own.entry.incarnation) {
@@ -298,10 +323,11 @@ impl Group {
             return Some(refusal(misfit));
         }
         let Some(peer) = self.peers.get_mut(node) else {
-            let all = self.setup.addresses.len();
+            let all = self.setup.terms.addresses.len();
             return Some(refusal(format!("node {node} is not another node of {all}")));
         };
-        if !is_formed && !opening.is_formed && (*node).max(own.node) >= self.setup.first_nodes {
+        if !is_formed && !opening.is_formed && (*node).max(own.node) >= self.setup.terms.first_nodes
+        {
             let reason = "the cluster has not begun with its first nodes";
             return Some(Welcome::NotYet(format!("node {node} is not let in yet: {reason}")));
         }
@@ -385,6 +411,8 @@ impl Group {
                 return self.use_connection(number, node, heard);
             }
             Welcome::WillCall => self.end(number, LinkError::Ended),
+            // Nothing was asked.
+            Welcome::Terms(_) => return Err(LinkError::Malformed),
             Welcome::NotYet(reason) => {
                 self.end(number, LinkError::Ended);
                 self.hear_not_yet(node, reason);
@@ -440,17 +468,17 @@ impl Group {
         self.end(number, LinkError::Ended);
         self.lose_if_replaced(node);
         if let Some(suppressed) = self.log.permit_at(self.now_ns) {
-            let address = self.setup.addresses[node];
+            let place = self.peers.get(&node).map(Peer::place).unwrap_or_default();
             tracing::warn!(
-                "a process that is not node {node} answers at {address}: {reason}{suppressed}"
+                "a process that is not node {node} answers{place}: {reason}{suppressed}"
             );
         }
     }
 
     /// A member refuses this process.
     fn refused(&mut self, node: usize, reason: String) {
-        let address = self.setup.addresses[node];
-        self.fail(JoinError::Refused { node, address, reason });
+        let place = self.peers.get(&node).map(Peer::place).unwrap_or_default();
+        self.fail(JoinError::Refused { node, place, reason });
     }
 
     /// Uses a connection in place of the one before, and says again what the other has not heard.

@@ -28,7 +28,7 @@ use crate::members::peer::Peer;
 impl Group {
     /// Whether a node is called: one with which the cluster does not begin is when there may be a cluster.
     pub(super) fn calls(&self, node: usize) -> bool {
-        let first = self.setup.first_nodes;
+        let first = self.setup.terms.first_nodes;
         node < first
             || self.stage == Stage::Formed
             || self.node() >= first
@@ -37,7 +37,7 @@ impl Group {
 
     /// The cluster begins without the nodes that may come later.
     pub(super) fn leave_out_spares(&mut self) {
-        for node in self.setup.first_nodes..self.setup.addresses.len() {
+        for node in self.setup.terms.first_nodes..self.setup.terms.addresses.len() {
             self.end_present(node);
             self.end_attempt(node);
             if let Some(peer) = self.peers.get_mut(&node) {

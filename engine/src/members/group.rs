@@ -38,6 +38,7 @@ use crate::members::calls::{CALL_INTERVAL_NS, Connection};
 use crate::members::leases::Leases;
 use crate::members::message::{Hello, Message};
 use crate::members::peer::Peer;
+use crate::members::terms::ClusterTerms;
 use crate::statistics::{NodeReport, NodeStatus};
 
 /// Between two reports of a member.
@@ -48,15 +49,12 @@ const PROGRESS_INTERVAL_NS: u64 = 5_000_000_000;
 /// What a member begins with.
 pub(crate) struct Setup {
     pub(crate) hello: Hello,
-    /// By node.
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// How many of them the cluster begins with.
-    pub(crate) first_nodes: usize,
+    pub(crate) terms: ClusterTerms,
+    /// Whether it may begin a cluster with the others: it does not join one that it has asked.
+    pub(crate) founds: bool,
     pub(crate) key: Option<ClusterKey>,
     /// How long to wait for the others.
     pub(crate) join_timeout: Duration,
-    /// How long a lease lasts.
-    pub(crate) lease: Duration,
     /// The incarnation before this one whose log of the membership this process has.
     pub(crate) predecessor: Option<u32>,
 }
@@ -65,7 +63,7 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Connect to a member.
-    Call { connection: u64, node: usize },
+    Call { connection: u64, node: usize, address: SocketAddr },
     /// Send bytes behind those before.
     Send { connection: u64, bytes: Vec<u8> },
     /// The other end is a member.
@@ -148,11 +146,12 @@ pub(crate) struct Group {
 impl Group {
     /// A member that calls the others from now on.
     pub(crate) fn new(setup: Setup, now_ns: u64) -> Self {
-        let others = setup.addresses.iter().enumerate();
+        let others = setup.terms.addresses.iter().enumerate();
         let others = others.filter(|(node, _)| *node != setup.hello.node);
         let peers = others.map(|(node, address)| (node, Peer::new(node, *address))).collect();
         let node = u16::try_from(setup.hello.node).expect("nodes are numbered with 16 bits");
-        let leases = Leases::new(node, LeaseTerms::new(setup.lease));
+        let leases = Leases::new(node, LeaseTerms::new(setup.terms.lease));
+        let comes_back = (!setup.founds).then(|| "no member has answered yet".to_owned());
         let mut group = Self {
             setup,
             now_ns,
@@ -170,7 +169,7 @@ impl Group {
             first_change: None,
             proposals: 0,
             has_joined: false,
-            comes_back: None,
+            comes_back,
             has_failed: false,
             halted: None,
             is_outcast: false,
@@ -372,7 +371,7 @@ impl Group {
 
     /// How the other members are.
     pub(crate) fn status(&self) -> Vec<NodeStatus> {
-        self.peers.values().map(Peer::status).collect()
+        self.peers.values().filter(|peer| peer.address.is_some()).map(Peer::status).collect()
     }
 
     /// A message of a member that has come.
@@ -454,13 +453,14 @@ impl Group {
     /// From now on the members are these.
     fn form(&mut self, members: &[MemberEntry]) -> Result<(), LinkError> {
         let own = members.get(self.node());
-        if members.len() != self.setup.addresses.len() || own != Some(&self.setup.hello.entry) {
+        if members.len() != self.setup.terms.addresses.len() || own != Some(&self.setup.hello.entry)
+        {
             return Err(LinkError::Malformed);
         }
         self.stage = Stage::Formed;
         self.leave_out_spares();
         for node in self.peer_nodes() {
-            let is_first = |peer: &&mut Peer| peer.node < self.setup.first_nodes;
+            let is_first = |peer: &&mut Peer| peer.node < self.setup.terms.first_nodes;
             let Some(peer) = self.peers.get_mut(&node).filter(is_first) else { continue };
             if peer.become_incarnation(&members[node]) {
                 // Another incarnation has come meanwhile, or none.
@@ -472,7 +472,7 @@ impl Group {
 
     /// Goes on when all others are connected.
     pub(super) fn form_if_complete(&mut self) {
-        let first = self.setup.first_nodes;
+        let first = self.setup.terms.first_nodes;
         let mut awaited = self.peers.values().filter(|peer| peer.node < first);
         if self.stage == Stage::Leaving || awaited.any(|peer| peer.present.is_none()) {
             return;
@@ -483,7 +483,7 @@ impl Group {
             let entries = entries.filter_map(|peer| peer.entry.clone());
             let mut members: Vec<_> =
                 std::iter::once(self.setup.hello.entry.clone()).chain(entries).collect();
-            members.resize(self.setup.addresses.len(), MemberEntry::absent());
+            members.resize(self.setup.terms.addresses.len(), MemberEntry::absent());
             self.stage = Stage::Formed;
             self.leave_out_spares();
             self.propose(Change::Form(members));
@@ -521,8 +521,7 @@ impl Group {
         if std::mem::replace(&mut peer.is_gone, true) {
             return;
         }
-        let address = peer.address;
-        self.last_loss = format!("node {node} at {address} {how}");
+        self.last_loss = format!("node {node}{} {how}", peer.place());
         if !self.has_joined || self.stage != Stage::Formed {
             return self.cannot_go_on("not all members have joined");
         }
@@ -556,8 +555,8 @@ impl Group {
 
     /// A member has said that it has halted.
     fn other_halted(&mut self, node: usize, reason: &str) {
-        let address = self.setup.addresses[node];
-        let halted = format!("node {node} at {address} has halted: {reason}");
+        let place = self.peers.get(&node).map(Peer::place).unwrap_or_default();
+        let halted = format!("node {node}{place} has halted: {reason}");
         match self.stage {
             // The others have formed the group with this member.
             Stage::Gathering => self.fail(JoinError::Halted(halted)),
@@ -632,9 +631,9 @@ impl Group {
 
     /// The members that are not connected.
     fn missing(&self) -> String {
-        let awaited = self.peers.values().filter(|peer| peer.node < self.setup.first_nodes);
+        let awaited = self.peers.values().filter(|peer| peer.node < self.setup.terms.first_nodes);
         let missing = awaited.filter(|peer| peer.present.is_none());
-        let named = missing.map(|peer| format!("node {} at {}", peer.node, peer.address));
+        let named = missing.map(|peer| format!("node {}{}", peer.node, peer.place()));
         named.collect::<Vec<_>>().join(", ")
     }
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use gannet_manager::DirectoryError;
 use gannet_rpc::ClusterKey;
+use serde::{Deserialize, Serialize};
 
 use crate::configuration::ChangeError;
 use crate::learning::COPY_BYTES_PER_SECOND;
 
 /// The transport of packets between processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     /// Datagrams, between any hosts.
     #[default]
@@ -54,10 +55,18 @@ pub struct Membership {
     pub node: usize,
     /// The transport of packets.
     pub transport: Transport,
-    /// By node: where it is reached. The members' own messages go by TCP to the port; over UDP worker i listens at the port plus i.
+    /// By node: where it is reached, at least of those that the cluster begins with; the same at all nodes. The members' own messages go by
+    /// TCP to the port; over UDP worker i listens at the port plus i.
     pub addresses: Vec<SocketAddr>,
-    /// How many of them the cluster begins with, from node 0 on; the same at all nodes. Another one is let in when its process is started.
+    /// How this process joins a cluster that has begun, if it has asked for the terms: see [`ClusterTerms::membership`].
+    ///
+    /// [`ClusterTerms::membership`]: crate::ClusterTerms::membership
+    pub invitation: Option<Invitation>,
+    /// How many nodes the cluster begins with, from node 0 on; the same at all nodes. Another one is let in when its process is started.
     pub first_nodes: usize,
+    /// The failure domain that this node is in, such as a rack: copies and logs are spread over as many as possible. Without a name, it is in
+    /// one of its own.
+    pub zone: String,
     /// The key that packets and the members' own messages are sealed with; without one the network is trusted.
     pub key: Option<ClusterKey>,
     /// Name of the cluster: processes of others are refused.
@@ -86,6 +95,8 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// How long to wait for others by default.
+    pub const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
     /// How long a lease lasts by default. On shared machines threads were seen to stand still for tens of milliseconds.
     pub const LEASE: Duration = Duration::from_millis(500);
     /// How long a copy may be missing by default.
@@ -94,6 +105,63 @@ impl Membership {
     pub const COPY_BYTES_PER_SECOND: u64 = COPY_BYTES_PER_SECOND;
     /// The shortest lease.
     pub const LEASE_MIN: Duration = Duration::from_millis(5);
+    /// Bytes of a zone's name.
+    pub const ZONE_BYTES_MAX: usize = 64;
+
+    /// By node, of so many: where it is found, as far as this process knows.
+    pub(crate) fn known_addresses(&self, nodes: usize) -> Vec<Option<SocketAddr>> {
+        let mut known: Vec<_> = match &self.invitation {
+            Some(invitation) => invitation.known.clone(),
+            None => self.addresses.iter().copied().map(Some).collect(),
+        };
+        known.resize(nodes, None);
+        if let (Some(invitation), Some(own)) = (&self.invitation, known.get_mut(self.node)) {
+            *own = Some(invitation.address);
+        }
+        known
+    }
+
+    /// Where this process is found, if it has an address.
+    pub(crate) fn own_address(&self) -> Option<SocketAddr> {
+        match &self.invitation {
+            Some(invitation) => Some(invitation.address),
+            None => self.addresses.get(self.node).copied(),
+        }
+    }
+}
+
+impl Default for Membership {
+    /// Of node 0 without an address, over UDP on a trusted network.
+    fn default() -> Self {
+        Self {
+            node: 0,
+            transport: Transport::default(),
+            addresses: Vec::new(),
+            invitation: None,
+            first_nodes: 0,
+            zone: String::new(),
+            key: None,
+            cluster: "gannet".to_owned(),
+            mtu: None,
+            rdma: RdmaPort::default(),
+            join_timeout: Self::JOIN_TIMEOUT,
+            lease: Self::LEASE,
+            confirm_reads: false,
+            copies_after: Self::COPIES_AFTER,
+            copy_bytes_per_second: Self::COPY_BYTES_PER_SECOND,
+            manager_data: None,
+            begin_anew: false,
+        }
+    }
+}
+
+/// How a process joins that has asked members for their terms.
+#[derive(Clone, Debug)]
+pub struct Invitation {
+    /// Where it is found.
+    pub(crate) address: SocketAddr,
+    /// By node: where the others are, as far as is known.
+    pub(crate) known: Vec<Option<SocketAddr>>,
 }
 
 /// Why a process could not become a member. Each message says what to do.
@@ -127,14 +195,24 @@ pub enum JoinError {
         ports: usize,
     },
     /// A member does not take this process.
-    #[error("node {node} at {address} refuses this node: {reason}")]
+    #[error("node {node}{place} refuses this node: {reason}")]
     Refused {
         /// The member that refuses.
         node: usize,
-        /// Where it is.
-        address: SocketAddr,
+        /// Where it is, such as " at 10.0.0.1:7400".
+        place: String,
         /// Why.
         reason: String,
+    },
+    /// No member has told the terms of the cluster.
+    #[error(
+        "no member of a cluster has answered within {seconds} s, {reason}; name members of a cluster that has begun, or begin one by naming          all of its first nodes"
+    )]
+    NobodyAnswers {
+        /// What the last one has said.
+        reason: String,
+        /// How long was waited.
+        seconds: u64,
     },
     /// Some members did not come.
     #[error("{missing} did not come within {seconds} s; start it, or wait longer")]
@@ -156,6 +234,9 @@ pub enum JoinError {
     /// The lease is too short.
     #[error("a lease of {} ms is too short; use {} ms or more", .0.as_millis(), Membership::LEASE_MIN.as_millis())]
     ShortLease(Duration),
+    /// The zone's name is too long.
+    #[error("a zone's name has {0} bytes; use at most {max}", max = Membership::ZONE_BYTES_MAX)]
+    LongZone(usize),
     /// All members are connected, and some did not start.
     #[error(
         "the other members did not all start within {seconds} s; see the log of each, or wait longer"

@@ -1,7 +1,7 @@
 //! Messages between members: who each is, and everything they say to each other besides requests.
 //!
 //! ```text
-//! caller    Opening: hello, number of the connection, and the incarnation that it resumes a connection with
+//! caller    Opening: hello, number of the connection, and the incarnation that it resumes a connection with; or a question
 //! called    Welcome: its own hello, or why there is no connection
 //! both      Message: changes of the configuration, leases, reports, and that a member has halted or leaves
 //! ```
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::change_message::ChangeMessage;
 use crate::configuration::MemberEntry;
 use crate::members::leases::Voters;
+use crate::members::terms::ClusterTerms;
 use crate::statistics::NodeReport;
 
 /// The identity and the settings of a member.
@@ -28,7 +29,16 @@ pub(crate) struct Hello {
 
 /// What a caller says at the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Opening {
+pub(crate) enum Opening {
+    /// It is a member, or wants to be one.
+    Member(Box<Call>),
+    /// It wants to know the terms of the cluster.
+    Question,
+}
+
+/// A call of a member.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Call {
     pub(super) hello: Hello,
     /// Of two members the one with the greater number counts their connections. From the other: the last one, which it has lost.
     pub(super) connection: u64,
@@ -62,6 +72,8 @@ pub(crate) enum Welcome {
     Leaving(Option<String>),
     /// The caller was removed from the membership.
     Removed,
+    /// The terms of the cluster that the called process is a member of.
+    Terms(Box<ClusterTerms>),
 }
 
 /// What members say to each other from then on.

@@ -20,6 +20,7 @@
 //!
 //! *Not here*: requests, in crate `rpc`; what follows when a member is lost, in `membership_change`.
 
+mod asking;
 mod calls;
 mod coming_back;
 mod deciding;
@@ -32,6 +33,7 @@ mod predecessor;
 mod renewals;
 mod sockets;
 mod stopping;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod voting;
@@ -62,13 +64,15 @@ use crate::outcome::panic_message;
 use crate::replica::Replica;
 use crate::statistics::NodeStatus;
 
+pub use asking::ask_members;
 pub(crate) use calls::Input;
 pub(crate) use deciding::heartbeat;
 pub(crate) use group::{Action, Event, Group, Setup};
 pub(crate) use membership::refused;
-pub use membership::{JoinError, Membership, RdmaPort, Transport};
+pub use membership::{Invitation, JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
 pub(crate) use predecessor::Predecessor;
+pub use terms::ClusterTerms;
 pub(crate) use voting::{Voting, replica_ids};
 
 /// Messages to this node's replica of the manager that are kept until it has begun.
@@ -301,7 +305,7 @@ impl Members {
     /// Listens, calls the other members, and takes part in the first change of the configuration when all have come.
     pub(crate) fn start<R: Replica + Send + 'static>(
         membership: &Membership,
-        settings: BTreeMap<String, String>,
+        terms: ClusterTerms,
         (entry, predecessor): (MemberEntry, Option<Arc<Predecessor>>),
         configuration: Configuration,
         replica: R,
@@ -310,16 +314,15 @@ impl Members {
         R::Prepared: Send,
     {
         let node = membership.node;
-        let address = membership.addresses[node];
+        let address = membership.own_address().expect("checked: a node has an address");
         let listener =
             TcpListener::bind(address).map_err(|reason| JoinError::Listen { address, reason })?;
         let setup = Setup {
-            hello: Hello { node, entry, settings },
-            addresses: membership.addresses.clone(),
-            first_nodes: membership.first_nodes,
+            hello: Hello { node, entry, settings: terms.settings() },
+            terms,
+            founds: membership.invitation.is_none(),
             key: membership.key.clone(),
             join_timeout: membership.join_timeout,
-            lease: membership.lease,
             predecessor: predecessor.as_ref().map(|it| it.incarnation()),
         };
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
@@ -353,7 +356,7 @@ impl Members {
                 }
             });
         }
-        let sockets = Sockets::new(Arc::clone(&shared), listener, membership.addresses.clone())
+        let sockets = Sockets::new(Arc::clone(&shared), listener)
             .map_err(refused("a listener that does not block"))?;
         let transport = membership.transport;
         let mut members = Self { address, transport, shared, threads: Vec::new() };

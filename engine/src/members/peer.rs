@@ -14,7 +14,8 @@ const REPORTS_LATE: u64 = 2;
 /// Another member.
 pub(super) struct Peer {
     pub(super) node: usize,
-    pub(super) address: SocketAddr,
+    /// Where it is called; none of a node that has not come yet, and tells then.
+    pub(super) address: Option<SocketAddr>,
     /// The incarnation that has come, with what it told of itself.
     pub(super) entry: Option<MemberEntry>,
     /// The two have been connected.
@@ -46,7 +47,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(node: usize, address: SocketAddr) -> Self {
+    pub(super) fn new(node: usize, address: Option<SocketAddr>) -> Self {
         Self {
             node,
             address,
@@ -80,8 +81,13 @@ impl Peer {
 
     /// Another process has its number, and wants to be a member.
     pub(super) fn come_back(&mut self, entry: MemberEntry) {
-        let new = Self::new(self.node, self.address);
+        let new = Self::new(self.node, entry.address.or(self.address));
         *self = Self { entry: Some(entry), is_newcomer: true, ..new };
+    }
+
+    /// Where it is, behind its name in a sentence.
+    pub(super) fn place(&self) -> String {
+        self.address.map(|address| format!(" at {address}")).unwrap_or_default()
     }
 
     pub(super) fn incarnation(&self) -> Option<u32> {
@@ -94,6 +100,7 @@ impl Peer {
         if is_new {
             self.forget();
         }
+        self.address = entry.address.or(self.address);
         self.entry = Some(entry.clone());
         is_new
     }
@@ -129,6 +136,6 @@ impl Peer {
             0..=REPORTS_LATE => NodeState::Up,
             seconds => NodeState::Silent(seconds),
         };
-        NodeStatus { node: self.node, address: Some(self.address), state, report: self.report }
+        NodeStatus { node: self.node, address: self.address, state, report: self.report }
     }
 }

@@ -43,7 +43,6 @@ const ACCEPTS_AT_ONCE: usize = 64;
 pub(super) struct Sockets {
     shared: Arc<Shared>,
     listener: TcpListener,
-    addresses: Vec<SocketAddr>,
     /// By number of the connection.
     streams: BTreeMap<u64, Stream>,
     pending: Arc<PendingConnections>,
@@ -120,17 +119,12 @@ fn call(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl Sockets {
-    /// The sockets of a member that finds the others at these addresses.
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        listener: TcpListener,
-        addresses: Vec<SocketAddr>,
-    ) -> io::Result<Self> {
+    /// The sockets of a member that is called through this listener.
+    pub(super) fn new(shared: Arc<Shared>, listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self {
             shared,
             listener,
-            addresses,
             streams: BTreeMap::new(),
             pending: PendingConnections::new(HANDSHAKES_MAX.0, HANDSHAKES_MAX.1),
             accepts_from_ns: 0,
@@ -152,7 +146,7 @@ impl Sockets {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Call { connection, node } => match call(self.addresses[node]) {
+            Action::Call { connection, address, .. } => match call(address) {
                 Ok(socket) => {
                     self.streams.insert(connection, Stream::new(socket, true, None));
                 }

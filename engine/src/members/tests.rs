@@ -10,8 +10,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::calls::CALL_INTERVAL_NS;
-use super::message::{Message, Opening};
-use super::{Action, Event, Group, Hello, Input, JoinError, Setup};
+use super::message::{Call, Message, Opening};
+use super::{Action, ClusterTerms, Event, Group, Hello, Input, JoinError, Setup};
 use crate::configuration::{Change, Configuration, MemberEntry, Phase};
 use crate::lease::LeaseTerms;
 use crate::link::{Role, Session, VERSION};
@@ -99,7 +99,7 @@ fn unformed(nodes: usize) -> Configuration {
 
 fn hello(node: usize, incarnation: u32) -> Hello {
     let ports = format!("of {node}");
-    let entry = MemberEntry { incarnation, memory_limit_bytes: 9, ports, keeps_log: false };
+    let entry = MemberEntry { incarnation, memory_limit_bytes: 9, ports, ..MemberEntry::absent() };
     let settings = BTreeMap::from([("threads".to_owned(), "1".to_owned())]);
     Hello { node, entry, settings }
 }
@@ -108,14 +108,19 @@ fn hello(node: usize, incarnation: u32) -> Hello {
 const LEASE: Duration = Duration::from_secs(1);
 
 fn setup(nodes: usize, hello: Hello) -> Setup {
-    let address = |node| ([10, 0, 0, 1], 7_000 + u16::try_from(node).unwrap()).into();
-    Setup {
-        hello,
+    let address = |node| Some(([10, 0, 0, 1], 7_000 + u16::try_from(node).unwrap()).into());
+    let terms = ClusterTerms {
         addresses: (0..nodes).map(address).collect(),
         first_nodes: nodes,
+        lease: LEASE,
+        ..ClusterTerms::default()
+    };
+    Setup {
+        hello,
+        terms,
+        founds: true,
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: Duration::from_secs(60),
-        lease: LEASE,
         predecessor: None,
     }
 }
@@ -486,7 +491,7 @@ fn calling() -> (Group, u64) {
     let mut group = Group::new(setup(2, hello(1, 1)), 0);
     group.advance(1);
     let (actions, _) = drained(&mut group);
-    let [Action::Call { connection, node: 0 }] = actions[..] else { panic!("{actions:?}") };
+    let [Action::Call { connection, node: 0, .. }] = actions[..] else { panic!("{actions:?}") };
     group.take(connection, &Input::Connected);
     (group, connection)
 }
@@ -501,7 +506,7 @@ fn a_call_whose_answer_is_lost_is_made_anew_when_the_called_member_calls() {
         let mut smaller = Group::new(setup(2, hello(0, 1)), after_ns);
         smaller.advance(after_ns);
         let (actions, _) = drained(&mut smaller);
-        let [Action::Call { connection: called, node: 1 }] = *actions else {
+        let [Action::Call { connection: called, node: 1, .. }] = *actions else {
             panic!("{actions:?}")
         };
         let accepted = greater.accepted("node 0".to_owned());
@@ -521,7 +526,7 @@ fn a_call_whose_answer_is_lost_is_made_anew_when_the_called_member_calls() {
                     Action::Send { connection, bytes } if connection == accepted => {
                         smaller.take(called, &Input::Heard(&bytes));
                     }
-                    Action::Call { connection, node: 0 } => calls_again |= connection != lost,
+                    Action::Call { connection, node: 0, .. } => calls_again |= connection != lost,
                     _ => {}
                 }
             }
@@ -579,13 +584,13 @@ fn bytes_of_strangers_make_no_member() {
         is_admitted || !events.is_empty()
     };
     // What node 1 says to node 0, heard as it is once, and then again on other connections.
-    let opening = Opening {
+    let opening = Opening::Member(Box::new(Call {
         hello: hello(1, 1),
         connection: 1,
         is_formed: false,
         resumes: None,
         predecessor: None,
-    };
+    }));
     let mut caller = Session::call(Role::Member, Some(&key), &opening).unwrap();
     let mut first = Group::new(setup(3, hello(0, 1)), 0);
     let connection = first.accepted("node 1".to_owned());

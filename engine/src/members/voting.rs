@@ -25,31 +25,22 @@ pub(crate) struct Voting {
     leads: bool,
 }
 
-/// Of `members`, those that vote: as many of those that do already as possible, `leader` among them. Those that are drained come last.
-fn voters_of(
-    members: &BTreeSet<u16>,
-    drained: &BTreeSet<u16>,
-    present: &BTreeSet<u16>,
-    leader: u16,
-) -> BTreeSet<u16> {
-    let count = voters_wanted(members.len());
-    let stay = |node: &&u16| members.contains(*node) && !drained.contains(*node);
-    let those = |some: &BTreeSet<u16>| some.iter().filter(stay).copied().collect::<Vec<_>>();
-    let preferred = [vec![leader], those(present), those(members)].concat();
-    let mut voters = BTreeSet::new();
-    for node in preferred.iter().chain(present).chain(members).copied() {
-        if !members.contains(&node) {
-            continue;
-        }
-        if voters.len() < count {
-            voters.insert(node);
-        }
+/// The members that vote: `leader`, and of the others those of as many zones as possible, as many as possible of those that vote already.
+/// Those that are drained come last.
+fn voters_of(configuration: &Configuration, present: &BTreeSet<u16>, leader: u16) -> BTreeSet<u16> {
+    let count = voters_wanted(configuration.member_numbers().count());
+    let leads = configuration.is_member(leader).then_some(leader);
+    let mut voters: BTreeSet<u16> = leads.into_iter().collect();
+    while voters.len() < count {
+        let others = configuration.member_numbers().filter(|node| !voters.contains(node));
+        let next = others.min_by_key(|node| {
+            let mates = configuration.zone_mates(*node, &voters);
+            (configuration.is_drained(*node), mates, !present.contains(node), *node)
+        });
+        let Some(node) = next else { break };
+        voters.insert(node);
     }
     voters
-}
-
-fn members(configuration: &Configuration) -> BTreeSet<u16> {
-    configuration.member_numbers().collect()
 }
 
 /// The replicas of members.
@@ -64,9 +55,8 @@ pub(crate) fn replica_ids<'n>(
 impl Voting {
     /// The members of the first configuration that vote, at all of them alike.
     pub(crate) fn first_voters(configuration: &Configuration) -> BTreeSet<u16> {
-        let members = members(configuration);
-        let first = members.first().copied().unwrap_or_default();
-        voters_of(&members, &BTreeSet::new(), &BTreeSet::new(), first)
+        let first = configuration.member_numbers().next().unwrap_or_default();
+        voters_of(configuration, &BTreeSet::new(), first)
     }
 
     /// These vote now.
@@ -89,12 +79,10 @@ impl Voting {
         if !self.leads || configuration.phase != Phase::Active || !present.contains(&node) {
             return None;
         }
-        let members = members(configuration);
-        let drained =
-            members.iter().copied().filter(|node| configuration.is_drained(*node)).collect();
-        let voters = voters_of(&members, &drained, &present, node);
+        let voters = voters_of(configuration, &present, node);
+        let all: Vec<u16> = configuration.member_numbers().collect();
         let wanted = LogMembers {
-            all: replica_ids(configuration, members.iter()),
+            all: replica_ids(configuration, all.iter()),
             voters: replica_ids(configuration, voters.iter()),
         };
         if self.wanted.as_ref() == Some(&wanted) {
@@ -126,25 +114,33 @@ impl Voting {
 
 #[cfg(test)]
 mod tests {
+    use gannet_storage::Partitioning;
+
     use super::*;
+    use crate::configuration::Change;
 
     #[test]
     fn a_majority_is_left_after_one_loss_if_there_can_be_one() {
         let set = |nodes: &[u16]| nodes.iter().copied().collect::<BTreeSet<_>>();
-        let none = BTreeSet::new();
-        let first = |nodes: u16| voters_of(&(0..nodes).collect(), &none, &none, 0);
+        let after = |nodes: u16, changes: &[Change]| {
+            let first = Configuration::new(7, nodes, 1, Partitioning::new(1).unwrap());
+            changes.iter().fold(first, |before, change| before.after(change).unwrap())
+        };
         for (nodes, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
-            assert_eq!(first(nodes), (0..voters).collect(), "{nodes}");
+            assert_eq!(Voting::first_voters(&after(nodes, &[])), (0..voters).collect(), "{nodes}");
         }
         // One that is lost is replaced, and those that vote stay.
-        assert_eq!(voters_of(&set(&[0, 2, 3]), &none, &set(&[0, 1, 2]), 2), set(&[0, 2, 3]));
-        assert_eq!(
-            voters_of(&set(&[1, 3, 4, 5]), &none, &set(&[0, 1, 2, 3, 4]), 4),
-            set(&[1, 3, 4])
-        );
+        let without = |nodes, lost: &[u16]| {
+            after(nodes, &lost.iter().map(|node| Change::Lose(*node)).collect::<Vec<_>>())
+        };
+        assert_eq!(voters_of(&without(4, &[1]), &set(&[0, 1, 2]), 2), set(&[0, 2, 3]));
+        let four_of_six = without(6, &[0, 2]);
+        assert_eq!(voters_of(&four_of_six, &set(&[0, 1, 2, 3, 4]), 4), set(&[1, 3, 4]));
         // One that is drained votes only if there are no others, or if it leads.
         let of_four = |drained: &[u16], leader| {
-            voters_of(&set(&[0, 1, 2, 3]), &set(drained), &set(&[0, 1, 2]), leader)
+            let drain = |node: &u16| Change::Drain { node: *node, is_drained: true };
+            let configuration = after(4, &drained.iter().map(drain).collect::<Vec<_>>());
+            voters_of(&configuration, &set(&[0, 1, 2]), leader)
         };
         assert_eq!(of_four(&[1], 0), set(&[0, 2, 3]));
         assert_eq!(of_four(&[1], 1), set(&[0, 1, 2]));
@@ -160,6 +156,19 @@ mod tests {
         let both = obstacle(&[&[0, 1, 2, 3, 4], &[0, 2, 3, 5, 6]]).unwrap();
         assert!(both.contains("{0, 1, 2, 3, 4}") && both.contains("2 are left"), "{both}");
         // Of two one votes: the one that leads.
-        assert_eq!(voters_of(&set(&[1, 2]), &none, &set(&[0, 1, 2]), 2), set(&[2]));
+        assert_eq!(voters_of(&without(3, &[0]), &set(&[0, 1, 2]), 2), set(&[2]));
+    }
+
+    #[test]
+    fn those_that_vote_are_in_as_many_zones_as_possible() {
+        let set = |nodes: &[u16]| nodes.iter().copied().collect::<BTreeSet<_>>();
+        let mut present = Configuration::new(7, 5, 1, Partitioning::new(1).unwrap());
+        for (node, zone) in ["a", "a", "a", "b", "c"].iter().enumerate() {
+            present.members[node].zone = (*zone).to_owned();
+        }
+        let four = present.after(&Change::Lose(0)).unwrap();
+        assert_eq!(voters_of(&four, &set(&[0, 1, 2]), 1), set(&[1, 3, 4]));
+        assert_eq!(voters_of(&four, &set(&[1, 3, 4]), 3), set(&[1, 3, 4]), "it is stable");
+        assert_eq!(voters_of(&four, &set(&[1, 3, 4]), 2), set(&[2, 3, 4]), "the leader votes");
     }
 }

@@ -23,7 +23,7 @@ use crate::cluster::{
 };
 use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::manager::Manager;
-use crate::members::{Hello, JoinError, Setup};
+use crate::members::{ClusterTerms, Hello, JoinError, Setup};
 use crate::simulation::LEASE_NS;
 use crate::simulation::manager::ManagerKind;
 use crate::simulation::members::SimulatedMembers;
@@ -74,6 +74,7 @@ pub(super) fn join(
     let mut starts: Vec<_> =
         (0..nodes).map(|node| (random.random_range(0..START_NS_MAX), node)).collect();
     starts.sort_unstable();
+    let zones = zones(seed, nodes);
     let (started, outcomes) = channel();
     for (at_ns, node) in starts {
         members.run_until(at_ns);
@@ -82,6 +83,8 @@ pub(super) fn join(
             memory_limit_bytes: limit as u64,
             ports: String::new(),
             keeps_log: manager == ManagerKind::DurableModel,
+            address: None,
+            zone: zones.get(node).map_or("", |zone| *zone).to_owned(),
         };
         let starting = starting(&options, node, started.clone());
         members.start(setup((node, None), nodes, entry), configuration.clone(), starting);
@@ -101,6 +104,15 @@ pub(super) fn join(
     let members = SharedMembers(Arc::new(Mutex::new(members)));
     cluster.manager = members.as_manager(nodes);
     Ok((cluster, members))
+}
+
+/// The zones of members: in half of the clusters they have some.
+fn zones(seed: u64, nodes: usize) -> Vec<&'static str> {
+    let mut random = SmallRng::seed_from_u64(seed ^ 0x7a6f_6e65);
+    if random.random() {
+        return Vec::new();
+    }
+    (0..nodes).map(|_| ["", "a", "b", "c"][random.random_range(0..4)]).collect()
 }
 
 /// What becomes of a process that is started again.
@@ -148,14 +160,19 @@ fn starting(
 }
 
 fn setup((node, predecessor): (usize, Option<u32>), nodes: usize, entry: MemberEntry) -> Setup {
-    let address = |port| ([10, 0, 0, 1], port).into();
-    Setup {
-        hello: Hello { node, entry, settings: BTreeMap::new() },
+    let address = |port| Some(([10, 0, 0, 1], port).into());
+    let terms = ClusterTerms {
         addresses: (PORT..).take(nodes).map(address).collect(),
         first_nodes: nodes,
+        lease: Duration::from_nanos(LEASE_NS),
+        ..ClusterTerms::default()
+    };
+    Setup {
+        hello: Hello { node, entry, settings: BTreeMap::new() },
+        terms,
+        founds: true,
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: JOIN_TIMEOUT,
-        lease: Duration::from_nanos(LEASE_NS),
         predecessor,
     }
 }

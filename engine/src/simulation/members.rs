@@ -297,8 +297,8 @@ impl<R: Replica> SimulatedMembers<R> {
     /// Starts a member.
     pub(crate) fn start(&mut self, setup: Setup, configuration: Configuration, replica: R) {
         let node = setup.hello.node;
-        let terms = Some(LeaseTerms::new(setup.lease).with_copies_after(COPIES_AFTER));
-        self.lease_ns = u64::try_from(setup.lease.as_nanos()).unwrap_or(u64::MAX);
+        let terms = Some(LeaseTerms::new(setup.terms.lease).with_copies_after(COPIES_AFTER));
+        self.lease_ns = u64::try_from(setup.terms.lease.as_nanos()).unwrap_or(u64::MAX);
         let configuration = Arc::new(configuration);
         let rate = self.rate_of(node);
         let member = SimulatedMember {
@@ -610,7 +610,7 @@ impl<R: Replica> SimulatedMembers<R> {
             while let Some(action) = member.group.next_action() {
                 is_quiet = false;
                 match action {
-                    Action::Call { connection, node: called } => {
+                    Action::Call { connection, node: called, .. } => {
                         self.streams.call((node, connection), called, self.now_ns);
                     }
                     Action::Send { connection, bytes } => {

@@ -14,7 +14,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg};
 
 use crate::transport::PacketSender;
 use crate::udp::datagram::Format;
-use crate::udp::stride;
+use crate::udp::{Paths, stride};
 
 /// Datagrams of one doorbell; more are sent at once.
 const DATAGRAMS_MAX: usize = 32;
@@ -33,7 +33,8 @@ pub struct UdpSender {
     socket: Rc<UdpSocket>,
     format: Format,
     /// By node.
-    addresses: Vec<SockaddrStorage>,
+    addresses: Vec<Option<SockaddrStorage>>,
+    paths: Paths,
     /// By node: which datagram of the batch takes its packets, if any.
     filling: Vec<Option<usize>>,
     /// The datagrams of the batch.
@@ -52,14 +53,15 @@ impl UdpSender {
     pub(super) fn new(
         socket: Rc<UdpSocket>,
         format: Format,
-        addresses: &[SocketAddr],
+        (addresses, paths): (&[Option<SocketAddr>], Paths),
         (datagram_bytes, packet_bytes_max): (usize, usize),
         wants_checksum: bool,
     ) -> Self {
         Self {
             socket,
             format,
-            addresses: addresses.iter().map(|&address| address.into()).collect(),
+            addresses: addresses.iter().map(|address| address.map(Into::into)).collect(),
+            paths,
             filling: vec![None; addresses.len()],
             datagrams: Vec::with_capacity(DATAGRAMS_MAX),
             destinations: Vec::with_capacity(DATAGRAMS_MAX),
@@ -88,7 +90,8 @@ impl UdpSender {
         let used = self.format.append(datagram, begin, packet);
         let used = used.expect("a packet is not larger than the MTU");
         self.datagrams.push(Datagram { used, packets: 1 });
-        self.destinations.push(Some(self.addresses[usize::from(destination)]));
+        // Without an address the system does not take it.
+        self.destinations.push(self.addresses[usize::from(destination)]);
         self.filling[usize::from(destination)] = Some(index);
     }
 
@@ -183,5 +186,12 @@ impl PacketSender for UdpSender {
 
     fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    fn reconnect(&mut self, node: u16, told: &str) -> Result<(), String> {
+        let address = told.parse().map_err(|_| format!("{told:?} is no address"))?;
+        let peer = self.paths.peer(node, address).map_err(|error| error.to_string())?;
+        self.addresses[usize::from(node)] = Some(peer.into());
+        Ok(())
     }
 }

@@ -88,16 +88,29 @@ impl Site {
         self.key.with_file_name(name)
     }
 
+    /// The address of the members' own messages with a node that was there at the start.
+    pub(crate) fn member(&self, node: usize) -> &str {
+        &self.members[node]
+    }
+
+    /// The process of a node of a cluster that begins with all.
     fn command(&self, node: usize, arguments: &[&str]) -> Command {
+        let mut command = self.command_alone(node, arguments);
+        command.arg(format!("--members={}", self.members.join(","))).arg("--threads=1");
+        command
+    }
+
+    /// The process of a node that is to find the cluster.
+    fn command_alone(&self, node: usize, arguments: &[&str]) -> Command {
         let program = env!("CARGO_BIN_EXE_gannet");
         let mut command = match &self.network {
             Some(network) => network.command(node, program),
             None => Command::new(program),
         };
         command
-            .args(["serve", "--listen=127.0.0.1:0", "--memory=64MiB", "--threads=1"])
+            .args(["serve", "--listen=127.0.0.1:0", "--memory=64MiB"])
             .args(["--join-timeout=60s", "--statement-timeout=30s"])
-            .args([format!("--node={node}"), format!("--members={}", self.members.join(","))])
+            .arg(format!("--node={node}"))
             .arg("--cluster-key")
             .arg(&self.key)
             .args(arguments)
@@ -112,9 +125,24 @@ impl Site {
         self.command(node, arguments).stderr(log).spawn().unwrap()
     }
 
+    /// Starts the process of a node that joins the cluster by the word of some members, at an address of its own.
+    pub(crate) fn start_joining(&self, node: usize, arguments: &[&str]) -> Child {
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path(node)).unwrap();
+        self.command_alone(node, arguments).stderr(log).spawn().unwrap()
+    }
+
     /// The error of a process that cannot become a node.
     pub(crate) fn failure(&self, node: usize, arguments: &[&str]) -> String {
-        let output = self.command(node, arguments).stderr(Stdio::piped()).output().unwrap();
+        Self::error_of(self.command(node, arguments))
+    }
+
+    /// The error of a process that cannot join.
+    pub(crate) fn failure_of_joining(&self, node: usize, arguments: &[&str]) -> String {
+        Self::error_of(self.command_alone(node, arguments))
+    }
+
+    fn error_of(mut command: Command) -> String {
+        let output = command.stderr(Stdio::piped()).output().unwrap();
         let error = errors(&output);
         assert_eq!(output.status.code(), Some(2), "{error}");
         error

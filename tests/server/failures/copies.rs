@@ -63,13 +63,16 @@ fn what_is_to_be_copied_is_seen() {
     };
     assert_eq!(to_copy(&cluster, 0), 0);
     cluster.kill(2);
-    let back = Server::listening(cluster.site.start(2, &[SHORT_LEASE, "--copy-rate=256KiB"]));
+    let back = Server::listening(cluster.site.start(2, &[SHORT_LEASE, "--copy-rate=128KiB"]));
     drop(std::mem::replace(&mut cluster.nodes[2], back));
     let first = awaited("much is to be copied", || {
         Some(to_copy(&cluster, 0)).filter(|bytes| *bytes > 1 << 20)
     });
-    let (_, said, _) = cluster.operate(&[1].into(), &["status"]);
-    assert!(said.contains(" MiB are to be copied, at "), "{said}");
+    // Nodes report every second, or later on a busy machine: an interval may see no progress.
+    awaited("the rate of the copy is told", || {
+        let (_, said, _) = cluster.operate(&[1].into(), &["status"]);
+        said.contains(" MiB are to be copied, at ").then_some(())
+    });
     awaited("less is to be copied", || {
         let left = to_copy(&cluster, 1);
         (left > 0 && left < first).then_some(())

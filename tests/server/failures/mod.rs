@@ -6,6 +6,7 @@
 //! deaths, pauses, majority, partitions, restarts      one kind of failure each
 //! copies      copies that are made again on other nodes
 //! drains      nodes that are drained and stopped
+//! joins       nodes that nobody has named at the start, and machines that are replaced
 //! batches     work of several transactions, which a death of another node does not end
 //! run         all of them in turn, for a minute; in campaigns for six
 //! ```
@@ -20,6 +21,7 @@ mod copies;
 mod deaths;
 mod drains;
 mod histories;
+mod joins;
 mod lost;
 mod majority;
 mod partitions;

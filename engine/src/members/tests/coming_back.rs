@@ -103,7 +103,7 @@ fn a_process_with_the_number_of_a_living_member_is_not_let_in() {
     other.advance(run.now_ns);
     let (calls, _) = drained(&mut other);
     let mut calls = calls.iter().filter_map(|action| match action {
-        Action::Call { connection, node: 0 } => Some(*connection),
+        Action::Call { connection, node: 0, .. } => Some(*connection),
         _ => None,
     });
     let called = calls.next().unwrap();

@@ -14,7 +14,7 @@ use gannet_rpc::ClusterKey;
 use super::{Fake, hello, table, unformed};
 use crate::accept::Acceptor;
 use crate::configuration::Configuration;
-use crate::members::{JoinError, Members, Membership, RdmaPort, Transport};
+use crate::members::{ClusterTerms, JoinError, Members, Membership, Transport};
 use crate::replica::{Records, Replica};
 
 /// Passes connections on, and resets them.
@@ -133,22 +133,21 @@ fn join_with<const N: usize>(
         first_nodes: N,
         key: Some(ClusterKey::new([7; 32])),
         cluster: "test".to_owned(),
-        mtu: None,
-        rdma: RdmaPort::default(),
         join_timeout: Duration::from_secs(20),
         // Connections are away for long here.
         lease: Duration::from_secs(60),
-        confirm_reads: false,
-        copies_after: Membership::COPIES_AFTER,
-        copy_bytes_per_second: Membership::COPY_BYTES_PER_SECOND,
-        manager_data: None,
-        begin_anew: false,
+        ..Membership::default()
     };
     let mut hello = hello(node, 1);
     hello.entry.incarnation =
         u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap();
-    let members =
-        Members::start(&membership, hello.settings, (hello.entry, None), unformed(N), replica)?;
+    let terms = ClusterTerms {
+        addresses: membership.known_addresses(N),
+        first_nodes: N,
+        lease: membership.lease,
+        ..ClusterTerms::default()
+    };
+    let members = Members::start(&membership, terms, (hello.entry, None), unformed(N), replica)?;
     members.wait_until_joined().map(|()| members)
 }
 

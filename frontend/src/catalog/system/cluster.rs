@@ -19,7 +19,12 @@ fn count(number: u64) -> Value {
 pub(super) fn nodes(facts: &Facts, put: Sink<'_>) -> Put {
     let (membership, all) = (facts.cluster.membership(), facts.cluster.status());
     let to_copy = bytes_to_copy(&all);
-    all.iter().map(|status| node(status, &membership, to_copy)).try_for_each(put)
+    let configuration = facts.cluster.configuration();
+    let node = |status: &NodeStatus| {
+        let zone = u16::try_from(status.node).ok().and_then(|node| configuration.zone(node));
+        node(status, zone, &membership, to_copy)
+    };
+    all.iter().map(node).try_for_each(put)
 }
 
 /// Bytes that nodes are still to copy which are being filled with partitions, as all have last said.
@@ -30,7 +35,12 @@ fn bytes_to_copy(all: &[NodeStatus]) -> u64 {
     taught.saturating_sub(learnt)
 }
 
-fn node(status: &NodeStatus, membership: &MembershipStatus, to_copy: u64) -> Vec<Value> {
+fn node(
+    status: &NodeStatus,
+    zone: Option<&str>,
+    membership: &MembershipStatus,
+    to_copy: u64,
+) -> Vec<Value> {
     let number = u16::try_from(status.node).ok();
     let phase = match membership.phase {
         Phase::Preparing => "preparing",
@@ -61,6 +71,7 @@ fn node(status: &NodeStatus, membership: &MembershipStatus, to_copy: u64) -> Vec
     vec![
         count(status.node as u64),
         address,
+        zone.map_or(Value::Null, text),
         text(state),
         silent,
         reported(|report| report.memory_bytes),

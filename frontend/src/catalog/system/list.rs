@@ -249,6 +249,7 @@ pub(super) static RELATIONS: &[Relation] = &[
         columns: &[
             ("node", BigInt),
             ("address", Text),
+            ("zone", Text),
             ("state", Text),
             ("silent_seconds", BigInt),
             ("memory_bytes", BigInt),
