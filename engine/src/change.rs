@@ -300,7 +300,7 @@ impl<R: Replica> Changes<R> {
     fn make(&mut self, term: u64, decision: &Decision) {
         let made = self.decided.make(term, decision);
         if let Some(decider) =
-            self.decider.as_mut().filter(|decider| decider.has_term(decision.term))
+            self.decider.as_mut().filter(|decider| decider.term() == decision.term)
         {
             decider.made(decision, &made, &self.decided);
             // It may have ended while that was decided.
@@ -369,9 +369,13 @@ impl<R: Replica> Changes<R> {
         self.configuration = configuration;
     }
 
-    /// Whether a message of a decider of this term is to be heard: no later one is known.
+    /// Whether a message of a decider of this term is to be heard: no later one is known. If this member has decided before, it does so no
+    /// more, even if the log's own replica has not learnt that yet: what it proposes would stay with it.
     fn hears(&mut self, term: u64) -> bool {
         let is_present = term >= self.term;
+        if self.decider.as_ref().is_some_and(|decider| decider.term() < term) {
+            self.follows();
+        }
         self.term = self.term.max(term);
         is_present
     }

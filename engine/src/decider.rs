@@ -206,9 +206,9 @@ impl Decider {
         decider
     }
 
-    /// Whether it has this term.
-    pub(crate) fn has_term(&self, term: u64) -> bool {
-        self.term == term
+    /// The term in which it decides.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
     }
 
     /// What there is to say, and to decide.

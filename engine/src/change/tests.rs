@@ -214,6 +214,8 @@ struct Elected {
     /// By member: how many decisions it has heard of.
     heard: Vec<usize>,
     leader: Option<usize>,
+    /// Members that led before, and have not learnt that they do so no more.
+    unaware: BTreeSet<usize>,
     term: u64,
     random: SmallRng,
 }
@@ -242,6 +244,7 @@ impl Elected {
             links: BTreeMap::new(),
             log: Vec::new(),
             leader: None,
+            unaware: BTreeSet::new(),
             term: 0,
             random: SmallRng::seed_from_u64(seed),
         }
@@ -279,13 +282,14 @@ impl Elected {
 
     /// Another member leads, or the same one again.
     fn elect(&mut self) {
-        if let Some(before) = self.leader.filter(|leader| !self.lost.contains(leader)) {
-            self.members[before].follows();
-        }
+        self.unaware.extend(self.leader.filter(|leader| !self.lost.contains(leader)));
         let left = self.left();
         let leader = left[self.random.random_range(0..left.len())];
         while self.heard[leader] < self.log.len() {
             self.hear_decision(leader);
+        }
+        if self.unaware.remove(&leader) {
+            self.members[leader].follows();
         }
         (self.leader, self.term) = (Some(leader), self.term + 1);
         let said = self.members[leader].leads(self.term);
@@ -294,6 +298,7 @@ impl Elected {
 
     fn kill(&mut self, node: usize) {
         self.lost.insert(node);
+        self.unaware.remove(&node);
         self.links.retain(|(from, to), _| *from != node && *to != node);
         if self.leader == Some(node) {
             self.leader = None;
@@ -309,10 +314,16 @@ impl Elected {
             self.links.iter().filter(|(_, all)| !all.is_empty()).map(|(way, _)| *way).collect();
         let behind: Vec<_> =
             self.left().into_iter().filter(|node| self.heard[*node] < self.log.len()).collect();
-        if ways.is_empty() && behind.is_empty() {
+        let unaware = usize::from(!self.unaware.is_empty());
+        if ways.len() + behind.len() + unaware == 0 {
             return false;
         }
-        let choice = self.random.random_range(0..ways.len() + behind.len());
+        let choice = self.random.random_range(0..ways.len() + behind.len() + unaware);
+        if choice == ways.len() + behind.len() {
+            let before = self.unaware.pop_first().unwrap();
+            self.members[before].follows();
+            return true;
+        }
         match ways.get(choice) {
             Some(&(from, to)) => {
                 let message = self.links.get_mut(&(from, to)).unwrap().pop_front().unwrap();
@@ -377,6 +388,26 @@ fn deciders_may_change_and_members_end_at_any_moment() {
         let is_member = |node: &usize| last.is_member(u16::try_from(*node).unwrap());
         assert!(!run.lost.iter().any(is_member), "seed {seed}");
     }
+}
+
+/// It stood still, and hears of the next leader by the others' members before its own replica of the log tells.
+#[test]
+fn a_proposal_goes_to_the_next_decider_even_by_one_that_has_not_learnt_that_it_decides_no_more() {
+    let mut run = Elected::new(3, 7, None);
+    run.elect();
+    let before = run.leader.unwrap();
+    while run.leader == Some(before) {
+        while run.step() {}
+        run.unaware.clear();
+        run.elect();
+    }
+    run.unaware.clear();
+    while run.step() {}
+    run.receive(before, before, ChangeMessage::Propose { number: 1, change: table("late") });
+    while run.step() {}
+    run.members[before].follows();
+    while run.step() {}
+    assert_eq!(run.members[before].take_answers(), BTreeMap::from([(1, Ok(()))]));
 }
 
 #[test]

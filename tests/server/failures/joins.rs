@@ -26,7 +26,11 @@ fn nodes_join_at_addresses_of_their_own_and_machines_are_replaced() {
     let mut cluster = Cluster::start_each(Site::new("failures-joins", 3), zones);
     cluster.query(0, "CREATE TABLE town (id INT PRIMARY KEY, name TEXT)");
     cluster.query(0, "INSERT INTO town SELECT n, 'town ' || n FROM generate_series(1, 1000) n");
-    assert_eq!(cluster.query(0, "SELECT count(*) FROM gannet_nodes"), "3", "of sixteen that may be");
+    assert_eq!(
+        cluster.query(0, "SELECT count(*) FROM gannet_nodes"),
+        "3",
+        "of sixteen that may be"
+    );
     let all_healthy = |cluster: &Cluster, nodes: &[usize]| {
         let nodes: BTreeSet<_> = nodes.iter().copied().collect();
         assert_eq!(cluster.healthy(&nodes, "60s"), (true, String::new()));
@@ -50,7 +54,8 @@ fn nodes_join_at_addresses_of_their_own_and_machines_are_replaced() {
         let mut before = replace(&mut cluster.nodes[node], back);
         before.wait();
         let seen = |at: usize| {
-            let of = format!("SELECT address FROM gannet_nodes WHERE node = {node} AND state = 'up'");
+            let of =
+                format!("SELECT address FROM gannet_nodes WHERE node = {node} AND state = 'up'");
             cluster.query(at, &of) == address
         };
         awaited("all know where the node is", || (0..4).all(seen).then_some(()));
