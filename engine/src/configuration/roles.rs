@@ -113,6 +113,13 @@ impl Configuration {
 
     /// All transactions go by this configuration.
     pub(super) fn fill(&mut self) {
+        let before = std::mem::take(&mut self.log_groups);
+        self.form_log_groups();
+        let mut groups = self.log_groups.iter().zip(&before);
+        // Each change of the members has added those that were to come.
+        debug_assert!(
+            groups.all(|(group, before)| group.iter().all(|replica| before.contains(replica)))
+        );
         self.last_log_groups.clone_from(&self.log_groups);
         self.learners.iter_mut().flatten().for_each(|learner| learner.fills = true);
         if self.has_dismissed() {
@@ -183,11 +190,14 @@ impl Configuration {
         Ok(())
     }
 
-    /// Forms the log groups anew. Until all transactions go by them, a record is sure to be only where both groups have it.
+    /// Forms the log groups anew. Until all transactions go by them, those of the groups before get the records, too: these are sure to have
+    /// all.
     fn change_log_groups(&mut self) {
+        let before = std::mem::take(&mut self.log_groups);
         self.form_log_groups();
-        for (last, group) in self.last_log_groups.iter_mut().zip(&self.log_groups) {
-            last.retain(|replica| group.contains(replica));
+        for (group, before) in self.log_groups.iter_mut().zip(before) {
+            let more = before.into_iter().filter(|replica| !group.contains(replica));
+            group.extend(more.collect::<Vec<_>>());
         }
     }
 
@@ -209,8 +219,7 @@ impl Configuration {
         self.updated = updated.collect();
     }
 
-    /// Makes a node a member again. Log groups only grow by it: until all transactions go by the new ones, records are where the old ones
-    /// have them.
+    /// Makes a node a member again.
     pub(super) fn join(&mut self, node: u16, entry: &MemberEntry) -> Result<(), ChangeError> {
         let index = usize::from(node);
         match self.revoked.get_mut(index) {
@@ -223,13 +232,7 @@ impl Configuration {
         }
         self.members[index] = entry.clone();
         self.drained[index] = false;
-        let before = self.log_groups.clone();
-        self.form_log_groups();
-        for (group, before) in self.log_groups.iter_mut().zip(before) {
-            if !before.iter().all(|replica| group.contains(replica)) {
-                *group = before;
-            }
-        }
+        self.change_log_groups();
         self.last_log_groups[index].clone_from(&self.log_groups[index]);
         Ok(())
     }

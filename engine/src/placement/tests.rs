@@ -91,10 +91,13 @@ fn a_drained_node_parts_when_others_have_its_copies_and_logs() {
     let drain = Change::Drain { node: 1, is_drained: true };
     let first = Configuration::new(7, 5, 3, Partitioning::new(16).unwrap());
     let drained = first.after(&drain).unwrap();
-    assert_eq!(drained.log_group(0), [0, 2, 3]);
-    let sure: Vec<_> = drained.last_log_groups().map(<[u16]>::to_vec).collect();
-    assert_eq!(sure[0], [0, 2], "some records are in the old group, and some in the new one");
+    assert_eq!(
+        (drained.log_group(0), drained.sure_log_group(0)),
+        (&[0, 2, 3, 1][..], &[0, 1, 2][..])
+    );
     assert_eq!(drained.after(&Change::Part(1)), Err(ChangeError::Needed(1)));
+    let filled = drained.after(&Change::Fill).unwrap();
+    assert_eq!((filled.log_group(0), filled.sure_log_group(0)), (&[0, 2, 3][..], &[0, 2, 3][..]));
     let (settled, _) = settle(drained.after(&Change::Fill).unwrap());
     let parted = settled.after(&Change::Part(1)).unwrap();
     assert_eq!((parted.epoch, parted.is_member(1), parted.log_group(1)), (1, false, &[][..]));
@@ -285,6 +288,7 @@ fn no_copies_and_no_logs_share_a_zone_while_others_are_free(
         for member in settled.member_numbers() {
             let group = settled.log_group(member);
             prop_assert_eq!(group[0], member);
+            prop_assert_eq!(group, settled.sure_log_group(member));
             // The coordinator's own log is where the coordinator is.
             for node in group[1..].iter().filter(|node| !settled.is_drained(**node)) {
                 let others = || group.iter().filter(|other| *other != node);
