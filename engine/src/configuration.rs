@@ -27,6 +27,7 @@
 mod holding;
 mod membership;
 mod roles;
+mod spreading;
 mod zones;
 
 use std::net::SocketAddr;
@@ -364,9 +365,7 @@ impl Configuration {
                     return Err(ChangeError::Formed);
                 }
                 next.members.clone_from(members);
-                if next.has_zones() {
-                    next.place_first();
-                }
+                next.place_first();
             }
             Change::Create(definition) => {
                 check_name(&definition.name)?;

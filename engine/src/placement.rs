@@ -160,82 +160,12 @@ fn moves(configuration: &Configuration) -> Copies {
             moves.insert(partition, node);
         }
     }
-    let next = |held: &_, moves: &_| {
-        parting_move(configuration, held, moves)
-            .or_else(|| evening_move(configuration, held, moves))
-    };
-    while let Some((partition, source, target)) = next(&held, &moves) {
+    while let Some((partition, source, target)) = configuration.next_move(&held, &moves) {
         held.entry(source).or_default().remove(&partition);
         held.entry(target).or_default().insert(partition);
         moves.insert(partition, target);
     }
     moves.into_iter().collect()
-}
-
-/// A copy that is to move from a zone that has others of its partition to a node of a zone that has fewer: of that zone's nodes, to the one
-/// with the fewest copies.
-fn parting_move(
-    configuration: &Configuration,
-    held: &BTreeMap<u16, BTreeSet<u16>>,
-    moves: &BTreeMap<u16, u16>,
-) -> Option<(u16, u16, u16)> {
-    if !configuration.has_zones() {
-        return None;
-    }
-    let is_free = |partition: &u16| !moves.contains_key(partition);
-    partitions(configuration).filter(is_free).find_map(|partition| {
-        let copies = configuration.copies(partition);
-        let rank = |node: &&u16| {
-            let is_backup = configuration.primary(partition) != **node;
-            (configuration.zone_mates(**node, copies), is_backup, held[*node].len(), **node)
-        };
-        let source = *copies.iter().filter(|node| held.contains_key(node)).max_by_key(rank)?;
-        let gains = |target: u16| {
-            let (before, after) = mates(configuration, partition, source, target);
-            after < before
-        };
-        let others = held.iter().filter(|(_, has)| !has.contains(&partition));
-        let target = others.filter(|(node, _)| gains(**node)).min_by_key(|(node, has)| {
-            (mates(configuration, partition, source, **node).1, has.len(), **node)
-        })?;
-        Some((partition, source, *target.0))
-    })
-}
-
-/// How many other copies of a partition are in a node's zone, and how many would be in that of another node which had the copy instead.
-fn mates(
-    configuration: &Configuration,
-    partition: u16,
-    source: u16,
-    target: u16,
-) -> (usize, usize) {
-    let others = || configuration.copies(partition).iter().filter(|node| **node != source);
-    (configuration.zone_mates(source, others()), configuration.zone_mates(target, others()))
-}
-
-/// A copy that is to move from a node with many to one with at least two fewer, whose zone has no more of the partition: a backup if there is
-/// one.
-fn evening_move(
-    configuration: &Configuration,
-    held: &BTreeMap<u16, BTreeSet<u16>>,
-    moves: &BTreeMap<u16, u16>,
-) -> Option<(u16, u16, u16)> {
-    let mut nodes: Vec<_> = held.iter().collect();
-    nodes.sort_by_key(|(node, has)| (has.len(), **node));
-    let sources = nodes.iter().rev();
-    let mut pairs = sources.flat_map(|source| nodes.iter().map(move |target| (source, target)));
-    pairs.find_map(|((source, most), (target, fewest))| {
-        if most.len() < fewest.len() + 2 {
-            return None;
-        }
-        let is_free = |partition: &&u16| {
-            let (before, after) = mates(configuration, **partition, **source, **target);
-            !moves.contains_key(*partition) && after <= before
-        };
-        let movable = most.difference(fewest).filter(is_free);
-        let partition = movable.min_by_key(|it| configuration.primary(**it) == **source)?;
-        Some((*partition, **source, **target))
-    })
 }
 
 /// The backups that are to become primaries.
@@ -255,7 +185,7 @@ pub(crate) fn primaries(configuration: &Configuration) -> Copies {
             }
         }
     }
-    while let Some(hand_overs) = relief(configuration, &after, &barred) {
+    while let Some(hand_overs) = configuration.relief(&after, &barred) {
         for (partition, node) in hand_overs {
             after[usize::from(partition)] = node;
         }
@@ -264,47 +194,6 @@ pub(crate) fn primaries(configuration: &Configuration) -> Copies {
     all.filter(|(_, (before, after))| before != after)
         .map(|(partition, (_, after))| (partition, after))
         .collect()
-}
-
-/// A chain of hand-overs from a node that is primary of many partitions to the one that is primary of the fewest, if those are at least two
-/// fewer. In between, each node hands one partition over, and gets one. No copy that is barred becomes primary.
-fn relief(
-    configuration: &Configuration,
-    primaries: &[u16],
-    barred: &BTreeSet<(u16, u16)>,
-) -> Option<Copies> {
-    let count = |node: u16| primaries.iter().filter(|primary| **primary == node).count();
-    let counts: BTreeMap<u16, usize> =
-        configuration.member_numbers().map(|node| (node, count(node))).collect();
-    let mut sources: Vec<_> = counts.keys().copied().collect();
-    sources.sort_by_key(|node| std::cmp::Reverse(counts[node]));
-    sources.into_iter().find_map(|source| {
-        // Those that a chain leads to, the nearest first.
-        let mut reached = vec![source];
-        // By node: the partition that it would get, and from which node.
-        let mut hand_overs = BTreeMap::new();
-        let mut next = 0;
-        while let Some(&from) = reached.get(next) {
-            for (partition, _) in (0..).zip(primaries).filter(|(_, primary)| **primary == from) {
-                for &copy in configuration.copies(partition) {
-                    if !reached.contains(&copy) && !barred.contains(&(partition, copy)) {
-                        reached.push(copy);
-                        hand_overs.insert(copy, (partition, from));
-                    }
-                }
-            }
-            next += 1;
-        }
-        let mut target = reached.into_iter().min_by_key(|node| counts[node])?;
-        let is_relief = counts[&target] + 2 <= counts[&source];
-        is_relief.then(|| {
-            let chain = std::iter::from_fn(|| {
-                let &(partition, from) = hand_overs.get(&target)?;
-                Some((partition, std::mem::replace(&mut target, from)))
-            });
-            chain.collect()
-        })
-    })
 }
 
 #[cfg(test)]

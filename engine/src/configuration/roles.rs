@@ -2,6 +2,8 @@
 //!
 //! *Invariants*: those of a configuration. A member that comes has no copy, and one that goes leaves none.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use gannet_rules::rule;
 
 use crate::configuration::{
@@ -18,13 +20,40 @@ pub(super) fn log_replicas(copies: usize, members: usize) -> usize {
 }
 
 impl Configuration {
-    /// Roles and log groups at the start.
+    /// Roles and log groups at the start: as if all copies had moved and all primaries had changed that are to.
     pub(super) fn place_first(&mut self) {
         self.copies = self.first_copies();
-        self.primaries = self.copies.iter().map(|copies| copies[0]).collect();
+        self.form_primaries();
+        let held = |node| (node, self.copied_by(node));
+        let mut held: BTreeMap<u16, BTreeSet<u16>> = self.member_numbers().map(held).collect();
+        while let Some((partition, source, target)) = self.next_move(&held, &BTreeMap::new()) {
+            held.entry(source).or_default().remove(&partition);
+            held.entry(target).or_default().insert(partition);
+            let copies = self.copies[usize::from(partition)].iter_mut();
+            copies.filter(|node| **node == source).for_each(|node| *node = target);
+            self.form_primaries();
+        }
+        while let Some(hand_overs) = self.relief(&self.primaries, &BTreeSet::new()) {
+            for (partition, node) in hand_overs {
+                let copies = &mut self.copies[usize::from(partition)];
+                copies.sort_by_key(|copy| *copy != node);
+            }
+            self.form_primaries();
+        }
         self.form_updated();
         self.form_log_groups();
         self.last_log_groups.clone_from(&self.log_groups);
+    }
+
+    /// The partitions that a node has a copy of.
+    fn copied_by(&self, node: u16) -> BTreeSet<u16> {
+        let partitions = (0..=u16::MAX).zip(&self.copies);
+        partitions.filter(|(_, copies)| copies.contains(&node)).map(|(it, _)| it).collect()
+    }
+
+    fn form_primaries(&mut self) {
+        let primary = |copies: &Vec<u16>| copies.first().copied().unwrap_or(NOBODY);
+        self.primaries = self.copies.iter().map(primary).collect();
     }
 
     /// The copies of each partition at the start: the primaries are the members in their order, and the backups of each those that follow,
@@ -303,8 +332,7 @@ impl Configuration {
 
     /// Copies have changed: roles and log groups follow, in the next epoch.
     fn prepare_epoch(&mut self) {
-        let primary = |copies: &Vec<u16>| copies.first().copied().unwrap_or(NOBODY);
-        self.primaries = self.copies.iter().map(primary).collect();
+        self.form_primaries();
         self.place();
         self.form_log_groups();
         (self.epoch, self.phase) = (self.epoch + 1, Phase::Preparing);
