@@ -42,6 +42,9 @@ pub(crate) struct Arguments {
     /// Time over which rates are measured.
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
+    /// Show each partition's copies, and what is still to be copied.
+    #[arg(long)]
+    partitions: bool,
     /// Wait until the cluster is so, then print its status.
     #[arg(long, value_name = "CONDITION")]
     wait: Option<Condition>,
@@ -74,7 +77,7 @@ pub(crate) enum CommandError {
 
 /// Prints the state of the nodes. Returns whether all are up.
 pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
-    let Arguments { connect, credentials, interval, wait, timeout } = arguments;
+    let Arguments { connect, credentials, interval, partitions, wait, timeout } = arguments;
     let addresses = credentials.complete(connect)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -86,6 +89,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         // The connection's error is also that of the next statement.
         tokio::spawn(async { connection.await.unwrap_or_default() });
         let before = client.query(NODES, &[]).await?;
+        let copies_before = client.query(COPIES, &[]).await?;
         tokio::time::sleep(interval).await;
         let after = client.query(NODES, &[]).await?;
         let copies = client.query(COPIES, &[]).await?;
@@ -101,6 +105,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
         let (membership, prospect) = (membership(&after), prospect(&after) + &to_copy);
         let has_halted = halted.is_some();
         let outlook = halted.unwrap_or(prospect);
+        if partitions {
+            print_line(format_args!("{}\n", partition_table(&copies, &copies_before, interval)))?;
+        }
         print_line(format_args!("{shown}\n\n{membership}{outlook}"))?;
         Ok(in_time && !has_halted && after.iter().all(is_where_it_is_to_be))
     })
@@ -208,16 +215,56 @@ fn to_copy(before: &[Row], after: &[Row], interval: Duration) -> String {
 
 /// The same, of bytes, and of bytes in a second.
 fn copying(left: i64, rate: f64) -> String {
-    let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
-    if left == 0 {
-        return String::new();
-    }
     let to_go = mebibytes(left as f64);
-    if rate < 1.0 {
-        return format!("; {to_go:.1} MiB are to be copied");
+    match paced(left, rate) {
+        _ if left == 0 => String::new(),
+        None => format!("; {to_go:.1} MiB are to be copied"),
+        Some(pace) => format!("; {to_go:.1} MiB are to be copied, {pace}"),
     }
-    let (seconds, rate) = (left as f64 / rate, mebibytes(rate));
-    format!("; {to_go:.1} MiB are to be copied, at {rate:.1} MiB/s for about {seconds:.0} s")
+}
+
+fn mebibytes(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}
+
+/// How fast so many bytes are copied, and for how long; none if nothing is.
+fn paced(left: i64, rate: f64) -> Option<String> {
+    let seconds = left as f64 / rate;
+    let rate_mebibytes = mebibytes(rate);
+    (rate >= 1.0).then(|| format!("at {rate_mebibytes:.1} MiB/s for about {seconds:.0} s"))
+}
+
+/// A line for each partition: where its copies are, and what is still to be copied.
+fn partition_table(copies: &[Row], before: &[Row], interval: Duration) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["partition", "primary", "backups", "being filled"]);
+    let place = |row: &Row| (row.get::<_, i64>("partition"), row.get::<_, i64>("node"));
+    let to_copy = |row: &Row| row.get::<_, Option<i64>>("bytes_to_copy");
+    for of_partition in copies.chunk_by(|one, next| place(one).0 == place(next).0) {
+        let with_role = |role: &'static str| {
+            of_partition.iter().filter(move |row| row.get::<_, &str>("role") == role)
+        };
+        let numbers = |role| {
+            let numbers: Vec<_> = with_role(role).map(|row| place(row).1.to_string()).collect();
+            numbers.join(", ")
+        };
+        let learners = with_role("learner").map(|row| {
+            let (node, left) = (place(row).1, to_copy(row));
+            let earlier = before.iter().find(|other| place(other) == place(row));
+            let Some(left) = left else { return format!("{node}: not begun") };
+            let to_go = mebibytes(left as f64);
+            let copied = earlier.and_then(to_copy).map_or(0, |earlier| earlier - left);
+            let pace = paced(left, copied as f64 / interval.as_secs_f64().max(0.001));
+            let pace = pace.map(|pace| format!(" {pace}")).unwrap_or_default();
+            format!("{node}: {to_go:.1} MiB to go{pace}")
+        });
+        let learners = learners.collect::<Vec<_>>().join("; ");
+        let partition = of_partition.first().map(|row| place(row).0).unwrap_or_default();
+        let cells = [partition.to_string(), numbers("primary"), numbers("backup"), learners];
+        table.add_row(cells);
+    }
+    table
 }
 
 /// The table of nodes, each with its present row and that of an interval earlier.

@@ -40,6 +40,8 @@
 //! | `WAITING_UPDATES` | an update waits until its bucket is copied | `tests/simulation.rs` |
 //! | `WAITING_SPLITS` | what waits for a half is applied with the split | `engine/src/learning/tests.rs` |
 //! | `GRACE_PERIOD` | rows are copied when all updates come | `tests/simulation.rs` |
+//! | `COPIED_VERSION` | a bucket is copied with its version | `tests/simulation.rs` |
+//! | `LEARNERS_APART` | a learner is never primary | `tests/simulation.rs` |
 //! | `LEARNED_WHOLE` | a learner has all rows when it is a copy | `tests/simulation.rs` |
 //! | `DISMISSED_SPARED` | a copy is given back when it gets no updates | `tests/simulation.rs` |
 //! | `ONE_INCARNATION` | a replica is one incarnation of its node | `manager/tests/incarnations.rs` |

@@ -151,6 +151,8 @@ fn removed_rules_are_noticed() {
         "WAITING_UPDATES",
         "GRACE_PERIOD",
         "LEARNED_WHOLE",
+        "COPIED_VERSION",
+        "LEARNERS_APART",
         "DISMISSED_SPARED",
         "MOVED",
         "LOCKS_FINISH",
@@ -171,8 +173,8 @@ fn removed_rules_are_noticed() {
                 let drains = ["--drains", "10", "--transactions", "20000"];
                 arguments.extend([&["--workload", "ranges"][..], &drains].concat());
             }
-            // Partitions are handed over most often.
-            "MOVED" | "LOCKS_FINISH" => arguments.extend(["--drains", "10"]),
+            // Partitions are handed over, and filled, most often.
+            "MOVED" | "LOCKS_FINISH" | "LEARNERS_APART" => arguments.extend(["--drains", "10"]),
             // Most scan barriers are set here.
             "DEAD_BARRIERS" => arguments.extend(["--workload", "ranges"]),
             // Stale reads show soonest where each row has its own history, and members go on after a lease.

@@ -147,7 +147,10 @@ impl TableCopy<'_> {
         if let Some(table) = view.table(self.table) {
             while !rest.is_empty() {
                 let parsed = BucketUpdate::parse(rest);
-                let (unit, behind) = parsed.expect("the primary sends whole units");
+                let (mut unit, behind) = parsed.expect("the primary sends whole units");
+                if !rule!(COPIED_VERSION) {
+                    unit.base_version = 0;
+                }
                 let address = table.address_to_fill(unit.partition, unit.bucket);
                 let address = address.expect("a learner has its partition, and memory for it");
                 let copied = self.node.learning().copy(table, address, &unit);

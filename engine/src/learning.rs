@@ -21,7 +21,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -55,8 +55,10 @@ struct State {
     /// By table, partition and bucket: units that wait for the copy of their bucket.
     waiting: BTreeMap<(u16, u16, u32), Vec<Vec<u8>>>,
     waiting_bytes: usize,
-    /// What jobs copy, or have copied.
+    /// What jobs copy, have copied, or are to copy.
     begun: BTreeSet<Lesson>,
+    /// By worker with a job that copies: what that job is to copy after what it copies now.
+    queued: BTreeMap<u16, VecDeque<Lesson>>,
     /// What is copied, or given back, and was not told yet.
     copied: BTreeSet<Lesson>,
     /// Bytes that were copied since the node began.
@@ -144,9 +146,25 @@ impl Learning {
         Ok(())
     }
 
-    /// Whether nobody has begun to copy a partition; from now on the caller does.
-    pub(crate) fn begin(&self, lesson: Lesson) -> bool {
-        self.lock().begun.insert(lesson)
+    /// A worker is to copy a partition, if nobody does so. Whether the worker is to begin a job for that: it has none that copies.
+    pub(crate) fn begin(&self, worker: u16, lesson: Lesson) -> bool {
+        let mut state = self.lock();
+        if !state.begun.insert(lesson) {
+            return false;
+        }
+        let has_job = state.queued.contains_key(&worker);
+        state.queued.entry(worker).or_default().push_back(lesson);
+        !has_job
+    }
+
+    /// What a worker's job is to copy next; none if the job is to end.
+    pub(crate) fn next(&self, worker: u16) -> Option<Lesson> {
+        let mut state = self.lock();
+        let next = state.queued.get_mut(&worker)?.pop_front();
+        if next.is_none() {
+            state.queued.remove(&worker);
+        }
+        next
     }
 
     /// The job that copied a partition has ended before all of it was copied.

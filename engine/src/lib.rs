@@ -106,7 +106,7 @@ pub use outcome::{Abort, Conflict, Failure, Misuse, Outcome, RowProblem};
 pub use pending::{PendingConnection, PendingConnections, source};
 pub use row_key::{KeyStart, RowKey};
 pub use rows::{KeyValue, Rows};
-pub use statistics::{ChangeCounts, NodeReport, NodeState, NodeStatus, Statistics};
+pub use statistics::{ChangeCounts, LessonReport, NodeReport, NodeState, NodeStatus, Statistics};
 pub use stopping::OnlyCopies;
 pub use threads::Topology;
 pub use token::{Once, TOKEN_RESULT_BYTES_MAX, Token, TokenError, TokenOutcome, TokenRefusal};

@@ -175,7 +175,6 @@ impl Member {
     /// What the member says of itself.
     pub(crate) fn report(&self) -> NodeReport {
         let of_workers = self.workers.iter().map(|worker| worker.published.read());
-        let (taught_bytes, learnt_bytes) = self.node.bytes_of_lessons();
         NodeReport {
             statistics: of_workers.fold(Statistics::default(), Add::add),
             memory_bytes: self.node.used_bytes() as u64,
@@ -186,10 +185,9 @@ impl Member {
             changes: ChangeCounts {
                 copied_bytes: self.node.learning().bytes(),
                 copies_given_up: self.node.copies_given_up(),
-                taught_bytes,
-                learnt_bytes,
                 ..self.node.changes().read()
             },
+            lessons: self.node.lessons(),
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::configuration::{Configuration, Phase, TableEntry};
 use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
 use crate::silences::Silences;
-use crate::statistics::ChangeCounters;
+use crate::statistics::{ChangeCounters, LessonReport};
 use crate::view::{NodeCounts, View};
 
 /// A table of a cluster.
@@ -515,22 +515,20 @@ impl Node {
         self.arena.used_bytes_of(partition)
     }
 
-    /// Bytes of the partitions that it is primary of and that others are being filled with, once for each of these; and bytes that it has of
-    /// those that it is being filled with itself.
-    pub(crate) fn bytes_of_lessons(&self) -> (u64, u64) {
+    /// What it has of partitions that nodes are being filled with, and that it is primary of or is being filled with.
+    pub(crate) fn lessons(&self) -> Vec<LessonReport> {
         let configuration = self.view.load().shared_configuration();
         let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
-        partitions.fold((0, 0), |(taught, learnt), partition| {
+        let lesson = |partition| {
             let learners = configuration.learners(partition);
-            if learners.is_empty() {
-                return (taught, learnt);
-            }
-            let bytes = self.used_bytes_of(partition) as u64;
-            let teaches = configuration.copies(partition).first() == Some(&self.id);
             let learns = learners.iter().any(|learner| learner.node == self.id);
-            let of_each = |is_so: bool, count: usize| if is_so { bytes * count as u64 } else { 0 };
-            (taught + of_each(teaches, learners.len()), learnt + of_each(learns, 1))
-        })
+            let teaches = !learners.is_empty() && configuration.primary(partition) == self.id;
+            let bytes = || self.used_bytes_of(partition) as u64;
+            let count = u16::try_from(learners.len()).expect("nodes are numbered with 16 bits");
+            let report = || LessonReport { partition, learners: count, learns, bytes: bytes() };
+            (learns || teaches).then(report)
+        };
+        partitions.filter_map(lesson).collect()
     }
 
     /// Bytes of main buckets, which tables take when they are created, and as they grow. They count in [`Self::used_bytes`] even while they are

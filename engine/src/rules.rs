@@ -61,6 +61,10 @@ gannet_rules::rules! {
     GRACE_PERIOD,
     /// A learner is no copy before all rows are copied.
     LEARNED_WHOLE,
+    /// A bucket is copied with its version.
+    COPIED_VERSION,
+    /// A learner is never primary: where the last copy is lost, the partition is.
+    LEARNERS_APART,
     /// A copy is given back when no transaction sends it updates any more.
     DISMISSED_SPARED,
     /// Where reads are confirmed, they are right only when a renewal was granted that was sent after them.

@@ -116,10 +116,19 @@ pub struct ChangeCounts {
     pub copied_bytes: u64,
     /// Copies of partitions of a table that it has given up to other nodes.
     pub copies_given_up: u64,
-    /// Bytes of the partitions that it is primary of and that other nodes are being filled with, once for each of these.
-    pub taught_bytes: u64,
-    /// Bytes that it has already of the partitions that it is being filled with.
-    pub learnt_bytes: u64,
+}
+
+/// What a node has of a partition that nodes are being filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LessonReport {
+    /// The partition.
+    pub partition: u16,
+    /// How many nodes are being filled with the partition.
+    pub learners: u16,
+    /// Whether the node is one of them; else it is the primary.
+    pub learns: bool,
+    /// Bytes that it has of the partition.
+    pub bytes: u64,
 }
 
 /// The counts of a node, which its workers add to.
@@ -160,7 +169,7 @@ impl ChangeCounters {
 }
 
 /// What a node says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Of all its workers together.
     pub statistics: Statistics,
@@ -176,6 +185,8 @@ pub struct NodeReport {
     pub lease_ms: Option<u64>,
     /// What changes of the membership have done there.
     pub changes: ChangeCounts,
+    /// The partitions that nodes are being filled with, and that it is primary of or is being filled with.
+    pub lessons: Vec<LessonReport>,
 }
 
 /// How a node is, as this process sees it.

@@ -210,13 +210,19 @@ const MEASURES: [Measure; 12] = [
         "gannet_taught_bytes",
         "gauge",
         "Bytes of partitions that the node is primary of and that others are being filled with, once for each.",
-        |r| r.changes.taught_bytes,
+        |r| {
+            r.lessons
+                .iter()
+                .filter(|it| !it.learns)
+                .map(|it| it.bytes * u64::from(it.learners))
+                .sum()
+        },
     ),
     (
         "gannet_learnt_bytes",
         "gauge",
         "Bytes that the node has of partitions that it is being filled with.",
-        |r| r.changes.learnt_bytes,
+        |r| r.lessons.iter().filter(|it| it.learns).map(|it| it.bytes).sum(),
     ),
     ("gannet_memory_bytes", "gauge", "Table memory in use.", |r| r.memory_bytes),
     (

@@ -291,6 +291,10 @@ impl Configuration {
         for (partition, copies) in (0..).zip(&mut self.copies) {
             let had_copies = !copies.is_empty();
             copies.retain(|copy| *copy != node);
+            if had_copies && copies.is_empty() && !rule!(LEARNERS_APART) {
+                let learners = self.learners[usize::from(partition)].iter();
+                copies.extend(learners.map(|learner| learner.node).find(|it| *it != node));
+            }
             if had_copies && copies.is_empty() && !may_lose {
                 return Err(ChangeError::LastCopy { node, partition });
             }

@@ -319,7 +319,7 @@ impl Group {
         }
         for node in self.peer_nodes() {
             self.peers.get_mut(&node).into_iter().for_each(Peer::count_silence);
-            self.pass(node, &Message::Report(*report));
+            self.pass(node, &Message::Report(report.clone()));
         }
     }
 

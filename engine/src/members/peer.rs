@@ -136,6 +136,6 @@ impl Peer {
             0..=REPORTS_LATE => NodeState::Up,
             seconds => NodeState::Silent(seconds),
         };
-        NodeStatus { node: self.node, address: self.address, state, report: self.report }
+        NodeStatus { node: self.node, address: self.address, state, report: self.report.clone() }
     }
 }

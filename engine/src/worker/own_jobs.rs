@@ -10,7 +10,8 @@ use crate::worker::Worker;
 use crate::{copying, growing};
 
 impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
-    /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers.
+    /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers. A worker copies one after the other:
+    /// clients have all other coroutines, and the pace is the worker's.
     pub(super) fn begin_copies(&mut self) {
         let configuration = self.view.configuration();
         let workers = self.node.worker_count();
@@ -19,10 +20,14 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             for learner in configuration.learners(partition) {
                 let lesson = (partition, learner.since);
                 let is_due = learner.fills || !rule!(GRACE_PERIOD);
-                if learner.node == self.node.id() && is_due && self.node.learning().begin(lesson) {
+                let is_own = learner.node == self.node.id() && is_due;
+                let worker = self.number;
+                if is_own && self.node.learning().begin(worker, lesson) {
                     let node = Arc::clone(&self.node);
                     self.own_jobs.push_back(Box::new(move |coordinator: &mut Coordinator<'_>| {
-                        copying::copy_partition(coordinator, &node, lesson);
+                        while let Some(lesson) = node.learning().next(worker) {
+                            copying::copy_partition(coordinator, &node, lesson);
+                        }
                         coordinator.finish_job();
                     }));
                 }

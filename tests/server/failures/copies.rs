@@ -5,7 +5,9 @@
 //! ```
 //! *Not here*: learners whose primary dies, or which die themselves, in the simulator.
 
-use crate::failures::cluster::{Cluster, SHORT_LEASE, Site, awaited};
+use std::time::Duration;
+
+use crate::failures::cluster::{Cluster, SHORT_LEASE, Site, awaited, pass};
 use crate::failures::histories::record;
 use crate::process::Server;
 
@@ -68,11 +70,28 @@ fn what_is_to_be_copied_is_seen() {
     let first = awaited("much is to be copied", || {
         Some(to_copy(&cluster, 0)).filter(|bytes| *bytes > 1 << 20)
     });
+    awaited("the copy of each partition is told", || {
+        let (_, said, _) = cluster.operate(&[1].into(), &["status", "--partitions"]);
+        assert!(said.contains("being filled"), "{said}");
+        let lines = || said.lines().filter(|line| line.contains("MiB to go"));
+        let fills = |line: &str| line.contains("2: ");
+        let is_paced = lines().any(|line| line.contains(" MiB/s for about "));
+        (lines().all(fills) && is_paced).then_some(())
+    });
     // Nodes report every second, or later on a busy machine: an interval may see no progress.
     awaited("the rate of the copy is told", || {
         let (_, said, _) = cluster.operate(&[1].into(), &["status"]);
         said.contains(" MiB are to be copied, at ").then_some(())
     });
+    // All partitions of the worker together keep the pace. The node says once a second how much it has copied.
+    let copied = || {
+        let bytes = cluster.query(1, "SELECT copied_bytes FROM gannet_nodes WHERE node = 2");
+        bytes.parse::<u64>().unwrap()
+    };
+    let before = copied();
+    pass(Duration::from_secs(3));
+    let in_three_seconds = copied() - before;
+    assert!(in_three_seconds < 3 * (3 * (128 << 10)), "{in_three_seconds} bytes");
     awaited("less is to be copied", || {
         let left = to_copy(&cluster, 1);
         (left > 0 && left < first).then_some(())

@@ -4,7 +4,11 @@
 //!
 //! *Not here*: their columns (`list`).
 
-use gannet_engine::{Drained, MembershipStatus, NodeReport, NodeState, NodeStatus, Phase};
+use std::collections::BTreeMap;
+
+use gannet_engine::{
+    Drained, LessonReport, MembershipStatus, NodeReport, NodeState, NodeStatus, Phase,
+};
 
 use crate::catalog::system::Sink;
 use crate::catalog::system::relations::{Put, text};
@@ -18,7 +22,7 @@ fn count(number: u64) -> Value {
 /// A row for each node: see `list`, `gannet_nodes`.
 pub(super) fn nodes(facts: &Facts, put: Sink<'_>) -> Put {
     let (membership, all) = (facts.cluster.membership(), facts.cluster.status());
-    let to_copy = bytes_to_copy(&all);
+    let to_copy = bytes_to_copy(&all).into_values().sum();
     let configuration = facts.cluster.configuration();
     let node = |status: &NodeStatus| {
         let zone = u16::try_from(status.node).ok().and_then(|node| configuration.zone(node));
@@ -27,12 +31,24 @@ pub(super) fn nodes(facts: &Facts, put: Sink<'_>) -> Put {
     all.iter().map(node).try_for_each(put)
 }
 
-/// Bytes that nodes are still to copy which are being filled with partitions, as all have last said.
-fn bytes_to_copy(all: &[NodeStatus]) -> u64 {
-    let reports = || all.iter().filter_map(|status| status.report.as_ref());
-    let taught: u64 = reports().map(|report| report.changes.taught_bytes).sum();
-    let learnt: u64 = reports().map(|report| report.changes.learnt_bytes).sum();
-    taught.saturating_sub(learnt)
+/// Bytes that learners are still to copy, by partition and node, as all have last said.
+fn bytes_to_copy(all: &[NodeStatus]) -> BTreeMap<(u16, u16), u64> {
+    let lessons = || {
+        all.iter().flat_map(|status| {
+            let lessons = status.report.iter().flat_map(|report| &report.lessons);
+            lessons.map(|lesson| (status.node, lesson))
+        })
+    };
+    let whole = |partition: u16| {
+        let mut of_primaries = lessons().filter(|(_, it)| !it.learns && it.partition == partition);
+        of_primaries.next().map(|(_, it)| it.bytes)
+    };
+    let learnt = lessons().filter(|(_, lesson)| lesson.learns);
+    let to_copy = learnt.filter_map(|(node, LessonReport { partition, bytes, .. })| {
+        let left = whole(*partition)?.saturating_sub(*bytes);
+        Some(((*partition, u16::try_from(node).ok()?), left))
+    });
+    to_copy.collect()
 }
 
 fn node(
@@ -50,7 +66,7 @@ fn node(
     let lease = match (status.state, &status.report) {
         (NodeState::Gone, _) => count(0),
         (NodeState::Up | NodeState::Silent(_), report) => {
-            report.and_then(|report| report.lease_ms).map_or(Value::Null, count)
+            report.as_ref().and_then(|report| report.lease_ms).map_or(Value::Null, count)
         }
     };
     let (state, silent) = match status.state {
@@ -105,6 +121,7 @@ fn node(
 /// A row for each copy of a partition, and for each that is being made: see `list`, `gannet_copies`.
 pub(super) fn copies(facts: &Facts, put: Sink<'_>) -> Put {
     let configuration = facts.cluster.configuration();
+    let to_copy = bytes_to_copy(&facts.cluster.status());
     let partitions = (0..configuration.partitioning.count()).filter_map(|p| u16::try_from(p).ok());
     partitions
         .flat_map(|partition| {
@@ -116,7 +133,9 @@ pub(super) fn copies(facts: &Facts, put: Sink<'_>) -> Put {
             let learners = configuration.learners(partition).iter();
             let all = copies.chain(learners.map(|learner| (learner.node, "learner")));
             let row = |(node, role)| {
-                vec![count(u64::from(partition)), count(u64::from(node)), text(role)]
+                let to_copy = to_copy.get(&(partition, node));
+                let to_copy = to_copy.map_or(Value::Null, |bytes| count(*bytes));
+                vec![count(u64::from(partition)), count(u64::from(node)), text(role), to_copy]
             };
             all.map(row).collect::<Vec<_>>()
         })

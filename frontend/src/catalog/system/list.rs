@@ -283,7 +283,12 @@ pub(super) static RELATIONS: &[Relation] = &[
     Relation {
         schema: "pg_catalog",
         name: "gannet_copies",
-        columns: &[("partition", BigInt), ("node", BigInt), ("role", Text)],
+        columns: &[
+            ("partition", BigInt),
+            ("node", BigInt),
+            ("role", Text),
+            ("bytes_to_copy", BigInt),
+        ],
         rows: cluster::copies,
     },
     Relation {
