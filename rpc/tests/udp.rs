@@ -10,7 +10,7 @@ use std::time::Duration;
 use echo::Echo;
 use gannet_rpc::{
     Clock, ClusterKey, Counters, Endpoint, Identity, Incoming, MonotonicClock, PacketReceiver,
-    Parking, Port, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
+    PacketSender, Parking, Port, UdpError, UdpOptions, UdpPort, UdpReceiver, UdpSender,
 };
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -162,6 +162,37 @@ fn messages_of_every_size_cross_sockets() {
             assert_eq!((seen.malformed, seen.wrong_cluster, seen.wrong_incarnation), (0, 0, 0));
         }
     }
+}
+
+/// A node that comes later tells where it is.
+#[test]
+fn a_peer_is_found_at_the_address_that_it_tells() {
+    let addresses = addresses(V4, 2);
+    let without =
+        UdpOptions { addresses: vec![Some(addresses[0]), None], ..options(0, &addresses, key(1)) };
+    let nodes = [
+        Node::open(identity(0), &without),
+        Node::open(identity(1), &options(1, &addresses, key(1))),
+    ];
+    let mut pair = Pair { nodes, clock: MonotonicClock::new() };
+    pair.nodes[0].submit(0, &[8], 0);
+    let sender = pair.nodes[0].endpoint.sender_mut();
+    assert_eq!(sender.dropped(), 1, "nobody knows where the peer is");
+    for (told, reason) in [
+        ("nonsense", "no address"),
+        ("0.0.0.0:7000", "names no host and port"),
+        ("[::1]:7000", "use one family"),
+    ] {
+        let error = sender.reconnect(1, told).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+    sender.reconnect(1, &addresses[1].to_string()).unwrap();
+    let started_ns = pair.clock.now_ns();
+    while pair.nodes[0].endpoint.take_ready().is_none() {
+        pair.step();
+        assert!(pair.clock.now_ns() - started_ns < GIVE_UP_NS);
+    }
+    pair.call(&[100; 4]);
 }
 
 #[test]
