@@ -209,7 +209,10 @@ fn start(
         .map(|(node, member)| configuration.is_member(node).then(|| member.ports.clone()))
         .collect();
     match ports {
-        Ports::Udp(ports) => cluster.start_node(watched(ports)?, first_core)?,
+        Ports::Udp(mut ports) => {
+            ports.iter_mut().try_for_each(|port| port.connect(&told))?;
+            cluster.start_node(watched(ports)?, first_core)?;
+        }
         #[cfg(feature = "verbs")]
         Ports::Verbs(ports) => {
             cluster.start_node(watched(connected(ports, &told)?)?, first_core)?;

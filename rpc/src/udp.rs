@@ -156,6 +156,14 @@ pub enum UdpError {
         /// Its address.
         address: SocketAddr,
     },
+    /// A peer tells something else than an address.
+    #[error("node {node} tells {told:?}, which is no address: start the same release on all nodes")]
+    NoAddressTold {
+        /// The peer.
+        node: u16,
+        /// What it tells.
+        told: String,
+    },
     /// The node has no address.
     #[error("node {node} has no address: {nodes} are given, for nodes from 0")]
     NoAddress {
@@ -220,6 +228,21 @@ impl UdpPort {
     }
 }
 
+impl UdpPort {
+    /// Finds peers where they tell to be, by node. Of those that tell nothing the address is as before.
+    ///
+    /// # Errors
+    /// [`UdpError`], which says what to change.
+    pub fn connect(&mut self, told: &[Option<String>]) -> Result<(), UdpError> {
+        for ((node, told), address) in (0..).zip(told).zip(&mut self.addresses) {
+            if let Some(told) = told {
+                *address = Some(self.paths.told(node, told)?);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Port for UdpPort {
     type Sender = UdpSender;
     type Receiver = UdpReceiver;
@@ -261,6 +284,15 @@ struct Paths {
 }
 
 impl Paths {
+    /// Where the peer worker of a node is that tells where its worker 0 is.
+    fn told(&self, node: u16, told: &str) -> Result<SocketAddr, UdpError> {
+        let address = told.parse();
+        self.peer(
+            node,
+            address.map_err(|_| UdpError::NoAddressTold { node, told: told.to_owned() })?,
+        )
+    }
+
     /// Where the peer worker of a node is, if there is a path that suffices.
     fn peer(&self, node: u16, address: SocketAddr) -> Result<SocketAddr, UdpError> {
         let own = self.own;

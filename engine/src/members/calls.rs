@@ -19,6 +19,7 @@ use crate::members::Transport;
 use crate::members::group::{Action, Event, Group, Stage};
 use crate::members::message::{Call, Hello, Message, Opening, Welcome, difference};
 use crate::members::peer::Peer;
+use crate::members::terms::ClusterTerms;
 
 /// Longest time from the beginning of a connection to its use.
 const HANDSHAKE_TIMEOUT_NS: u64 = 5_000_000_000;
@@ -227,7 +228,7 @@ impl Group {
 
     /// Begins the handshake with a member that was called.
     fn open_call(&mut self, number: u64, node: usize, until_ns: u64) -> Result<(), LinkError> {
-        let is_greater = self.node() > node;
+        let (is_greater, addresses) = (self.node() > node, self.known_addresses());
         let Some(peer) = self.peers.get_mut(&node) else { return Err(LinkError::Ended) };
         peer.connection += u64::from(is_greater);
         let resumed = peer.incarnation().filter(|_| peer.has_come);
@@ -235,6 +236,7 @@ impl Group {
             hello: self.setup.hello.clone(),
             connection: peer.connection,
             is_formed: self.stage == Stage::Formed,
+            addresses,
             resumes: resumed.map(|incarnation| (incarnation, peer.delivery.heard())),
             predecessor: self.setup.predecessor,
         };
@@ -285,8 +287,9 @@ impl Group {
         let is_formed = self.stage == Stage::Formed;
         let session = self.connections.get_mut(&number).and_then(Connection::session);
         session.into_iter().for_each(Session::trust);
-        self.say(number, encoded(&Welcome::Connected { hello, is_formed, heard }));
-        self.hear_formed(node, opening.is_formed);
+        let addresses = self.known_addresses();
+        self.say(number, encoded(&Welcome::Connected { hello, is_formed, addresses, heard }));
+        self.hear_formed(node, opening.is_formed, &opening.addresses);
         self.use_connection(number, node, opening.resumes.map_or(0, |(_, heard)| heard))
     }
 
@@ -294,11 +297,8 @@ impl Group {
     fn answer_question(&mut self, number: u64) {
         let is_member = self.stage == Stage::Formed && self.has_joined && self.halted().is_none();
         let welcome = if is_member {
-            let mut terms = self.setup.terms.clone();
-            for peer in self.peers.values().filter(|peer| peer.address.is_some()) {
-                terms.addresses[peer.node] = peer.address;
-            }
-            Welcome::Terms(Box::new(terms))
+            let addresses = self.known_addresses();
+            Welcome::Terms(Box::new(ClusterTerms { addresses, ..self.setup.terms.clone() }))
         } else {
             Welcome::NotYet("it is no member of a cluster that has begun".to_owned())
         };
@@ -401,13 +401,13 @@ impl Group {
             Welcome::Connected { .. } if node > self.setup.hello.node => {
                 return Err(LinkError::Malformed);
             }
-            Welcome::Connected { hello, is_formed: other_is_formed, heard } => {
+            Welcome::Connected { hello, is_formed: other_is_formed, addresses, heard } => {
                 if is_formed && peer.incarnation() != Some(hello.entry.incarnation) {
                     self.another_answers(number, node, "it is another one");
                     return Ok(());
                 }
                 peer.become_incarnation(&hello.entry);
-                self.hear_formed(node, other_is_formed);
+                self.hear_formed(node, other_is_formed, &addresses);
                 return self.use_connection(number, node, heard);
             }
             Welcome::WillCall => self.end(number, LinkError::Ended),

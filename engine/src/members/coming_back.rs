@@ -16,6 +16,7 @@
 //! *Not here*: when the decider lets a process in, in `newcomers`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use crate::change_message::{ChangeMessage, Loss};
 use crate::configuration::{Configuration, MemberEntry};
@@ -170,9 +171,29 @@ impl Group {
         self.events.extend(node.map(Event::WaitsNoMore));
     }
 
-    /// Another member has said whether it is a member of a cluster.
-    pub(super) fn hear_formed(&mut self, node: usize, is_formed: bool) {
+    /// By node: where it is, as far as this member of a cluster knows; nothing of a process that is none.
+    pub(super) fn known_addresses(&self) -> Vec<Option<SocketAddr>> {
+        let mut known = self.setup.terms.addresses.clone();
+        for peer in self.peers.values().filter(|peer| peer.address.is_some()) {
+            known[peer.node] = peer.address;
+        }
+        if self.stage == Stage::Formed { known } else { Vec::new() }
+    }
+
+    /// Another member has said whether it is a member of a cluster, and where the others are then.
+    pub(super) fn hear_formed(
+        &mut self,
+        node: usize,
+        is_formed: bool,
+        addresses: &[Option<SocketAddr>],
+    ) {
         if is_formed && self.stage == Stage::Gathering {
+            for (peer, address) in addresses.iter().enumerate() {
+                let peer = self.peers.get_mut(&peer).filter(|peer| peer.present.is_none());
+                if let (Some(peer), Some(address)) = (peer, address) {
+                    peer.address = Some(*address);
+                }
+            }
             let incarnation = self.peers.get(&node).and_then(Peer::incarnation);
             incarnation.into_iter().for_each(|it| self.help_decide(node, it));
             self.comes_back

@@ -588,6 +588,7 @@ fn bytes_of_strangers_make_no_member() {
         hello: hello(1, 1),
         connection: 1,
         is_formed: false,
+        addresses: Vec::new(),
         resumes: None,
         predecessor: None,
     }));

@@ -189,8 +189,7 @@ impl PacketSender for UdpSender {
     }
 
     fn reconnect(&mut self, node: u16, told: &str) -> Result<(), String> {
-        let address = told.parse().map_err(|_| format!("{told:?} is no address"))?;
-        let peer = self.paths.peer(node, address).map_err(|error| error.to_string())?;
+        let peer = self.paths.told(node, told).map_err(|error| error.to_string())?;
         self.addresses[usize::from(node)] = Some(peer.into());
         Ok(())
     }
