@@ -110,7 +110,9 @@ pub(crate) enum Message {
 
 /// What two members do not agree on, from the view of the called one.
 pub(super) fn difference(own: &Hello, other: &Hello) -> Option<String> {
-    let names = own.settings.keys().chain(other.settings.keys());
+    // Defaults of others follow from the transport.
+    let transport = "transport".to_owned();
+    let names = std::iter::once(&transport).chain(own.settings.keys()).chain(other.settings.keys());
     let mut differing = names.filter(|name| own.settings.get(*name) != other.settings.get(*name));
     let name = differing.next()?;
     let value = |of: &Hello| of.settings.get(name).map_or("nothing", String::as_str).to_owned();

@@ -14,7 +14,7 @@ fn a_file_has_the_settings_of_the_command_line() {
     );
     let flags = Settings { threads: Some(2), ..Settings::default() };
     let (options, membership) = flags.or(file.unwrap()).cluster().unwrap();
-    assert_eq!((options.nodes, options.replicas, options.threads), (2, 2, 2));
+    assert_eq!((options.nodes, options.replicas, options.threads), (16, 2, 2), "more may join");
     assert_eq!(options.memory_limit_bytes, Some(64 << 20));
     assert_eq!(options.token_ttl, Duration::from_secs(90 * 60));
     let membership = membership.unwrap();
@@ -35,7 +35,13 @@ fn a_setting_of_the_command_line_replaces_its_alternative_in_a_file() {
     let members = "node = 0\nmembers = [\"127.0.0.1:1\"]\ntrusted-network = true\nmtu = 1500\n";
     assert_eq!(flags.or(parsed(members).unwrap()).cluster().unwrap().0.nodes, 2);
     let flags = Settings { transport: Some(TransportName::Memory), ..Settings::default() };
-    assert!(flags.or(parsed(members).unwrap()).cluster().unwrap().1.is_some());
+    let (options, membership) = flags.or(parsed(members).unwrap()).cluster().unwrap();
+    assert!(membership.is_some() && options.nodes == 1, "as many as are named");
+    // A process that is to join asks nobody that the file names.
+    let flags =
+        Settings { join: Some(vec!["nowhere".to_owned()]), node: Some(1), ..Settings::default() };
+    let error = flags.or(parsed(members).unwrap()).cluster().err().unwrap().to_string();
+    assert!(error.contains("join needs node and address"), "{error}");
 }
 
 #[test]
