@@ -26,7 +26,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(200);
 /// Asks members for the terms of their cluster, one after the other and again, until one answers that is a member of a cluster which has begun.
 ///
 /// # Errors
-/// [`JoinError::NobodyAnswers`] after `timeout`, and at once if a member that answers has another key or another version.
+/// [`JoinError::NobodyAnswers`] after `timeout`, and [`JoinError::Stranger`] at once if one that answers has another key or another version.
 pub fn ask_members(
     addresses: &[SocketAddr],
     key: Option<&ClusterKey>,
@@ -46,7 +46,7 @@ pub fn ask_members(
             let is_first = reason.is_empty();
             reason = format!("{address}: {error}");
             if is_final {
-                return Err(JoinError::NobodyAnswers { reason, seconds: 0 });
+                return Err(JoinError::Stranger { reason });
             }
             if is_first {
                 tracing::info!("waiting for a member of the cluster: {reason}");

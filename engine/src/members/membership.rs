@@ -204,9 +204,15 @@ pub enum JoinError {
         /// Why.
         reason: String,
     },
+    /// One that was asked for the terms of the cluster is no member of it, or this process must not know them.
+    #[error("{reason}; give the members' addresses, the key of the cluster, and the same release")]
+    Stranger {
+        /// What has come instead of an answer.
+        reason: String,
+    },
     /// No member has told the terms of the cluster.
     #[error(
-        "no member of a cluster has answered within {seconds} s, {reason}; name members of a cluster that has begun, or begin one by naming          all of its first nodes"
+        "no member of a cluster has answered in {seconds} s: {reason}; name members of one that has begun, or begin one with all of its first nodes"
     )]
     NobodyAnswers {
         /// What the last one has said.

@@ -100,7 +100,7 @@ fn what_cannot_join_is_told_why() {
     assert!(error.contains("the process before it is a member still"), "{error}");
     let nobody = format!("--join={}", free_address());
     let error = refused(3, &[&nobody, &own]);
-    assert!(error.contains("no member of a cluster has answered within 3 s"), "{error}");
+    assert!(error.contains("no member of a cluster has answered in 3 s"), "{error}");
     let overlapping = format!("--address={}", cluster.site.member(2));
     let error = refused(3, &[&named, &overlapping]);
     assert!(error.contains("share a port"), "{error}");
