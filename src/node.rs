@@ -1,5 +1,5 @@
-//! `gannet node`: has a node of a cluster hold nothing, so that its process may be stopped, or its share again, restarts processes, and removes
-//! a node that is silent.
+//! `gannet node`: has a node of a cluster hold nothing, so that its process may be stopped, or its share again, restarts processes, removes
+//! a node that is silent, and gives up a majority that is gone for ever.
 //!
 //! *Not here*: what follows (`gannet_engine`), and the procedures of SQL that do the same (`gannet_frontend`).
 //!
@@ -59,6 +59,17 @@ enum Command {
         /// Longest wait for all of it. Then the exit code is 1, and no further node is told.
         #[arg(long, default_value = "60m", value_parser = parse_duration)]
         timeout: Duration,
+    },
+    /// Go on without a majority of the nodes that decide on the membership, which is gone for ever: the node that is told decides without them.
+    ///
+    /// Be sure that none of their processes runs, and that none will be started with its old --manager-data: there would be two clusters, which
+    /// both answer.
+    GiveUp {
+        /// The nodes' numbers: all that are silent.
+        #[arg(required = true)]
+        nodes: Vec<u16>,
+        #[command(flatten)]
+        whom: Whom,
     },
     /// Remove a node that is silent, and that the others wait for, because it has the last copy of some rows.
     Remove {
@@ -124,6 +135,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
                 }
                 print_line("not all is done in time; gannet status tells what is missing")?;
                 Ok(false)
+            }
+            Command::GiveUp { nodes, whom: Whom { connect, credentials } } => {
+                let addresses = credentials.complete(connect)?;
+                let numbers: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+                let numbers = numbers.join(", ");
+                call(&addresses, format!("CALL gannet_give_up_nodes({numbers})")).await?;
+                print_line(format_args!("nodes {numbers} are given up; the others go on"))?;
+                Ok(true)
             }
             Command::Remove { at: At { node, whom: Whom { connect, credentials } }, lose_rows } => {
                 let addresses = credentials.complete(connect)?;

@@ -179,7 +179,13 @@ fn membership(nodes: &[Row]) -> String {
             format!("; {} decides on it, by the votes of {}", named(leading), named(voting))
         }
     };
-    format!("epoch {epoch} of the membership is {phase}{deciders}\n")
+    let given_up = nodes.iter().filter(|row| row.get::<_, Option<i64>>("given_up").is_some());
+    let given_up: Vec<i64> = given_up.map(|row| row.get("node")).collect();
+    let overridden = match &given_up[..] {
+        [] => String::new(),
+        nodes => format!("\nan operator has given up {}, which had a majority", named(nodes)),
+    };
+    format!("epoch {epoch} of the membership is {phase}{deciders}{overridden}\n")
 }
 
 /// How many of the nodes that are left can be lost before rows are, and how many while the cluster goes on.

@@ -18,7 +18,7 @@ use crate::hosted::ThreadHost;
 use crate::local_members::LocalMembers;
 use crate::manager::Manager;
 use crate::member::{Member, WorkerOptions};
-use crate::members::{JoinError, Members};
+use crate::members::{JoinError, Members, OverrideError};
 use crate::membership_status::MembershipStatus;
 use crate::node::Node;
 use crate::statistics::{NodeState, NodeStatus};
@@ -138,6 +138,9 @@ pub enum ClusterError {
     /// A table was dropped while it was opened.
     #[error("the table {0} was dropped while it was opened; open it again")]
     TableDropped(String),
+    /// A majority is not given up.
+    #[error(transparent)]
+    Override(#[from] OverrideError),
     /// The operating system refused a thread.
     #[error("the operating system refused a thread: {0}; use fewer threads")]
     Thread(std::io::Error),

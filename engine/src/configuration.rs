@@ -136,6 +136,8 @@ pub(crate) enum Change {
     Dismiss(Vec<(u16, u16)>),
     /// The node is to hold nothing that others can hold, or is to hold its share again.
     Drain { node: u16, is_drained: bool },
+    /// An operator has given up these nodes, and with them a majority of those that decided on the membership.
+    GiveUp(Vec<u16>),
     /// The node, which is drained and holds nothing, is no member any more. It has ended all its transactions.
     Part(u16),
     /// The node, which is no member, comes back as another process. It holds nothing.
@@ -288,6 +290,8 @@ pub struct Configuration {
     updated: Vec<Vec<u16>>,
     /// By node: whether it is to hold nothing that others can hold.
     drained: Vec<bool>,
+    /// The nodes that an operator has given up with a majority that decided on the membership, each time with the epoch.
+    pub(crate) given_up: Vec<(u32, Vec<u16>)>,
     /// The version in which copies or learners have changed last.
     placed: u64,
     /// By node: itself, then the others of its log group.
@@ -324,6 +328,7 @@ impl Configuration {
             dismissed: vec![Vec::new(); partitions],
             drained: vec![false; usize::from(nodes)],
             updated: Vec::new(),
+            given_up: Vec::new(),
             placed: 1,
             copies: Vec::new(),
             last_log_groups: Vec::new(),
@@ -402,6 +407,7 @@ impl Configuration {
             Change::Dismiss(copies) => copies.iter().try_for_each(|it| next.dismiss(*it))?,
             Change::Freed(copies) => copies.iter().try_for_each(|it| next.freed(*it))?,
             Change::Drain { node, is_drained } => next.drain(*node, *is_drained)?,
+            Change::GiveUp(nodes) => next.given_up.push((next.epoch, nodes.clone())),
             Change::Learned { partition, node, since } => {
                 next.learned((*partition, *node), *since)?;
             }

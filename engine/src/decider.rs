@@ -370,7 +370,7 @@ impl Decider {
                     self.steps.hand_over_decided(primaries.len(), self.now_ns);
                     self.have_adopted(&decided.configuration);
                 }
-                Change::Part(_) | Change::Drain { .. } => {
+                Change::Part(_) | Change::Drain { .. } | Change::GiveUp(_) => {
                     self.copies_due_ns = None;
                     self.have_adopted(&decided.configuration);
                 }

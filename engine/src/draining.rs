@@ -4,6 +4,7 @@
 //! drain  ──▶ it hands over what it is primary of, its copies are made on others, and it gives them up ─▶ its process may be stopped
 //! cancel ──▶ it gets its share again
 //! remove ──▶ a member that is silent, and without which the others cannot decide to go on, is no member any more
+//! give up ─▶ members that had a majority will never run again, and one that is left decides without them
 //! restart ─▶ it stops as if by a signal, and whoever has started its process starts it again
 //! ```
 //! *Invariants*: a drain loses no copy: what no other member can have stays. It is a wish that the configuration keeps, so whoever decides
@@ -55,6 +56,20 @@ impl Cluster {
             Err(ChangeError::NoSuchMember(_)) if was_member => Ok(()),
             result => Ok(result?),
         }
+    }
+
+    /// Gives up a majority of the nodes that decide on the membership, which is gone for ever: nodes `lost` will never run again, and this
+    /// process's node decides alone until others vote in their place. The lost nodes are removed, in a new epoch. It is recorded
+    /// ([`MembershipStatus::given_up`](crate::MembershipStatus)). Blocks, as [`Cluster::drain_node`].
+    ///
+    /// If one of them runs on where nobody here hears it, there are two clusters, which both answer; no check can rule that out.
+    ///
+    /// # Errors
+    /// As [`Cluster::drain_node`]; [`ClusterError::Override`] says why this node cannot.
+    pub fn give_up_nodes(&self, lost: &[u16]) -> Result<(), ClusterError> {
+        self.check_processes()?;
+        let others = self.others.as_ref().ok_or(ClusterError::OneProcess)?;
+        others.give_up(lost.iter().copied().collect())
     }
 
     /// Has a node's process stop as if by a signal, and end in a way that tells whoever has started it to start it again. It is told, and

@@ -97,7 +97,8 @@ pub use lease::LeaseLeft;
 pub use loader::Loader;
 pub use log_limiter::{LogLimiter, Suppressed};
 pub use members::{
-    ClusterTerms, Invitation, JoinError, Membership, RdmaPort, Transport, ask_members,
+    ClusterTerms, Invitation, JoinError, ManagerReport, Membership, OverrideError, RdmaPort,
+    Transport, ask_members,
 };
 pub use membership_status::{Drained, Losses, MembershipStatus, Unhealthy};
 pub use node::{Node, TableId};

@@ -188,6 +188,7 @@ impl Member {
                 ..self.node.changes().read()
             },
             lessons: self.node.lessons(),
+            manager: None,
         }
     }
 }

@@ -47,6 +47,8 @@ pub struct MembershipStatus {
     pub copies_moving: usize,
     /// The nodes that are drained, with what they still have.
     pub drained: BTreeMap<u16, Drained>,
+    /// The nodes that operators have given up with a majority that decided on the membership, each time with the epoch since.
+    pub given_up: Vec<(u32, Vec<u16>)>,
     /// Why the cluster is not healthy, if it is not: the first reason of several.
     pub unhealthy: Option<Unhealthy>,
 }
@@ -120,6 +122,7 @@ impl MembershipStatus {
             copies_missing: configuration.copies_missing(),
             copies_moving: placement::copies_to_move(configuration),
             drained: drained(configuration),
+            given_up: configuration.given_up.clone(),
             unhealthy,
         }
     }

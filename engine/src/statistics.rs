@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gannet_rpc::Counters;
 use serde::{Deserialize, Serialize};
 
+use crate::members::ManagerReport;
+
 /// How many numbers [`Statistics`] has.
 const NUMBERS: usize = 8;
 
@@ -187,6 +189,8 @@ pub struct NodeReport {
     pub changes: ChangeCounts,
     /// The partitions that nodes are being filled with, and that it is primary of or is being filled with.
     pub lessons: Vec<LessonReport>,
+    /// Its part in the manager, if it has one.
+    pub manager: Option<ManagerReport>,
 }
 
 /// How a node is, as this process sees it.

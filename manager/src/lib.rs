@@ -61,6 +61,26 @@ impl ReplicaId {
     }
 }
 
+/// The last place of a replica's log. A log has all decisions that were made when it was the one with the last end of a majority.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+pub struct LogEnd {
+    /// The term in which the log took what is there.
+    pub term: u64,
+    /// The place, from 1; 0 if the log is empty.
+    pub index: u64,
+}
+
 openraft::declare_raft_types!(
     /// The types that raft handles.
     pub(crate) Types:

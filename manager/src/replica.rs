@@ -23,8 +23,8 @@ use tokio::task::JoinHandle;
 use crate::decisions::{Decisions, StateMachine};
 use crate::disk::{Directory, DirectoryError, Disk};
 use crate::network::Network;
-use crate::store::{self, LogStore};
-use crate::{ReplicaId, Types};
+use crate::store::{self, LogEnds, LogStore};
+use crate::{LogEnd, ReplicaId, Types};
 
 /// Between two attempts of a leader: to hear of all decisions, or to change the members of the log.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -112,6 +112,9 @@ pub enum StartError {
     /// Its directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// The log cannot take the entry by which the replica votes alone.
+    #[error("the replica cannot take over: {0}")]
+    TakeOver(#[source] io::Error),
 }
 
 /// How a replica is started.
@@ -151,6 +154,7 @@ pub struct LogMembers {
 /// A replica that runs. It ends when it is dropped.
 pub struct Replica {
     commands: UnboundedSender<Command>,
+    log_ends: LogEnds,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -169,24 +173,52 @@ impl Replica {
             Some(path) => Some(Box::new(Directory::open(path)?) as Box<dyn Disk>),
             None => None,
         };
-        Self::start_on(disk, options, Box::new(state), Arc::new(on_event))
+        Self::start_on(disk, options, None, (Box::new(state), Arc::new(on_event)))
     }
 
-    /// Starts a replica whose files are on a disk, if there is one.
+    /// Starts a replica that goes on from its directory, and votes alone from now on: an operator has given up the majority that voted before,
+    /// for ever. `all` are the replicas that hear its decisions. Otherwise as [`Self::start`].
+    ///
+    /// The caller is sure of two things: nobody of that majority votes any more, and no other replica that is left has a log with a later
+    /// [`LogEnd`]. Then this log has all decisions that anybody who is left goes by.
+    ///
+    /// # Errors
+    /// As [`Self::start`]; there is no directory, or it cannot be written to.
+    pub fn take_over(
+        options: Options,
+        all: &BTreeSet<ReplicaId>,
+        state: impl StateMachine,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Self, StartError> {
+        let path = options.directory.clone().unwrap_or_default();
+        let disk = Some(Box::new(Directory::open(&path)?) as Box<dyn Disk>);
+        Self::start_on(disk, options, Some(all), (Box::new(state), Arc::new(on_event)))
+    }
+
+    /// Starts a replica whose files are on a disk, if there is one. It takes over from a majority that is given up if it is told for whom.
     fn start_on(
         disk: Option<Box<dyn Disk>>,
         options: Options,
-        state: Box<dyn StateMachine>,
-        on_event: OnEvent,
+        takes_over: Option<&BTreeSet<ReplicaId>>,
+        (state, on_event): (Box<dyn StateMachine>, OnEvent),
     ) -> Result<Self, StartError> {
         let stores = store::open(disk, &options.cluster, options.id, state, &on_event)?;
+        let storage = stores.0.storage();
+        takes_over.map_or(Ok(()), |all| storage.take_over(all)).map_err(StartError::TakeOver)?;
+        let log_ends = storage.ends();
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();
         let body = move || runtime.block_on(run(options, stores, on_event, received));
         let thread = thread::Builder::new().name("manager".to_owned()).spawn(body);
         let thread = Some(thread.map_err(StartError::Thread)?);
-        Ok(Self { commands, thread })
+        Ok(Self { commands, log_ends, thread })
+    }
+
+    /// The last place of its log.
+    #[must_use]
+    pub fn log_end(&self) -> LogEnd {
+        self.log_ends.last()
     }
 
     /// Takes bytes that another node's replica had carried here.

@@ -10,6 +10,7 @@
 //!
 //! *Not here*: what has been made of the entries, in `decisions`.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::io;
 use std::ops::RangeBounds;
@@ -17,15 +18,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
-    AnyError, EmptyNode, Entry, EntryPayload, LogId, Membership, OptionalSend, RaftLogReader,
-    SnapshotMeta, StorageError, StorageIOError, Vote,
+    AnyError, CommittedLeaderId, EmptyNode, Entry, EntryPayload, LogId, Membership, OptionalSend,
+    RaftLogReader, SnapshotMeta, StorageError, StorageIOError, Vote,
 };
 
 use crate::decisions::{Decisions, StateMachine};
 use crate::disk::{DirectoryError, Disk};
 use crate::journal::{Journal, Log, Opened, Owner, Record, Saved};
 use crate::replica::{Event, OnEvent, nodes_of};
-use crate::{ReplicaId, Types};
+use crate::{LogEnd, ReplicaId, Types};
 
 pub(crate) type Result<T> = std::result::Result<T, StorageError<u64>>;
 
@@ -110,6 +111,24 @@ impl Storage {
         self.lock().snapshot.clone()
     }
 
+    /// What tells the last place of the log, also when its replica has ended.
+    pub(crate) fn ends(&self) -> LogEnds {
+        LogEnds(Arc::clone(&self.kept))
+    }
+
+    /// The log takes an entry by which its own replica alone votes, and these hear decisions, in a term of its own.
+    pub(crate) fn take_over(&self, all: &BTreeSet<ReplicaId>) -> io::Result<()> {
+        let LogEnd { term, index } = self.ends().last();
+        let voted = self.lock().log.vote.map_or(0, |vote| vote.leader_id.term);
+        let (term, own) = (term.max(voted) + 1, self.own.number());
+        let members = all.iter().map(|replica| replica.number()).chain([own]);
+        let members = Membership::new(vec![[own].into()], members.collect::<BTreeSet<_>>());
+        let log_id = LogId::new(CommittedLeaderId::new(term, own), index + 1);
+        let entry = Entry { log_id, payload: EntryPayload::Membership(members) };
+        let records = vec![Record::Vote(Vote::new(term, own)), Record::Entry(entry)];
+        self.write(records).map_err(io::Error::other)
+    }
+
     /// Tells the owner what was stored by a process before this one.
     pub(crate) fn tell_stored(&self) {
         let (snapshot, entries) = {
@@ -148,6 +167,24 @@ impl Storage {
         let sets = members.get_joint_config().iter();
         let sets = sets.map(|set| nodes_of(self.own, set)).collect();
         (self.on_event)(Event::Voting { index, sets });
+    }
+}
+
+/// Tells the last place of a log.
+pub(crate) struct LogEnds(Arc<Mutex<Kept>>);
+
+impl LogEnds {
+    /// The last place.
+    pub(crate) fn last(&self) -> LogEnd {
+        // Nothing panics while it is held.
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let saved = kept.snapshot.as_ref().and_then(|saved| saved.meta.last_log_id);
+        let last = kept.log.entries.values().next_back().map(|entry| entry.log_id);
+        let last = last.or(kept.log.purged).max(saved);
+        last.map_or_else(LogEnd::default, |last| LogEnd {
+            term: last.leader_id.term,
+            index: last.index,
+        })
     }
 }
 

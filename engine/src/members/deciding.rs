@@ -14,7 +14,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use gannet_manager::{Event, Options, Replica as ManagerReplica, ReplicaId};
@@ -24,6 +24,7 @@ use crate::change::Changes;
 use crate::change_message::{Addressed, ChangeMessage};
 use crate::configuration::Configuration;
 use crate::decision::{Decided, Decision};
+use crate::members::overriding::{self, OverrideError};
 use crate::members::voting::{Voting, replica_ids};
 use crate::members::{JoinError, Joining, Shared};
 use crate::membership_status::indispensable;
@@ -55,6 +56,8 @@ pub(super) enum Heard {
     Member(usize, ChangeMessage),
     /// What has happened at this node's replica of the manager.
     Manager(Event),
+    /// These members are lost for ever, and with them a majority: this member is to decide alone. Whether it does is sent.
+    GiveUp(BTreeSet<u16>, Sender<Result<(), OverrideError>>),
 }
 
 /// The thread's state.
@@ -84,6 +87,11 @@ pub(super) fn follow<R: Replica>(
         let said = match received {
             Ok(Heard::Member(from, message)) => deciding.changes.receive(from, message),
             Ok(Heard::Manager(event)) => deciding.take_event(event),
+            Ok(Heard::GiveUp(lost, answer)) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(deciding.give_up(&lost));
+                Vec::new()
+            }
             Err(RecvTimeoutError::Timeout) => deciding.changes.poll(),
             Err(RecvTimeoutError::Disconnected) => return,
         };
@@ -182,7 +190,7 @@ impl<R: Replica> Deciding<R> {
         }
         let manager = match &self.manager {
             Some(manager) => Arc::clone(manager),
-            None => self.start()?,
+            None => self.start(None)?,
         };
         for decision in self.changes.take_decisions() {
             manager.decide(postcard::to_stdvec(&decision).map_err(io::Error::other)?);
@@ -204,11 +212,12 @@ impl<R: Replica> Deciding<R> {
         Ok(())
     }
 
-    /// How the manager's replica of this node starts: with the first voters, or, if the log is there already, without any.
-    fn options(&mut self) -> Options {
+    /// How the manager's replica of this node starts: with the first voters, or, if the log is there already or it goes on from its own, without
+    /// any.
+    fn options(&mut self, goes_on: bool) -> Options {
         let configuration = self.changes.configuration();
         let mut voters = BTreeSet::new();
-        if !self.changes.has_come_back() {
+        if !goes_on && !self.changes.has_come_back() {
             voters = Voting::first_voters(configuration);
             self.voting.set_voters(vec![voters.clone()]);
             tell_losses(configuration, &voters);
@@ -225,12 +234,56 @@ impl<R: Replica> Deciding<R> {
         }
     }
 
-    /// Starts the manager's replica of this node.
-    fn start(&mut self) -> io::Result<Arc<ManagerReplica>> {
-        let options = self.options();
-        let shared = Arc::downgrade(&self.shared);
+    /// Has the replica vote alone, as an operator has given up these members, and with them the majority.
+    fn give_up(&mut self, lost: &BTreeSet<u16>) -> Result<(), OverrideError> {
+        let Some(manager) = &self.manager else { return Err(OverrideError::NoLog) };
+        if self.log.directory.is_none() {
+            return Err(OverrideError::InMemory);
+        }
+        let own = (self.shared.node(), manager.log_end());
+        let others = self.shared.lock().group.survey();
+        let configuration = self.changes.configuration();
+        overriding::check(configuration, own, self.voting.sets(), &others, lost)?;
+        tracing::warn!(
+            "an operator has given up nodes {lost:?}, which had a majority: this node decides on the membership alone from now on"
+        );
+        let (lost, left): (Vec<u16>, Vec<u16>) =
+            configuration.member_numbers().partition(|node| lost.contains(node));
+        let of = |nodes: &[u16]| replica_ids(configuration, nodes.iter());
+        let (lost, left) = (of(&lost), of(&left));
+        self.voting.give_up(own.0, lost);
+        self.changes.follows();
+        // Without the lock, which the replica's thread may wait for before it ends, and gives the directory back.
+        let ended = (self.manager.take(), self.shared.change(|state| state.manager.take()));
+        drop(ended);
+        let started = self.start(Some(&left));
+        started.map(|_| ()).map_err(|error| OverrideError::Failed(error.to_string()))
+    }
+
+    /// Starts the manager's replica of this node. It takes over from a majority that is given up if there are those that are left.
+    fn start(&mut self, left: Option<&BTreeSet<ReplicaId>>) -> io::Result<Arc<ManagerReplica>> {
+        let options = self.options(left.is_some());
         let decided = self.changes.first_decided();
-        let manager = ManagerReplica::start(options, decided, move |event| {
+        let manager = match left {
+            Some(left) => ManagerReplica::take_over(options, left, decided, self.on_event()),
+            None => ManagerReplica::start(options, decided, self.on_event()),
+        };
+        let manager = manager.map_err(io::Error::other)?;
+        let manager = Arc::new(manager);
+        self.manager = Some(Arc::clone(&manager));
+        self.shared.change(|state| {
+            state.predecessor = None;
+            let early = std::mem::take(&mut state.early);
+            early.into_iter().for_each(|(from, bytes)| manager.hear(from, bytes));
+            state.manager = Some(Arc::clone(&manager));
+        });
+        Ok(manager)
+    }
+
+    /// What happens at the replica, on its thread.
+    fn on_event(&self) -> impl Fn(Event) + Send + Sync + 'static {
+        let shared = Arc::downgrade(&self.shared);
+        move |event| {
             let Some(shared) = shared.upgrade() else { return };
             match event {
                 Event::Carry { to, bytes } => {
@@ -275,17 +328,7 @@ impl<R: Replica> Deciding<R> {
                     state.tell(Heard::Manager(event));
                 }),
             }
-        });
-        let manager = manager.map_err(io::Error::other)?;
-        let manager = Arc::new(manager);
-        self.manager = Some(Arc::clone(&manager));
-        self.shared.change(|state| {
-            state.predecessor = None;
-            let early = std::mem::take(&mut state.early);
-            early.into_iter().for_each(|(from, bytes)| manager.hear(from, bytes));
-            state.manager = Some(Arc::clone(&manager));
-        });
-        Ok(manager)
+        }
     }
 }
 

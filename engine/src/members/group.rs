@@ -39,7 +39,7 @@ use crate::members::leases::Leases;
 use crate::members::message::{Hello, Message};
 use crate::members::peer::Peer;
 use crate::members::terms::ClusterTerms;
-use crate::statistics::{NodeReport, NodeStatus};
+use crate::statistics::{NodeReport, NodeState, NodeStatus};
 
 /// Between two reports of a member.
 const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
@@ -321,6 +321,12 @@ impl Group {
             self.peers.get_mut(&node).into_iter().for_each(Peer::count_silence);
             self.pass(node, &Message::Report(report.clone()));
         }
+    }
+
+    /// The other members that this one hears.
+    pub(crate) fn heard(&self) -> BTreeSet<u16> {
+        let up = self.status().into_iter().filter(|it| it.state == NodeState::Up);
+        up.filter_map(|it| u16::try_from(it.node).ok()).collect()
     }
 
     /// Says a message to a member that is connected; it may be lost.

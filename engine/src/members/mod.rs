@@ -28,6 +28,7 @@ mod group;
 mod leases;
 mod membership;
 mod message;
+mod overriding;
 mod peer;
 mod predecessor;
 mod renewals;
@@ -39,7 +40,7 @@ mod tests;
 mod voting;
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,6 +54,7 @@ use gannet_rpc::{BootClock, Clock};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::change::Changes;
+use crate::cluster::ClusterError;
 use crate::cluster_state::FailureAction;
 use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
 use crate::lease::LeaseTerms;
@@ -62,7 +64,7 @@ use crate::members::sockets::Sockets;
 use crate::membership_status::ManagerStatus;
 use crate::outcome::panic_message;
 use crate::replica::Replica;
-use crate::statistics::NodeStatus;
+use crate::statistics::{NodeReport, NodeStatus};
 
 pub use asking::ask_members;
 pub(crate) use calls::Input;
@@ -71,6 +73,7 @@ pub(crate) use group::{Action, Event, Group, Setup};
 pub(crate) use membership::refused;
 pub use membership::{Invitation, JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
+pub use overriding::{ManagerReport, OverrideError};
 pub(crate) use predecessor::Predecessor;
 pub use terms::ClusterTerms;
 pub(crate) use voting::{Voting, replica_ids};
@@ -138,8 +141,12 @@ impl State {
                 }
                 Event::Restart => self.restart_wanted = true,
                 Event::ReportDue => {
-                    let report = self.reporter.as_ref().map(|member| member.report());
-                    report.iter().for_each(|report| self.group.report(report));
+                    let log_end = self.manager.as_ref().map(|manager| manager.log_end());
+                    if let Some(member) = &self.reporter {
+                        let hears = self.group.heard();
+                        let manager = log_end.map(|log_end| ManagerReport { log_end, hears });
+                        self.group.report(&NodeReport { manager, ..member.report() });
+                    }
                 }
                 Event::RenewalDue => {
                     let node = self.reporter.as_ref().map(|member| member.node());
@@ -449,6 +456,22 @@ impl Members {
     /// Has the process of a member stop and be started again. Whether it is there.
     pub(crate) fn restart(&self, node: u16) -> bool {
         self.shared.change_and_wake(|state| state.group.restart(usize::from(node)))
+    }
+
+    /// Has this member decide on the membership without a majority, as these members are lost for ever; they are removed then. Waits until
+    /// it is recorded.
+    pub(crate) fn give_up(&self, lost: BTreeSet<u16>) -> Result<(), ClusterError> {
+        let (answer, answered) = channel();
+        self.shared.change(|state| state.tell(Heard::GiveUp(lost.clone(), answer)));
+        match answered.recv() {
+            Ok(given_up) => given_up?,
+            // The thread has ended.
+            Err(_) => {
+                let reason = self.halted().unwrap_or_else(|| "this node stops".to_owned());
+                return Err(JoinError::Halted(reason).into());
+            }
+        }
+        Ok(self.propose(Change::GiveUp(lost.into_iter().collect()))??)
     }
 
     /// Tells the others that this member is to stop.

@@ -129,6 +129,16 @@ impl Peer {
         }
     }
 
+    /// What it has last said of itself.
+    pub(super) fn report(&self) -> Option<&NodeReport> {
+        self.report.as_ref()
+    }
+
+    /// For how many of this member's reports it has said nothing, which come every second.
+    pub(super) fn silence(&self) -> u64 {
+        self.silence
+    }
+
     /// How the peer is.
     pub(super) fn status(&self) -> NodeStatus {
         let state = match self.silence {

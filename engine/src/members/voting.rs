@@ -23,6 +23,8 @@ pub(crate) struct Voting {
     /// The replicas that are to be in the log, as this member leads it.
     wanted: Option<LogMembers>,
     leads: bool,
+    /// Those that an operator has given up: as long as they are members, this one votes alone.
+    given_up: BTreeSet<ReplicaId>,
 }
 
 /// The members that vote: `leader`, and of the others those of as many zones as possible, as many as possible of those that vote already.
@@ -64,6 +66,17 @@ impl Voting {
         self.sets = sets;
     }
 
+    /// Who votes.
+    pub(crate) fn sets(&self) -> &Voters {
+        &self.sets
+    }
+
+    /// An operator has given up these: this member votes alone until they are removed.
+    pub(crate) fn give_up(&mut self, own: u16, lost: BTreeSet<ReplicaId>) {
+        self.set_leads(false);
+        (self.sets, self.given_up) = (vec![[own].into()], lost);
+    }
+
     /// Whether this member leads them from now on.
     pub(crate) fn set_leads(&mut self, leads: bool) {
         (self.leads, self.wanted) = (leads, None);
@@ -76,6 +89,13 @@ impl Voting {
         configuration: &Configuration,
     ) -> Option<LogMembers> {
         let present: BTreeSet<u16> = self.sets.iter().flatten().copied().collect();
+        let incarnation = |node: u16| configuration.members[usize::from(node)].incarnation;
+        self.given_up.retain(|it| {
+            configuration.is_member(it.node) && incarnation(it.node) == it.incarnation
+        });
+        if !self.given_up.is_empty() {
+            return None;
+        }
         if !self.leads || configuration.phase != Phase::Active || !present.contains(&node) {
             return None;
         }
@@ -117,7 +137,7 @@ mod tests {
     use gannet_storage::Partitioning;
 
     use super::*;
-    use crate::configuration::Change;
+    use crate::configuration::{Change, MemberEntry};
 
     #[test]
     fn a_majority_is_left_after_one_loss_if_there_can_be_one() {
@@ -157,6 +177,28 @@ mod tests {
         assert!(both.contains("{0, 1, 2, 3, 4}") && both.contains("2 are left"), "{both}");
         // Of two one votes: the one that leads.
         assert_eq!(voters_of(&without(3, &[0]), &set(&[0, 1, 2]), 2), set(&[2]));
+    }
+
+    #[test]
+    fn those_that_are_given_up_vote_no_more() {
+        let mut present = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
+        present.members.iter_mut().for_each(|member| member.incarnation = 5);
+        let replica = |node| ReplicaId { node, incarnation: 5 };
+        let mut voting = Voting::default();
+        voting.give_up(1, [replica(0), replica(2)].into());
+        voting.set_leads(true);
+        assert_eq!(voting.take_wanted(1, &present), None, "they are members still");
+        let changes = [Change::Lose(0), Change::Lose(2), Change::Activate];
+        let mut after = changes.iter().fold(present, |it, change| it.after(change).unwrap());
+        let wanted = voting.take_wanted(1, &after).expect("they are removed");
+        assert_eq!(wanted.voters, [replica(1)].into());
+        // Other processes in their places do vote.
+        for node in [0, 2] {
+            let entry = MemberEntry { incarnation: 6, ..MemberEntry::absent() };
+            after = after.after(&Change::Join { node, entry }).unwrap();
+        }
+        let wanted = voting.take_wanted(1, &after).expect("others have come");
+        assert_eq!(wanted.voters.len(), 3);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! CALL of a procedure of operators: nodes are drained, removed and restarted.
+//! CALL of a procedure of operators: nodes are drained, removed, given up and restarted.
 //!
 //! *Not here*: what follows, in `gannet_engine`.
 
@@ -10,18 +10,20 @@ use crate::error::SqlError;
 use crate::plan::bind::names_of;
 
 /// What an operator does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Administration {
     /// A node is drained, or gets its share again.
     Drain { node: u16, is_drained: bool },
     /// A node is removed, perhaps with the last copy of rows.
     Remove { node: u16, loses_rows: bool },
+    /// Nodes that had a majority are given up, and a node that is left decides on the membership without them.
+    GiveUp { nodes: Vec<u16> },
     /// A node's process stops, and is started again by whoever has started it.
     Restart { node: u16 },
 }
 
 /// The procedures, as a message lists them.
-const PROCEDURES: &str = "there are gannet_drain_node(node), gannet_cancel_drain(node), gannet_remove_node(node [, loses_rows]) and gannet_restart_node(node)";
+const PROCEDURES: &str = "there are gannet_drain_node(node), gannet_cancel_drain(node), gannet_remove_node(node [, loses_rows]), gannet_give_up_nodes(node, ...) and gannet_restart_node(node)";
 
 /// What a CALL says.
 pub(super) fn administration(call: &ast::Function) -> Result<Administration, SqlError> {
@@ -48,6 +50,10 @@ pub(super) fn administration(call: &ast::Function) -> Result<Administration, Sql
             Ok(Administration::Drain { node: number(node)?, is_drained: false })
         }
         ("gannet_restart_node", [node]) => Ok(Administration::Restart { node: number(node)? }),
+        ("gannet_give_up_nodes", nodes @ [_, ..]) => {
+            let nodes = nodes.iter().map(|node| number(node)).collect::<Result<_, _>>()?;
+            Ok(Administration::GiveUp { nodes })
+        }
         ("gannet_remove_node", [node]) => {
             Ok(Administration::Remove { node: number(node)?, loses_rows: false })
         }

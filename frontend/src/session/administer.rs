@@ -23,8 +23,7 @@ impl Session {
         administration: Administration,
     ) -> Result<StatementResult, SqlError> {
         if self.status != TransactionStatus::Idle {
-            let message =
-                "nodes cannot be drained, removed or restarted inside a transaction block";
+            let message = "nodes cannot be drained, removed, given up or restarted inside a transaction block";
             return Err(SqlError::new("25001", message).with_hint("end it first"));
         }
         self.refuse_token("CALL")?;
@@ -41,6 +40,7 @@ impl Session {
                 Administration::Remove { node, loses_rows } => {
                     cluster.remove_node(node, loses_rows)
                 }
+                Administration::GiveUp { nodes } => cluster.give_up_nodes(&nodes),
                 Administration::Restart { node } => cluster.restart_node(node),
             };
             drop(permit);

@@ -125,7 +125,7 @@ impl Session {
             }
             Command::Fetch { name, fetch } => self.fetch(name, *fetch).await,
             Command::Close(name) => self.close_cursor(name.as_deref()),
-            Command::Administer(administration) => self.administer(*administration).await,
+            Command::Administer(administration) => self.administer(administration.clone()).await,
             Command::Nothing("VACUUM") if self.status != TransactionStatus::Idle => {
                 let message = "VACUUM cannot run inside a transaction block";
                 Err(SqlError::new("25001", message).with_hint("end it first, or leave VACUUM out"))

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::{Event, Options, Replica, StartError, run};
+use super::{Event, OnEvent, Options, Replica, StartError, run};
 use crate::decisions::StateMachine;
 use crate::store;
 
@@ -34,13 +34,22 @@ impl DrivenReplica {
         state: impl StateMachine,
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        let on_event = Arc::new(on_event) as _;
-        let stores = store::open(None, &options.cluster, options.id, Box::new(state), &on_event)?;
+        Self::start_boxed(options, Box::new(state), Arc::new(on_event))
+    }
+
+    /// Of one type, so that raft is compiled in this crate alone.
+    fn start_boxed(
+        options: Options,
+        state: Box<dyn StateMachine>,
+        on_event: OnEvent,
+    ) -> Result<Self, StartError> {
+        let stores = store::open(None, &options.cluster, options.id, state, &on_event)?;
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();
+        let log_ends = stores.0.storage().ends();
         runtime.spawn(run(options, stores, on_event, received));
-        Ok(Self { replica: Replica { commands, thread: None }, runtime })
+        Ok(Self { replica: Replica { commands, log_ends, thread: None }, runtime })
     }
 
     /// What it is told, it does when time advances, perhaps by nothing.

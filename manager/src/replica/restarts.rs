@@ -35,7 +35,7 @@ fn alone(disk: &FakeDisk) -> (Replica, Receiver<Event>) {
     // A test that has seen enough hears no more.
     let on_event: OnEvent = Arc::new(move |event| drop(said.send(event)));
     let state = Box::new(All::default());
-    (Replica::start_on(disk.boxed(), options(0), state, on_event).unwrap(), events)
+    (Replica::start_on(disk.boxed(), options(0), None, (state, on_event)).unwrap(), events)
 }
 
 fn next(events: &Receiver<Event>) -> Event {
@@ -157,7 +157,8 @@ fn start_of(two: &Two, node: u16, disk: Option<Box<dyn Disk>>) -> Receiver<Event
         }
         event => drop(said.send(event)),
     });
-    let replica = Replica::start_on(disk, options(node), Box::new(All::default()), on_event);
+    let state = Box::new(All::default());
+    let replica = Replica::start_on(disk, options(node), None, (state, on_event));
     two.lock().unwrap()[usize::from(node)] = Some(Arc::new(replica.unwrap()));
     events
 }
@@ -213,4 +214,58 @@ fn a_node_that_comes_late_gets_a_snapshot() {
     });
     follow(&second_events, &mut second, count);
     assert_eq!(first.0, second.0);
+}
+
+/// One of two voters has ended for ever. The other goes on alone, with all that was decided.
+#[test]
+fn a_replica_takes_over_from_a_majority_that_is_given_up() {
+    let (disk, two) = (FakeDisk::default(), Two::default());
+    let first_events = start_of(&two, 0, None);
+    let second_events = start_of(&two, 1, disk.boxed());
+    until(&first_events, leads);
+    let both = BTreeSet::from([id(0), id(1)]);
+    of(&two, 0).set_members(LogMembers { all: both.clone(), voters: both });
+    let both_vote = |event: &Event| *event == Event::Voters(vec![[0, 1].into()]);
+    until(&second_events, both_vote);
+    of(&two, 0).decide(vec![7]);
+    let made = |decision: u8| move |event: &Event| matches!(event, Event::Made { decision: made, .. } if *made == [decision]);
+    until(&second_events, made(7));
+    let ended = two.lock().unwrap().each_mut().map(Option::take);
+    let before = ended[1].as_ref().expect("it ran").log_end();
+    drop(ended);
+    let (said, events) = channel();
+    let on_event: OnEvent = Arc::new(move |event| drop(said.send(event)));
+    let state = Box::new(All::default());
+    let all = BTreeSet::from([id(1)]);
+    let replica = Replica::start_on(disk.boxed(), options(1), Some(&all), (state, on_event));
+    let replica = replica.unwrap();
+    assert!(replica.log_end() > before, "{:?} after {before:?}", replica.log_end());
+    let term = loop {
+        if let Event::Leads { term } = next(&events) {
+            break term;
+        }
+    };
+    assert!(term > before.term, "term {term} after {before:?}");
+    replica.decide(vec![8]);
+    let mut decisions = Vec::new();
+    until(&events, |event| match event {
+        Event::Made { decision, .. } => {
+            decisions.push(decision.clone());
+            *decision == [8]
+        }
+        _ => false,
+    });
+    drop(replica);
+    // It votes alone after another restart, too, and knows all.
+    let events = start_of(&two, 1, disk.boxed());
+    let mut all = All::default();
+    until(&events, |event| {
+        match event {
+            Event::Installed { snapshot, .. } => all.install(snapshot).unwrap(),
+            Event::Made { term, decision } => all.apply(*term, decision),
+            _ => {}
+        }
+        leads(event)
+    });
+    assert_eq!(all.0.iter().map(|(_, it)| it[0]).collect::<Vec<_>>(), [7, 8]);
 }

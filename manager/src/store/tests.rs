@@ -1,8 +1,8 @@
 //! The storage: openraft's own tests in memory and on a disk, restarts, and disks that fail.
 
+use openraft::RaftSnapshotBuilder;
 use openraft::storage::{RaftLogStorageExt, RaftStateMachine};
 use openraft::testing::{StoreBuilder, Suite};
-use openraft::{CommittedLeaderId, RaftSnapshotBuilder};
 use proptest::prelude::*;
 use tempfile::TempDir;
 

@@ -135,3 +135,118 @@ fn the_only_one_that_decides_comes_back() {
         cluster.query(node, "UPDATE kept SET n = n");
     }
 }
+
+/// The processes of two of three nodes end for ever, and their disks with them. An operator gives them up: the third goes on with all that was
+/// acknowledged, and two new machines take the places of the others.
+#[test]
+fn a_majority_that_is_gone_for_ever_is_given_up() {
+    for leader_stays in [true, false] {
+        let name = format!("failures-majority-given-up-{leader_stays}");
+        give_up_majority(Site::new(&name, 3), leader_stays);
+    }
+}
+
+fn give_up_majority(site: Site, leader_stays: bool) {
+    let folders = manager_data(&site);
+    let of_node = |node: usize| vec![SHORT_LEASE.to_owned(), folders[node].clone()];
+    let mut cluster = Cluster::start_each(site, of_node);
+    let leader = cluster.leader(&cluster.all());
+    let left = if leader_stays { leader } else { (leader + 1) % 3 };
+    let survivors = BTreeSet::from([left]);
+    let dead: Vec<_> = cluster.all().into_iter().filter(|node| *node != left).collect();
+    cluster.query(left, "CREATE TABLE kept (id INT PRIMARY KEY, n INT)");
+    cluster.query(left, "INSERT INTO kept SELECT n, 1 FROM generate_series(1, 30) n");
+    let numbers: Vec<_> = dead.iter().map(ToString::to_string).collect();
+    let give_up = |cluster: &Cluster, nodes: &[String]| {
+        let nodes = nodes.iter().map(String::as_str);
+        let command: Vec<_> = ["node", "give-up"].into_iter().chain(nodes).collect();
+        cluster.operate(&survivors, &command)
+    };
+    let refused = |cluster: &Cluster, nodes: &[String], why: &str| {
+        let (code, _, errors) = give_up(cluster, nodes);
+        assert!(code == Some(2) && errors.contains(why), "{code:?} {errors}");
+    };
+    let summary = record(&cluster, |clients| {
+        clients.wait_for(&cluster.all(), 20);
+        refused(&cluster, &numbers, "is heard by node");
+        for signal in ["STOP", "KILL"] {
+            dead.iter().for_each(|node| cluster.signal(*node, signal));
+        }
+        awaited("reads stop", || cluster.attempt(left, &[TIMEOUT, READ]).err().map(drop));
+        let committed = clients.committed(left);
+        refused(&cluster, &numbers[..1], "a majority of them is left");
+        refused(
+            &cluster,
+            &[numbers.clone(), vec![left.to_string()]].concat(),
+            "is the one that is asked",
+        );
+        refused(&cluster, &["9".to_owned()], "node 9 is no member");
+        awaited("the majority is given up", || {
+            let (code, _, errors) = give_up(&cluster, &numbers);
+            assert!(code == Some(0) || errors.contains("is heard by node"), "{code:?} {errors}");
+            (code == Some(0)).then_some(())
+        });
+        assert_eq!(cluster.query(left, READ), "1|1");
+        awaited("commits go on", || (clients.committed(left) > committed).then_some(()));
+        refused(&cluster, &numbers, "is no member");
+        clients.wait_for(&survivors, 20);
+        clients.serving(&survivors)
+    });
+    assert!(summary.committed > 0, "{summary:?}");
+    let given_up = "SELECT node FROM gannet_nodes WHERE given_up IS NOT NULL ORDER BY node";
+    assert_eq!(cluster.query(left, given_up), numbers.join("\n"));
+    let (_, status, _) = cluster.operate(&survivors, &["status"]);
+    let said = format!("an operator has given up nodes {}", numbers.join(", "));
+    assert!(status.contains(&said), "{status}");
+    // The machines that take their places have empty disks.
+    for node in &dead {
+        let folder = folders[*node].replace("--manager-data=", "");
+        std::fs::remove_dir_all(folder).unwrap();
+        let arguments = of_node(*node);
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let back = Server::listening(cluster.site.start(*node, &arguments));
+        drop(std::mem::replace(&mut cluster.nodes[*node], back));
+    }
+    assert_eq!(cluster.healthy(&survivors, "60s"), (true, String::new()));
+    for node in cluster.all() {
+        assert_eq!(cluster.query(node, READ), "1|1", "at node {node}");
+        cluster.query(node, "UPDATE kept SET n = n");
+        assert_eq!(cluster.query(node, given_up), numbers.join("\n"), "at node {node}");
+    }
+}
+
+/// Three of five are gone for ever. Of the two that are left, the one that has heard of more decides.
+#[test]
+fn of_those_that_are_left_one_that_knows_all_decides() {
+    let site = Site::new("failures-majority-two-left", 5);
+    let folder = |node: usize| site.path(&format!("manager-{node}")).display().to_string();
+    let folders: Vec<_> = (0..5).map(|node| format!("--manager-data={}", folder(node))).collect();
+    let of_node =
+        |node: usize| vec![SHORT_LEASE.into(), "--replicas=5".into(), folders[node].clone()];
+    let cluster = Cluster::start_each(site, of_node);
+    cluster.query(0, "CREATE TABLE kept (id INT PRIMARY KEY, n INT)");
+    cluster.query(0, "INSERT INTO kept SELECT n, 1 FROM generate_series(1, 30) n");
+    [0, 2, 4].iter().for_each(|node| cluster.kill(*node));
+    let give_up = |node: usize, nodes: &[&str]| {
+        let command = [&["node", "give-up"][..], nodes].concat();
+        let (code, _, errors) = cluster.operate(&[node].into(), &command);
+        (code == Some(0), errors)
+    };
+    let at = awaited("the majority is given up", || {
+        [1, 3].into_iter().find(|node| {
+            let (is_done, errors) = give_up(*node, &["0", "2", "4"]);
+            let is_refused = errors.contains("is heard by node") || errors.contains("ask that one");
+            assert!(is_done || is_refused, "{errors}");
+            is_done
+        })
+    });
+    let (_, errors) = give_up(at, &[&(4 - at).to_string()]);
+    assert!(
+        errors.contains("a majority of them is left") || errors.contains("is heard by"),
+        "{errors}"
+    );
+    for node in [1, 3] {
+        assert_eq!(cluster.query(node, READ), "1|1", "at node {node}");
+        cluster.query(node, "UPDATE kept SET n = n");
+    }
+}

@@ -114,8 +114,15 @@ fn node(
         count(to_copy),
         count(membership.copies_moving as u64),
         drained.map_or(Value::Null, text),
+        number.and_then(|number| given_up(membership, number)).map_or(Value::Null, count),
         membership.unhealthy.map_or(Value::Null, |reason| text(reason.to_string())),
     ]
+}
+
+/// The epoch in which an operator has given up a node last.
+fn given_up(membership: &MembershipStatus, node: u16) -> Option<u64> {
+    let mut with_it = membership.given_up.iter().filter(|(_, nodes)| nodes.contains(&node));
+    with_it.next_back().map(|(epoch, _)| u64::from(*epoch))
 }
 
 /// A row for each copy of a partition, and for each that is being made: see `list`, `gannet_copies`.

@@ -276,6 +276,7 @@ pub(super) static RELATIONS: &[Relation] = &[
             ("bytes_to_copy", BigInt),
             ("copies_moving", BigInt),
             ("drain", Text),
+            ("given_up", BigInt),
             ("unhealthy", Text),
         ],
         rows: cluster::nodes,
