@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gannet_benchmarks::{Limit, Simulated, SimulatedRun, Workload, simulate};
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Fault, FaultKind, ManagerKind};
+use gannet_engine::simulation::{Fault, FaultKind, Founding};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 
@@ -17,13 +17,13 @@ fn run(workload: impl Workload, faults: Vec<Fault>) -> Simulated {
         memory_limit_bytes: Some(64 << 20),
         ..ClusterOptions::default()
     };
-    let manager = ManagerKind::Model;
+    let founding = Founding::default();
     let limit = Limit::Duration(Duration::from_millis(200));
     let found = simulate(
         workload,
         SimulatedRun {
             cluster,
-            manager,
+            founding,
             clocks_stand: false,
             disk_fails_ns: None,
             seed: 5,

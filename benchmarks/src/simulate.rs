@@ -10,7 +10,7 @@ mod heal;
 use std::io::Write;
 use std::sync::Arc;
 
-use gannet_engine::simulation::{CameBack, Drain, Fault, Firings, Kill, ManagerKind, Simulation};
+use gannet_engine::simulation::{CameBack, Drain, Fault, Firings, Founding, Kill, Simulation};
 use gannet_engine::{ClusterOptions, Coordinator, WorkerId};
 use gannet_rpc::Counters;
 
@@ -35,8 +35,8 @@ const LOOK_NS: u64 = 10_000_000;
 pub struct SimulatedRun {
     /// The cluster.
     pub cluster: ClusterOptions,
-    /// Its manager.
-    pub manager: ManagerKind,
+    /// How it begins.
+    pub founding: Founding,
     /// Whether clocks of leases stand still at nodes that do, and reads are confirmed.
     pub clocks_stand: bool,
     /// When the disk of a voter of the manager fails, in virtual nanoseconds, if so.
@@ -165,9 +165,9 @@ pub fn simulate<W: Workload>(
     mut workload: W,
     run: SimulatedRun,
 ) -> Result<Simulated, BenchmarkError> {
-    let SimulatedRun { cluster, manager, clocks_stand, disk_fails_ns, seed, .. } = run;
+    let SimulatedRun { cluster, founding, clocks_stand, disk_fails_ns, seed, .. } = run;
     let SimulatedRun { faults, kills, drains, limit, trace, .. } = run;
-    let mut simulation = Simulation::open_with(manager, cluster, seed, faults, trace)?;
+    let mut simulation = Simulation::open_with(founding, cluster, seed, faults, trace)?;
     let some_die = !kills.is_empty();
     simulation.plan_kills(kills);
     simulation.plan_drains(drains);
@@ -186,12 +186,13 @@ pub fn simulate<W: Workload>(
     let (clients, transactions) = match (some_die, limit) {
         (true, Limit::Transactions(transactions)) => {
             let clients = options.coroutines * CLIENTS_PER_COROUTINE;
-            let all = (options.nodes * options.threads * clients) as u64;
+            let all = (simulation.first_nodes() * options.threads * clients) as u64;
             (clients, transactions.div_ceil(all))
         }
         _ => (options.coroutines, u64::MAX),
     };
-    for worker in 0..options.nodes * options.threads {
+    // A node that is added serves, and has no clients until transactions have healed the cluster.
+    for worker in 0..simulation.first_nodes() * options.threads {
         for client_number in 0..clients {
             let stream = (worker * clients + client_number) as u64;
             let (workload, control) = (Arc::clone(&workload), Arc::clone(&control));
@@ -268,7 +269,7 @@ pub fn check_cluster(simulation: &Simulation) -> Vec<Check> {
     let all_are_dead = simulation.dead().len() == cluster.nodes().len();
     if !simulation.has_halted() && !all_are_dead {
         let CameBack { all, removed, joined, .. } = simulation.came_back();
-        let name = "processes of killed members that are members again";
+        let name = "processes that were started again or added, and are members";
         checks.push(Check::equal(name, (all - removed).into(), joined.into()));
     }
     if all_are_dead {

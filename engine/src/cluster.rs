@@ -13,6 +13,7 @@ use gannet_storage::{LogObserver, Owner, Partitioning, StorageError};
 
 use crate::cluster_state::ClusterState;
 use crate::configuration::{ChangeError, Configuration};
+use crate::healing::Healer;
 use crate::host_memory::HostMemory;
 use crate::hosted::ThreadHost;
 use crate::local_members::LocalMembers;
@@ -231,7 +232,8 @@ pub struct Cluster {
     pub(crate) others: Option<Arc<Members>>,
     /// The worker that gets the next job which may go to several, in turn.
     pub(crate) next_worker: AtomicUsize,
-    pub(crate) changing: Mutex<()>,
+    pub(crate) changing: Arc<Mutex<()>>,
+    pub(crate) healer: Healer,
 }
 
 impl Cluster {
@@ -308,7 +310,8 @@ impl Cluster {
             manager: Box::new(local),
             others: None,
             next_worker: AtomicUsize::new(0),
-            changing: Mutex::new(()),
+            changing: Arc::default(),
+            healer: Healer::default(),
             options,
         }
     }
@@ -390,6 +393,7 @@ impl Cluster {
     }
 
     fn end_threads(&mut self) {
+        self.healer.end();
         if let Some(threads) = &mut self.threads {
             threads.end();
         }

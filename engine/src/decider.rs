@@ -30,6 +30,7 @@ use crate::decision::{Decided, Decision};
 use crate::lease::LeaseTerms;
 use crate::membership_change::{MembershipChange, MembershipMessage, Progress};
 use crate::newcomers::Newcomers;
+use crate::placement::CopiedPartition;
 
 /// Between two looks at the members' steps in a change of the membership.
 const LOOK_NS: u64 = 200_000_000;
@@ -91,7 +92,7 @@ pub(crate) struct Decider {
     /// The version of the configuration in which all copies and primaries are where they are to be, if they are.
     placed_since: Option<u64>,
     /// What learners have copied: the partition, the node, and since when it learns.
-    copied: BTreeSet<(u16, u16, u64)>,
+    copied: BTreeSet<CopiedPartition>,
     /// A decision is on its way to the log.
     is_deciding: bool,
     said: Vec<Addressed>,

@@ -7,7 +7,7 @@
 //! *Invariants*: from the moment at which [`Cluster::kill_node`] begins, the node answers nothing. A node that the others cannot do
 //! without is not killed.
 //!
-//! *Not here*: what the others do, in `local_members`; the end of a process, in `members`.
+//! *Not here*: what the others do, in `local_members`; copies that are made again, in `healing`; the end of a process, in `members`.
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
@@ -25,7 +25,8 @@ impl Cluster {
     /// Ends a node of this process as the end of a process of its own would: in the middle of its transactions. The others go on
     /// without it, and each row has one copy less. A transaction that the node was committing is committed if another node has its
     /// record, and its job is told so. The others are primaries of about as many partitions each afterwards, unless transactions hold locks
-    /// of rows for long.
+    /// of rows for long. Where other nodes have room, the copies that the node had are made again while transactions go on:
+    /// [`Cluster::membership`] says how many are missing.
     ///
     /// Blocks until the others go on, so it must not be called on a thread that drives workers.
     ///
@@ -59,7 +60,7 @@ impl Cluster {
         let flushed = living.expect("the last node is not killed").node().flushed();
         member.node().bury(flushed);
         member.wake_all();
-        others.balance_primaries();
+        self.healer.heal(others, &self.changing);
         Ok(())
     }
 

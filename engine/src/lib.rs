@@ -35,6 +35,7 @@ pub mod faults;
 mod fence;
 mod giving_back;
 mod growing;
+mod healing;
 mod host_memory;
 mod hosted;
 mod idle;
@@ -97,8 +98,8 @@ pub use lease::LeaseLeft;
 pub use loader::Loader;
 pub use log_limiter::{LogLimiter, Suppressed};
 pub use members::{
-    ClusterTerms, Invitation, JoinError, ManagerReport, Membership, OverrideError, RdmaPort,
-    Transport, ask_members,
+    ClusterTerms, Invitation, JoinError, Membership, OverrideError, RdmaPort, Transport,
+    ask_members,
 };
 pub use membership_status::{Drained, Losses, MembershipStatus, Unhealthy};
 pub use node::{Node, TableId};

@@ -4,6 +4,7 @@
 //!
 //! *Not here*: the rounds of a change, in `change`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::cluster_state::ClusterState;
 use crate::configuration::{Change, ChangeError, Configuration};
 use crate::member::Member;
 use crate::node::Node;
-use crate::placement;
+use crate::placement::CopiedPartition;
 use crate::replica::{Records, Replica};
 use crate::view::View;
 
@@ -56,16 +57,25 @@ impl LocalMembers {
         Ok(())
     }
 
-    /// Has backups become primaries, so that all members are primaries of about as many partitions. If lock holders do not end, all stays as
-    /// it is.
-    pub(crate) fn balance_primaries(&self) {
-        let primaries = placement::primaries(&self.configuration());
-        if primaries.is_empty() {
-            return;
+    /// Makes a change of the placement, if there is room for it.
+    ///
+    /// # Errors
+    /// Why it is not possible.
+    pub(crate) fn take_step(&self, change: &Change) -> Result<(), String> {
+        let next = self.configuration().after(change).map_err(|error| error.to_string())?;
+        if matches!(change, Change::Learn(_)) {
+            self.check_room(&next)?;
         }
-        if let Err(error) = self.make(&Change::HandOver(primaries)) {
-            tracing::warn!("primaries are not handed over: {error}");
-        }
+        self.make(change).map_err(|error| error.to_string())
+    }
+
+    /// The partitions that members have copied, or given back, since the last call.
+    pub(crate) fn take_copied(&self) -> BTreeSet<CopiedPartition> {
+        let copied = self.present().flat_map(|member| {
+            let copied = member.node().learning().take_copied().into_iter();
+            copied.map(|(partition, since)| (partition, member.node().id(), since))
+        });
+        copied.collect()
     }
 
     /// Has nobody served at partitions that have another primary in a later configuration.
@@ -101,7 +111,7 @@ impl LocalMembers {
     }
 
     /// The present configuration.
-    fn configuration(&self) -> Arc<Configuration> {
+    pub(crate) fn configuration(&self) -> Arc<Configuration> {
         let present = self.present().next().map(|member| member.node().view());
         present.expect("a cluster has a member").shared_configuration()
     }

@@ -18,7 +18,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::configuration::{Change, Configuration};
+use crate::configuration::{Change, Configuration, Learner};
+
+/// A partition, the node that has copied it, or has given it back, and the version since which it did.
+pub(crate) type CopiedPartition = (u16, u16, u64);
 
 /// Copies by partition, each with a node.
 type Copies = Vec<(u16, u16)>;
@@ -30,6 +33,36 @@ fn partitions(configuration: &Configuration) -> impl Iterator<Item = u16> + use<
 /// Whether all copies and primaries are where they are to be, and nothing is under way.
 pub(crate) fn is_reached(configuration: &Configuration) -> bool {
     configuration.settled_placement().is_some() && next_changes(configuration).is_empty()
+}
+
+/// The next change of what is under way, if one is possible: learners that have copied all rows become backups, and what is given back is freed.
+/// All members go by the configuration.
+pub(crate) fn under_way(
+    configuration: &Configuration,
+    copied: &BTreeSet<CopiedPartition>,
+) -> Option<Change> {
+    let mut learners = partitions(configuration).flat_map(|partition| {
+        configuration.learners(partition).iter().map(move |learner| (partition, learner))
+    });
+    let mut waits = false;
+    let learned = learners.find(|(partition, learner)| {
+        waits |= !learner.fills;
+        copied.contains(&(*partition, learner.node, learner.since)) && learner.fills
+    });
+    if let Some((partition, &Learner { node, since, .. })) = learned {
+        return Some(Change::Learned { partition, node, since });
+    }
+    let freed: Vec<_> = configuration
+        .dismissed()
+        .filter(|(partition, it)| copied.contains(&(*partition, it.node, it.since)))
+        .filter(|(_, it)| it.is_returned())
+        .map(|(partition, it)| (partition, it.node))
+        .collect();
+    if !freed.is_empty() {
+        return Some(Change::Freed(freed));
+    }
+    let is_due = waits || configuration.changes_log_groups() || configuration.has_dismissed();
+    is_due.then_some(Change::Fill)
 }
 
 /// The changes towards the placement that are possible, the next one first: of the others some may follow from it. Nothing is under way:

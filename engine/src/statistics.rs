@@ -2,13 +2,13 @@
 //!
 //! *Invariants*: a worker's numbers lie on cache lines that no other worker writes, and only rise.
 
+use std::collections::BTreeSet;
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gannet_manager::LogEnd;
 use gannet_rpc::Counters;
 use serde::{Deserialize, Serialize};
-
-use crate::members::ManagerReport;
 
 /// How many numbers [`Statistics`] has.
 const NUMBERS: usize = 8;
@@ -168,6 +168,15 @@ impl ChangeCounters {
             ..ChangeCounts::default()
         }
     }
+}
+
+/// What a node tells of its part in the manager.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerReport {
+    /// The last place of its log.
+    pub log_end: LogEnd,
+    /// The members that it hears.
+    pub hears: BTreeSet<u16>,
 }
 
 /// What a node says of itself.

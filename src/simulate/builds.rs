@@ -441,9 +441,9 @@ pub(super) fn run(
     scenario: &Scenario,
     trace: Option<Box<dyn Write>>,
 ) -> Result<Simulated, BenchmarkError> {
-    let Scenario { cluster, manager, seed, faults, transactions, .. } = scenario;
+    let Scenario { cluster, founding, seed, faults, transactions, .. } = scenario;
     let (options, faults) = (cluster.clone(), faults.clone());
-    let mut simulation = Simulation::open_with(*manager, options, *seed, faults, trace)?;
+    let mut simulation = Simulation::open_with(*founding, options, *seed, faults, trace)?;
     simulation.plan_kills(scenario.kills.clone());
     // Each round of builds would wait for all drains that are to follow each other.
     let drains = scenario.drains.iter().filter(|drain| !drain.in_turn);

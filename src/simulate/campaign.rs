@@ -49,6 +49,8 @@ pub(crate) struct Summary {
     pub(crate) handed_over: u64,
     /// Processes of killed members that were started again, and those that the others have let in.
     pub(crate) came_back: u64,
+    /// Nodes that were added.
+    pub(crate) added: u64,
     pub(crate) elections: u64,
     /// Drains of members and their ends, copies that were given up to others, and bytes of rows that were copied.
     pub(crate) drains: u64,
@@ -69,9 +71,9 @@ pub(crate) struct Summary {
 impl Summary {
     fn add(&mut self, scenario: Scenario, verdict: Verdict) {
         self.seeds += 1;
-        self.on_raft += u64::from(scenario.manager == ManagerKind::Raft);
+        self.on_raft += u64::from(scenario.founding.manager == ManagerKind::Raft);
         self.with_confirmed_reads += u64::from(scenario.clocks_stand);
-        let has_model = scenario.manager != ManagerKind::Raft;
+        let has_model = scenario.founding.manager != ManagerKind::Raft;
         self.disks_failed += u64::from(has_model && scenario.disk_fails_ns.is_some());
         self.kills_planned += u64::from(!scenario.kills.is_empty());
         *self.by_workload.entry(format!("{:?}", scenario.workload)).or_default() += 1;
@@ -97,7 +99,8 @@ impl Summary {
         self.halted += u64::from(found.halted);
         self.removed += found.removed;
         self.handed_over += found.handed_over;
-        self.came_back += found.came_back.all;
+        self.came_back += found.came_back.all - found.came_back.added;
+        self.added += found.came_back.added;
         self.elections += found.came_back.elections;
         self.drains += found.drains;
         self.given_up += found.given_up;
@@ -176,8 +179,8 @@ impl std::fmt::Display for Summary {
         )?;
         writeln!(
             out,
-            "{} processes of killed members were started again, and {} of them are members again; {} elections had no majority but for those",
-            self.came_back, self.let_in, self.elections
+            "{} processes of killed members were started again, and {} nodes were added; {} of them are members again; {} elections had no majority but for those",
+            self.came_back, self.added, self.let_in, self.elections
         )?;
         let copied = self.copied_bytes >> 10;
         writeln!(

@@ -177,6 +177,9 @@ fn replay(seed: u64, arguments: &Arguments) -> Result<u8, SimulateError> {
         "{} nodes, {} copies, {} workers each with {} coroutines, {} partitions",
         cluster.nodes, cluster.replicas, cluster.threads, cluster.coroutines, cluster.partitions
     ))?;
+    if scenario.founding.spares > 0 {
+        print_line(format_args!("  the last {} nodes are added later", scenario.founding.spares))?;
+    }
     for fault in faults {
         print_line(format_args!("  {fault}"))?;
     }

@@ -15,7 +15,7 @@ use gannet_benchmarks::{
     BenchmarkError, Ended, Limit, Random, Simulated, SimulatedRun, Workload, seeded, simulate,
 };
 use gannet_engine::ClusterOptions;
-use gannet_engine::simulation::{Drain, Fault, Kill, ManagerKind, draw_faults, pauses};
+use gannet_engine::simulation::{Drain, Fault, Founding, Kill, ManagerKind, draw_faults, pauses};
 use gannet_smallbank::SmallBank;
 use gannet_tatp::Tatp;
 use rand::RngExt;
@@ -30,6 +30,10 @@ const RAFT_EVERY: u32 = 20;
 const DURABLE_EVERY: u32 = 2;
 /// In one of this many there is one copy, so a death takes rows with it.
 const ONE_COPY_EVERY: u32 = 12;
+/// One of this many seeds may have nodes that are added while transactions run: at most so many, to a cluster that begins with at least so many.
+const SPARES_EVERY: u32 = 3;
+const SPARES_MAX: usize = 2;
+const FIRST_NODES_MIN: usize = 3;
 /// In one of this many clocks of leases stand still at nodes that do, and reads are confirmed.
 const CLOCKS_STAND_EVERY: u32 = 5;
 /// In one of this many, of those without deaths, a disk of the manager fails, within this virtual time.
@@ -80,7 +84,7 @@ pub(crate) struct Chosen {
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) cluster: ClusterOptions,
-    pub(crate) manager: ManagerKind,
+    pub(crate) founding: Founding,
     /// Whether clocks of leases stand still at nodes that do, and reads are confirmed.
     pub(crate) clocks_stand: bool,
     /// When the disk of a voter of the manager fails, in virtual nanoseconds, if so.
@@ -162,10 +166,14 @@ impl Scenario {
                 kill.restarts_after_ns.get_or_insert_default();
             }
         }
+        // Builds begin at all nodes.
+        let has_spares = random.random_ratio(1, SPARES_EVERY) && workload != WorkloadKind::Builds;
+        let spares_max = usize::from(nodes).saturating_sub(FIRST_NODES_MIN).min(SPARES_MAX);
+        let spares = if has_spares { random.random_range(0..=spares_max) } else { 0 };
         Self {
             seed,
             cluster,
-            manager,
+            founding: Founding { manager, spares },
             clocks_stand,
             disk_fails_ns,
             workload,
@@ -181,7 +189,7 @@ impl Scenario {
 
     /// Whether a second run is the same run: openraft draws at random for itself.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.manager != ManagerKind::Raft
+        self.founding.manager != ManagerKind::Raft
     }
 
     /// Runs the scenario; `trace` gets a line for each event.
@@ -217,7 +225,7 @@ impl Scenario {
     ) -> Result<Simulated, BenchmarkError> {
         let run = SimulatedRun {
             cluster: self.cluster.clone(),
-            manager: self.manager,
+            founding: self.founding,
             clocks_stand: self.clocks_stand,
             disk_fails_ns: self.disk_fails_ns,
             seed: self.seed,

@@ -22,14 +22,14 @@ use crate::statistics::Statistics;
 /// The result of a client's job: its counts.
 pub(super) type Job = Completion<Option<Box<Statistics>>>;
 
-/// Checks that the survivors' jobs were answered; adds the clients' counts to `sum`. `jobs` has the same number of jobs for each node.
+/// Checks that the survivors' jobs were answered; adds the clients' counts to `sum`. `jobs` has the same number of jobs for each node that was there at first.
 pub(super) fn check_jobs(
     simulation: &Simulation,
     jobs: Vec<Job>,
     sum: &mut Statistics,
 ) -> Vec<Check> {
     let nodes = simulation.cluster().nodes().len();
-    let jobs_of_node = jobs.len() / nodes;
+    let jobs_of_node = jobs.len() / simulation.first_nodes();
     let dead = simulation.died();
     let mut unfinished = vec![0; nodes];
     for (number, job) in jobs.into_iter().enumerate() {

@@ -8,7 +8,7 @@
 //! *Invariants*: a learner becomes a backup after it has said that it has all rows. Primaries change, and copies go, when nobody learns. The
 //! next step follows when all transactions go by the one before.
 
-use crate::configuration::{Change, Configuration, Learner};
+use crate::configuration::{Change, Configuration};
 use crate::decider::Decider;
 use crate::placement;
 
@@ -16,29 +16,9 @@ impl Decider {
     /// The next step. All members go by the configuration.
     pub(super) fn next_step(&mut self, configuration: &Configuration) -> Option<Change> {
         let terms = self.terms?;
-        let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
-        let mut learners = partitions.flat_map(|partition| {
-            configuration.learners(partition).iter().map(move |learner| (partition, learner))
-        });
-        let mut waits = false;
-        let learned = learners.find(|(partition, learner)| {
-            waits |= !learner.fills;
-            self.copied.contains(&(*partition, learner.node, learner.since)) && learner.fills
-        });
-        if let Some((partition, &Learner { node, since, .. })) = learned {
-            return Some(Change::Learned { partition, node, since });
-        }
-        let freed: Vec<_> = configuration
-            .dismissed()
-            .filter(|(partition, it)| self.copied.contains(&(*partition, it.node, it.since)))
-            .filter(|(_, it)| it.is_returned())
-            .map(|(partition, it)| (partition, it.node))
-            .collect();
-        if !freed.is_empty() {
-            return Some(Change::Freed(freed));
-        }
-        if waits || configuration.changes_log_groups() || configuration.has_dismissed() {
-            return Some(Change::Fill);
+        let next = placement::under_way(configuration, &self.copied);
+        if next.is_some() {
+            return next;
         }
         let Some(change) = self.wanted(configuration) else {
             self.copies_due_ns = None;

@@ -64,7 +64,7 @@ use crate::members::sockets::Sockets;
 use crate::membership_status::ManagerStatus;
 use crate::outcome::panic_message;
 use crate::replica::Replica;
-use crate::statistics::{NodeReport, NodeStatus};
+use crate::statistics::{ManagerReport, NodeReport, NodeStatus};
 
 pub use asking::ask_members;
 pub(crate) use calls::Input;
@@ -73,7 +73,7 @@ pub(crate) use group::{Action, Event, Group, Setup};
 pub(crate) use membership::refused;
 pub use membership::{Invitation, JoinError, Membership, RdmaPort, Transport};
 pub(crate) use message::Hello;
-pub use overriding::{ManagerReport, OverrideError};
+pub use overriding::OverrideError;
 pub(crate) use predecessor::Predecessor;
 pub use terms::ClusterTerms;
 pub(crate) use voting::{Voting, replica_ids};

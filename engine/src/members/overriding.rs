@@ -15,24 +15,15 @@
 use std::collections::BTreeSet;
 
 use gannet_manager::LogEnd;
-use serde::{Deserialize, Serialize};
 
 use crate::configuration::Configuration;
 use crate::members::group::Group;
 use crate::members::leases::Voters;
 use crate::members::peer::Peer;
+use crate::statistics::ManagerReport;
 
 /// Seconds that a member must have been silent before it is given up.
 const SILENT_SECONDS: u64 = 5;
-
-/// What a member tells of its part in the manager.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ManagerReport {
-    /// The last place of its log.
-    pub log_end: LogEnd,
-    /// The members that it hears.
-    pub hears: BTreeSet<u16>,
-}
 
 /// Why a majority is not given up.
 #[derive(Debug, thiserror::Error)]

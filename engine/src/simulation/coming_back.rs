@@ -1,4 +1,4 @@
-//! Processes of killed members that are started again: each comes back empty, as another incarnation.
+//! Processes of killed members that are started again: each comes back empty, as another incarnation. Nodes that are added come so, too.
 //!
 //! ```text
 //! a death ─ some time ─ the process is started again ─ its predecessor is removed ─ the others let it in ─ its workers start
@@ -7,6 +7,7 @@
 //!
 //! *Not here*: how a member is let in, in `newcomers` and `members`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
@@ -24,11 +25,33 @@ pub struct CameBack {
     pub removed: u64,
     /// Those that are members again.
     pub joined: u64,
+    /// Those of nodes that were not there before; they are among all.
+    pub added: u64,
     /// Elections of who decides that had no majority but for those that were no members yet.
     pub elections: u64,
 }
 
 impl Simulation {
+    /// How many nodes were there at first.
+    #[must_use]
+    pub fn first_nodes(&self) -> usize {
+        self.nodes.len() - self.spares
+    }
+
+    /// The nodes of which a process was killed, or removed by the others, and those that were not there at first.
+    #[must_use]
+    pub fn died(&self) -> BTreeSet<usize> {
+        let killed = self.killed.iter().map(|kill| usize::from(kill.node));
+        let spares = self.first_nodes()..self.nodes.len();
+        killed.chain(self.removed.iter().copied()).chain(spares).collect()
+    }
+
+    /// Those that have not come back.
+    #[must_use]
+    pub fn dead(&self) -> BTreeSet<usize> {
+        self.died().difference(&self.back).copied().collect()
+    }
+
     /// Starts the processes again of members whose time has come.
     pub(super) fn start_again(&mut self) {
         let now_ns = self.now_ns();
@@ -38,9 +61,11 @@ impl Simulation {
             self.trace.note(now_ns, || format!("node {node} is started again"));
             let before = self.latest_configuration();
             let options = self.cluster.options();
-            let outcome = joining::start_again(&mut self.members.lock(), options, node, &before)
+            let who = (node, self.spares);
+            let outcome = joining::start_again(&mut self.members.lock(), options, who, &before)
                 .expect("a process with these options was started before");
             self.came_back.all += 1;
+            self.came_back.added += u64::from(before.members[node].incarnation == 0);
             self.again.insert(node, outcome);
             self.members_due_ns = 0;
         }

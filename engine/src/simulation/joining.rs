@@ -57,13 +57,22 @@ impl SharedMembers {
     }
 }
 
-/// A cluster whose members have joined, and the members.
+/// How a simulated cluster begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Founding {
+    /// Its manager.
+    pub manager: ManagerKind,
+    /// How many of its nodes, the last ones, are not there at first, and are added later.
+    pub spares: usize,
+}
+
+/// A cluster whose first members have joined, and the members. Those of the nodes that come later are killed.
 pub(super) fn join(
     options: ClusterOptions,
     seed: u64,
-    manager: ManagerKind,
+    Founding { manager, spares }: Founding,
 ) -> Result<(Cluster, SharedMembers), ClusterError> {
-    let configuration = configuration(&options)?.unformed();
+    let configuration = unformed(&options, spares)?;
     let nodes = options.nodes;
     let limit = memory_limit_bytes(&options, nodes);
     check_memory(&vec![limit; nodes])?;
@@ -71,8 +80,9 @@ pub(super) fn join(
     let mut members = SimulatedMembers::new(random.random(), manager);
     members.break_streams(random.random_range(0..=BREAKS_PERMILLE_MAX), 0);
     members.let_clocks_drift(DRIFT_PERMILLE_MAX);
+    let first = nodes - spares;
     let mut starts: Vec<_> =
-        (0..nodes).map(|node| (random.random_range(0..START_NS_MAX), node)).collect();
+        (0..first).map(|node| (random.random_range(0..START_NS_MAX), node)).collect();
     starts.sort_unstable();
     let zones = zones(seed, nodes);
     let (started, outcomes) = channel();
@@ -87,7 +97,8 @@ pub(super) fn join(
             zone: zones.get(node).map_or("", |zone| *zone).to_owned(),
         };
         let starting = starting(&options, node, started.clone());
-        members.start(setup((node, None), nodes, entry), configuration.clone(), starting);
+        let setup = setup((node, None), (first, nodes), entry);
+        members.start(setup, configuration.clone(), starting);
     }
     while !members.all().all(|member| member.has_joined()) {
         members.run_until(members.next_event_ns());
@@ -99,11 +110,23 @@ pub(super) fn join(
     members.break_streams(0, 0);
     let mut parts = outcomes.try_iter().collect::<Result<Vec<_>, _>>()?;
     parts.sort_by_key(|part| part.first_node);
+    for node in first..nodes {
+        let formed = Configuration::clone(&parts[0].configuration());
+        let part = Cluster::with_nodes(options.clone(), formed, node..node + 1)?;
+        part.members[0].node().kill();
+        parts.push(part);
+    }
     let all = parts.iter().flat_map(|part| part.members.clone()).collect();
     let mut cluster = Cluster::of_members(options, all, 0);
     let members = SharedMembers(Arc::new(Mutex::new(members)));
     cluster.manager = members.as_manager(nodes);
     Ok((cluster, members))
+}
+
+/// The configuration before the first change.
+fn unformed(options: &ClusterOptions, spares: usize) -> Result<Configuration, ClusterError> {
+    let first = ClusterOptions { nodes: options.nodes - spares, ..options.clone() };
+    Ok(configuration(&first)?.with_spares(options.nodes).unformed())
 }
 
 /// The zones of members: in half of the clusters they have some.
@@ -135,16 +158,21 @@ impl Outcome {
 pub(super) fn start_again(
     members: &mut SimulatedMembers<Starting>,
     options: &ClusterOptions,
-    node: usize,
+    (node, spares): (usize, usize),
     before: &Configuration,
 ) -> Result<Outcome, ClusterError> {
     let entry = &before.members[node];
     let predecessor = entry.keeps_log.then_some(entry.incarnation);
-    let entry = MemberEntry { incarnation: entry.incarnation.wrapping_add(1), ..entry.clone() };
+    let incarnation = entry.incarnation.wrapping_add(1);
+    // One that is added has nothing of a process before.
+    let memory_limit_bytes = memory_limit_bytes(options, options.nodes) as u64;
+    let entry = MemberEntry { incarnation, memory_limit_bytes, ..entry.clone() };
+    let first = options.nodes - spares;
     let (started, outcome) = channel();
     let starting = starting(options, node, started);
-    let configuration = configuration(options)?.unformed();
-    members.start(setup((node, predecessor), options.nodes, entry), configuration, starting);
+    let configuration = unformed(options, spares)?;
+    let setup = setup((node, predecessor), (first, options.nodes), entry);
+    members.start(setup, configuration, starting);
     Ok(Outcome { told: outcome, joined: None })
 }
 
@@ -159,18 +187,22 @@ fn starting(
     })
 }
 
-fn setup((node, predecessor): (usize, Option<u32>), nodes: usize, entry: MemberEntry) -> Setup {
+fn setup(
+    (node, predecessor): (usize, Option<u32>),
+    (first_nodes, nodes): (usize, usize),
+    entry: MemberEntry,
+) -> Setup {
     let address = |port| Some(([10, 0, 0, 1], port).into());
     let terms = ClusterTerms {
         addresses: (PORT..).take(nodes).map(address).collect(),
-        first_nodes: nodes,
+        first_nodes,
         lease: Duration::from_nanos(LEASE_NS),
         ..ClusterTerms::default()
     };
     Setup {
         hello: Hello { node, entry, settings: BTreeMap::new() },
         terms,
-        founds: true,
+        founds: node < first_nodes,
         key: Some(ClusterKey::new([7; 32])),
         join_timeout: JOIN_TIMEOUT,
         predecessor,
@@ -188,7 +220,9 @@ impl Manager for SimulatedManager {
     fn propose(&self, change: Change) -> Result<Result<(), ChangeError>, JoinError> {
         let mut members = self.members.lock();
         // Relaxed: a simulation has one thread.
-        let node = self.next_proposer.fetch_add(1, Ordering::Relaxed) % self.nodes;
+        let turn = self.next_proposer.fetch_add(1, Ordering::Relaxed);
+        let mut present = (0..self.nodes).map(|apart| (turn + apart) % self.nodes);
+        let node = present.find(|node| members.member(*node).is_some()).unwrap_or_default();
         let halted = |reason: &str| JoinError::Halted(reason.to_owned());
         let number = members.propose(node, change);
         let number = number.ok_or_else(|| halted("the member that proposes was killed"))?;

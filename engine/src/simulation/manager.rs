@@ -37,9 +37,10 @@ const LATE_NS: Range<u64> = 2_000_000..20_000_000;
 const ELECTION_LEASES: u64 = 4;
 
 /// Which manager a simulation has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ManagerKind {
     /// The model: the same seed gives the same run.
+    #[default]
     Model,
     /// The model, of logs that outlive their processes.
     DurableModel,

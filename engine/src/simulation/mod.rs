@@ -46,11 +46,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gannet_rpc::{Clock, Counters};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 pub use crate::commit::{Settled, Stage};
 pub use coming_back::CameBack;
 pub use draining::Drain;
 pub use faults::{Fault, FaultKind, Firings, draw_faults, pauses};
+pub use joining::Founding;
 pub use kill::{KILL_MOMENTS, Kill, KillMoment, Verdict};
 pub use manager::ManagerKind;
 
@@ -69,6 +72,8 @@ use crate::worker::Worker;
 
 /// Virtual time of a step in which some worker did something.
 const STEP_NS: u64 = 500;
+/// Nodes that are added come within this virtual time.
+const SPARE_COMES_NS_MAX: u64 = 100_000_000;
 /// How long a lease lasts.
 const LEASE_NS: u64 = 20_000_000;
 
@@ -145,7 +150,9 @@ pub struct Simulation {
     clocks_stand: bool,
     /// Those that have come.
     killed: Vec<Kill>,
-    /// Killed members whose processes are to be started again, and when.
+    /// How many nodes, the last ones, were not there at first.
+    spares: usize,
+    /// Killed members whose processes are to be started again, and those that are to be added, and when.
     restarts: BTreeSet<(u64, usize)>,
     /// Those whose processes were, and that have been neither refused nor let in, with where each says that it has joined.
     again: BTreeMap<usize, Outcome>,
@@ -177,10 +184,10 @@ impl Simulation {
         faults: Vec<Fault>,
         trace: Option<Box<dyn Write>>,
     ) -> Result<Self, ClusterError> {
-        Self::open_with(ManagerKind::Model, options, seed, faults, trace)
+        Self::open_with(Founding::default(), options, seed, faults, trace)
     }
 
-    /// As [`Self::open`], with a manager of this kind.
+    /// As [`Self::open`], with a cluster that begins so.
     ///
     /// # Errors
     /// As [`Cluster::open`].
@@ -188,13 +195,13 @@ impl Simulation {
     /// # Panics
     /// Never: the numbers of nodes and workers are checked first.
     pub fn open_with(
-        manager: ManagerKind,
+        founding: Founding,
         options: ClusterOptions,
         seed: u64,
         mut faults: Vec<Fault>,
         trace: Option<Box<dyn Write>>,
     ) -> Result<Self, ClusterError> {
-        let (cluster, members) = joining::join(options, seed, manager)?;
+        let (cluster, members) = joining::join(options, seed, founding)?;
         let options = cluster.options();
         let narrow = |count: usize| u16::try_from(count).expect("checked by the cluster");
         let (nodes, workers) = (narrow(options.nodes), narrow(options.threads));
@@ -206,7 +213,13 @@ impl Simulation {
         let nodes = (0..nodes).zip(&cluster.members);
         let nodes =
             nodes.map(|(node, member)| SimulatedNode::new(node, member, workers, surroundings));
-        let nodes = nodes.collect();
+        let mut nodes: Vec<_> = nodes.collect();
+        let first = nodes.len() - founding.spares;
+        nodes[first..].iter_mut().for_each(|node| node.has_ended = true);
+        let spares: BTreeSet<_> = (first..nodes.len()).collect();
+        let mut random = SmallRng::seed_from_u64(seed ^ 0x7370_6172);
+        let restarts =
+            spares.iter().map(|node| (random.random_range(0..SPARE_COMES_NS_MAX), *node)).collect();
         faults.sort_by_key(|fault| std::cmp::Reverse(fault.begins_at));
         Ok(Self {
             cluster: Arc::new(cluster),
@@ -224,7 +237,8 @@ impl Simulation {
             has_leases: false,
             clocks_stand: false,
             killed: Vec::new(),
-            restarts: BTreeSet::new(),
+            restarts,
+            spares: founding.spares,
             again: BTreeMap::new(),
             came_back: CameBack::default(),
             back: BTreeSet::new(),
@@ -269,19 +283,6 @@ impl Simulation {
     #[must_use]
     pub fn killed(&self) -> &[Kill] {
         &self.killed
-    }
-
-    /// The nodes of which a process was killed, or removed by the others.
-    #[must_use]
-    pub fn died(&self) -> BTreeSet<usize> {
-        let killed = self.killed.iter().map(|kill| usize::from(kill.node));
-        killed.chain(self.removed.iter().copied()).collect()
-    }
-
-    /// Those that have not come back.
-    #[must_use]
-    pub fn dead(&self) -> BTreeSet<usize> {
-        self.died().difference(&self.back).copied().collect()
     }
 
     /// How the members that have halted have settled the commits that were under way.

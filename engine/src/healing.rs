@@ -1,0 +1,126 @@
+//! Copies that are made again after a node of this process was killed: its nodes take the steps of a decider themselves.
+//!
+//! ```text
+//! kill_node ─▶ take_steps: Learn, Fill ─▶ workers copy, while transactions go on ─▶ the thread: Learned, HandOver ─▶ it ends
+//! ```
+//! *Invariants*: steps are taken under the lock of changes, so tables are not created meanwhile. The thread ends with the cluster.
+//!
+//! *Not here*: which steps, in `placement`; how rows are copied, in `copying`; a cluster of processes, in `decider`.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::configuration::Change;
+use crate::local_members::LocalMembers;
+use crate::placement::{self, CopiedPartition};
+
+/// Between two looks at what was copied.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Heals the cluster of this process.
+#[derive(Default)]
+pub(crate) struct Healer {
+    signal: Arc<Signal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What a healer and its thread tell each other.
+#[derive(Default)]
+struct Signal {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    runs: bool,
+    is_over: bool,
+}
+
+impl Signal {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a short time. Whether to go on.
+    fn wait(&self) -> bool {
+        let waited = self.changed.wait_timeout_while(self.lock(), LOOK, |state| !state.is_over);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.is_over
+    }
+}
+
+impl Healer {
+    /// Takes the steps that are possible now, and has a thread take those that follow. The caller holds `changing`.
+    pub(crate) fn heal(&self, members: LocalMembers, changing: &Arc<Mutex<()>>) {
+        let mut steps = Steps { members, copied: BTreeSet::new(), is_refused: false };
+        let mut state = self.signal.lock();
+        // A thread that runs goes on with what is left.
+        if steps.take() || state.runs || state.is_over {
+            return;
+        }
+        let (signal, changing) = (Arc::clone(&self.signal), Arc::clone(changing));
+        let body = move || {
+            while signal.wait() {
+                let _one_at_a_time = changing.lock().unwrap_or_else(PoisonError::into_inner);
+                if steps.take() {
+                    break;
+                }
+            }
+            signal.lock().runs = false;
+        };
+        match std::thread::Builder::new().name("gannet-copies".to_owned()).spawn(body) {
+            Ok(thread) => {
+                state.runs = true;
+                // The one before has ended.
+                *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+            }
+            Err(error) => tracing::warn!("copies are not made again, without a thread: {error}"),
+        }
+    }
+
+    /// Ends the thread.
+    pub(crate) fn end(&self) {
+        self.signal.lock().is_over = true;
+        self.signal.changed.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // One that has panicked has nothing more to do.
+        thread.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// The steps towards the placement.
+struct Steps {
+    members: LocalMembers,
+    copied: BTreeSet<CopiedPartition>,
+    /// A step was not possible, and this was said.
+    is_refused: bool,
+}
+
+impl Steps {
+    /// Takes all that are possible now. Whether the placement is reached, or nothing can be done any more.
+    fn take(&mut self) -> bool {
+        self.copied.append(&mut self.members.take_copied());
+        loop {
+            let configuration = self.members.configuration();
+            let next = placement::under_way(&configuration, &self.copied).or_else(|| {
+                let changes = match configuration.settled_placement() {
+                    Some(_) => placement::next_changes(&configuration),
+                    None => vec![Change::Learn(placement::learners(&configuration))],
+                };
+                let is_some = |change: &Change| *change != Change::Learn(Vec::new());
+                changes.into_iter().find(is_some)
+            });
+            let Some(change) = next else { return placement::is_reached(&configuration) };
+            if let Err(reason) = self.members.take_step(&change) {
+                if !std::mem::replace(&mut self.is_refused, true) {
+                    tracing::warn!("copies and primaries stay where they are for now: {reason}");
+                }
+                return false;
+            }
+            self.is_refused = false;
+        }
+    }
+}
