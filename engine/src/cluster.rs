@@ -395,6 +395,7 @@ impl Cluster {
     fn end_threads(&mut self) {
         self.healer.end();
         if let Some(threads) = &mut self.threads {
+            self.members.iter().for_each(|member| member.node().learning().end());
             threads.end();
         }
         self.leave();

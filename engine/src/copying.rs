@@ -30,7 +30,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// How a partition was copied.
 enum End {
     Whole,
-    /// The node is no learner of it any more, or its node has ended.
+    /// The node is no learner of it any more, or has ended, or closes.
     Ended,
 }
 
@@ -71,7 +71,7 @@ fn copy_tables(coordinator: &mut Coordinator<'_>, node: &Node, lesson: Lesson) -
         let mut copy =
             TableCopy { node, table, lesson, place: CopyPlace::default(), bytes: Vec::new() };
         loop {
-            if !is_learner(&node.view(), lesson) {
+            if !is_learner(&node.view(), lesson) || node.learning().is_over() {
                 return End::Ended;
             }
             match copy.next(coordinator) {

@@ -124,3 +124,47 @@ impl Steps {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use crate::cluster::{Cluster, ClusterOptions};
+
+    use super::*;
+
+    /// Enough for a copy that takes minutes at the pace.
+    const ROWS: u64 = 10_000;
+    const ROW: [u8; 1_000] = [7; 1_000];
+    const BYTES_PER_SECOND: u64 = 64 << 10;
+    /// A close that waits for no copy takes less.
+    const CLOSES: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_cluster_that_closes_waits_for_no_copies() {
+        let options = ClusterOptions {
+            nodes: 3,
+            replicas: 2,
+            threads: 1,
+            memory_limit_bytes: Some(64 << 20),
+            ..ClusterOptions::default()
+        };
+        let cluster = Cluster::open(options).unwrap();
+        let table = cluster.create_table("rows", ROW.len(), ROWS).unwrap();
+        let mut loader = cluster.loader();
+        (0..ROWS).for_each(|row| loader.add(table, row, &ROW).unwrap());
+        loader.finish().unwrap();
+        for node in cluster.nodes() {
+            node.learning().set_bytes_per_second(BYTES_PER_SECOND);
+        }
+        cluster.kill_node(1).unwrap();
+        assert!(cluster.membership().copies_missing > 0, "they are being made");
+        let (closed, waited) = channel();
+        let closing = std::thread::spawn(move || {
+            cluster.close();
+            closed.send(()).unwrap();
+        });
+        waited.recv_timeout(CLOSES).expect("it closes");
+        closing.join().unwrap();
+    }
+}

@@ -63,6 +63,8 @@ struct State {
     copied: BTreeSet<Lesson>,
     /// Bytes that were copied since the node began.
     bytes: u64,
+    /// The node closes: nothing is copied any more.
+    is_over: bool,
 }
 
 impl State {
@@ -149,7 +151,7 @@ impl Learning {
     /// A worker is to copy a partition, if nobody does so. Whether the worker is to begin a job for that: it has none that copies.
     pub(crate) fn begin(&self, worker: u16, lesson: Lesson) -> bool {
         let mut state = self.lock();
-        if !state.begun.insert(lesson) {
+        if state.is_over || !state.begun.insert(lesson) {
             return false;
         }
         let has_job = state.queued.contains_key(&worker);
@@ -160,11 +162,22 @@ impl Learning {
     /// What a worker's job is to copy next; none if the job is to end.
     pub(crate) fn next(&self, worker: u16) -> Option<Lesson> {
         let mut state = self.lock();
-        let next = state.queued.get_mut(&worker)?.pop_front();
+        let is_over = state.is_over;
+        let next = state.queued.get_mut(&worker)?.pop_front().filter(|_| !is_over);
         if next.is_none() {
             state.queued.remove(&worker);
         }
         next
+    }
+
+    /// The node closes, which waits for no copies.
+    pub(crate) fn end(&self) {
+        self.lock().is_over = true;
+    }
+
+    /// Whether it closes.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().is_over
     }
 
     /// The job that copied a partition has ended before all of it was copied.
