@@ -19,7 +19,7 @@ use crate::node::Node;
 
 /// How long the job waits where memory has ended, before it looks for partitions again.
 const PUT_OFF: Duration = Duration::from_millis(20);
-/// Locks of the next bucket that are refused before a partition is put off, until it is noted again.
+/// Locks of the next bucket that are refused before others come first.
 const ATTEMPTS_MAX: u32 = 10;
 
 /// Grows the tables of which this node is the primary of a partition that is noted as crowded.
@@ -32,12 +32,25 @@ pub(crate) fn grow_tables(coordinator: &mut Coordinator<'_>, node: &Node) {
             .flat_map(|(number, table)| table.take_crowded().map(move |it| (number, it)))
             .collect();
         for (table, partition) in crowded {
-            grow(coordinator, table, partition);
+            if grow(coordinator, table, partition) == Grown::Refused {
+                // Nobody may insert into it any more, so that nobody else notes it.
+                let view = node.view();
+                view.table(table).into_iter().for_each(|table| table.note_crowded(partition));
+            }
         }
     }
 }
 
-fn grow(coordinator: &mut Coordinator<'_>, table: u16, partition: u16) {
+/// How the growth of a partition has ended for now.
+#[derive(PartialEq, Eq)]
+enum Grown {
+    /// It is not crowded any more, or is to be noted again.
+    Done,
+    /// Others held the locks of its next buckets.
+    Refused,
+}
+
+fn grow(coordinator: &mut Coordinator<'_>, table: u16, partition: u16) -> Grown {
     let mut refused = 0;
     while refused < ATTEMPTS_MAX {
         match coordinator.begin().split_buckets(table, partition) {
@@ -46,12 +59,19 @@ fn grow(coordinator: &mut Coordinator<'_>, table: u16, partition: u16) {
                 refused += 1;
                 coordinator.back_off(refused);
             }
-            Ok(Splitting::Full) => return coordinator.pause(PUT_OFF),
+            Ok(Splitting::Full) => {
+                coordinator.pause(PUT_OFF);
+                return Grown::Done;
+            }
             // The next epoch goes on.
-            Err(abort) if abort.is_conflict() => refused += 1,
+            Err(abort) if abort.is_conflict() => {
+                refused += 1;
+                coordinator.back_off(refused);
+            }
             // The node has ended.
-            Ok(Splitting::Enough) | Err(_) => return,
+            Ok(Splitting::Enough) | Err(_) => return Grown::Done,
         }
         coordinator.give_way();
     }
+    Grown::Refused
 }

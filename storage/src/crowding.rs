@@ -51,7 +51,8 @@ impl Table {
         taken.map(|(number, _)| number)
     }
 
-    fn note_crowded(&self, partition: u16) {
+    /// Notes that a partition has too few buckets.
+    pub fn note_crowded(&self, partition: u16) {
         if !self.crowding(partition).is_noted.swap(true, Ordering::Relaxed) {
             self.arena().note_crowded();
         }
