@@ -112,6 +112,25 @@ fn await_copies(cluster: &Cluster) {
     }
 }
 
+/// Nodes 1 and 3 are left, and copies were made again at both: one of them is enough.
+fn either_node_is_enough(cluster: &Cluster, table: TableId, acknowledged: &[u64]) {
+    for left in [2, 1] {
+        for (client, count) in (0..).zip(acknowledged) {
+            assert_eq!(read(cluster, table, client), FIRST_BALANCE + count, "client {client}");
+        }
+        let sum = (CLIENTS..ACCOUNTS).map(|key| read(cluster, table, key)).sum::<u64>();
+        assert_eq!(sum, (ACCOUNTS - CLIENTS) * FIRST_BALANCE, "with {left} nodes");
+        let (node, is_last) = (2 * left - 1, left == 1);
+        match cluster.kill_node(node) {
+            Ok(()) => assert!(!is_last),
+            Err(ClusterError::Change(ChangeError::LastCopy { node: 1, .. })) => {
+                assert!(is_last);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 #[test]
 fn what_was_acknowledged_outlives_the_death_of_nodes() {
     for (topology, replicas, killed) in [
@@ -171,22 +190,7 @@ fn what_was_acknowledged_outlives_the_death_of_nodes() {
         await_copies(cluster);
         let checks = check_replicas(cluster);
         assert!(checks.iter().all(|check| check.passed), "{checks:?}");
-        // Copies were made again at both nodes that are left, so one of them is enough.
-        for left in [2, 1] {
-            for (client, count) in (0..).zip(&acknowledged) {
-                assert_eq!(read(cluster, table, client), FIRST_BALANCE + count, "client {client}");
-            }
-            let sum = (CLIENTS..ACCOUNTS).map(|key| read(cluster, table, key)).sum::<u64>();
-            assert_eq!(sum, (ACCOUNTS - CLIENTS) * FIRST_BALANCE, "with {left} nodes");
-            let (node, is_last) = (2 * left - 1, left == 1);
-            match cluster.kill_node(node) {
-                Ok(()) => assert!(!is_last),
-                Err(ClusterError::Change(ChangeError::LastCopy { node: 1, .. })) => {
-                    assert!(is_last);
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
+        either_node_is_enough(cluster, table, &acknowledged);
         assert!(matches!(cluster.kill_node(2), Err(ClusterError::NoSuchNode { node: 2 })));
         // Tables come and go as before.
         let later = cluster.create_table("later", 8, 10).unwrap();

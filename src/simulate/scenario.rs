@@ -170,6 +170,10 @@ impl Scenario {
         let has_spares = random.random_ratio(1, SPARES_EVERY) && workload != WorkloadKind::Builds;
         let spares_max = usize::from(nodes).saturating_sub(FIRST_NODES_MIN).min(SPARES_MAX);
         let spares = if has_spares { random.random_range(0..=spares_max) } else { 0 };
+        if spares > 0 {
+            // A majority of those that were there at first lives, or nobody might be left to add nodes.
+            kills.truncate((usize::from(nodes) - spares - 1) / 2);
+        }
         Self {
             seed,
             cluster,
