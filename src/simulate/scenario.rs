@@ -109,6 +109,13 @@ pub(crate) enum Verdict {
     Crashed(String),
 }
 
+/// How many nodes of so many are added later. Builds begin at all nodes.
+fn draw_spares(random: &mut Random, workload: WorkloadKind, nodes: usize) -> usize {
+    let spares_max = nodes.saturating_sub(FIRST_NODES_MIN).min(SPARES_MAX);
+    let has_spares = random.random_ratio(1, SPARES_EVERY) && workload != WorkloadKind::Builds;
+    if has_spares { random.random_range(0..=spares_max) } else { 0 }
+}
+
 impl Scenario {
     /// The scenario of `seed`; what is chosen replaces what the seed draws.
     pub(crate) fn draw(seed: u64, transactions: u64, chosen: Chosen) -> Self {
@@ -166,10 +173,7 @@ impl Scenario {
                 kill.restarts_after_ns.get_or_insert_default();
             }
         }
-        // Builds begin at all nodes.
-        let has_spares = random.random_ratio(1, SPARES_EVERY) && workload != WorkloadKind::Builds;
-        let spares_max = usize::from(nodes).saturating_sub(FIRST_NODES_MIN).min(SPARES_MAX);
-        let spares = if has_spares { random.random_range(0..=spares_max) } else { 0 };
+        let spares = draw_spares(&mut random, workload, nodes.into());
         if spares > 0 {
             // A majority of those that were there at first lives, or nobody might be left to add nodes.
             kills.truncate((usize::from(nodes) - spares - 1) / 2);
