@@ -71,16 +71,21 @@ fn a_majority_whose_processes_have_ended_comes_back() {
     }
 }
 
+/// Inserts rows, and chooses the node of three that is to be left, and those that are to end.
+fn with_rows(cluster: &Cluster, leader_stays: bool) -> (usize, Vec<usize>) {
+    let leader = cluster.leader(&cluster.all());
+    let left = if leader_stays { leader } else { (leader + 1) % 3 };
+    cluster.query(left, "CREATE TABLE kept (id INT PRIMARY KEY, n INT)");
+    cluster.query(left, "INSERT INTO kept SELECT n, 1 FROM generate_series(1, 30) n");
+    (left, cluster.all().into_iter().filter(|node| *node != left).collect())
+}
+
 fn end_majority(site: Site, leader_stays: bool) {
     let folders = manager_data(&site);
     let of_node = |node: usize| vec![SHORT_LEASE.to_owned(), folders[node].clone()];
     let mut cluster = Cluster::start_each(site, of_node);
-    let leader = cluster.leader(&cluster.all());
-    let left = if leader_stays { leader } else { (leader + 1) % 3 };
+    let (left, dead) = with_rows(&cluster, leader_stays);
     let survivors = BTreeSet::from([left]);
-    let dead: Vec<_> = cluster.all().into_iter().filter(|node| *node != left).collect();
-    cluster.query(left, "CREATE TABLE kept (id INT PRIMARY KEY, n INT)");
-    cluster.query(left, "INSERT INTO kept SELECT n, 1 FROM generate_series(1, 30) n");
     let mut back = Vec::new();
     let summary = record(&cluster, |clients| {
         clients.wait_for(&cluster.all(), 20);
@@ -150,12 +155,8 @@ fn give_up_majority(site: Site, leader_stays: bool) {
     let folders = manager_data(&site);
     let of_node = |node: usize| vec![SHORT_LEASE.to_owned(), folders[node].clone()];
     let mut cluster = Cluster::start_each(site, of_node);
-    let leader = cluster.leader(&cluster.all());
-    let left = if leader_stays { leader } else { (leader + 1) % 3 };
+    let (left, dead) = with_rows(&cluster, leader_stays);
     let survivors = BTreeSet::from([left]);
-    let dead: Vec<_> = cluster.all().into_iter().filter(|node| *node != left).collect();
-    cluster.query(left, "CREATE TABLE kept (id INT PRIMARY KEY, n INT)");
-    cluster.query(left, "INSERT INTO kept SELECT n, 1 FROM generate_series(1, 30) n");
     let numbers: Vec<_> = dead.iter().map(ToString::to_string).collect();
     let give_up = |cluster: &Cluster, nodes: &[String]| {
         let nodes = nodes.iter().map(String::as_str);
