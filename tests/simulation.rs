@@ -56,7 +56,7 @@ fn kills(report: &str) -> Vec<(String, u64)> {
 fn five_hundred_seeds_break_nothing() {
     // Half of them are always the same, half are new in every run; a seed that fails is printed.
     let (mut transactions, mut committed, mut handed_over) = (0, 0, 0);
-    let (mut let_in, mut elections) = (0, 0);
+    let (mut let_in, mut added, mut elections) = (0, 0, 0);
     let mut killed = BTreeMap::new();
     let fresh = RandomState::new().hash_one(0) >> 32;
     for first_seed in [1, fresh] {
@@ -73,6 +73,7 @@ fn five_hundred_seeds_break_nothing() {
         committed += count(&report, " committed and");
         handed_over += count(&report, " jobs of killed");
         let_in += count(&report, " of them are members again");
+        added += count(&report, " nodes were added");
         elections += count(&report, " elections had no majority but for those");
     }
     assert!(killed.len() == 7 && killed.values().all(|count| *count >= 50), "{killed:?}");
@@ -80,6 +81,7 @@ fn five_hundred_seeds_break_nothing() {
     assert!(committed >= 500_000, "too few commits");
     assert!(handed_over > 0, "no job of a killed member was taken over");
     assert!(let_in >= 50, "{let_in} processes came back");
+    assert!(added >= 10, "{added} nodes were added");
     assert!(elections >= 5, "majorities came back {elections} times");
 }
 

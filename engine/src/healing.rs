@@ -1,7 +1,7 @@
 //! Copies that are made again after a node of this process was killed: its nodes take the steps of a decider themselves.
 //!
 //! ```text
-//! kill_node ─▶ take_steps: Learn, Fill ─▶ workers copy, while transactions go on ─▶ the thread: Learned, HandOver ─▶ it ends
+//! kill_node ─▶ steps: Learn, Fill ─▶ workers copy, while transactions go on ─▶ the thread: Learned, HandOver ─▶ it ends
 //! ```
 //! *Invariants*: steps are taken under the lock of changes, so tables are not created meanwhile. The thread ends with the cluster.
 //!
@@ -18,64 +18,68 @@ use crate::placement::{self, CopiedPartition};
 
 /// Between two looks at what was copied.
 const LOOK: Duration = Duration::from_millis(20);
+/// After a step that was not possible.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Heals the cluster of this process.
 #[derive(Default)]
 pub(crate) struct Healer {
-    signal: Arc<Signal>,
+    shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What a healer and its thread tell each other.
+/// What a healer and its thread share.
 #[derive(Default)]
-struct Signal {
-    state: Mutex<State>,
-    changed: Condvar,
+struct Shared {
+    /// Whoever holds it holds the lock of changes, too.
+    steps: Mutex<Steps>,
+    is_over: Mutex<bool>,
+    over: Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    runs: bool,
-    is_over: bool,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it is held.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Signal {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    /// Waits for some time. Whether to go on.
+    fn wait(&self, time: Duration) -> bool {
+        let waited = self.over.wait_timeout_while(lock(&self.is_over), time, |is_over| !*is_over);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits for a short time. Whether to go on.
-    fn wait(&self) -> bool {
-        let waited = self.changed.wait_timeout_while(self.lock(), LOOK, |state| !state.is_over);
-        !waited.unwrap_or_else(PoisonError::into_inner).0.is_over
+    /// The body of the thread.
+    fn follow(&self, members: &LocalMembers, changing: &Mutex<()>) {
+        let mut pause = LOOK;
+        while self.wait(pause) {
+            let _one_at_a_time = lock(changing);
+            let mut steps = lock(&self.steps);
+            if steps.take(members) {
+                // Under the lock of changes: whoever needs a thread next finds none.
+                steps.has_thread = false;
+                return;
+            }
+            pause = if steps.is_refused { AGAIN } else { LOOK };
+        }
     }
 }
 
 impl Healer {
     /// Takes the steps that are possible now, and has a thread take those that follow. The caller holds `changing`.
     pub(crate) fn heal(&self, members: LocalMembers, changing: &Arc<Mutex<()>>) {
-        let mut steps = Steps { members, copied: BTreeSet::new(), is_refused: false };
-        let mut state = self.signal.lock();
+        let mut steps = lock(&self.shared.steps);
         // A thread that runs goes on with what is left.
-        if steps.take() || state.runs || state.is_over {
+        if steps.take(&members) || steps.has_thread {
             return;
         }
-        let (signal, changing) = (Arc::clone(&self.signal), Arc::clone(changing));
-        let body = move || {
-            while signal.wait() {
-                let _one_at_a_time = changing.lock().unwrap_or_else(PoisonError::into_inner);
-                if steps.take() {
-                    break;
-                }
-            }
-            signal.lock().runs = false;
-        };
+        let (shared, changing) = (Arc::clone(&self.shared), Arc::clone(changing));
+        let body = move || shared.follow(&members, &changing);
         match std::thread::Builder::new().name("gannet-copies".to_owned()).spawn(body) {
             Ok(thread) => {
-                state.runs = true;
+                steps.has_thread = true;
                 // The one before has ended.
-                *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+                *lock(&self.thread) = Some(thread);
             }
             Err(error) => tracing::warn!("copies are not made again, without a thread: {error}"),
         }
@@ -83,28 +87,30 @@ impl Healer {
 
     /// Ends the thread.
     pub(crate) fn end(&self) {
-        self.signal.lock().is_over = true;
-        self.signal.changed.notify_all();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        *lock(&self.shared.is_over) = true;
+        self.shared.over.notify_all();
+        let thread = lock(&self.thread).take();
         // One that has panicked has nothing more to do.
         thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
 /// The steps towards the placement.
+#[derive(Default)]
 struct Steps {
-    members: LocalMembers,
     copied: BTreeSet<CopiedPartition>,
-    /// A step was not possible, and this was said.
+    /// The last step was not possible, and this was said.
     is_refused: bool,
+    /// A thread takes those that follow.
+    has_thread: bool,
 }
 
 impl Steps {
-    /// Takes all that are possible now. Whether the placement is reached, or nothing can be done any more.
-    fn take(&mut self) -> bool {
-        self.copied.append(&mut self.members.take_copied());
+    /// Takes all that are possible now. Whether the placement is reached, as far as there are nodes for it.
+    fn take(&mut self, members: &LocalMembers) -> bool {
+        self.copied.append(&mut members.take_copied());
         loop {
-            let configuration = self.members.configuration();
+            let configuration = members.configuration();
             let next = placement::under_way(&configuration, &self.copied).or_else(|| {
                 let changes = match configuration.settled_placement() {
                     Some(_) => placement::next_changes(&configuration),
@@ -114,7 +120,7 @@ impl Steps {
                 changes.into_iter().find(is_some)
             });
             let Some(change) = next else { return placement::is_reached(&configuration) };
-            if let Err(reason) = self.members.take_step(&change) {
+            if let Err(reason) = members.take_step(&change) {
                 if !std::mem::replace(&mut self.is_refused, true) {
                     tracing::warn!("copies and primaries stay where they are for now: {reason}");
                 }

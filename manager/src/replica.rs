@@ -205,7 +205,7 @@ impl Replica {
         let stores = store::open(disk, &options.cluster, options.id, state, &on_event)?;
         let storage = stores.0.storage();
         takes_over.map_or(Ok(()), |all| storage.take_over(all)).map_err(StartError::TakeOver)?;
-        let log_ends = storage.ends();
+        let log_ends = storage.log_ends();
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();

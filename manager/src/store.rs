@@ -48,6 +48,7 @@ struct Kept {
 pub(crate) struct Storage {
     own: ReplicaId,
     kept: Arc<Mutex<Kept>>,
+    log_ends: LogEnds,
     on_event: OnEvent,
 }
 
@@ -65,7 +66,10 @@ impl Storage {
             if let Some(reason) = &kept.failure {
                 return Err(io::Error::other(reason.clone()));
             }
-            let Err(error) = act(&mut kept) else { return Ok(()) };
+            let Err(error) = act(&mut kept) else {
+                self.log_ends.set(&kept);
+                return Ok(());
+            };
             kept.failure = Some(error.to_string());
             error
         };
@@ -112,13 +116,13 @@ impl Storage {
     }
 
     /// What tells the last place of the log, also when its replica has ended.
-    pub(crate) fn ends(&self) -> LogEnds {
-        LogEnds(Arc::clone(&self.kept))
+    pub(crate) fn log_ends(&self) -> LogEnds {
+        self.log_ends.clone()
     }
 
     /// The log takes an entry by which its own replica alone votes, and these hear decisions, in a term of its own.
     pub(crate) fn take_over(&self, all: &BTreeSet<ReplicaId>) -> io::Result<()> {
-        let LogEnd { term, index } = self.ends().last();
+        let LogEnd { term, index } = self.log_ends.last();
         let voted = self.lock().log.vote.map_or(0, |vote| vote.leader_id.term);
         let (term, own) = (term.max(voted) + 1, self.own.number());
         let members = all.iter().map(|replica| replica.number()).chain([own]);
@@ -170,21 +174,23 @@ impl Storage {
     }
 }
 
-/// Tells the last place of a log.
-pub(crate) struct LogEnds(Arc<Mutex<Kept>>);
+/// Tells the last place of a log that is stored, without a wait for the disk.
+#[derive(Clone, Default)]
+pub(crate) struct LogEnds(Arc<Mutex<LogEnd>>);
 
 impl LogEnds {
     /// The last place.
     pub(crate) fn last(&self) -> LogEnd {
         // Nothing panics while it is held.
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, kept: &Kept) {
         let saved = kept.snapshot.as_ref().and_then(|saved| saved.meta.last_log_id);
         let last = kept.log.entries.values().next_back().map(|entry| entry.log_id);
         let last = last.or(kept.log.purged).max(saved);
-        last.map_or_else(LogEnd::default, |last| LogEnd {
-            term: last.leader_id.term,
-            index: last.index,
-        })
+        let end = last.map(|last| LogEnd { term: last.leader_id.term, index: last.index });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = end.unwrap_or_default();
     }
 }
 
@@ -216,8 +222,11 @@ pub(crate) fn open(
         vote.committed = false;
     }
     let meta = snapshot.as_ref().map(|saved| saved.meta.clone()).unwrap_or_default();
-    let kept = Arc::new(Mutex::new(Kept { log, snapshot, journal, failure: None }));
-    let storage = Storage { own, kept, on_event: Arc::clone(on_event) };
+    let kept = Kept { log, snapshot, journal, failure: None };
+    let log_ends = LogEnds::default();
+    log_ends.set(&kept);
+    let kept = Arc::new(Mutex::new(kept));
+    let storage = Storage { own, kept, log_ends, on_event: Arc::clone(on_event) };
     let decisions = Decisions::new(storage.clone(), state, meta, Arc::clone(on_event));
     Ok((LogStore(storage), decisions))
 }

@@ -66,6 +66,8 @@ struct Deciding<R: Replica> {
     log: ManagerLog,
     changes: Changes<R>,
     manager: Option<Arc<ManagerReplica>>,
+    /// The replica was started before, with the first voters or with those of its log.
+    has_begun: bool,
     voting: Voting,
 }
 
@@ -77,7 +79,7 @@ pub(super) fn follow<R: Replica>(
     heard: &Receiver<Heard>,
 ) {
     let voting = Voting::default();
-    let mut deciding = Deciding { shared, log, changes, manager: None, voting };
+    let mut deciding = Deciding { shared, log, changes, manager: None, has_begun: false, voting };
     loop {
         let received = match deciding.next_look() {
             Some(look) => heard.recv_timeout(look),
@@ -214,10 +216,10 @@ impl<R: Replica> Deciding<R> {
 
     /// How the manager's replica of this node starts: with the first voters, or, if the log is there already or it goes on from its own, without
     /// any.
-    fn options(&mut self, goes_on: bool) -> Options {
+    fn options(&mut self) -> Options {
         let configuration = self.changes.configuration();
         let mut voters = BTreeSet::new();
-        if !goes_on && !self.changes.has_come_back() {
+        if !self.has_begun && !self.changes.has_come_back() {
             voters = Voting::first_voters(configuration);
             self.voting.set_voters(vec![voters.clone()]);
             tell_losses(configuration, &voters);
@@ -251,18 +253,20 @@ impl<R: Replica> Deciding<R> {
             configuration.member_numbers().partition(|node| lost.contains(node));
         let of = |nodes: &[u16]| replica_ids(configuration, nodes.iter());
         let (lost, left) = (of(&lost), of(&left));
-        self.voting.give_up(own.0, lost);
         self.changes.follows();
         // Without the lock, which the replica's thread may wait for before it ends, and gives the directory back.
         let ended = (self.manager.take(), self.shared.change(|state| state.manager.take()));
         drop(ended);
-        let started = self.start(Some(&left));
-        started.map(|_| ()).map_err(|error| OverrideError::Failed(error.to_string()))
+        // If it cannot take over, because its disk is full, it is started as it was.
+        self.start(Some(&left)).map_err(|error| OverrideError::Failed(error.to_string()))?;
+        self.voting.give_up(own.0, lost);
+        Ok(())
     }
 
     /// Starts the manager's replica of this node. It takes over from a majority that is given up if there are those that are left.
     fn start(&mut self, left: Option<&BTreeSet<ReplicaId>>) -> io::Result<Arc<ManagerReplica>> {
-        let options = self.options(left.is_some());
+        let options = self.options();
+        self.has_begun = true;
         let decided = self.changes.first_decided();
         let manager = match left {
             Some(left) => ManagerReplica::take_over(options, left, decided, self.on_event()),

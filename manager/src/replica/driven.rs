@@ -47,7 +47,7 @@ impl DrivenReplica {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = unbounded_channel();
-        let log_ends = stores.0.storage().ends();
+        let log_ends = stores.0.storage().log_ends();
         runtime.spawn(run(options, stores, on_event, received));
         Ok(Self { replica: Replica { commands, log_ends, thread: None }, runtime })
     }

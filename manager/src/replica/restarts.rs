@@ -234,11 +234,18 @@ fn a_replica_takes_over_from_a_majority_that_is_given_up() {
     let before = ended[1].as_ref().expect("it ran").log_end();
     drop(ended);
     let (said, events) = channel();
-    let on_event: OnEvent = Arc::new(move |event| drop(said.send(event)));
-    let state = Box::new(All::default());
     let all = BTreeSet::from([id(1)]);
-    let replica = Replica::start_on(disk.boxed(), options(1), Some(&all), (state, on_event));
-    let replica = replica.unwrap();
+    let take_over = || {
+        let said = said.clone();
+        let on_event: OnEvent = Arc::new(move |event| drop(said.send(event)));
+        let boxed = (Box::new(All::default()) as Box<dyn StateMachine>, on_event);
+        Replica::start_on(disk.boxed(), options(1), Some(&all), boxed)
+    };
+    disk.files().failure = Some(io::ErrorKind::StorageFull);
+    let error = take_over().err().expect("the disk is full");
+    assert!(matches!(error, StartError::TakeOver(_)), "{error}");
+    disk.files().failure = None;
+    let replica = take_over().unwrap();
     assert!(replica.log_end() > before, "{:?} after {before:?}", replica.log_end());
     let term = loop {
         if let Event::Leads { term } = next(&events) {
