@@ -73,9 +73,7 @@ impl Cluster {
             incarnation: getrandom::u32().map_err(refused("random bytes"))?,
             memory_limit_bytes: own_limit as u64,
             ports: ports.told(own),
-            // Over RDMA no process comes back.
-            keeps_log: membership.manager_data.is_some()
-                && membership.transport != Transport::Verbs,
+            keeps_log: membership.manager_data.is_some(),
             address: own,
             zone: membership.zone.clone(),
         };
@@ -214,8 +212,9 @@ fn start(
             cluster.start_node(watched(ports)?, first_core)?;
         }
         #[cfg(feature = "verbs")]
-        Ports::Verbs(ports) => {
-            cluster.start_node(watched(connected(ports, &told)?)?, first_core)?;
+        Ports::Verbs(mut ports) => {
+            ports.iter_mut().try_for_each(|port| port.connect(&told))?;
+            cluster.start_node(watched(ports)?, first_core)?;
         }
         Ports::Memory(rings) => cluster.start_node(rings.connect(&told)?, first_core)?,
     }
@@ -375,16 +374,19 @@ impl Ports {
     #[cfg(feature = "verbs")]
     fn open_verbs(terms: &ClusterTerms, membership: &Membership) -> Result<Self, ClusterError> {
         let RdmaPort { device, port, gid } = membership.rdma.clone();
-        let options = VerbsOptions {
-            node: u16::try_from(membership.node).expect("checked"),
+        let gid = gid.map(|gid| gid.parse()).transpose()?;
+        let narrow = |value: usize| u16::try_from(value).expect("checked");
+        let options = |worker| VerbsOptions {
+            node: narrow(membership.node),
+            worker: narrow(worker),
             nodes: terms.nodes,
-            device,
+            device: device.clone(),
             port,
-            gid: gid.map(|gid| gid.parse()).transpose()?,
+            gid,
             mtu: membership.mtu,
             key: membership.key.clone(),
         };
-        let ports = (0..terms.threads).map(|_| VerbsPort::open(&options));
+        let ports = (0..terms.threads).map(|worker| VerbsPort::open(&options(worker)));
         Ok(Self::Verbs(ports.collect::<Result<_, _>>()?))
     }
 
@@ -392,21 +394,6 @@ impl Ports {
     fn open_verbs(_: &ClusterTerms, _: &Membership) -> Result<Self, ClusterError> {
         Err(ClusterError::WithoutVerbs)
     }
-}
-
-/// Connects the queue pairs of all workers with those that the members have told of.
-#[cfg(feature = "verbs")]
-fn connected(
-    mut ports: Vec<VerbsPort>,
-    told: &[Option<String>],
-) -> Result<Vec<VerbsPort>, ClusterError> {
-    for (worker, port) in ports.iter_mut().enumerate() {
-        let of_worker = |node: &Option<String>| {
-            node.as_ref().map(|node| node.lines().nth(worker).unwrap_or("").to_owned())
-        };
-        port.connect(&told.iter().map(of_worker).collect::<Vec<_>>())?;
-    }
-    Ok(ports)
 }
 
 /// A [`Parking`] for the thread of each port.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! open ─ address() ──► every peer's connect() ─ split ─ sender: a chain of SENDs per doorbell
-//!                                                └───── receiver: a ring of RECVs
+//!             │                                  └───── receiver: a ring of RECVs
+//!             └ of a process that has come back ──► every sender's reconnect()
 //! ```
 //! Every worker has a queue pair for unreliable datagrams; its number is the device's choice, so peers tell each other
 //! where they are before they begin. Datagrams may be lost, and nothing waits for their acknowledgement: the endpoint
@@ -66,6 +67,8 @@ const LINE_BYTES: usize = 64;
 pub struct VerbsOptions {
     /// Own node.
     pub node: u16,
+    /// Own worker, whose peers are those of the same number.
+    pub worker: u16,
     /// Nodes of the cluster.
     pub nodes: usize,
     /// The device, as `rdma link` names it before the slash; without it the first that is fit.
@@ -122,9 +125,17 @@ pub struct VerbsPort {
     pair: QueuePair,
     sends: Memory,
     receives: Memory,
-    chosen: Chosen,
     nodes: usize,
     node: usize,
+    paths: Paths,
+}
+
+/// How a worker finds its peers.
+#[derive(Debug)]
+struct Paths {
+    chosen: Chosen,
+    own: Address,
+    worker: usize,
     key: u32,
 }
 
@@ -146,48 +157,46 @@ impl VerbsPort {
         let key = options.key.as_ref().map_or(OPEN_KEY, queue_key);
         restart::start(&pair, chosen.port, key).map_err(chosen.refused("to start a queue pair"))?;
         let (nodes, node) = (options.nodes, usize::from(options.node));
-        Ok(Self { pair, sends, receives, chosen, nodes, node, key })
+        let own = chosen.address(&pair);
+        let paths = Paths { chosen, own, worker: usize::from(options.worker), key };
+        Ok(Self { pair, sends, receives, nodes, node, paths })
     }
 
-    /// Where it is, for the peer workers' [`Self::connect`].
+    /// Where it is. The addresses of a node's workers, in the order of their numbers and a line each, are what the node tells others.
     #[must_use]
     pub fn address(&self) -> String {
-        self.own_address().to_string()
+        self.paths.own.to_string()
     }
 
-    fn own_address(&self) -> Address {
-        let Chosen { link, gid, lid, mtu, .. } = self.chosen;
-        Address { link, gid: gid.address, lid, pair: self.pair.number, mtu }
-    }
-
-    /// Learns where the peer workers are, by node; none of nodes that are not there, and the own entry is not looked at. To be called
-    /// once.
+    /// Learns where the peer workers are, of what their nodes tell, by node; none of nodes that are not there, and the own entry is not
+    /// looked at.
     ///
     /// # Errors
     /// [`VerbsError`], which says what to do.
-    ///
-    /// # Panics
-    /// If it is called again.
-    pub fn connect(&mut self, addresses: &[Option<String>]) -> Result<(), VerbsError> {
-        if addresses.len() != self.nodes {
-            return Err(VerbsError::WrongCount { nodes: self.nodes, found: addresses.len() });
+    pub fn connect(&mut self, told: &[Option<String>]) -> Result<(), VerbsError> {
+        if told.len() != self.nodes {
+            return Err(VerbsError::WrongCount { nodes: self.nodes, found: told.len() });
         }
-        let own = self.own_address();
-        let mut peers = Vec::new();
-        for (node, text) in addresses.iter().enumerate() {
-            let Some(text) = text.as_ref().filter(|_| node != self.node) else {
-                peers.push(None);
-                continue;
-            };
-            let peer = peer_address(node, text, &own)?;
-            let way = self.chosen.way_to(peer.gid, peer.lid);
-            let handle = self.pair.peer(way, peer.pair, self.key).map_err(|source| {
-                let (device, address) = (self.chosen.name.clone(), peer.gid.to_string());
-                VerbsError::Unreachable { device, node, address, source }
-            })?;
-            peers.push(Some(handle));
+        for (node, told) in (0..).zip(told) {
+            if let Some(told) = told.as_ref().filter(|_| usize::from(node) != self.node) {
+                self.paths.find(&self.pair, node, told)?;
+            }
         }
-        self.pair.set_peers(peers);
+        Ok(())
+    }
+}
+
+impl Paths {
+    /// Finds the peer worker of a node, of what the node tells. Datagrams for the node go there from now on.
+    fn find(&self, pair: &QueuePair, node: u16, told: &str) -> Result<(), VerbsError> {
+        let of_worker = told.lines().nth(self.worker).unwrap_or("");
+        let peer = peer_address(usize::from(node), of_worker, &self.own)?;
+        let way = self.chosen.way_to(peer.gid, peer.lid);
+        let handle = pair.peer(way, peer.pair, self.key).map_err(|source| {
+            let (device, address) = (self.chosen.name.clone(), peer.gid.to_string());
+            VerbsError::Unreachable { device, node: usize::from(node), address, source }
+        })?;
+        pair.set_peer(usize::from(node), handle);
         Ok(())
     }
 }
@@ -200,16 +209,17 @@ impl Port for VerbsPort {
     const POLL_IS_SYSTEM_CALL: bool = false;
 
     fn split(self) -> (VerbsSender, VerbsReceiver) {
-        let Self { pair, sends, receives, chosen, nodes, key, .. } = self;
-        let mtu = chosen.mtu;
+        let Self { pair, sends, receives, nodes, paths, .. } = self;
+        let (mtu, chosen) = (paths.chosen.mtu, &paths.chosen);
         let pair = Rc::new(pair);
         let sends = Ring::of_sends(&pair, sends, stride(0, mtu), SIGNAL_EVERY);
         let receives = Ring::of_receives(&pair, receives, (receive_stride(mtu), receive_offset()));
         // Switches of Ethernet drop what they have no room for, unless told otherwise; InfiniBand's do not.
         let may_overrun = receives.room() < (2 * CREDITS * nodes) as u64;
         let loses_by_congestion = chosen.link == Link::Ethernet || may_overrun;
-        let restart = Rc::new(Restart::new(pair, chosen.name, chosen.port, key));
-        let sender = VerbsSender::new(sends, Rc::clone(&restart), mtu, loses_by_congestion);
+        let restart = Restart::new(pair, chosen.name.clone(), chosen.port, paths.key);
+        let restart = Rc::new(restart);
+        let sender = VerbsSender::new(sends, Rc::clone(&restart), paths, loses_by_congestion);
         (sender, VerbsReceiver::new(receives, restart, mtu))
     }
 }

@@ -114,6 +114,7 @@ pub(super) fn verbs(
 ) -> Result<Vec<ThreadEndpoints<VerbsPort>>, BenchmarkError> {
     let options = |node: usize| VerbsOptions {
         node: number(node),
+        worker: 0,
         nodes,
         device: devices.get(node % devices.len().max(1)).cloned(),
         port: None,

@@ -15,7 +15,6 @@
 use crate::change_message::Loss;
 use crate::link::{LinkError, Role, Session, User, decoded, encoded};
 use crate::members::JoinError;
-use crate::members::Transport;
 use crate::members::group::{Action, Event, Group, Stage};
 use crate::members::message::{Call, Hello, Message, Opening, Welcome, difference};
 use crate::members::peer::Peer;
@@ -342,12 +341,6 @@ impl Group {
             if opening.is_formed {
                 // One that was removed, before or after another one with its number.
                 return Some(Welcome::Removed);
-            }
-            if own.settings.get("transport").is_some_and(|name| name == Transport::Verbs.name()) {
-                let advice = "stop all nodes and start them again, or go on without it";
-                return Some(Welcome::TooLate(format!(
-                    "over RDMA node {node} cannot come back: {advice}"
-                )));
             }
             if let Some(reason) = self.wait_of_newcomer(*node) {
                 self.lose_if_replaced(*node);

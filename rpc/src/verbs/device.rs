@@ -21,7 +21,7 @@
 mod slots;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::net::Ipv6Addr;
@@ -362,6 +362,15 @@ impl Drop for Peer {
     }
 }
 
+/// The destinations of a pair's datagrams.
+#[derive(Debug, Default)]
+struct Peers {
+    /// None for the own node, and for one that is not there.
+    by_node: Vec<Option<Peer>>,
+    /// Where nodes were before they came back: datagrams to them may be under way for as long as the pair lives.
+    before: Vec<Peer>,
+}
+
 /// A queue pair and its two completion queues.
 #[derive(Debug)]
 pub(super) struct QueuePair {
@@ -371,7 +380,7 @@ pub(super) struct QueuePair {
     /// Rises when it is reset.
     life: Cell<u32>,
     // Destroyed after the pair, in this order.
-    peers: Vec<Option<Peer>>,
+    peers: RefCell<Peers>,
     sends: CompletionQueue,
     receives: CompletionQueue,
     device: Arc<Device>,
@@ -422,7 +431,7 @@ impl QueuePair {
         // SAFETY: the pair is alive, and libibverbs does not change its number.
         let number = unsafe { raw.as_ref() }.qp_num;
         let inline_bytes = wanted.cap.max_inline_data as usize;
-        let (device, peers, life) = (Arc::clone(device), Vec::new(), Cell::new(0));
+        let (device, peers, life) = (Arc::clone(device), RefCell::default(), Cell::new(0));
         Ok(Self { raw, number, inline_bytes, life, peers, sends, receives, device })
     }
 
@@ -451,10 +460,14 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sets the destinations of datagrams, by node; none for the own one. To be called once, before anything is sent.
-    pub(super) fn set_peers(&mut self, peers: Vec<Option<Peer>>) {
-        assert!(self.peers.is_empty(), "the handles of what is under way stay");
-        self.peers = peers;
+    /// Sets the destination of datagrams for a node.
+    pub(super) fn set_peer(&self, node: usize, peer: Peer) {
+        let mut peers = self.peers.borrow_mut();
+        if peers.by_node.len() <= node {
+            peers.by_node.resize_with(node + 1, || None);
+        }
+        let before = peers.by_node[node].replace(peer);
+        peers.before.extend(before);
     }
 
     /// Resolves the way to a peer.

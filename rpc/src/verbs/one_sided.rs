@@ -23,7 +23,7 @@ use ibverbs_sys as sys;
 use sys::ibv_qp_attr_mask as mask;
 use sys::ibv_qp_state as state;
 
-use super::address::{Address, field};
+use super::address::field;
 use super::device::{Capacity, Memory, QueuePair, Ring};
 use super::error::VerbsError;
 use super::preflight::Chosen;
@@ -192,12 +192,7 @@ impl OneSidedPair {
     /// Where it is, for the other side's [`Self::connect`].
     #[must_use]
     pub fn address(&self) -> String {
-        self.own_address().to_string()
-    }
-
-    fn own_address(&self) -> Address {
-        let Chosen { link, gid, lid, mtu, .. } = self.chosen;
-        Address { link, gid: gid.address, lid, pair: self.pair.number, mtu }
+        self.chosen.address(&self.pair).to_string()
     }
 
     /// Connects to the pair at the other side's address, which has to connect to this one, too. Once.
@@ -205,7 +200,7 @@ impl OneSidedPair {
     /// # Errors
     /// [`VerbsError`], which says what to do; it calls the other side node 1.
     pub fn connect(&mut self, address: &str) -> Result<(), VerbsError> {
-        let peer = peer_address(1, address, &self.own_address())?;
+        let peer = peer_address(1, address, &self.chosen.address(&self.pair))?;
         let refused = |what| self.chosen.refused(what);
         let attributes = self.chosen.device.attributes;
         let at_once = |most: i32| u8::try_from(most).unwrap_or(u8::MAX).min(READS_AT_ONCE);

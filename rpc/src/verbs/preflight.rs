@@ -15,8 +15,8 @@ use ibverbs_sys as sys;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::address::Link;
-use super::device::{Device, Gid, Memory};
+use super::address::{Address, Link};
+use super::device::{Device, Gid, Memory, QueuePair};
 use super::error::VerbsError;
 use super::{GidChoice, VerbsOptions};
 
@@ -135,6 +135,12 @@ impl Chosen {
     pub(super) fn refused(&self, what: &'static str) -> impl FnOnce(io::Error) -> VerbsError {
         let device = self.name.clone();
         move |source| VerbsError::Refused { device, what, source }
+    }
+
+    /// Where a queue pair of it is.
+    pub(super) fn address(&self, pair: &QueuePair) -> Address {
+        let Self { link, gid, lid, mtu, .. } = *self;
+        Address { link, gid: gid.address, lid, pair: pair.number, mtu }
     }
 
     /// The way to an address.

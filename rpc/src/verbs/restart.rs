@@ -38,6 +38,10 @@ impl Restart {
         Self { pair, device, port, key, failures: Cell::new(0), down: Cell::new(None) }
     }
 
+    pub(super) fn pair(&self) -> &QueuePair {
+        &self.pair
+    }
+
     /// A work request has failed.
     #[cold]
     pub(super) fn after(&self, failure: Failure) {

@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use super::Paths;
 use super::device::Ring;
 use super::restart::Restart;
 use crate::transport::PacketSender;
@@ -19,7 +20,7 @@ const LOOKS_MAX: usize = 64;
 pub struct VerbsSender {
     ring: Ring,
     restart: Rc<Restart>,
-    mtu: usize,
+    paths: Paths,
     loses_by_congestion: bool,
     dropped: u64,
 }
@@ -28,10 +29,10 @@ impl VerbsSender {
     pub(super) fn new(
         ring: Ring,
         restart: Rc<Restart>,
-        mtu: usize,
+        paths: Paths,
         loses_by_congestion: bool,
     ) -> Self {
-        Self { ring, restart, mtu, loses_by_congestion, dropped: 0 }
+        Self { ring, restart, paths, loses_by_congestion, dropped: 0 }
     }
 
     /// Frees the slots of SENDs that are done.
@@ -60,7 +61,7 @@ impl VerbsSender {
 
 impl PacketSender for VerbsSender {
     fn mtu(&self) -> usize {
-        self.mtu
+        self.paths.chosen.mtu
     }
 
     /// The device checks every packet.
@@ -101,7 +102,7 @@ impl PacketSender for VerbsSender {
         self.dropped
     }
 
-    fn reconnect(&mut self, _node: u16, _told: &str) -> Result<(), String> {
-        Err("queue pairs learn their peers once".to_owned())
+    fn reconnect(&mut self, node: u16, told: &str) -> Result<(), String> {
+        self.paths.find(self.restart.pair(), node, told).map_err(|error| error.to_string())
     }
 }

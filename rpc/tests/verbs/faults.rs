@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::process::{Command, Stdio};
 
 use gannet_rpc::{
-    Clock, MonotonicClock, PacketReceiver, PacketSender, Port, VerbsPort, VerbsReceiver,
+    Clock, Identity, MonotonicClock, PacketReceiver, PacketSender, Port, VerbsPort, VerbsReceiver,
     VerbsSender,
 };
 
@@ -47,6 +47,31 @@ fn requests_to_a_missing_peer_are_sent_again_and_again() {
         call_node_2(&mut [client, server], &clock, 10);
     }
     assert!(client.endpoint.open_requests() > 0, "a request is never abandoned");
+}
+
+#[test]
+fn a_peer_that_comes_back_is_found_at_its_new_queue_pair() {
+    let ports = connected([options(0, 2), options(1, 2)]);
+    let address = ports[0].address();
+    let nodes = [0, 1].into_iter().zip(ports);
+    let nodes: Vec<_> = nodes.map(|(node, port)| Node::new(identity(node, 2), port)).collect();
+    let mut pair = Pair { nodes: nodes.try_into().ok().unwrap(), clock: MonotonicClock::new() };
+    for incarnation in 2..5 {
+        pair.call(&[32, 3_000]);
+        let mut port = VerbsPort::open(&options(1, 2)).unwrap();
+        port.connect(&[Some(address.clone()), None]).unwrap();
+        let told = port.address();
+        let of = |node| Identity { incarnations: vec![1, incarnation], ..identity(node, 2) };
+        pair.nodes[1] = Node::new(of(1), port);
+        let client = &mut pair.nodes[0].endpoint;
+        assert_eq!(client.others_than(&of(0)), [1]);
+        client.sender_mut().reconnect(1, &told).unwrap();
+        client.admit(of(0));
+        let error = client.sender_mut().reconnect(1, "nowhere").unwrap_err();
+        assert!(error.contains("nowhere"), "{error}");
+    }
+    pair.call(&[32, 3_000]);
+    assert_eq!(pair.nodes[1].handler.handled, 2 * u64::from(COROUTINES));
 }
 
 /// The other process of the test below: node 1 of three, until it is killed.

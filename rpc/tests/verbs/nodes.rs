@@ -16,7 +16,7 @@ pub(crate) const GIVE_UP_NS: u64 = 60_000_000_000;
 /// Node `node` of `nodes`, on rx0 if it is even and on rx1 if it is odd.
 pub(crate) fn options(node: u16, nodes: usize) -> VerbsOptions {
     let device = Some(format!("rx{}", node % 2));
-    VerbsOptions { node, nodes, device, port: None, gid: None, mtu: None, key: None }
+    VerbsOptions { node, worker: 0, nodes, device, port: None, gid: None, mtu: None, key: None }
 }
 
 pub(crate) fn identity(node: u16, nodes: usize) -> Identity {

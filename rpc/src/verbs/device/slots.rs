@@ -190,8 +190,10 @@ impl Ring {
     /// Stages a SEND of `packet` to a peer; false if the peer has no address.
     #[inline]
     pub(in crate::verbs) fn stage_send(&mut self, peer: u16, packet: &[u8]) -> bool {
-        let Some(Some(peer)) = self.pair.peers.get(usize::from(peer)) else { return false };
+        let peers = self.pair.peers.borrow();
+        let Some(Some(peer)) = peers.by_node.get(usize::from(peer)) else { return false };
         let (ah, remote_qpn, remote_qkey) = (peer.handle.as_ptr(), peer.queue_pair, peer.key);
+        drop(peers);
         let slot = self.stage(0, packet.len());
         self.memory.part_mut(slot * self.stride, packet.len()).copy_from_slice(packet);
         if let Requests::Sends { requests, .. } = &mut self.requests {
