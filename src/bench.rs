@@ -428,6 +428,7 @@ impl Common {
             limit: self.transactions.map_or(Limit::Duration(self.duration), Limit::Transactions),
             warmup: self.warmup,
             seed: self.seed,
+            drains: self.processes.drains(),
             member: None,
         })
     }

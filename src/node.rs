@@ -1,5 +1,5 @@
-//! `gannet node`: has a node of a cluster hold nothing, so that its process may be stopped, or its share again, restarts processes, removes
-//! a node that is silent, and gives up a majority that is gone for ever.
+//! `gannet node`: waits for a node that is added, has a node hold nothing, so that its process may be stopped, or its share again, restarts
+//! processes, removes a node that is silent, and gives up a majority that is gone for ever.
 //!
 //! *Not here*: what follows (`gannet_engine`), and the procedures of SQL that do the same (`gannet_frontend`).
 //!
@@ -29,6 +29,15 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Wait until a node that is added is a member and holds its share; a drained one holds its share again. Its process, `gannet serve` with
+    /// --join, is started before or meanwhile. The node is added all the same if this command is interrupted.
+    Add {
+        #[command(flatten)]
+        at: At,
+        /// Longest wait. Then the exit code is 1.
+        #[arg(long, default_value = "60m", value_parser = parse_duration)]
+        timeout: Duration,
+    },
     /// Move what a node holds to others, and wait until its process may be stopped. It goes on if this command is interrupted.
     Drain {
         #[command(flatten)]
@@ -121,6 +130,15 @@ pub(crate) fn run(arguments: Arguments) -> Result<bool, CommandError> {
                 print_line(format_args!("node {node} is not drained in time, and may be later"))?;
                 Ok(false)
             }
+            Command::Add { at: At { node, whom: Whom { connect, credentials } }, timeout } => {
+                let addresses = credentials.complete(connect)?;
+                let added = wait_until_added(&addresses, node);
+                if let Ok(added) = tokio::time::timeout(timeout, added).await {
+                    return added.map(|()| true);
+                }
+                print_line(format_args!("node {node} does not hold its share in time"))?;
+                Ok(false)
+            }
             Command::Cancel { at: At { node, whom: Whom { connect, credentials } } } => {
                 let addresses = credentials.complete(connect)?;
                 call(&addresses, format!("CALL gannet_cancel_drain({node})")).await?;
@@ -162,8 +180,8 @@ async fn call(addresses: &[ServerAddress], sql: String) -> Result<(), CommandErr
     Ok(())
 }
 
-/// What a drained node still has.
-struct Left {
+/// What a node has.
+struct Held {
     /// Up, silent or gone.
     state: String,
     /// As the column `drain` of `gannet_nodes` has it; none if the node is not drained.
@@ -174,14 +192,25 @@ struct Left {
     unhealthy: Option<String>,
 }
 
-async fn left(addresses: &[ServerAddress], number: u16) -> Result<Option<Left>, CommandError> {
+/// What a node has; none if there is no such node.
+async fn held(addresses: &[ServerAddress], number: u16) -> Result<Option<Held>, CommandError> {
+    loop {
+        match held_now(addresses, number).await {
+            // The node that was asked may have been about to stop.
+            Err(CommandError::Server(error)) if error.is_closed() => {}
+            result => return result,
+        }
+    }
+}
+
+async fn held_now(addresses: &[ServerAddress], number: u16) -> Result<Option<Held>, CommandError> {
     let Connected { client, connection, .. } = connect_to_first(addresses, 0).await?;
     tokio::spawn(async { connection.await.unwrap_or_default() });
     let nodes = client.query("SHOW gannet_nodes", &[]).await?;
     let copies = client.query("SHOW gannet_copies", &[]).await?;
     let is_it = |row: &&tokio_postgres::Row| row.get::<_, i64>("node") == i64::from(number);
     let partitions = copies.iter().filter(is_it).count();
-    Ok(nodes.iter().find(is_it).map(|row| Left {
+    Ok(nodes.iter().find(is_it).map(|row| Held {
         state: row.get("state"),
         drain: row.get("drain"),
         partitions,
@@ -194,17 +223,12 @@ async fn wait_until_drained(
     node: u16,
     fewer_copies: bool,
 ) -> Result<bool, CommandError> {
-    let mut said = None;
+    let mut progress = Progress::default();
     loop {
-        let Left { state, drain, partitions, unhealthy } = match left(addresses, node).await {
-            Ok(Some(left)) => left,
-            Ok(None) => {
-                print_line(format_args!("there is no node {node}"))?;
-                return Ok(false);
-            }
-            // The node that was asked may have been about to stop.
-            Err(CommandError::Server(error)) if error.is_closed() => continue,
-            Err(error) => return Err(error),
+        let Some(Held { state, drain, partitions, unhealthy }) = held(addresses, node).await?
+        else {
+            print_line(format_args!("there is no node {node}"))?;
+            return Ok(false);
         };
         match drain.as_deref() {
             Some("empty") if state == "gone" => {
@@ -240,14 +264,46 @@ async fn wait_until_drained(
                 return Ok(false);
             }
         }
-        let progress = (partitions, unhealthy);
-        if said.as_ref() != Some(&progress) {
-            let why = progress.1.as_deref().map_or_else(String::new, |why| format!("; {why}"));
-            // Standard error may be closed; the exit code tells what matters.
-            let _ =
-                writeln!(std::io::stderr(), "node {node} has {partitions} partitions still{why}");
-            said = Some(progress);
+        let why = unhealthy.map_or_else(String::new, |why| format!("; {why}"));
+        progress.say(format!("node {node} has {partitions} partitions still{why}"));
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn wait_until_added(addresses: &[ServerAddress], node: u16) -> Result<(), CommandError> {
+    let mut progress = Progress::default();
+    loop {
+        match held(addresses, node).await? {
+            Some(Held { state, drain: Some(_), .. }) if state == "up" => {
+                call(addresses, format!("CALL gannet_cancel_drain({node})")).await?;
+            }
+            Some(Held { state, partitions, unhealthy, .. }) if state == "up" => match unhealthy {
+                None => {
+                    return Ok(print_line(format_args!(
+                        "node {node} holds its share, {partitions} partitions"
+                    ))?);
+                }
+                Some(why) => progress.say(format!("node {node} has {partitions} partitions; {why}")),
+            },
+            _ => progress.say(format!(
+                "node {node} is not there: start its process with gannet serve --node {node} --join ..."
+            )),
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// What was said last of a wait.
+#[derive(Default)]
+struct Progress(String);
+
+impl Progress {
+    /// Says something new.
+    fn say(&mut self, line: String) {
+        if self.0 != line {
+            // Standard error may be closed; the exit code tells what matters.
+            let _ = writeln!(std::io::stderr(), "{line}");
+            self.0 = line;
+        }
     }
 }

@@ -123,6 +123,25 @@ fn workloads_run_inside_of_processes_and_verify() {
     }
 }
 
+/// With three copies primaries move, and no row; with two, copies too.
+#[test]
+fn partitions_move_while_a_workload_runs_in_processes() {
+    for (replicas, copies) in [(3, false), (2, true)] {
+        let run = format!("tatp --processes --subscribers 2000 --drains 2 --replicas {replicas}");
+        let output = gannet(&format!("{run} --format json --warmup 100ms --memory 128MiB"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}{errors}");
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let moves = &report["moves"];
+        assert_eq!(moves["moves"], 4, "{moves}");
+        assert!(moves["hand_overs"].as_u64().unwrap() >= 4, "{moves}");
+        assert!(moves["unserved_us"]["p50"].as_f64().unwrap() > 0.0, "{moves}");
+        assert_eq!(moves["copied_bytes"].as_u64().unwrap() > 100_000, copies, "{moves}");
+        assert!(report["verify"]["passed"].as_bool().unwrap(), "{text}");
+    }
+}
+
 #[test]
 fn two_processes_echo_to_each_other() {
     // Two consecutive ports below those that the system assigns.
@@ -298,6 +317,8 @@ fn bad_input_is_an_error_that_says_what_to_do() {
         ("tatp --node 0 --members 127.0.0.1:7000,127.0.0.1:7001", "give --cluster-key"),
         ("tatp --node 0 --members 127.0.0.1:7000 --trusted-network --sql", "--sql is for nodes"),
         ("tatp --processes --replicas 2", "use 3 with 3 processes"),
+        ("tatp --drains 1", "nodes of one process are not drained"),
+        ("tatp --processes --drains 1 --coroutines 3", "--coroutines is 3; use at least 4"),
         ("tatp --processes --sql", "--sql is for nodes in one process"),
         ("tatp --processes --floor", "--floor is for nodes in one process"),
         ("pairs --processes --nodes 0", "the number of nodes is 0"),

@@ -92,6 +92,7 @@ fn verify(workload: impl Workload) -> Report {
         limit: Limit::Transactions(200_000),
         warmup: Duration::ZERO,
         seed: 1,
+        drains: 0,
         member: None,
     };
     run(workload, &settings).unwrap()

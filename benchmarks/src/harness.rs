@@ -23,6 +23,7 @@ use gannet_engine::{
 use crate::check::Check;
 use crate::exchange::exchanged;
 use crate::members;
+use crate::moves::{self, MovesReport};
 use crate::progress::Progress;
 use crate::replicas::check_replicas;
 use crate::report::{Load, Report, Run, Verification, cores_used};
@@ -49,6 +50,9 @@ pub struct Settings {
     pub warmup: Duration,
     /// Seed of all random draws.
     pub seed: u64,
+    /// How often the last of several processes is drained while transactions are measured, and gets its share again. Then the measured time
+    /// ends when all have moved.
+    pub drains: usize,
     /// This process's membership, if each of several processes runs the same benchmark on its node.
     pub member: Option<Membership>,
 }
@@ -80,6 +84,7 @@ struct PaddedCount(AtomicU64);
 /// [`BenchmarkError`] if the settings are impossible or the memory does not suffice. A failed verification is no error: the
 /// report has it.
 pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, BenchmarkError> {
+    moves::check(settings.drains, settings.cluster.coroutines, settings.member.is_some())?;
     let progress = Progress::new(workload.name());
     let cluster = match &settings.member {
         None => Cluster::open(settings.cluster.clone())?,
@@ -95,9 +100,13 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
     progress.say("loading".to_owned());
     let load = load(&workload, &cluster, before_bytes)?;
     let workload = Arc::new(workload);
-    let (statistics, seconds) = measure(&workload, &cluster, settings, &progress)?;
+    let Measured { statistics, seconds, moves } =
+        measure(&workload, &cluster, settings, &progress)?;
     progress.say("verifying".to_owned());
-    let mut checks = workload.verify(&cluster, &statistics.whole);
+    let has_all = settings.cluster.replicas == settings.cluster.nodes || settings.member.is_none();
+    // A process without a copy of all rows cannot look at them.
+    let mut checks =
+        if has_all { workload.verify(&cluster, &statistics.whole) } else { Vec::new() };
     if cluster.transport().is_some() {
         checks.extend(members::check_copies(&cluster)?);
     } else {
@@ -120,18 +129,18 @@ pub fn run<W: Workload>(mut workload: W, settings: &Settings) -> Result<Report, 
         load,
         profile,
     };
-    Ok(Report::new(run, &statistics, Verification::new(checks)))
+    Ok(Report { moves, ..Report::new(run, &statistics, Verification::new(checks)) })
 }
 
 /// Joins the other processes, each of which verifies its own copies.
 fn join(settings: &Settings, member: &Membership) -> Result<Cluster, BenchmarkError> {
     let ClusterOptions { nodes, replicas, .. } = settings.cluster;
-    if replicas < nodes {
+    if replicas < nodes && settings.drains == 0 {
         return Err(BenchmarkError::Setting {
             setting: "--replicas",
             value: replicas.to_string(),
             allowed: format!(
-                "{nodes} with {nodes} processes, each of which verifies its own copies"
+                "{nodes} with {nodes} processes, each of which verifies its own copies, or --drains"
             ),
         });
     }
@@ -143,6 +152,9 @@ fn all_settings(profile: &Profile, settings: &Settings) -> BTreeMap<&'static str
     all.extend(cluster_settings(&settings.cluster));
     all.insert("coroutines", settings.cluster.coroutines.to_string());
     all.insert("seed", settings.seed.to_string());
+    if settings.drains > 0 {
+        all.insert("drains", settings.drains.to_string());
+    }
     all
 }
 
@@ -172,7 +184,7 @@ fn load<W: Workload>(
     let start = now();
     load_rows(workload, cluster)?;
     let memory_bytes = members::memory_bytes(cluster, before_bytes)?;
-    Ok(Load::new(cluster, memory_bytes, start.elapsed()))
+    Load::new(cluster, memory_bytes, start.elapsed())
 }
 
 /// Loads the rows of a workload, on as many threads as the cluster has.
@@ -196,7 +208,7 @@ fn measure<W: Workload>(
     cluster: &Cluster,
     settings: &Settings,
     progress: &Progress,
-) -> Result<(Statistics, f64), BenchmarkError> {
+) -> Result<Measured, BenchmarkError> {
     let options = cluster.options();
     let workers = options.nodes * options.threads;
     let limit = match settings.limit {
@@ -206,12 +218,14 @@ fn measure<W: Workload>(
         limit => limit,
     };
     let control = Arc::new(Control::new(limit, false, workers));
+    let has_moves = settings.drains > 0;
+    let clients = options.coroutines - if has_moves { moves::COROUTINES } else { 0 };
     exchanged(cluster, "measuring", ())?;
     let mut start = now();
     let mut completions = Vec::new();
     let is_local = |worker: &usize| cluster.node(worker / options.threads).is_some();
     for worker in (0..workers).filter(is_local) {
-        for coroutine in 0..options.coroutines {
+        for coroutine in 0..clients {
             let stream = (worker * options.coroutines + coroutine) as u64;
             let (workload, control, seed) =
                 (Arc::clone(workload), Arc::clone(&control), settings.seed);
@@ -223,14 +237,24 @@ fn measure<W: Workload>(
         }
     }
     let mut seconds = None;
-    if let Limit::Duration(duration) = settings.limit {
-        wait(settings.warmup, "warming up", &control, progress);
-        control.measure();
-        start = now();
-        wait(duration, "measuring", &control, progress);
-        control.stop();
-        seconds = Some(start.elapsed().as_secs_f64());
-    }
+    let move_all = || moves::run(cluster, settings.drains, progress);
+    let moves = match settings.limit {
+        Limit::Duration(duration) => {
+            wait(settings.warmup, "warming up", &control, progress);
+            control.measure();
+            start = now();
+            let moves = if has_moves { Some(move_all()) } else { None };
+            if moves.is_none() {
+                wait(duration, "measuring", &control, progress);
+            }
+            control.stop();
+            seconds = Some(start.elapsed().as_secs_f64());
+            moves
+        }
+        Limit::Transactions(_) => has_moves.then(move_all),
+    };
+    // Clients end first: to close a cluster is to wait for its jobs.
+    let moves = moves.transpose()?;
     let mut sum = Statistics::new(workload.transactions().len(), workload.tallies().len());
     for completion in completions {
         if let Some(statistics) = completion.wait().map_err(|lost| cluster.loss(lost))? {
@@ -238,7 +262,15 @@ fn measure<W: Workload>(
         }
     }
     let seconds = seconds.unwrap_or_else(|| start.elapsed().as_secs_f64());
-    members::together(cluster, sum, seconds)
+    let (statistics, seconds) = members::together(cluster, sum, seconds)?;
+    Ok(Measured { statistics, seconds, moves })
+}
+
+/// What a run has measured, in all processes together.
+struct Measured {
+    statistics: Statistics,
+    seconds: f64,
+    moves: Option<MovesReport>,
 }
 
 /// A client: runs transactions one after the other, at most `transactions`, drawn from a stream of a seed.

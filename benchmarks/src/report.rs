@@ -12,10 +12,12 @@ use gannet_storage::BucketSnapshot;
 use hdrhistogram::Histogram;
 
 use crate::check::Check;
+use crate::exchange::exchanged;
 use crate::floor::FloorReport;
-use crate::rows::for_each_partition;
+use crate::moves::MovesReport;
+use crate::rows::for_each_primary;
 use crate::statistics::{Reason, Statistics};
-use crate::workload::Profile;
+use crate::workload::{BenchmarkError, Profile};
 
 /// How the initial rows were loaded, and how much memory they take.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -31,13 +33,17 @@ pub struct Load {
 }
 
 impl Load {
-    /// `memory_bytes` is the memory of all nodes.
-    pub(crate) fn new(cluster: &Cluster, memory_bytes: u64, took: Duration) -> Self {
+    /// Of all processes together; `memory_bytes` is the memory of all nodes.
+    pub(crate) fn new(
+        cluster: &Cluster,
+        memory_bytes: u64,
+        took: Duration,
+    ) -> Result<Self, BenchmarkError> {
         let mut rows = 0;
         let mut payload_bytes = 0;
         let mut snapshot = BucketSnapshot::default();
         for (number, _) in cluster.view().tables() {
-            for_each_partition(cluster, number, |table, partition| {
+            for_each_primary(cluster, number, |table, partition| {
                 let copies = cluster.configuration().copies(partition).len() as u64;
                 let row_bytes = 8 + table.layout().value_bytes as u64;
                 for bucket in 0..table.bucket_count(partition) {
@@ -48,12 +54,15 @@ impl Load {
                 }
             });
         }
-        Self {
+        let counted = exchanged(cluster, "counting", (rows, payload_bytes))?;
+        let rows = counted.iter().map(|(rows, _)| rows).sum();
+        let payload_bytes: u64 = counted.iter().map(|(_, bytes)| bytes).sum();
+        Ok(Self {
             seconds: took.as_secs_f64(),
             rows,
             memory_bytes: Some(memory_bytes),
             memory_per_payload_byte: Some(memory_bytes as f64 / payload_bytes.max(1) as f64),
-        }
+        })
     }
 }
 
@@ -147,6 +156,8 @@ pub struct Report {
     pub counted: BTreeMap<&'static str, u64>,
     /// All types together.
     pub latency_us: Latency,
+    /// The partitions that moved meanwhile, if they were to.
+    pub moves: Option<MovesReport>,
     /// The same transactions on plain maps, if requested.
     pub floor: Option<FloorReport>,
     /// The bare transport beside the RPC echo, for each way of running the echo.
@@ -224,6 +235,7 @@ impl Report {
                 .map(|(&name, &count)| (name, count))
                 .collect(),
             latency_us: Latency::of(&together),
+            moves: None,
             floor: None,
             transport: Vec::new(),
             verify,
@@ -295,6 +307,9 @@ impl Report {
             let counted: Vec<_> =
                 self.counted.iter().map(|(name, count)| format!("{name} {count}")).collect();
             writeln!(out, "counted: {}", counted.join(", "))?;
+        }
+        if let Some(moves) = &self.moves {
+            writeln!(out, "{moves}")?;
         }
         if let Some(floor) = &self.floor {
             writeln!(

@@ -60,6 +60,17 @@ pub(crate) fn for_each_partition(
     }
 }
 
+/// Visits every partition of a table whose primary is in this process, and that is not lost.
+pub(crate) fn for_each_primary(cluster: &Cluster, table: u16, mut visit: impl FnMut(&Table, u16)) {
+    let configuration = cluster.configuration();
+    let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
+    for partition in partitions.filter(|partition| !configuration.is_lost(*partition)) {
+        if let Some(node) = cluster.node(usize::from(configuration.primary(partition))) {
+            visit(node.view().table(table).expect("a table of the cluster"), partition);
+        }
+    }
+}
+
 /// How often buckets were split, by the primaries of all partitions that are not lost.
 pub(crate) fn splits(cluster: &Cluster) -> u64 {
     let mut splits = 0;

@@ -271,6 +271,7 @@ fn report(
         counted: BTreeMap::new(),
         transactions: echoes.iter().map(row).collect(),
         latency_us: Latency::of(&together(first)),
+        moves: None,
         floor: None,
         transport,
         verify: Verification::new(checks),

@@ -167,12 +167,14 @@ pub(crate) struct Statistics {
     pub(crate) latencies: Vec<Histogram<u64>>,
 }
 
+/// A histogram of times, in nanoseconds.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
+        .expect("the bounds are constants that the library takes")
+}
+
 impl Statistics {
     pub(crate) fn new(types: usize, tallies: usize) -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
-                .expect("the bounds are constants that the library takes")
-        };
         Self {
             whole: Totals::new(types, tallies),
             measured: Totals::new(types, tallies),

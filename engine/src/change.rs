@@ -394,7 +394,9 @@ impl<R: Replica> Changes<R> {
                     self.replica.adopt(prepared);
                     let before = Arc::clone(&self.configuration);
                     self.go_by(configuration);
-                    self.steps.handed_over(self.node, &before, &self.configuration, self.now_ns);
+                    let present = &self.configuration;
+                    let unserved = self.steps.handed_over(self.node, &before, present, self.now_ns);
+                    unserved.into_iter().for_each(|time| self.replica.count_hand_over(time));
                     self.adopting = Some((from, ChangeMessage::Adopted { round }));
                 }
                 self.adopting.take_if(|_| self.replica.has_adopted()).into_iter().collect()

@@ -9,6 +9,7 @@
 //! *Not here*: the steps, in `decider` and `change`; how a loss is noticed, in `members`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::change_message::Loss;
 use crate::configuration::{Configuration, Phase};
@@ -129,22 +130,22 @@ impl MemberSteps {
         self.hands_over_ns = Some(now_ns);
     }
 
-    /// Node `node` goes by `present`, and has gone by `before`.
+    /// Node `node` goes by `present`, and has gone by `before`. If it has handed partitions over, for how long it has served nobody there.
     pub(crate) fn handed_over(
         &mut self,
         node: usize,
         before: &Configuration,
         present: &Configuration,
         now_ns: u64,
-    ) {
+    ) -> Option<Duration> {
         let is_own = |it: &u16| usize::from(before.primary(*it)) == node;
         let partitions = present.moved_since(before).filter(is_own).count();
-        if let Some(since_ns) = self.hands_over_ns.take().filter(|_| partitions > 0) {
-            let ms = ms(since_ns, now_ns);
-            tracing::info!(
-                "membership: this node has handed {partitions} partitions over, and has served nobody there for {ms:.2} ms"
-            );
-        }
+        let since_ns = self.hands_over_ns.take().filter(|_| partitions > 0)?;
+        let ms = ms(since_ns, now_ns);
+        tracing::info!(
+            "membership: this node has handed {partitions} partitions over, and has served nobody there for {ms:.2} ms"
+        );
+        Some(Duration::from_nanos(now_ns.saturating_sub(since_ns)))
     }
 
     /// The member goes by `present`, and has gone by `before`.

@@ -24,8 +24,10 @@ use crate::request::CopyPlace;
 use crate::transaction::copy::Copied;
 use crate::view::View;
 
-/// Pauses are added up to this length.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// Shorter pauses are added up.
+const PAUSE_MIN_NS: u64 = 1_000_000;
+/// A job that is late, as transactions had its worker, catches up with so much.
+const CATCH_UP_NS: u64 = 20_000_000;
 
 /// How a partition was copied.
 enum End {
@@ -34,9 +36,14 @@ enum End {
     Ended,
 }
 
-/// Copies a partition at a learner.
-pub(crate) fn copy_partition(coordinator: &mut Coordinator<'_>, node: &Node, lesson: Lesson) {
-    match copy_tables(coordinator, node, lesson) {
+/// Copies a partition at a learner, in a job of one of its workers.
+pub(crate) fn copy_partition(
+    coordinator: &mut Coordinator<'_>,
+    node: &Node,
+    worker: u16,
+    lesson: Lesson,
+) {
+    match copy_tables(coordinator, node, worker, lesson) {
         End::Whole => {
             let (partition, _) = lesson;
             let view = node.view();
@@ -62,14 +69,15 @@ fn is_learner(view: &View, (partition, since): Lesson) -> bool {
     learners.any(|learner| (learner.node, learner.since) == (view.id(), since))
 }
 
-fn copy_tables(coordinator: &mut Coordinator<'_>, node: &Node, lesson: Lesson) -> End {
+fn copy_tables(coordinator: &mut Coordinator<'_>, node: &Node, worker: u16, lesson: Lesson) -> End {
     if !rule!(LEARNED_WHOLE) {
         return End::Whole;
     }
     let tables: Vec<u16> = node.view().tables().map(|(number, _)| number).collect();
+    let mut due_ns = 0;
     for table in tables {
-        let mut copy =
-            TableCopy { node, table, lesson, place: CopyPlace::default(), bytes: Vec::new() };
+        let (place, bytes) = (CopyPlace::default(), Vec::new());
+        let mut copy = TableCopy { node, worker, table, lesson, place, bytes, due_ns: &mut due_ns };
         loop {
             if !is_learner(&node.view(), lesson) || node.learning().is_over() {
                 return End::Ended;
@@ -90,11 +98,14 @@ fn copy_tables(coordinator: &mut Coordinator<'_>, node: &Node, lesson: Lesson) -
 /// The copy of a partition of one table.
 struct TableCopy<'n> {
     node: &'n Node,
+    worker: u16,
     table: u16,
     lesson: Lesson,
     place: CopyPlace,
     /// Units, or the first part of one.
     bytes: Vec<u8>,
+    /// When the pace allows further ones.
+    due_ns: &'n mut u64,
 }
 
 impl TableCopy<'_> {
@@ -131,13 +142,21 @@ impl TableCopy<'_> {
             self.install();
         }
         self.node.learning().count(pages);
-        let rate = self.node.learning().bytes_per_second();
-        let pause = Duration::from_nanos((pages as u64).saturating_mul(1_000_000_000) / rate);
-        if pause >= PAUSE_MIN {
-            coordinator.pause(pause);
-        }
+        self.keep_pace(coordinator, pages);
         coordinator.give_way();
         Ok(matches!(copied, Copied::All(_)))
+    }
+
+    /// Waits until bytes may have been copied that were copied just now.
+    fn keep_pace(&mut self, coordinator: &mut Coordinator<'_>, bytes: usize) {
+        let now_ns = coordinator.now_ns();
+        let earliest_ns = now_ns.saturating_sub(CATCH_UP_NS);
+        let time_ns = self.node.learning().time_of(self.worker, bytes);
+        *self.due_ns = (*self.due_ns).max(earliest_ns).saturating_add(time_ns);
+        let early_ns = self.due_ns.saturating_sub(now_ns);
+        if early_ns >= PAUSE_MIN_NS {
+            coordinator.pause(Duration::from_nanos(early_ns));
+        }
     }
 
     /// Makes buckets what they are at the primary.

@@ -16,7 +16,7 @@ use crate::view::View;
 /// Buckets of one step: some tens of microseconds where they are full.
 const BUCKETS_PER_STEP: u32 = 256;
 /// Time between two steps, nanoseconds.
-const STEP_NS: u64 = 1_000_000;
+const STEP_NS: u64 = 200_000;
 
 /// See the module's text.
 #[derive(Debug, Default)]

@@ -32,7 +32,9 @@ use gannet_storage::{Applied, BucketAddress, BucketUpdate, Table};
 pub(crate) type Lesson = (u16, u64);
 
 /// Bytes of each second that a worker copies at most, by default.
-pub(crate) const COPY_BYTES_PER_SECOND: u64 = 64 << 20;
+pub(crate) const COPY_BYTES_PER_SECOND: u64 = 16 << 20;
+/// Partitions that a worker copies at once: while one waits for its primary, another is filled.
+const JOBS_MAX: u64 = 2;
 /// Most bytes of updates that wait. A node for which more come cannot keep up, and ends.
 const WAITING_BYTES_MAX: usize = 1 << 30;
 
@@ -57,14 +59,21 @@ struct State {
     waiting_bytes: usize,
     /// What jobs copy, have copied, or are to copy.
     begun: BTreeSet<Lesson>,
-    /// By worker with a job that copies: what that job is to copy after what it copies now.
-    queued: BTreeMap<u16, VecDeque<Lesson>>,
+    /// By worker with jobs that copy.
+    queued: BTreeMap<u16, Queue>,
     /// What is copied, or given back, and was not told yet.
     copied: BTreeSet<Lesson>,
     /// Bytes that were copied since the node began.
     bytes: u64,
     /// The node closes: nothing is copied any more.
     is_over: bool,
+}
+
+/// What the jobs of a worker are to copy after what they copy now.
+#[derive(Debug, Default)]
+struct Queue {
+    lessons: VecDeque<Lesson>,
+    jobs: u64,
 }
 
 impl State {
@@ -82,10 +91,13 @@ impl Learning {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of each second that a worker copies at most.
-    pub(crate) fn bytes_per_second(&self) -> u64 {
+    /// For how long a job of a worker is to take to copy so many bytes, at least, in nanoseconds.
+    pub(crate) fn time_of(&self, worker: u16, bytes: usize) -> u64 {
+        let jobs = self.lock().queued.get(&worker).map_or(1, |queue| queue.jobs);
         // Relaxed: a setting.
-        self.bytes_per_second.load(Ordering::Relaxed).max(1)
+        let bytes_per_second = self.bytes_per_second.load(Ordering::Relaxed).max(1);
+        let alone_ns = (bytes as u64).saturating_mul(1_000_000_000) / bytes_per_second;
+        alone_ns.saturating_mul(jobs)
     }
 
     /// Has workers copy at most so many bytes in a second.
@@ -126,6 +138,9 @@ impl Learning {
     ) -> Result<(), Applied> {
         let mut state = self.lock();
         table.fill_bucket(address, unit);
+        if state.waiting.is_empty() {
+            return Ok(());
+        }
         let mut filled = vec![unit.bucket];
         while let Some(bucket) = filled.pop() {
             let waiting = state.take_waiting((unit.table, unit.partition, bucket));
@@ -148,24 +163,30 @@ impl Learning {
         Ok(())
     }
 
-    /// A worker is to copy a partition, if nobody does so. Whether the worker is to begin a job for that: it has none that copies.
+    /// A worker is to copy a partition, if nobody does so. Whether the worker is to begin a job for that: it has fewer than copy at once.
     pub(crate) fn begin(&self, worker: u16, lesson: Lesson) -> bool {
         let mut state = self.lock();
         if state.is_over || !state.begun.insert(lesson) {
             return false;
         }
-        let has_job = state.queued.contains_key(&worker);
-        state.queued.entry(worker).or_default().push_back(lesson);
-        !has_job
+        let queue = state.queued.entry(worker).or_default();
+        queue.lessons.push_back(lesson);
+        let begins = queue.jobs < JOBS_MAX;
+        queue.jobs += u64::from(begins);
+        begins
     }
 
     /// What a worker's job is to copy next; none if the job is to end.
     pub(crate) fn next(&self, worker: u16) -> Option<Lesson> {
         let mut state = self.lock();
         let is_over = state.is_over;
-        let next = state.queued.get_mut(&worker)?.pop_front().filter(|_| !is_over);
+        let queue = state.queued.get_mut(&worker)?;
+        let next = queue.lessons.pop_front().filter(|_| !is_over);
         if next.is_none() {
-            state.queued.remove(&worker);
+            queue.jobs -= 1;
+            if queue.jobs == 0 {
+                state.queued.remove(&worker);
+            }
         }
         next
     }

@@ -198,6 +198,10 @@ impl Replica for LocalMembers {
         self.serve_again();
     }
 
+    fn count_hand_over(&mut self, unserved: Duration) {
+        self.present().for_each(|member| member.node().changes().count_hand_over(unserved));
+    }
+
     fn adopt(&mut self, prepared: Vec<View>) {
         self.publish(prepared);
     }

@@ -243,6 +243,13 @@ impl Node {
         &self.changes
     }
 
+    /// The last hand-overs of partitions whose primary the node was, the latest first: for how long it served nobody there before another
+    /// node did.
+    #[must_use]
+    pub fn unserved_at_hand_overs(&self) -> Vec<Duration> {
+        self.changes.unserved()
+    }
+
     /// The node's number.
     #[must_use]
     pub fn id(&self) -> u16 {

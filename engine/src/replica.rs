@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::configuration::Configuration;
 
@@ -38,6 +39,9 @@ pub(crate) trait Replica {
 
     /// Serves them again, as the hand-over is certain not to be decided.
     fn undo_hand_over(&mut self);
+
+    /// It has handed partitions over, and has served nobody there for some time.
+    fn count_hand_over(&mut self, unserved: Duration);
 
     /// Goes by it.
     fn adopt(&mut self, prepared: Self::Prepared);

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::configuration::Configuration;
@@ -82,6 +83,10 @@ impl Replica for Starting {
 
     fn undo_hand_over(&mut self) {
         self.local.iter_mut().for_each(Replica::undo_hand_over);
+    }
+
+    fn count_hand_over(&mut self, unserved: Duration) {
+        self.local.iter_mut().for_each(|local| local.count_hand_over(unserved));
     }
 
     fn adopt(&mut self, prepared: Vec<View>) {

@@ -2,9 +2,11 @@
 //!
 //! *Invariants*: a worker's numbers lie on cache lines that no other worker writes, and only rise.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use gannet_manager::LogEnd;
 use gannet_rpc::Counters;
@@ -140,7 +142,12 @@ pub(crate) struct ChangeCounters {
     flushed_committed: AtomicU64,
     flushed_aborted: AtomicU64,
     handed_over: AtomicU64,
+    /// For how long nobody was served at the last hand-overs.
+    unserved: Mutex<VecDeque<Duration>>,
 }
+
+/// Hand-overs whose times are kept.
+const HAND_OVERS_KEPT: usize = 1_024;
 
 impl ChangeCounters {
     // Relaxed: each number stands for itself.
@@ -157,6 +164,19 @@ impl ChangeCounters {
     /// Counts partitions whose primary the node was, and is no more.
     pub(crate) fn count_handed_over(&self, partitions: u64) {
         self.handed_over.fetch_add(partitions, Ordering::Relaxed);
+    }
+
+    /// Counts a hand-over, and keeps for how long nobody was served.
+    pub(crate) fn count_hand_over(&self, time: Duration) {
+        let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        unserved.truncate(HAND_OVERS_KEPT - 1);
+        unserved.push_front(time);
+    }
+
+    /// For how long nobody was served at the last hand-overs, the latest first.
+    pub(crate) fn unserved(&self) -> Vec<Duration> {
+        let unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        unserved.iter().copied().collect()
     }
 
     pub(crate) fn read(&self) -> ChangeCounts {

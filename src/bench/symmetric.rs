@@ -19,7 +19,7 @@ use gannet_engine::{ClusterKey, ClusterKeyError, Membership, RdmaPort, Transport
 use tokio::signal::unix::SignalKind;
 
 use crate::processes::{Folder, TransportName, free_addresses};
-use crate::units::parse_duration;
+use crate::units::{parse_bytes, parse_duration};
 
 /// How long a process waits for the others.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,6 +51,12 @@ pub(super) struct Processes {
     /// How long a node of a process may answer after the others have last confirmed it; one that stands still for longer is removed.
     #[arg(long, global = true, value_parser = parse_duration, default_value = "500ms")]
     lease: Duration,
+    /// Drain the last node so often while transactions are measured, and give it its share again; the measured time ends then.
+    #[arg(long, global = true, default_value_t = 0)]
+    drains: usize,
+    /// Bytes that each worker copies at most in a second, as for `gannet serve` [default: 16MiB].
+    #[arg(long, global = true, value_name = "BYTES", value_parser = parse_bytes, requires = "drains")]
+    copy_rate: Option<usize>,
 }
 
 /// Why the processes cannot run.
@@ -121,6 +127,11 @@ impl Processes {
         self.cluster_key.is_some()
     }
 
+    /// How often the last node is drained.
+    pub(super) fn drains(&self) -> usize {
+        self.drains
+    }
+
     /// The number of nodes, if their addresses are given.
     pub(super) fn count(&self) -> Option<usize> {
         self.node.map(|_| self.members.len())
@@ -144,6 +155,9 @@ impl Processes {
             rdma: self.rdma_port(node),
             join_timeout: JOIN_TIMEOUT,
             lease: self.lease,
+            copy_bytes_per_second: self
+                .copy_rate
+                .map_or(Membership::COPY_BYTES_PER_SECOND, |bytes| bytes as u64),
             ..Membership::default()
         }))
     }

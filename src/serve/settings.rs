@@ -170,7 +170,7 @@ pub(crate) struct Settings {
     #[arg(long, value_parser = parse_duration)]
     #[serde(deserialize_with = "duration_option")]
     pub(crate) copies_after: Option<Duration>,
-    /// Bytes that each worker of this node copies at most in a second, when the node is filled with partitions [default: 64MiB].
+    /// Bytes that each worker of this node copies at most in a second, when the node is filled with partitions [default: 16MiB].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     #[serde(deserialize_with = "bytes_option")]
     pub(crate) copy_rate: Option<usize>,

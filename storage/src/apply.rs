@@ -92,10 +92,6 @@ impl Table {
         sequence: u64,
         unit: &BucketUpdate<'_>,
     ) -> Vec<(u64, Vec<u8>)> {
-        let key_of = |item: Item<'_>| match item {
-            Item::Put { key, .. } | Item::Delete { key } => (key.word(), key.bytes().to_vec()),
-        };
-        let written: BTreeSet<_> = unit.items().map(key_of).collect();
         let mut keys = Vec::new();
         bucket.for_each(sequence, |slot| {
             let mut bytes = Vec::new();
@@ -104,6 +100,14 @@ impl Table {
             }
             keys.push((slot.key(), bytes));
         });
+        if keys.is_empty() {
+            // As most buckets are that are filled.
+            return keys;
+        }
+        let key_of = |item: Item<'_>| match item {
+            Item::Put { key, .. } | Item::Delete { key } => (key.word(), key.bytes().to_vec()),
+        };
+        let written: BTreeSet<_> = unit.items().map(key_of).collect();
         keys.retain(|key| !written.contains(key));
         keys
     }

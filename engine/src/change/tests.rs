@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use gannet_storage::{Partitioning, TableDefinition, TableKind};
 use rand::rngs::SmallRng;
@@ -66,6 +67,8 @@ impl Replica for Fake {
     fn undo_hand_over(&mut self) {
         self.undone.borrow_mut().extend(self.handing_over.take());
     }
+
+    fn count_hand_over(&mut self, _: Duration) {}
 
     fn adopt(&mut self, prepared: Configuration) {
         self.handing_over = None;
@@ -455,7 +458,7 @@ const WITHOUT_RULE: &str = "GANNET_TEST_WITHOUT_LEASES_OVER";
 fn an_epoch_begins_when_the_lease_of_the_removed_member_is_over() {
     #[cfg(feature = "mutants")]
     let _mutant = std::env::var_os(WITHOUT_RULE).map(|_| crate::rules::LEASES_OVER.remove());
-    let terms = LeaseTerms::new(std::time::Duration::from_millis(100));
+    let terms = LeaseTerms::new(Duration::from_millis(100));
     let removed_ns = 1_000_000_000;
     let over_ns = removed_ns + terms.over_ns();
     let is_active = |elected: &Elected| {

@@ -60,6 +60,8 @@ impl Replica for Fake {
 
     fn undo_hand_over(&mut self) {}
 
+    fn count_hand_over(&mut self, _: Duration) {}
+
     fn adopt(&mut self, prepared: Configuration) {
         self.adopted.lock().unwrap().push(prepared);
     }

@@ -10,8 +10,8 @@ use crate::worker::Worker;
 use crate::{copying, growing};
 
 impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
-    /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers. A worker copies one after the other:
-    /// clients have all other coroutines, and the pace is the worker's.
+    /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers. A worker copies few at once: clients
+    /// have all other coroutines, and the pace is the worker's.
     pub(super) fn begin_copies(&mut self) {
         let configuration = self.view.configuration();
         let workers = self.node.worker_count();
@@ -26,7 +26,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
                     let node = Arc::clone(&self.node);
                     self.own_jobs.push_back(Box::new(move |coordinator: &mut Coordinator<'_>| {
                         while let Some(lesson) = node.learning().next(worker) {
-                            copying::copy_partition(coordinator, &node, lesson);
+                            copying::copy_partition(coordinator, &node, worker, lesson);
                         }
                         coordinator.finish_job();
                     }));

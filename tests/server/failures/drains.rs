@@ -90,6 +90,9 @@ fn three_nodes_become_five_and_three_others_are_left() {
     let summary = record(&cluster, |clients| {
         clients.wait_for(&first, 20);
         let starting = [3, 4].map(|node| cluster.site.start(node, &arguments));
+        let (code, said, errors) = cluster.operate(&first, &["node", "add", "4", "--timeout=60s"]);
+        assert_eq!(code, Some(0), "{said}{errors}");
+        assert!(said.starts_with("node 4 holds its share, "), "{said}");
         more.extend(starting.map(Server::listening));
         for (node, share) in [(0, ["9", "10"]), (3, ["9", "10"]), (4, ["9", "10"])] {
             awaited("the node holds its share", || {
@@ -174,4 +177,11 @@ fn what_cannot_be_drained_or_removed_is_refused() {
     let all = cluster.all();
     let (code, _, errors) = cluster.operate(&all, &["node", "remove", "1", "--lose-rows"]);
     assert!(code == Some(2) && errors.contains("node 1 runs"), "{errors}");
+    let (code, said, errors) = cluster.operate(&all, &["node", "add", "5", "--timeout=1s"]);
+    assert!(code == Some(1) && said.contains("does not hold its share in time"), "{said}{errors}");
+    assert!(errors.contains("node 5 is not there: start its process"), "{errors}");
+    cluster.query(0, "CALL gannet_drain_node(1)");
+    let (code, said, errors) = cluster.operate(&all, &["node", "add", "1", "--timeout=60s"]);
+    assert!(code == Some(0) && said.contains("node 1 holds its share, 16 partitions"), "{errors}");
+    assert_eq!(cluster.query(0, "SELECT count(drain) FROM gannet_nodes"), "0");
 }

@@ -269,6 +269,8 @@ impl Replica for Panicking {
 
     fn undo_hand_over(&mut self) {}
 
+    fn count_hand_over(&mut self, _: Duration) {}
+
     fn adopt(&mut self, _: Configuration) {}
 
     fn has_adopted(&self) -> bool {
