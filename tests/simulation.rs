@@ -118,6 +118,19 @@ fn a_thousand_drains_leave_nothing_behind() {
     assert!(count(&report, " copies were given up") >= 2_000, "{report}");
 }
 
+/// Where the search for a seed begins that needs a rule. Few seeds need some rules: their search begins shortly before one that did when this
+/// was written; if seeds run differently since, it takes longer.
+#[cfg(feature = "mutants")]
+fn first_seed(mutant: &str) -> &'static str {
+    match mutant {
+        "DEAD_ENTRIES" | "DEAD_RESERVATIONS" => "61",
+        "DEAD_LOCKS" => "86",
+        "LOCKS_FINISH" => "121",
+        "DISMISSED_SPARED" => "39",
+        _ => "1",
+    }
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn removed_rules_are_noticed() {
@@ -187,6 +200,7 @@ fn removed_rules_are_noticed() {
             }
             _ => {}
         }
+        arguments.extend(["--first-seed", first_seed(mutant)]);
         let output = simulate(&arguments);
         let report = text(&output);
         let killed = report.lines().find(|line| line.starts_with("seed "));

@@ -461,6 +461,7 @@ impl Decider {
         let copies_ns = copies_ns.filter(|at_ns| *at_ns > self.now_ns).min();
         let joins = self.round.as_ref().filter(|round| round.newcomer().is_some());
         let joins_ns = joins.map(|round| round.until_ns).filter(|at_ns| *at_ns > self.now_ns);
+        let joins_ns = joins_ns.into_iter().chain(self.newcomers.due_ns(self.now_ns));
         leases_over_ns.into_iter().chain(look_ns).chain(copies_ns).chain(joins_ns).min()
     }
 
@@ -559,7 +560,7 @@ impl Decider {
         }
         while !self.is_deciding && self.finish_round(decided) {
             let all = members(&decided.configuration);
-            if let Some(change) = self.newcomers.next(&decided.configuration, &all) {
+            if let Some(change) = self.newcomers.next(&decided.configuration, &all, self.now_ns) {
                 self.begin_round(None, change, decided);
             } else if let Some((node, number, change)) = self.proposals.pop_front() {
                 self.begin_proposal((node, number), change, decided);

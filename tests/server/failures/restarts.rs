@@ -95,6 +95,39 @@ fn every_node_comes_back_twice_under_load() {
     }
 }
 
+/// A node whose processes end soon after they have come is let in later each time, so that it does not keep the others from their work.
+#[test]
+fn a_node_that_ends_again_and_again_is_let_in_later_each_time() {
+    let mut cluster = Cluster::start(Site::new("failures-restless", 3), &[SHORT_LEASE]);
+    // Whoever decides remembers.
+    let leader = cluster.leader(&cluster.all());
+    let restless = (leader + 1) % 3;
+    let mut others = cluster.all();
+    others.remove(&restless);
+    let mut last = None;
+    let summary = record(&cluster, |clients| {
+        cluster.kill(restless);
+        for _ in 0..3 {
+            Server::listening(cluster.site.start(restless, &[SHORT_LEASE])).signal("KILL");
+        }
+        last = Some(Server::listening(cluster.site.start(restless, &[SHORT_LEASE])));
+        assert_eq!(cluster.healthy(&others, "60s"), (true, String::new()));
+        clients.wait_for(&others, 20);
+        clients.serving(&others)
+    });
+    assert!(others.iter().all(|node| summary.broken[*node] == 0), "{summary:?}");
+    drop(std::mem::replace(&mut cluster.nodes[restless], last.unwrap()));
+    let log = cluster.site.log(leader);
+    for (processes, seconds) in [(2, 1), (3, 2), (4, 4)] {
+        let ended = format!("{processes} processes of node {restless} have ended soon after");
+        let line = log.lines().find(|line| line.contains(&ended));
+        assert!(
+            line.is_some_and(|line| line.contains(&format!("let in {seconds} s later"))),
+            "{log}"
+        );
+    }
+}
+
 /// Each node is stopped and started again under load, and the next one when the cluster is healthy: no transaction is lost or unknown.
 #[test]
 fn a_rolling_restart_leaves_no_transaction_unknown() {
