@@ -20,6 +20,8 @@ use crate::units::parse_duration;
 
 /// Between two looks at what a drained node still has.
 const LOOK: Duration = Duration::from_millis(200);
+/// Looks in a row that find a node with its share: the process before it may be there still, as nobody has noticed its end.
+const SETTLED_LOOKS: u32 = 5;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -190,6 +192,8 @@ struct Held {
     partitions: usize,
     /// Why the cluster is not healthy.
     unhealthy: Option<String>,
+    /// Whether copies are to be made or to move, or an epoch is prepared.
+    moves: bool,
 }
 
 /// What a node has; none if there is no such node.
@@ -215,6 +219,8 @@ async fn held_now(addresses: &[ServerAddress], number: u16) -> Result<Option<Hel
         drain: row.get("drain"),
         partitions,
         unhealthy: row.get("unhealthy"),
+        moves: row.get::<_, i64>("copies_missing") + row.get::<_, i64>("copies_moving") > 0
+            || row.get::<_, String>("phase") != "active",
     }))
 }
 
@@ -225,7 +231,7 @@ async fn wait_until_drained(
 ) -> Result<bool, CommandError> {
     let mut progress = Progress::default();
     loop {
-        let Some(Held { state, drain, partitions, unhealthy }) = held(addresses, node).await?
+        let Some(Held { state, drain, partitions, unhealthy, .. }) = held(addresses, node).await?
         else {
             print_line(format_args!("there is no node {node}"))?;
             return Ok(false);
@@ -272,19 +278,25 @@ async fn wait_until_drained(
 
 async fn wait_until_added(addresses: &[ServerAddress], node: u16) -> Result<(), CommandError> {
     let mut progress = Progress::default();
+    let mut looks = 0;
     loop {
         match held(addresses, node).await? {
             Some(Held { state, drain: Some(_), .. }) if state == "up" => {
-                call(addresses, format!("CALL gannet_cancel_drain({node})")).await?;
+                call(addresses, format!("CALL gannet_add_node({node})")).await?;
             }
-            Some(Held { state, partitions, unhealthy, .. }) if state == "up" => match unhealthy {
-                None => {
+            Some(Held { state, partitions, unhealthy, moves, .. }) if state == "up" => {
+                let why = unhealthy.unwrap_or_default();
+                // Other reasons, such as a third node that is gone, do not concern this one.
+                let is_settled = !moves && !why.starts_with("the primaries");
+                looks = if is_settled { looks + 1 } else { 0 };
+                if looks == SETTLED_LOOKS {
+                    let note = if why.is_empty() { why } else { format!("; {why}") };
                     return Ok(print_line(format_args!(
-                        "node {node} holds its share, {partitions} partitions"
+                        "node {node} holds its share, {partitions} partitions{note}"
                     ))?);
                 }
-                Some(why) => progress.say(format!("node {node} has {partitions} partitions; {why}")),
-            },
+                progress.say(format!("node {node} has {partitions} partitions; {why}"));
+            }
             _ => progress.say(format!(
                 "node {node} is not there: start its process with gannet serve --node {node} --join ..."
             )),

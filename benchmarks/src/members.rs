@@ -1,7 +1,7 @@
 //! The contents of exchanges between the processes of one benchmark: settings, statistics, and digests of copies.
 //!
-//! Every process runs the same benchmark on its own node, and ends with the same report. Each verifies the data by its own
-//! copies, of which it has one of every partition.
+//! Every process runs the same benchmark on its own node, and ends with the same report. If each has a
+//! copy of every partition, it verifies the data by its own copies.
 //!
 //! *Not here*: a cluster in one process, whose copies are compared directly (`replicas`).
 

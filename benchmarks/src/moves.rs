@@ -26,6 +26,9 @@ pub(crate) const COROUTINES: usize = 3;
 /// Between two looks whether all have moved.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// When nothing is copied, and nothing was decided for so long, nothing moves any more.
+const STUCK: Duration = Duration::from_secs(60);
+
 /// What a process has seen of the moves.
 #[derive(Default, Serialize, Deserialize)]
 struct Seen {
@@ -106,12 +109,22 @@ fn make(cluster: &Cluster, is_drained: bool) -> Result<(f64, f64), BenchmarkErro
     let node = u16::try_from(cluster.options().nodes - 1).expect("nodes have small numbers");
     let start = now();
     let (mut before, mut copying) = (start, Duration::ZERO);
+    let (mut version, mut moved) = (0, start);
     cluster.drain_node(node, is_drained)?;
-    while !has_moved(&cluster.membership(), node) {
+    loop {
         if let Some(lost) = (0..=node).find(|node| !cluster.configuration().is_member(*node)) {
             return Err(BenchmarkError::Gone(lost));
         }
+        let membership = cluster.membership();
+        if has_moved(&membership, node) {
+            break;
+        }
         let is_copying = is_copying(cluster);
+        if membership.version > version {
+            (version, moved) = (membership.version, now());
+        } else if moved.elapsed() > STUCK && !is_copying {
+            return Err(BenchmarkError::Stuck);
+        }
         std::thread::park_timeout(LOOK);
         let time = before.elapsed();
         before += time;

@@ -156,6 +156,9 @@ pub enum BenchmarkError {
         "node {0} is gone before the benchmark is done; see its own output for the reason, and run the benchmark again"
     )]
     Gone(u16),
+    /// Partitions that are to move do not.
+    #[error("partitions do not move, as nodes have no room for them; give the nodes more --memory")]
+    Stuck,
     /// A setting is out of range.
     #[error("{setting} is {value}; use {allowed}")]
     Setting {

@@ -26,35 +26,14 @@ use crate::view::View;
 
 /// Shorter pauses are added up.
 const PAUSE_MIN_NS: u64 = 1_000_000;
-/// A job that is late, as transactions had its worker, catches up with so much.
-const CATCH_UP_NS: u64 = 20_000_000;
+/// A job that is late, as transactions had its worker, catches up with at most so much.
+const APART_NS_MAX: u64 = 20_000_000;
 
 /// How a partition was copied.
 enum End {
     Whole,
     /// The node is no learner of it any more, or has ended, or closes.
     Ended,
-}
-
-/// Copies a partition at a learner, in a job of one of its workers.
-pub(crate) fn copy_partition(
-    coordinator: &mut Coordinator<'_>,
-    node: &Node,
-    worker: u16,
-    lesson: Lesson,
-) {
-    match copy_tables(coordinator, node, worker, lesson) {
-        End::Whole => {
-            let (partition, _) = lesson;
-            let view = node.view();
-            assert!(
-                node.learning().finish(lesson, |table| is_used(&view, table))
-                    || !rule!(GRACE_PERIOD),
-                "updates of partition {partition} wait, although all its buckets are copied"
-            );
-        }
-        End::Ended => node.learning().give_up(lesson),
-    }
 }
 
 /// Whether transactions may use a table, by a view.
@@ -69,55 +48,124 @@ fn is_learner(view: &View, (partition, since): Lesson) -> bool {
     learners.any(|learner| (learner.node, learner.since) == (view.id(), since))
 }
 
-fn copy_tables(coordinator: &mut Coordinator<'_>, node: &Node, worker: u16, lesson: Lesson) -> End {
-    if !rule!(LEARNED_WHOLE) {
-        return End::Whole;
+/// A job of a learner's worker that copies partitions, one after the other.
+pub(crate) struct Copier<'n> {
+    node: &'n Node,
+    worker: u16,
+    pace: Pace,
+}
+
+impl<'n> Copier<'n> {
+    pub(crate) fn new(node: &'n Node, worker: u16) -> Self {
+        Self { node, worker, pace: Pace::default() }
     }
-    let tables: Vec<u16> = node.view().tables().map(|(number, _)| number).collect();
-    let mut due_ns = 0;
-    for table in tables {
-        let (place, bytes) = (CopyPlace::default(), Vec::new());
-        let mut copy = TableCopy { node, worker, table, lesson, place, bytes, due_ns: &mut due_ns };
-        loop {
-            if !is_learner(&node.view(), lesson) || node.learning().is_over() {
-                return End::Ended;
-            }
-            match copy.next(coordinator) {
-                Ok(true) => break,
-                Ok(false) => {}
-                // The next epoch goes on, and so does the copy.
-                Err(abort) if abort.is_conflict() => {}
-                // The node has ended.
-                Err(_) => return End::Ended,
-            }
+
+    /// Copies what the worker is to copy, as long as there is something.
+    pub(crate) fn run(mut self, coordinator: &mut Coordinator<'_>) {
+        while let Some(lesson) = self.node.learning().next(self.worker) {
+            self.copy_partition(coordinator, lesson);
         }
     }
-    End::Whole
+
+    fn copy_partition(&mut self, coordinator: &mut Coordinator<'_>, lesson: Lesson) {
+        match self.copy_tables(coordinator, lesson) {
+            End::Whole => {
+                let (partition, _) = lesson;
+                let view = self.node.view();
+                assert!(
+                    self.node.learning().finish(lesson, |table| is_used(&view, table))
+                        || !rule!(GRACE_PERIOD),
+                    "updates of partition {partition} wait, although all its buckets are copied"
+                );
+            }
+            End::Ended => self.node.learning().give_up(lesson),
+        }
+    }
+
+    fn copy_tables(&mut self, coordinator: &mut Coordinator<'_>, lesson: Lesson) -> End {
+        if !rule!(LEARNED_WHOLE) {
+            return End::Whole;
+        }
+        let tables: Vec<u16> = self.node.view().tables().map(|(number, _)| number).collect();
+        for table in tables {
+            let (node, place) = (self.node, CopyPlace::default());
+            let mut copy = TableCopy { node, table, lesson, place, bytes: Vec::new() };
+            loop {
+                if !is_learner(&node.view(), lesson) || node.learning().is_over() {
+                    return End::Ended;
+                }
+                match copy.next(coordinator) {
+                    Ok(Step { bytes, is_last }) => {
+                        self.keep_pace(coordinator, bytes);
+                        coordinator.give_way();
+                        if is_last {
+                            break;
+                        }
+                    }
+                    // The next epoch goes on, and so does the copy.
+                    Err(abort) if abort.is_conflict() => {}
+                    // The node has ended.
+                    Err(_) => return End::Ended,
+                }
+            }
+        }
+        End::Whole
+    }
+
+    /// Waits until bytes may have been copied that were copied just now.
+    fn keep_pace(&mut self, coordinator: &mut Coordinator<'_>, bytes: usize) {
+        let time_ns = self.node.learning().time_of(self.worker, bytes);
+        if let Some(pause) = self.pace.pause_after(time_ns, coordinator.now_ns()) {
+            coordinator.pause(pause);
+        }
+    }
+}
+
+/// The pace of a job.
+#[derive(Default)]
+struct Pace {
+    /// When it allows further bytes.
+    due_ns: u64,
+}
+
+impl Pace {
+    /// How long to pause after what is to take some time, which the job may have taken already.
+    fn pause_after(&mut self, time_ns: u64, now_ns: u64) -> Option<Duration> {
+        // The clock may have jumped.
+        let bounds_ns = (now_ns.saturating_sub(APART_NS_MAX), now_ns.saturating_add(APART_NS_MAX));
+        self.due_ns = self.due_ns.clamp(bounds_ns.0, bounds_ns.1).saturating_add(time_ns);
+        let early_ns = self.due_ns.saturating_sub(now_ns);
+        (early_ns >= PAUSE_MIN_NS).then(|| Duration::from_nanos(early_ns))
+    }
+}
+
+/// What a step of a copy has brought.
+struct Step {
+    bytes: usize,
+    /// There are no further buckets.
+    is_last: bool,
 }
 
 /// The copy of a partition of one table.
 struct TableCopy<'n> {
     node: &'n Node,
-    worker: u16,
     table: u16,
     lesson: Lesson,
     place: CopyPlace,
     /// Units, or the first part of one.
     bytes: Vec<u8>,
-    /// When the pace allows further ones.
-    due_ns: &'n mut u64,
 }
 
 impl TableCopy<'_> {
-    /// Copies the next buckets. Whether there are no further ones.
-    fn next(&mut self, coordinator: &mut Coordinator<'_>) -> Result<bool, Abort> {
+    /// Copies the next buckets.
+    fn next(&mut self, coordinator: &mut Coordinator<'_>) -> Result<Step, Abort> {
         let (partition, _) = self.lesson;
         let had_bytes = self.bytes.len();
         let transaction = coordinator.begin();
         let copied = transaction.copy_page((self.table, partition), self.place, &mut self.bytes)?;
         let place = match copied {
             Copied::More(place) | Copied::All(place) => place,
-            Copied::Again => return Ok(false),
+            Copied::Again => return Ok(Step { bytes: 0, is_last: false }),
             Copied::Nothing => {
                 let view = self.node.view();
                 let is_learner = is_learner(&view, self.lesson);
@@ -127,7 +175,7 @@ impl TableCopy<'_> {
                     "the primary of partition {partition} refuses to copy table {}",
                     self.table
                 );
-                return Ok(is_learner);
+                return Ok(Step { bytes: 0, is_last: is_learner });
             }
         };
         let pages = self.bytes.len() - had_bytes;
@@ -135,28 +183,14 @@ impl TableCopy<'_> {
             // The bucket has changed between two parts of its copy.
             self.bytes.clear();
             self.place.offset = 0;
-            return Ok(false);
+            return Ok(Step { bytes: 0, is_last: false });
         }
         self.place = place;
         if place.offset == 0 {
             self.install();
         }
         self.node.learning().count(pages);
-        self.keep_pace(coordinator, pages);
-        coordinator.give_way();
-        Ok(matches!(copied, Copied::All(_)))
-    }
-
-    /// Waits until bytes may have been copied that were copied just now.
-    fn keep_pace(&mut self, coordinator: &mut Coordinator<'_>, bytes: usize) {
-        let now_ns = coordinator.now_ns();
-        let earliest_ns = now_ns.saturating_sub(CATCH_UP_NS);
-        let time_ns = self.node.learning().time_of(self.worker, bytes);
-        *self.due_ns = (*self.due_ns).max(earliest_ns).saturating_add(time_ns);
-        let early_ns = self.due_ns.saturating_sub(now_ns);
-        if early_ns >= PAUSE_MIN_NS {
-            coordinator.pause(Duration::from_nanos(early_ns));
-        }
+        Ok(Step { bytes: pages, is_last: matches!(copied, Copied::All(_)) })
     }
 
     /// Makes buckets what they are at the primary.
@@ -184,5 +218,52 @@ impl TableCopy<'_> {
             }
         }
         self.bytes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE_NS: u64 = 400_000;
+
+    /// The time that so many pages take, each of which is copied in some time and is to take [`PAGE_NS`]; and how often the job has paused.
+    fn copied(pages: u64, each_ns: u64) -> (u64, u64) {
+        let (mut pace, start_ns, mut pauses) = (Pace::default(), 1_000_000_000, 0);
+        let mut now_ns = start_ns;
+        for _ in 0..pages {
+            now_ns += each_ns;
+            if let Some(pause) = pace.pause_after(PAGE_NS, now_ns) {
+                now_ns += u64::try_from(pause.as_nanos()).unwrap();
+                pauses += 1;
+            }
+        }
+        (now_ns - start_ns, pauses)
+    }
+
+    #[test]
+    fn short_pauses_are_added_up_and_the_time_of_copying_is_part_of_them() {
+        for each_ns in [1_000, 100_000, 300_000] {
+            let (took_ns, pauses) = copied(10_000, each_ns);
+            let paced_ns = 10_000 * PAGE_NS;
+            assert!(
+                (paced_ns - APART_NS_MAX - PAUSE_MIN_NS..=paced_ns).contains(&took_ns),
+                "{each_ns}: {took_ns}"
+            );
+            assert!((500..4_000).contains(&pauses), "{each_ns}: {pauses}");
+        }
+        assert_eq!(copied(10_000, PAGE_NS), (10_000 * PAGE_NS, 0), "there is nothing to wait for");
+    }
+
+    #[test]
+    fn what_is_late_catches_up_a_little_and_a_clock_that_jumps_holds_nobody_up() {
+        let mut pace = Pace::default();
+        let mut unpaced = 0;
+        while pace.pause_after(PAGE_NS, 90_000_000_000).is_none() {
+            unpaced += 1;
+        }
+        assert!((APART_NS_MAX / PAGE_NS..60).contains(&unpaced), "{unpaced}");
+        let pause = pace.pause_after(PAGE_NS, 1_000_000_000).unwrap();
+        assert_eq!(pause, Duration::from_nanos(APART_NS_MAX + PAGE_NS));
     }
 }

@@ -329,6 +329,7 @@ impl Decider {
             self.losses.insert(node, how);
         }
         if made.is_ok() {
+            self.newcomers.follow(&decided.configuration, self.now_ns);
             match decision.change {
                 Change::Revoke(node) | Change::Lose(node) => {
                     self.copies_due_ns = None;

@@ -17,6 +17,8 @@ use crate::view::View;
 const BUCKETS_PER_STEP: u32 = 256;
 /// Time between two steps, nanoseconds.
 const STEP_NS: u64 = 200_000;
+/// The same while older views are used.
+const WAIT_NS: u64 = 1_000_000;
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -65,10 +67,11 @@ impl GivingBack {
             (self.due_ns, self.bucket) = (None, 0);
             return;
         };
-        self.due_ns = Some(now_ns + STEP_NS);
         if !node.is_only_view(view) {
+            self.due_ns = Some(now_ns + WAIT_NS);
             return;
         }
+        self.due_ns = Some(now_ns + STEP_NS);
         let end = self.bucket.saturating_add(BUCKETS_PER_STEP);
         node.unless_prepared(partition, || {
             self.bucket = if table.empty_buckets(partition, self.bucket..end) {

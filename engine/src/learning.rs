@@ -34,9 +34,12 @@ pub(crate) type Lesson = (u16, u64);
 /// Bytes of each second that a worker copies at most, by default.
 pub(crate) const COPY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Partitions that a worker copies at once: while one waits for its primary, another is filled.
-const JOBS_MAX: u64 = 2;
+pub(crate) const JOBS_MAX: u64 = 2;
 /// Most bytes of updates that wait. A node for which more come cannot keep up, and ends.
 const WAITING_BYTES_MAX: usize = 1 << 30;
+
+/// As long as more bytes wait, workers copy as fast as they can.
+const UNPACED_BYTES: usize = WAITING_BYTES_MAX / 4;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -93,7 +96,12 @@ impl Learning {
 
     /// For how long a job of a worker is to take to copy so many bytes, at least, in nanoseconds.
     pub(crate) fn time_of(&self, worker: u16, bytes: usize) -> u64 {
-        let jobs = self.lock().queued.get(&worker).map_or(1, |queue| queue.jobs);
+        let state = self.lock();
+        if state.waiting_bytes > UNPACED_BYTES {
+            return 0;
+        }
+        let jobs = state.queued.get(&worker).map_or(1, |queue| queue.jobs);
+        drop(state);
         // Relaxed: a setting.
         let bytes_per_second = self.bytes_per_second.load(Ordering::Relaxed).max(1);
         let alone_ns = (bytes as u64).saturating_mul(1_000_000_000) / bytes_per_second;
@@ -163,15 +171,16 @@ impl Learning {
         Ok(())
     }
 
-    /// A worker is to copy a partition, if nobody does so. Whether the worker is to begin a job for that: it has fewer than copy at once.
-    pub(crate) fn begin(&self, worker: u16, lesson: Lesson) -> bool {
+    /// A worker is to copy a partition, if nobody does so. Whether the worker is to begin a job for that: it has fewer than
+    /// `jobs_max`.
+    pub(crate) fn begin(&self, worker: u16, lesson: Lesson, jobs_max: u64) -> bool {
         let mut state = self.lock();
         if state.is_over || !state.begun.insert(lesson) {
             return false;
         }
         let queue = state.queued.entry(worker).or_default();
         queue.lessons.push_back(lesson);
-        let begins = queue.jobs < JOBS_MAX;
+        let begins = queue.jobs < jobs_max;
         queue.jobs += u64::from(begins);
         begins
     }

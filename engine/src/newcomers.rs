@@ -95,14 +95,18 @@ impl Newcomers {
     }
 
     /// Notes which members have come and ended.
-    fn follow(&mut self, configuration: &Configuration, now_ns: u64) {
-        if std::mem::replace(&mut self.version, configuration.version) == configuration.version {
+    pub(crate) fn follow(&mut self, configuration: &Configuration, now_ns: u64) {
+        let before = std::mem::replace(&mut self.version, configuration.version);
+        if before == configuration.version {
             return;
         }
+        // Those that a new decider finds have come long ago, as far as it knows.
+        let came_ns = if before == 0 { now_ns.saturating_sub(EARLY_NS) } else { now_ns };
         for (node, member) in (0..).zip(&configuration.members) {
             let incarnation = configuration.is_member(node).then_some(member.incarnation);
             if incarnation.is_some() || self.lives.contains_key(&node) {
-                self.lives.entry(node).or_default().follow(node, incarnation, now_ns);
+                let lives = self.lives.entry(node).or_default();
+                lives.follow(node, incarnation, (came_ns, now_ns));
             }
         }
     }
@@ -110,7 +114,7 @@ impl Newcomers {
 
 impl Lives {
     /// This process of the node is a member now, or none is.
-    fn follow(&mut self, node: u16, incarnation: Option<u32>, now_ns: u64) {
+    fn follow(&mut self, node: u16, incarnation: Option<u32>, (came_ns, now_ns): (u64, u64)) {
         let ended = self.present.take_if(|(present, _)| Some(*present) != incarnation);
         if let Some((_, since_ns)) = ended {
             let is_early = now_ns.saturating_sub(since_ns) < EARLY_NS;
@@ -125,7 +129,7 @@ impl Lives {
                 );
             }
         }
-        self.present = self.present.or(incarnation.map(|incarnation| (incarnation, now_ns)));
+        self.present = self.present.or(incarnation.map(|incarnation| (incarnation, came_ns)));
     }
 }
 

@@ -403,7 +403,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
     }
 
-    fn coroutines(&self) -> u16 {
+    pub(crate) fn coroutines(&self) -> u16 {
         u16::try_from(self.slots.len()).expect("a worker has at most 256")
     }
 

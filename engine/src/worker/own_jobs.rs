@@ -6,8 +6,10 @@ use gannet_rpc::{PacketReceiver, PacketSender};
 use gannet_rules::rule;
 
 use crate::coordinator::Coordinator;
+use crate::copying::Copier;
+use crate::growing;
+use crate::learning::JOBS_MAX;
 use crate::worker::Worker;
-use crate::{copying, growing};
 
 impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers. A worker copies few at once: clients
@@ -16,18 +18,18 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         let configuration = self.view.configuration();
         let workers = self.node.worker_count();
         let own = self.view.configuration().held_by(self.node.id());
+        // Clients have a coroutine, too, if there are two.
+        let jobs_max = JOBS_MAX.min(u64::from(self.coroutines()).saturating_sub(1)).max(1);
         for partition in own.filter(|it| usize::from(*it) % workers == usize::from(self.number)) {
             for learner in configuration.learners(partition) {
                 let lesson = (partition, learner.since);
                 let is_due = learner.fills || !rule!(GRACE_PERIOD);
                 let is_own = learner.node == self.node.id() && is_due;
                 let worker = self.number;
-                if is_own && self.node.learning().begin(worker, lesson) {
+                if is_own && self.node.learning().begin(worker, lesson, jobs_max) {
                     let node = Arc::clone(&self.node);
                     self.own_jobs.push_back(Box::new(move |coordinator: &mut Coordinator<'_>| {
-                        while let Some(lesson) = node.learning().next(worker) {
-                            copying::copy_partition(coordinator, &node, worker, lesson);
-                        }
+                        Copier::new(&node, worker).run(coordinator);
                         coordinator.finish_job();
                     }));
                 }

@@ -1,4 +1,4 @@
-//! CALL of a procedure of operators: nodes are drained, removed, given up and restarted.
+//! CALL of a procedure of operators: nodes are added, drained, removed, given up and restarted.
 //!
 //! *Not here*: what follows, in `gannet_engine`.
 
@@ -23,7 +23,7 @@ pub(crate) enum Administration {
 }
 
 /// The procedures, as a message lists them.
-const PROCEDURES: &str = "there are gannet_drain_node(node), gannet_cancel_drain(node), gannet_remove_node(node [, loses_rows]), gannet_give_up_nodes(node, ...) and gannet_restart_node(node)";
+const PROCEDURES: &str = "there are gannet_add_node(node), gannet_drain_node(node), gannet_cancel_drain(node), gannet_remove_node(node [, loses_rows]), gannet_give_up_nodes(node, ...) and gannet_restart_node(node)";
 
 /// What a CALL says.
 pub(super) fn administration(call: &ast::Function) -> Result<Administration, SqlError> {
@@ -46,7 +46,7 @@ pub(super) fn administration(call: &ast::Function) -> Result<Administration, Sql
         ("gannet_drain_node", [node]) => {
             Ok(Administration::Drain { node: number(node)?, is_drained: true })
         }
-        ("gannet_cancel_drain", [node]) => {
+        ("gannet_add_node" | "gannet_cancel_drain", [node]) => {
             Ok(Administration::Drain { node: number(node)?, is_drained: false })
         }
         ("gannet_restart_node", [node]) => Ok(Administration::Restart { node: number(node)? }),

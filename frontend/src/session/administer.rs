@@ -67,5 +67,11 @@ fn refusal(error: &ClusterError) -> SqlError {
         ClusterError::Join(_) => "57P03",
         _ => "55000",
     };
-    SqlError::new(code, error.to_string())
+    let refused = SqlError::new(code, error.to_string());
+    match error {
+        ClusterError::Change(ChangeError::NoSuchMember(node)) => refused.with_hint(format!(
+            "gannet_nodes lists the members; a process becomes node {node} by gannet serve --node {node} --join ..."
+        )),
+        _ => refused,
+    }
 }

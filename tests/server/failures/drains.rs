@@ -146,6 +146,7 @@ fn what_cannot_be_drained_or_removed_is_refused() {
     let call = |statement: &str| cluster.attempt(0, &[statement]).unwrap_err();
     for (statement, code, said) in [
         ("CALL gannet_drain_node(7)", "22023", "node 7 is no member"),
+        ("CALL gannet_add_node(7)", "22023", "gannet serve --node 7 --join"),
         ("CALL gannet_drain_node(-1)", "22023", "there is no node -1"),
         ("CALL gannet_drain_node('x')", "22023", "name a node by its number"),
         ("CALL gannet_drain_nodes(1)", "42883", "gannet_remove_node(node [, loses_rows])"),
@@ -170,7 +171,7 @@ fn what_cannot_be_drained_or_removed_is_refused() {
     });
     let primaries = "SELECT DISTINCT node FROM gannet_copies WHERE role = 'primary'";
     assert_eq!(cluster.query(1, primaries), "0");
-    cluster.query(1, "CALL gannet_cancel_drain(1)");
+    cluster.query(1, "CALL gannet_add_node(1)");
     awaited("node 1 is primary of its share", || {
         (cluster.query(0, primaries) != "0").then_some(())
     });
