@@ -25,7 +25,6 @@ use crate::workload::BenchmarkError;
 pub(crate) const COROUTINES: usize = 3;
 /// Between two looks whether all have moved.
 const LOOK: Duration = Duration::from_millis(5);
-
 /// When nothing is copied, and nothing was decided for so long, nothing moves any more.
 const STUCK: Duration = Duration::from_secs(60);
 
