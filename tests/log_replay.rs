@@ -20,7 +20,7 @@ impl LogObserver for Records {
     }
 }
 
-type Rows = BTreeMap<(u16, u64), Vec<u8>>;
+type Rows = BTreeMap<(u32, u64), Vec<u8>>;
 
 fn rows(cluster: &Cluster, tables: &[TableId]) -> Rows {
     let mut rows = Rows::new();

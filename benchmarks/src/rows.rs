@@ -44,7 +44,7 @@ pub fn for_each_row_in_order(
 /// Visits every partition of a table that is not lost at its primary, or at this process's copy.
 pub(crate) fn for_each_partition(
     cluster: &Cluster,
-    table: u16,
+    table: u32,
     mut visit: impl FnMut(&Table, u16),
 ) {
     let configuration = cluster.configuration();
@@ -61,7 +61,7 @@ pub(crate) fn for_each_partition(
 }
 
 /// Visits every partition of a table whose primary is in this process, and that is not lost.
-pub(crate) fn for_each_primary(cluster: &Cluster, table: u16, mut visit: impl FnMut(&Table, u16)) {
+pub(crate) fn for_each_primary(cluster: &Cluster, table: u32, mut visit: impl FnMut(&Table, u16)) {
     let configuration = cluster.configuration();
     let partitions = (0..=u16::MAX).take(configuration.partitioning.count());
     for partition in partitions.filter(|partition| !configuration.is_lost(*partition)) {

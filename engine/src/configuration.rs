@@ -28,22 +28,19 @@ mod holding;
 mod membership;
 mod roles;
 mod spreading;
+mod tables;
 mod zones;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use gannet_storage::{Key, Partitioning, TableDefinition};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use holding::{Dismissal, Dismissed};
+use tables::Tables;
 
-/// Tables that a cluster has at a time.
-const TABLES_MAX: usize = 256;
 /// Bytes of a table's name.
 const NAME_BYTES_MAX: usize = 255;
-/// Tables that a cluster creates in its life.
-const TABLE_NUMBERS_MAX: usize = 1 << 16;
 /// The primary of a partition that is lost. No node has this number: members are counted in 16 bits.
 pub(crate) const NOBODY: u16 = u16::MAX;
 
@@ -113,12 +110,12 @@ pub enum Phase {
 pub(crate) enum Change {
     /// The first change: these are the members, by node.
     Form(Vec<MemberEntry>),
-    /// There is another table. Its number is the first that no table has had.
+    /// There is another table. Its number is one that no table has had.
     Create(TableDefinition),
     /// New transactions do not find the table any more.
-    Leave(u16),
+    Leave(u32),
     /// The table is gone. No transaction uses it: all have begun after it was left.
-    Remove(u16),
+    Remove(u32),
     /// The node is no member any more. The next epoch is prepared. It is refused if the node has the only copy of a partition.
     Revoke(u16),
     /// The epoch that was prepared begins.
@@ -169,11 +166,11 @@ pub enum ChangeError {
     #[error("a cluster has at most {0} tables; drop one, or use fewer")]
     TooManyTables(usize),
     /// All numbers of tables have been used.
-    #[error("a cluster creates at most {0} tables in its life; start it again")]
-    NoMoreTables(usize),
+    #[error("a cluster creates at most 4,294,967,296 tables in its life; start it again")]
+    NoMoreTables,
     /// There is no such table.
     #[error("there is no table with number {0}; it may have been dropped")]
-    NoSuchTable(u16),
+    NoSuchTable(u32),
     /// There is no such member.
     #[error("node {0} is no member; it may have been revoked before")]
     NoSuchMember(u16),
@@ -274,8 +271,7 @@ pub struct Configuration {
     pub replicas: usize,
     /// How keys divide over partitions.
     pub partitioning: Partitioning,
-    /// By number; none in place of those that were removed.
-    tables: Vec<Option<Arc<TableEntry>>>,
+    tables: Tables,
     /// By partition.
     primaries: Vec<u16>,
     /// By partition: the version in which a primary has handed it over last.
@@ -321,7 +317,7 @@ impl Configuration {
             revoked: vec![false; usize::from(nodes)],
             replicas,
             partitioning,
-            tables: Vec::new(),
+            tables: Tables::default(),
             primaries: Vec::new(),
             handed_over: vec![0; partitions],
             learners: vec![Vec::new(); partitions],
@@ -377,25 +373,11 @@ impl Configuration {
                 if self.table_named(&definition.name).is_some() {
                     return Err(ChangeError::TableExists(definition.name.clone()));
                 }
-                if self.tables().count() == TABLES_MAX {
-                    return Err(ChangeError::TooManyTables(TABLES_MAX));
-                }
-                if self.tables.len() == TABLE_NUMBERS_MAX {
-                    return Err(ChangeError::NoMoreTables(TABLE_NUMBERS_MAX));
-                }
                 let definition = definition.clone();
-                next.tables.push(Some(Arc::new(TableEntry { definition, is_leaving: false })));
+                next.tables.create(TableEntry { definition, is_leaving: false })?;
             }
-            Change::Leave(number) => {
-                let entry = next.tables.get_mut(usize::from(*number)).and_then(Option::as_mut);
-                let entry = entry.ok_or(ChangeError::NoSuchTable(*number))?;
-                Arc::make_mut(entry).is_leaving = true;
-            }
-            Change::Remove(number) => {
-                let entry = next.tables.get_mut(usize::from(*number));
-                let left = entry.and_then(|entry| entry.take_if(|table| table.is_leaving));
-                left.ok_or(ChangeError::NoSuchTable(*number))?;
-            }
+            Change::Leave(number) => next.tables.leave(*number)?,
+            Change::Remove(number) => next.tables.remove(*number)?,
             Change::Revoke(node) => next.remove(*node, false)?,
             Change::Lose(node) => next.remove(*node, true)?,
             Change::Activate => next.activate(),
@@ -421,21 +403,59 @@ impl Configuration {
     }
 
     /// The tables, by number.
-    pub fn tables(&self) -> impl Iterator<Item = (u16, &TableEntry)> {
-        let tables = (0..=u16::MAX).zip(&self.tables);
-        tables.filter_map(|(number, table)| Some((number, table.as_deref()?)))
+    pub fn tables(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
+        self.tables.iter()
+    }
+
+    /// The tables that may differ from those of a configuration before, by number.
+    pub(crate) fn tables_since<'s>(
+        &'s self,
+        before: &'s Self,
+    ) -> impl Iterator<Item = (u32, &'s TableEntry)> {
+        self.tables.iter_unshared(&before.tables)
+    }
+
+    /// Whether both have the same tables.
+    pub(crate) fn has_tables_of(&self, other: &Self) -> bool {
+        self.tables == other.tables
+    }
+
+    /// The table with this number.
+    pub(crate) fn table(&self, number: u32) -> Option<&TableEntry> {
+        self.tables.get(number)
+    }
+
+    /// Whether both are of one active epoch, with the same copies of partitions, primaries and learners.
+    pub(crate) fn is_placed_as(&self, other: &Self) -> bool {
+        let phases = [self.phase, other.phase];
+        (self.epoch, phases) == (other.epoch, [Phase::Active; 2])
+            && self.primaries == other.primaries
+            && self.copies == other.copies
+            && self.learners == other.learners
+            && self.dismissed == other.dismissed
+    }
+
+    /// Whether it differs from the one before in further tables alone.
+    pub(crate) fn only_adds_tables_to(&self, before: &Self) -> bool {
+        let has = |(number, entry)| self.table(number) == Some(entry);
+        let alike =
+            || Self { version: before.version, tables: before.tables.clone(), ..self.clone() };
+        self.version == before.version + 1
+            && before.tables_since(self).all(has)
+            && self.tables.count() > before.tables.count()
+            && alike() == *before
     }
 
     /// Whether there is a table with this number that new transactions find.
-    pub(crate) fn has_table(&self, number: u16) -> bool {
-        let entry = self.tables.get(usize::from(number)).and_then(Option::as_deref);
-        entry.is_some_and(|table| !table.is_leaving)
+    pub(crate) fn has_table(&self, number: u32) -> bool {
+        self.table(number).is_some_and(|table| !table.is_leaving)
     }
 
     /// The table with that name, leaving ones included, and its number.
     #[must_use]
-    pub fn table_named(&self, name: &str) -> Option<(u16, &TableEntry)> {
-        self.tables().find(|(_, table)| table.definition.name == name)
+    pub fn table_named(&self, name: &str) -> Option<(u32, &TableEntry)> {
+        let number = self.tables.named(name)?;
+        Some((number, self.table(number)?))
     }
 
     /// Number of nodes, those included that were revoked.
@@ -446,7 +466,7 @@ impl Configuration {
 
     /// What a node starts with that this configuration is the first of: its members, one version before.
     pub(crate) fn before_tables(&self) -> Self {
-        Self { version: self.version - 1, tables: Vec::new(), ..self.clone() }
+        Self { version: self.version - 1, tables: Tables::default(), ..self.clone() }
     }
 
     /// The same configuration before its members are known.

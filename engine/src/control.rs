@@ -130,4 +130,4 @@ impl Control {
 }
 
 /// Local rows that coroutines of the worker read when they are resumed: the numbers of their tables, and their buckets.
-pub(crate) type PrefetchQueue = RefCell<Vec<(u16, BucketAddress)>>;
+pub(crate) type PrefetchQueue = RefCell<Vec<(u32, BucketAddress)>>;

@@ -37,9 +37,8 @@ enum End {
 }
 
 /// Whether transactions may use a table, by a view.
-fn is_used(view: &View, table: u16) -> bool {
-    let mut tables = view.configuration().tables();
-    tables.any(|(number, entry)| number == table && !entry.is_leaving)
+fn is_used(view: &View, table: u32) -> bool {
+    view.configuration().has_table(table)
 }
 
 /// Whether the node is a learner of a partition since some version, by a view.
@@ -86,7 +85,7 @@ impl<'n> Copier<'n> {
         if !rule!(LEARNED_WHOLE) {
             return End::Whole;
         }
-        let tables: Vec<u16> = self.node.view().tables().map(|(number, _)| number).collect();
+        let tables: Vec<u32> = self.node.view().tables().map(|(number, _)| number).collect();
         for table in tables {
             let (node, place) = (self.node, CopyPlace::default());
             let mut copy = TableCopy { node, table, lesson, place, bytes: Vec::new() };
@@ -149,7 +148,7 @@ struct Step {
 /// The copy of a partition of one table.
 struct TableCopy<'n> {
     node: &'n Node,
-    table: u16,
+    table: u32,
     lesson: Lesson,
     place: CopyPlace,
     /// Units, or the first part of one.

@@ -23,7 +23,7 @@ pub(crate) struct DeadLockPass {
     /// Another epoch has begun since the pass began: a further one follows.
     again: bool,
     /// Table, partition and bucket that it has come to.
-    place: (u16, u16, u32),
+    place: (u32, u16, u32),
 }
 
 impl DeadLockPass {

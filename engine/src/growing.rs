@@ -26,7 +26,7 @@ const ATTEMPTS_MAX: u32 = 10;
 pub(crate) fn grow_tables(coordinator: &mut Coordinator<'_>, node: &Node) {
     while node.view().take_crowded() {
         // No view is kept: the memory of what is given up waits until all are gone.
-        let crowded: Vec<(u16, u16)> = node
+        let crowded: Vec<(u32, u16)> = node
             .view()
             .tables()
             .flat_map(|(number, table)| table.take_crowded().map(move |it| (number, it)))
@@ -50,7 +50,7 @@ enum Grown {
     Refused,
 }
 
-fn grow(coordinator: &mut Coordinator<'_>, table: u16, partition: u16) -> Grown {
+fn grow(coordinator: &mut Coordinator<'_>, table: u32, partition: u16) -> Grown {
     let mut refused = 0;
     while refused < ATTEMPTS_MAX {
         match coordinator.begin().split_buckets(table, partition) {

@@ -58,7 +58,7 @@ impl Default for Learning {
 #[derive(Debug, Default)]
 struct State {
     /// By table, partition and bucket: units that wait for the copy of their bucket.
-    waiting: BTreeMap<(u16, u16, u32), Vec<Vec<u8>>>,
+    waiting: BTreeMap<(u32, u16, u32), Vec<Vec<u8>>>,
     waiting_bytes: usize,
     /// What jobs copy, have copied, or are to copy.
     begun: BTreeSet<Lesson>,
@@ -81,7 +81,7 @@ struct Queue {
 
 impl State {
     /// The units that wait for the copy of a bucket.
-    fn take_waiting(&mut self, of_bucket: (u16, u16, u32)) -> Vec<Vec<u8>> {
+    fn take_waiting(&mut self, of_bucket: (u32, u16, u32)) -> Vec<Vec<u8>> {
         let waiting = self.waiting.remove(&of_bucket).unwrap_or_default();
         self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
         waiting
@@ -216,7 +216,7 @@ impl Learning {
     }
 
     /// A partition is copied. What waits for tables that are not used any more is given up. Whether nothing else waits.
-    pub(crate) fn finish(&self, lesson: Lesson, is_used: impl Fn(u16) -> bool) -> bool {
+    pub(crate) fn finish(&self, lesson: Lesson, is_used: impl Fn(u32) -> bool) -> bool {
         let mut state = self.lock();
         let State { waiting, waiting_bytes, .. } = &mut *state;
         waiting.retain(|&(table, partition, _), units| {

@@ -5,7 +5,8 @@
 //!                               ├─ members in other processes    Members: whoever leads the replicas of the manager decides
 //!                               └─ members in a simulation       Simulation: whoever leads in a model of that log
 //! ```
-//! *Invariant*: when a proposal is answered without an error, all coroutines of all members go by the change.
+//! *Invariant*: when a proposal is answered without an error, all coroutines of all members go by the change; if it has added a table, all
+//! workers do, and all transactions that begin from then on.
 //!
 //! *Not here*: how members agree, in `change`.
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use gannet_storage::{Arena, StorageError, Table, TransactionId};
 
+use crate::by_number::ByNumber;
 use crate::configuration::{Configuration, Phase, TableEntry};
 use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
@@ -30,12 +31,12 @@ use crate::view::{NodeCounts, View};
 
 /// A table of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TableId(pub(crate) u16);
+pub struct TableId(pub(crate) u32);
 
 impl TableId {
-    /// Its number, as it stands in messages and records; from 0, in the order of creation.
+    /// Its number, as it stands in messages and records. No other table of the cluster has it, or will have it.
     #[must_use]
-    pub fn number(self) -> u16 {
+    pub fn number(self) -> u32 {
         self.0
     }
 }
@@ -51,7 +52,7 @@ pub(crate) enum FlushError {
     #[error(
         "bucket {bucket} of partition {partition} of table {table} misses an earlier update; this is a bug of Gannet"
     )]
-    Gap { table: u16, partition: u16, bucket: u32 },
+    Gap { table: u32, partition: u16, bucket: u32 },
 }
 
 /// What all workers of a node share.
@@ -62,6 +63,8 @@ pub struct Node {
     view: ArcSwap<View>,
     /// Version of the configuration in `view`, which workers look at in each step.
     version: AtomicU64,
+    /// The last version that did more than add tables: a transaction that is under way need not know a table that came after it began.
+    awaited: AtomicU64,
     workers: Mutex<Vec<WorkerState>>,
     /// A worker has come to another version, has stopped, or has ended.
     adoption: Condvar,
@@ -97,11 +100,20 @@ pub struct Node {
     changes: ChangeCounters,
 }
 
+/// The versions of the configuration that a worker has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Adopted {
+    /// By which it answers, and its next transactions begin.
+    pub(crate) worker: u64,
+    /// Which the transactions have that are under way, or a later one.
+    pub(crate) coroutines: u64,
+}
+
 /// What a node knows of one of its workers.
 #[derive(Debug, Default)]
 struct WorkerState {
-    /// The version that all its coroutines have come to; none before the worker is there, and when it has ended.
-    adopted: Option<u64>,
+    /// The versions that it goes by, and that all its coroutines have come to; none before the worker is there, and when it has ended.
+    adopted: Option<Adopted>,
     /// The version of the view for which it has stopped last.
     stopped: u64,
     /// It has begun a step since the node has begun to hand partitions over for this time.
@@ -140,8 +152,8 @@ impl Node {
         let shares = shares(&configuration, &limits_bytes);
         let arena = Arc::new(Arena::new(limit_bytes, &shares)?);
         let counts = Arc::<NodeCounts>::default();
-        let version = AtomicU64::new(configuration.version);
-        let (tables, learning) = (Box::default(), Arc::<Learning>::default());
+        let [version, awaited] = [(); 2].map(|()| AtomicU64::new(configuration.version));
+        let (tables, learning) = (ByNumber::default(), Arc::<Learning>::default());
         let shared = (Arc::clone(&counts), Arc::clone(&learning));
         let view = View::new(id, configuration, Arc::clone(&arena), tables, shared);
         Ok(Self {
@@ -150,6 +162,7 @@ impl Node {
             counts,
             view: ArcSwap::from_pointee(view),
             version,
+            awaited,
             workers: Mutex::default(),
             adoption: Condvar::new(),
             flushed: ArcSwap::default(),
@@ -276,7 +289,9 @@ impl Node {
     pub(crate) fn check_memory(&self, configuration: &Configuration) -> Result<(), StorageError> {
         let present = self.view.load();
         let holds = |partition| configuration.is_held_by(partition, self.id);
-        for (number, TableEntry { definition, .. }) in configuration.tables() {
+        for (number, TableEntry { definition, .. }) in
+            configuration.tables_since(present.configuration())
+        {
             if present.table(number).is_none() {
                 let layout = definition.layout(configuration.partitioning)?;
                 Table::check_memory(&definition.name, &layout, &self.arena, holds)?;
@@ -312,27 +327,28 @@ impl Node {
         let before = present.configuration();
         let coming = configuration.held_by(self.id).filter(|it| !before.is_held_by(*it, self.id));
         self.lock_prepared().extend(coming);
-        let mut tables = Vec::new();
-        for (number, TableEntry { definition, .. }) in configuration.tables() {
-            let index = usize::from(number);
-            let there = present.shared_tables().get(index).cloned().flatten();
-            let table = match there {
-                Some(table) => {
-                    // Those that it has already stay as they are.
-                    configuration.held_by(self.id).try_for_each(|it| table.add_partition(it))?;
-                    table
-                }
-                None => {
-                    let layout = definition.layout(configuration.partitioning)?;
-                    let arena = Arc::clone(&self.arena);
-                    Arc::new(Table::new(&definition.name, layout, arena, holds)?)
-                }
-            };
-            tables.resize(index + 1, None);
-            tables[index] = Some(table);
+        let mut tables = present.shared_tables().clone();
+        if !configuration.is_placed_as(before) {
+            // Partitions that a table has already stay as they are.
+            tables.iter().try_for_each(|(_, table)| {
+                configuration.held_by(self.id).try_for_each(|it| table.add_partition(it))
+            })?;
+        }
+        for (number, _) in before.tables_since(&configuration) {
+            if configuration.table(number).is_none() {
+                tables.remove(number);
+            }
+        }
+        for (number, TableEntry { definition, .. }) in configuration.tables_since(before) {
+            if tables.get(number).is_none() {
+                let layout = definition.layout(configuration.partitioning)?;
+                let arena = Arc::clone(&self.arena);
+                tables
+                    .insert(number, Arc::new(Table::new(&definition.name, layout, arena, holds)?));
+            }
         }
         let shared = (Arc::clone(&self.counts), Arc::clone(&self.learning));
-        Ok(View::new(self.id, configuration, Arc::clone(&self.arena), tables.into(), shared))
+        Ok(View::new(self.id, configuration, Arc::clone(&self.arena), tables, shared))
     }
 
     /// Has the node's workers adopt a view of a later version.
@@ -345,7 +361,7 @@ impl Node {
             return;
         }
         let present = self.view.load().shared_configuration();
-        self.end_hand_over(&present, &view);
+        let hands_over = self.end_hand_over(&present, &view);
         assert!(version > present.version, "versions of configurations only rise");
         let configuration = view.configuration();
         if configuration.last_active_epoch > present.last_active_epoch {
@@ -353,7 +369,10 @@ impl Node {
         }
         // Of an epoch that is prepared nobody is served, and workers may still take a step in the one before.
         if configuration.phase == Phase::Active {
-            self.serve(&view);
+            self.serve(&view, (!hands_over).then_some(&*present));
+        }
+        if !configuration.only_adds_tables_to(&present) {
+            self.awaited.fetch_max(version, Ordering::Relaxed);
         }
         self.arena.set_shares(&shares(configuration, &configuration.memory_limits_bytes()));
         let before = self.view.swap(Arc::new(view));
@@ -422,9 +441,9 @@ impl Node {
         self.copies_given_up.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A worker, and all its coroutines, go by this version.
-    pub(crate) fn adopted(&self, worker: u16, version: u64) {
-        self.change_worker(worker, |state| state.adopted = Some(version));
+    /// A worker has come to these versions.
+    pub(crate) fn adopted(&self, worker: u16, adopted: Adopted) {
+        self.change_worker(worker, |state| state.adopted = Some(adopted));
     }
 
     /// A worker has ended, and is waited for no longer.
@@ -452,10 +471,13 @@ impl Node {
         self.adoption.notify_all();
     }
 
-    /// Waits until every worker that runs goes by this version, or a later one; at most for a time. Whether they do.
+    /// Waits until every worker that runs goes by this version, or a later one, and so do its transactions, unless versions only have added
+    /// tables since theirs; at most for a time. Whether they do.
     pub(crate) fn wait_for_adoption(&self, version: u64, at_most: Duration) -> bool {
+        // Relaxed: whoever waits has published it, or has heard from a thread that has.
+        let awaited = self.awaited.load(Ordering::Relaxed).min(version);
         self.wait_for_workers(at_most, |state| {
-            state.adopted.is_none_or(|adopted| adopted >= version)
+            state.adopted.is_none_or(|it| it.worker >= version && it.coroutines >= awaited)
         })
     }
 
@@ -543,7 +565,7 @@ impl Node {
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
         let view = self.view.load();
-        let of_table = |(_, table): (u16, &Table)| {
+        let of_table = |(_, table): (u32, &Table)| {
             let held = view.configuration().held_by(self.id);
             held.map(|partition| table.bucket_bytes(partition)).sum::<usize>()
         };

@@ -71,7 +71,7 @@ pub enum Misuse {
     #[error("table {table} has no row with key {key}; insert it first")]
     NotFound {
         /// Number of the table.
-        table: u16,
+        table: u32,
         /// The key.
         key: RowKey,
     },
@@ -79,7 +79,7 @@ pub enum Misuse {
     #[error("table {table} already has a row with key {key}; update it instead")]
     Exists {
         /// Number of the table.
-        table: u16,
+        table: u32,
         /// The key.
         key: RowKey,
     },
@@ -99,7 +99,7 @@ pub enum Misuse {
     )]
     TooManyRows {
         /// Number of the table.
-        table: u16,
+        table: u32,
         /// Most rows of a bucket.
         max: usize,
     },
@@ -109,7 +109,7 @@ pub enum Misuse {
     )]
     ValueBytes {
         /// Number of the table.
-        table: u16,
+        table: u32,
         /// The table's value size.
         expected: usize,
         /// The size given.
@@ -121,13 +121,13 @@ pub enum Misuse {
     )]
     NoSuchTable {
         /// Number of the table.
-        table: u16,
+        table: u32,
     },
     /// A key was used in a way that its table, or the read or write set which it is in, does not allow.
     #[error("key {key} of table {table}: {problem}")]
     Row {
         /// Number of the table.
-        table: u16,
+        table: u32,
         /// The key.
         key: RowKey,
         /// What is wrong, and what to do.
@@ -189,7 +189,7 @@ pub enum Failure {
     )]
     TableFull {
         /// Number of the table.
-        table: u16,
+        table: u32,
     },
     /// A node refused what no node refuses, before the commit was decided. This is a bug of Gannet: do not run the transaction
     /// again.

@@ -1,17 +1,17 @@
 //! Requests between coordinator and participants, and their answers, as bytes.
 //!
 //! ```text
-//! READ           u16 table | u16 0         | u32 0           | u64 key     | u64 owner | row key
-//! LOCK           u16 table | u16 mode      | u32 value bytes | u64 key     | u64 owner | row key
-//! VALIDATE       u16 table | u16 partition | u32 bucket      | u64 version | u64 owner
-//! VALIDATE_LEAF  u16 table | u16 partition | u32 leaf        | u64 counter | u64 owner
-//! VALIDATE_MANY  u16 table | u16 partition | u32 0           | u64 0       | u64 owner
+//! READ           u32 table | u32 0           | u16 0         | u16 0 | u64 key     | u64 owner | row key
+//! LOCK           u32 table | u32 value bytes | u16 mode      | u16 0 | u64 key     | u64 owner | row key
+//! VALIDATE       u32 table | u32 bucket      | u16 partition | u16 0 | u64 version | u64 owner
+//! VALIDATE_LEAF  u32 table | u32 leaf        | u16 partition | u16 0 | u64 counter | u64 owner
+//! VALIDATE_MANY  u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
 //!                then for each bucket: u32 bucket | u64 version
-//! UNLOCK         u16 table | u16 partition | u32 bucket      | u64 key     | u64 owner | row key
-//! SCAN           u16 table | u16 partition | u32 rows        | u64 shape   | u64 owner | from | to
-//! COPY           u16 table | u16 partition | u32 bucket      | u64 offset  | u64 owner
+//! UNLOCK         u32 table | u32 bucket      | u16 partition | u16 0 | u64 key     | u64 owner | row key
+//! SCAN           u32 table | u32 rows        | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
+//! COPY           u32 table | u32 bucket      | u16 partition | u16 0 | u64 offset  | u64 owner
 //! SET_BARRIER, RELEASE_BARRIER
-//!                u16 table | u16 partition | u32 0           | u64 0       | u64 owner
+//!                u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
 //! LOG_PART       u32 epoch | u16 node | u16 worker | u64 counter | u64 coroutine
 //!                u32 bytes of the record | u32 offset of the part | part of a commit record
@@ -52,7 +52,7 @@ const INSERT: u16 = 2;
 const DELETE: u16 = 3;
 
 /// Bytes of a request's fixed part.
-pub(crate) const HEADER_BYTES: usize = 24;
+pub(crate) const HEADER_BYTES: usize = 28;
 /// Bytes of a bucket in a VALIDATE_MANY.
 const BUCKET_VERSION_BYTES: usize = 12;
 /// Buckets of one VALIDATE_MANY, so that it holds up no other transaction.
@@ -124,9 +124,9 @@ impl Status {
 /// The fixed part of a request, from which each type below takes what it means by the fields.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
-    table: u16,
-    detail: u16,
+    table: u32,
     number: u32,
+    detail: u16,
     word: u64,
     owner: Owner,
 }
@@ -140,12 +140,13 @@ pub(crate) trait TableRequest: Sized {
 
     #[inline(always)]
     fn encode(&self) -> [u8; HEADER_BYTES] {
-        let Header { table, detail, number, word, owner } = self.header();
-        let first = u64::from(table) | u64::from(detail) << 16 | u64::from(number) << 32;
+        let Header { table, number, detail, word, owner } = self.header();
+        let first = u64::from(table) | u64::from(number) << 32;
         let mut bytes = [0; HEADER_BYTES];
-        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([first, word, owner.0]) {
-            *bytes = word.to_le_bytes();
-        }
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..12].copy_from_slice(&u32::from(detail).to_le_bytes());
+        bytes[12..20].copy_from_slice(&word.to_le_bytes());
+        bytes[20..].copy_from_slice(&owner.0.to_le_bytes());
         bytes
     }
 
@@ -153,13 +154,13 @@ pub(crate) trait TableRequest: Sized {
     #[inline(always)]
     fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (bytes, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        let [t0, t1, d0, d1, n0, n1, n2, n3] = u64_at(bytes, 0).to_le_bytes();
+        let [t0, t1, t2, t3, n0, n1, n2, n3] = u64_at(bytes, 0).to_le_bytes();
         let header = Header {
-            table: u16::from_le_bytes([t0, t1]),
-            detail: u16::from_le_bytes([d0, d1]),
+            table: u32::from_le_bytes([t0, t1, t2, t3]),
             number: u32::from_le_bytes([n0, n1, n2, n3]),
-            word: u64_at(bytes, 8),
-            owner: Owner(u64_at(bytes, 16)),
+            detail: u16::from_le_bytes([bytes[8], bytes[9]]),
+            word: u64_at(bytes, 12),
+            owner: Owner(u64_at(bytes, 20)),
         };
         Some((Self::from_header(header)?, rest))
     }
@@ -171,7 +172,7 @@ macro_rules! table_request {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) struct $name {
-            pub(crate) table: u16,
+            pub(crate) table: u32,
             $($(#[$note])* pub(crate) $field: $type,)+
             pub(crate) owner: Owner,
         }
@@ -267,7 +268,7 @@ table_request! {
 /// LOCK: a key, whose bytes follow in a heap table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockRow {
-    pub(crate) table: u16,
+    pub(crate) table: u32,
     pub(crate) mode: LockMode,
     /// Bytes of the value that is to be written; 0 in a fixed table.
     pub(crate) value_bytes: u32,
@@ -308,8 +309,8 @@ impl TableRequest for LockRow {
 
 /// The number of the table that a request is about, a unit included: what it begins with.
 #[inline(always)]
-pub(crate) fn table_of(payload: &[u8]) -> u16 {
-    payload.first_chunk().map_or(0, |number| u16::from_le_bytes(*number))
+pub(crate) fn table_of(payload: &[u8]) -> u32 {
+    payload.first_chunk().map_or(0, |number| u32::from_le_bytes(*number))
 }
 
 /// The partition that a request is about; none if it is about a transaction.
@@ -318,8 +319,8 @@ pub(crate) fn partition_of(kind: u16, payload: &[u8], partitioning: Partitioning
         LOG | LOG_PART => None,
         READ => Read::decode(payload).map(|(read, _)| partitioning.partition(read.key)),
         LOCK => LockRow::decode(payload).map(|(lock, _)| partitioning.partition(lock.key)),
-        // The others have it behind the table, units too.
-        _ => payload.get(2..4)?.try_into().ok().map(u16::from_le_bytes),
+        // The others have it in the same place, units too.
+        _ => payload.get(8..10)?.try_into().ok().map(u16::from_le_bytes),
     }
 }
 
@@ -448,7 +449,7 @@ mod tests {
     /// A request has these bytes, which are decoded again, also with what follows them; fewer are no request.
     fn assert_bytes<R: TableRequest + Copy + std::fmt::Debug + PartialEq>(
         request: R,
-        expected: &[u8; 24],
+        expected: &[u8; 28],
     ) {
         assert_eq!(&request.encode(), expected, "{request:?}");
         let more = [expected, &b"row key"[..]].concat();
@@ -458,45 +459,45 @@ mod tests {
 
     #[test]
     fn each_request_about_a_table_has_its_bytes() {
-        let (table, partition, owner) = (1, 0x203, Owner(9));
+        let (table, partition, owner) = (0x100_0001, 0x203, Owner(9));
         let key = u64::MAX - 3;
         assert_bytes(
             Read { table, key, owner },
-            b"\x01\0\0\0\0\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\0\0\0\0\0\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             LockRow { table, mode: LockMode::Delete, value_bytes: 0x405_0607, key, owner },
-            b"\x01\0\x03\0\x07\x06\x05\x04\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\x07\x06\x05\x04\x03\0\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             Validate { table, partition, bucket: 0x405_0607, version: 8, owner },
-            b"\x01\0\x03\x02\x07\x06\x05\x04\x08\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\x07\x06\x05\x04\x03\x02\0\0\x08\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             ValidateLeaf { table, partition, leaf: 7, counter: 0x1_0000_0000, owner },
-            b"\x01\0\x03\x02\x07\0\0\0\0\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\x07\0\0\0\x03\x02\0\0\0\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             ValidateMany { table, partition, owner },
-            b"\x01\0\x03\x02\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\0\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         let unlock = Unlock { table, partition, bucket: 0x405_0607, key, owner };
         assert_bytes(
             unlock,
-            b"\x01\0\x03\x02\x07\x06\x05\x04\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\x07\x06\x05\x04\x03\x02\0\0\xfc\xff\xff\xff\xff\xff\xff\xff\x09\0\0\0\0\0\0\0",
         );
         assert_eq!(LockRow::decode(&unlock.encode()), None, "the same bytes are a LOCK of no mode");
         assert_bytes(
             Scan { table, partition, rows: 5, shape: 6, owner },
-            b"\x01\0\x03\x02\x05\0\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             CopyBuckets { table, partition, bucket: 5, offset: 6, owner },
-            b"\x01\0\x03\x02\x05\0\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             Barrier { table, partition, owner },
-            b"\x01\0\x03\x02\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+            b"\x01\0\0\x01\0\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
     }
 

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gannet_rpc::Identity;
 use gannet_storage::{Arena, BucketAddress, Table};
 
+use crate::by_number::ByNumber;
 use crate::configuration::Configuration;
 use crate::learning::Learning;
 
@@ -39,8 +40,7 @@ pub struct View {
     id: u16,
     configuration: Arc<Configuration>,
     arena: Arc<Arena>,
-    /// By table number.
-    tables: Box<[Option<Arc<Table>>]>,
+    tables: ByNumber<Arc<Table>>,
     /// A partition whose primary the node is, or one that another node serves.
     home: Option<u16>,
     counts: Arc<NodeCounts>,
@@ -53,7 +53,7 @@ impl View {
         id: u16,
         configuration: Arc<Configuration>,
         arena: Arc<Arena>,
-        tables: Box<[Option<Arc<Table>>]>,
+        tables: ByNumber<Arc<Table>>,
         (counts, learning): (Arc<NodeCounts>, Arc<Learning>),
     ) -> Self {
         let served =
@@ -85,18 +85,17 @@ impl View {
     /// The node's part of the table with this number.
     #[inline(always)]
     #[must_use]
-    pub fn table(&self, table: u16) -> Option<&Table> {
-        self.tables.get(usize::from(table))?.as_deref()
+    pub fn table(&self, table: u32) -> Option<&Table> {
+        self.tables.get(table).map(|table| &**table)
     }
 
     /// All tables, with their numbers.
-    pub fn tables(&self) -> impl Iterator<Item = (u16, &Table)> {
-        let tables = (0..).zip(&self.tables);
-        tables.filter_map(|(number, table)| Some((number, table.as_deref()?)))
+    pub fn tables(&self) -> impl Iterator<Item = (u32, &Table)> {
+        self.tables.iter().map(|(number, table)| (number, &**table))
     }
 
     /// The same by number, to be kept.
-    pub(crate) fn shared_tables(&self) -> &[Option<Arc<Table>>] {
+    pub(crate) fn shared_tables(&self) -> &ByNumber<Arc<Table>> {
         &self.tables
     }
 

@@ -42,7 +42,7 @@ use crate::fence::WorkerLease;
 use crate::giving_back::GivingBack;
 use crate::idle::Idle;
 use crate::lease::LeaseTerms;
-use crate::node::{Flushed, Node};
+use crate::node::{Adopted, Flushed, Node};
 use crate::participant::{Participant, Prepared};
 use crate::request::partition_of;
 use crate::statistics::Statistics;
@@ -99,8 +99,8 @@ pub struct Worker<S, R> {
     view: Arc<View>,
     /// The same, for its coroutines.
     adopted: Rc<AdoptedView>,
-    /// Version that all its coroutines have come to.
-    version: u64,
+    /// The versions that the node knows it has come to.
+    told: Adopted,
     /// How often the node has begun to hand partitions over, as far as this worker serves nobody any more.
     hand_overs: u64,
     /// Epoch that it works in.
@@ -162,11 +162,12 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
             })
             .collect();
         let version = view.configuration().version;
-        node.adopted(worker, version);
+        let told = Adopted { worker: version, coroutines: version };
+        node.adopted(worker, told);
         let mut worker = Self {
             number: worker,
             adopted,
-            version,
+            told,
             hand_overs: node.hand_overs(),
             epoch: view.configuration().epoch,
             is_stopped: false,
@@ -199,8 +200,8 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     /// If it finds a bug. The worker must not be used any more then, and a job that needs it does not end.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        let is_present =
-            self.node.version() == self.version && self.node.hand_overs() == self.hand_overs;
+        let is_present = self.node.version() == self.told.coroutines
+            && self.node.hand_overs() == self.hand_overs;
         if !is_present && !self.follow_node() {
             self.endpoint.discard();
             return false;
@@ -317,9 +318,11 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
         }
         let versions = self.slots.iter().map(|slot| slot.control.view_version.get());
         let oldest = versions.min().unwrap_or(self.view.configuration().version);
-        if oldest != self.version {
-            self.version = oldest;
-            self.node.adopted(self.number, oldest);
+        let worker = self.view.configuration().version;
+        let adopted = Adopted { worker, coroutines: oldest };
+        if adopted != self.told {
+            self.told = adopted;
+            self.node.adopted(self.number, adopted);
         }
         true
     }

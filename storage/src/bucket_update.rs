@@ -1,8 +1,8 @@
 //! The unit of change: everything one transaction does to one bucket, as it travels and is logged.
 //!
 //! ```text
-//!  0 u16 table | 2 u16 partition | 4 u32 bucket
-//!  8 u16 1 = splits the bucket | 10 u16 items | 12 u32 bytes of all items
+//!  0 u32 table | 4 u32 bucket
+//!  8 u16 partition | 10 u16 items (2^16 - 1 = splits the bucket, without items) | 12 u32 bytes of all items
 //! 16 u64 base version                        installs base version + 1; a split, the same in both halves, of the next level
 //! 24 u64 owner                               the transaction's lock word
 //! 32 items: u64 key | u32 value bytes (2^32 - 1 = delete) | u32 key bytes | key, value, each padded
@@ -18,10 +18,10 @@ use crate::owner::Owner;
 const HEADER_BYTES: usize = 32;
 const ITEM_HEADER_BYTES: usize = 16;
 const DELETE: u32 = u32::MAX;
-const SPLITS: u16 = 1;
+const SPLITS: u16 = u16::MAX;
 
-/// Changes that a unit has room for: their number has 16 bits.
-pub const UNIT_ITEMS_MAX: usize = u16::MAX as usize;
+/// Changes that a unit has room for: their number has 16 bits, and the largest one says that the bucket is split.
+pub const UNIT_ITEMS_MAX: usize = SPLITS as usize - 1;
 
 /// Bytes that are no unit or record. The receiver drops and counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +77,7 @@ pub enum Item<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketUpdate<'a> {
     /// Table number.
-    pub table: u16,
+    pub table: u32,
     /// Partition of the bucket.
     pub partition: u16,
     /// Main bucket within the partition.
@@ -130,15 +130,16 @@ impl<'a> BucketUpdate<'a> {
     #[must_use]
     pub fn parse_checked(bytes: &'a [u8]) -> Self {
         let items_bytes = read_u32(bytes, 12) as usize;
+        let items = read_u16(bytes, 10);
         Self {
-            table: read_u16(bytes, 0),
-            partition: read_u16(bytes, 2),
+            table: read_u32(bytes, 0),
+            partition: read_u16(bytes, 8),
             bucket: read_u32(bytes, 4),
-            splits: read_u16(bytes, 8) == SPLITS,
+            splits: items == SPLITS,
             base_version: read_u64(bytes, 16),
             owner: Owner(read_u64(bytes, 24)),
             bytes: &bytes[..HEADER_BYTES + items_bytes],
-            count: usize::from(read_u16(bytes, 10)),
+            count: if items == SPLITS { 0 } else { usize::from(items) },
         }
     }
 
@@ -212,24 +213,28 @@ impl<'a> BucketUpdateWriter<'a> {
     #[inline]
     pub fn begin(
         out: &'a mut Vec<u8>,
-        (table, partition, bucket): (u16, u16, u32),
+        (table, partition, bucket): (u32, u16, u32),
         base_version: u64,
         owner: Owner,
     ) -> Self {
         let start = out.len();
         let mut header = [0; HEADER_BYTES];
-        header[0..2].copy_from_slice(&table.to_le_bytes());
-        header[2..4].copy_from_slice(&partition.to_le_bytes());
+        header[0..4].copy_from_slice(&table.to_le_bytes());
         header[4..8].copy_from_slice(&bucket.to_le_bytes());
+        header[8..10].copy_from_slice(&partition.to_le_bytes());
         header[16..24].copy_from_slice(&base_version.to_le_bytes());
         header[24..32].copy_from_slice(&owner.0.to_le_bytes());
         out.extend_from_slice(&header);
         Self { out, start, items: 0 }
     }
 
-    /// Makes it a unit that splits its bucket, and has no items.
-    pub fn split(&mut self) {
-        self.out[self.start + 8..self.start + 10].copy_from_slice(&SPLITS.to_le_bytes());
+    /// Completes it as a unit that splits its bucket.
+    ///
+    /// # Panics
+    /// If it has changes.
+    pub fn split(self) {
+        assert_eq!(self.items, 0, "a unit that splits its bucket has no changes");
+        self.out[self.start + 10..self.start + 12].copy_from_slice(&SPLITS.to_le_bytes());
     }
 
     /// Adds the writing of `value` under `key`.
@@ -278,7 +283,8 @@ impl<'a> BucketUpdateWriter<'a> {
     /// If the unit is 4 GiB long, or has more than [`UNIT_ITEMS_MAX`] changes.
     #[inline]
     pub fn finish(self) {
-        let items = u16::try_from(self.items).expect("a unit has at most 65,535 items");
+        let items = u16::try_from(self.items).ok().filter(|items| *items != SPLITS);
+        let items = items.expect("a unit has at most 65,534 items");
         let bytes = u32::try_from(self.out.len() - self.start - HEADER_BYTES)
             .expect("a unit fits a message");
         let header = &mut self.out[self.start..self.start + HEADER_BYTES];
@@ -310,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "at most 65,535 items")]
+    #[should_panic(expected = "at most 65,534 items")]
     fn a_unit_whose_items_cannot_be_counted_is_not_finished() {
         deletions(UNIT_ITEMS_MAX + 1);
     }
@@ -324,23 +330,21 @@ mod tests {
         #[test]
         fn what_is_written_is_parsed(
             changes in proptest::collection::vec(change(), 0..8),
-            (table, partition, bucket, splits) in any::<(u16, u16, u32, bool)>(),
+            (table, partition, bucket, splits) in any::<(u32, u16, u32, bool)>(),
             base_version: u64,
             owner: u64,
         ) {
             let mut bytes = vec![0xAA; 8];
             let address = (table, partition, bucket);
             let mut unit = BucketUpdateWriter::begin(&mut bytes, address, base_version, Owner(owner));
-            if splits {
-                unit.split();
-            }
+            let changes = if splits { Vec::new() } else { changes };
             for (key, row_key, value) in &changes {
                 match value {
                     Some(value) => unit.put(Key::from_parts(*key, row_key), value),
                     None => unit.delete(Key::from_parts(*key, row_key)),
                 }
             }
-            unit.finish();
+            if splits { unit.split() } else { unit.finish() }
             prop_assert_eq!(bytes.len() % 8, 0);
             let end = bytes.len();
             bytes.extend_from_slice(b"next");

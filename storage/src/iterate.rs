@@ -58,7 +58,7 @@ impl BucketSnapshot {
     pub fn write_copy(
         &self,
         table: &Table,
-        (number, partition, bucket): (u16, u16, u32),
+        (number, partition, bucket): (u32, u16, u32),
         out: &mut Vec<u8>,
     ) {
         let address = (number, partition, bucket);

@@ -482,9 +482,7 @@ fn look_against_split(removed: Option<&'static Rule>) -> u64 {
         let locked = table.lock(before, key, Owner(1), LockMode::Update, &mut value(&table, 0));
         if locked == (Lock::Granted { version: 0 }) {
             let mut bytes = Vec::new();
-            let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, 0), 0, Owner(1));
-            unit.split();
-            unit.finish();
+            BucketUpdateWriter::begin(&mut bytes, (0, 0, 0), 0, Owner(1)).split();
             let root = table.bucket_address(0, 0).unwrap();
             let applied = table.apply_at_primary(root, &BucketUpdate::parse_checked(&bytes));
             assert_eq!(applied, Applied::Applied);

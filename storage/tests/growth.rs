@@ -126,9 +126,7 @@ impl Copies {
             found.push(splitting);
             let Splitting::Granted { bucket, version } = splitting else { break };
             let mut bytes = Vec::new();
-            let mut unit = BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket), version, owner);
-            unit.split();
-            unit.finish();
+            BucketUpdateWriter::begin(&mut bytes, (0, 0, bucket), version, owner).split();
             units.push(bytes);
         }
         units.iter().rev().for_each(|unit| self.back_up(unit));

@@ -108,7 +108,7 @@ impl<R: Replica> Changes<R> {
     pub(super) fn end_preparing(&mut self, decided: &Configuration) {
         let is_decided = |prepared: &Configuration| {
             let is_earlier = prepared.version < decided.version;
-            let is_like = prepared.tables().eq(decided.tables())
+            let is_like = prepared.has_tables_of(decided)
                 && prepared.members == decided.members
                 && decided.member_numbers().all(|node| prepared.is_member(node))
                 && prepared.has_hand_overs_of(decided);

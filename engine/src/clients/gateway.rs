@@ -444,7 +444,7 @@ fn write(
     coordinator: &mut Coordinator<'_>,
     writes: Vec<Write>,
 ) -> Result<(), Abort> {
-    let mut unread: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut unread: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
     for Write { table, key, .. } in writes.iter().filter(|write| !write.was_read) {
         unread.entry(*table).or_default().push(key.clone());
     }

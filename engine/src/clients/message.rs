@@ -56,7 +56,7 @@ pub(super) struct Request {
 /// A key and what it is set to; `None` removes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Write {
-    pub(super) table: u16,
+    pub(super) table: u32,
     pub(super) key: Vec<u8>,
     pub(super) value: Option<Vec<u8>>,
     /// Whether the transaction knows if the key is there.
@@ -68,9 +68,9 @@ pub(super) enum Operation {
     /// Nothing: the writes are many.
     Write,
     /// The values of keys, or of the first of them if they are large.
-    Get { table: u16, keys: Vec<Vec<u8>> },
+    Get { table: u32, keys: Vec<Vec<u8>> },
     /// The first rows of a range.
-    Scan { table: u16, range: Range, is_descending: bool, limit: u32 },
+    Scan { table: u32, range: Range, is_descending: bool, limit: u32 },
     /// What is kept of a transaction under a token. If it is not decided, this transaction may become it.
     ReadToken(Token),
     /// Commit what was written.
@@ -87,7 +87,7 @@ pub(super) enum Operation {
 
 impl Operation {
     /// Number of the table that it reads.
-    pub(super) fn table(&self) -> Option<u16> {
+    pub(super) fn table(&self) -> Option<u32> {
         match self {
             Self::Get { table, .. } | Self::Scan { table, .. } => Some(*table),
             Self::Write
@@ -130,7 +130,7 @@ pub(super) fn direction(is_descending: bool) -> Direction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TableEntry {
     pub(super) name: String,
-    pub(super) number: u16,
+    pub(super) number: u32,
     /// Bytes of a value; none if it has byte strings in order.
     pub(super) value_bytes: Option<u32>,
 }
@@ -178,10 +178,10 @@ pub(super) enum AbortCode {
     Locked,
     Changed,
     Reconfigured,
-    TableFull { table: u16 },
+    TableFull { table: u32 },
     TooLarge { bytes: u64, max: u64 },
-    NoSuchTable { table: u16 },
-    TooManyRows { table: u16, max: u64 },
+    NoSuchTable { table: u32 },
+    TooManyRows { table: u32, max: u64 },
     Token(TokenRefusal),
     Lost { partition: u16 },
 }

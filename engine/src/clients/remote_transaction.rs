@@ -49,7 +49,7 @@ pub struct RemoteTransaction<'c> {
     has_written: bool,
     interruption: Option<Interruption>,
     /// Keys that were read or written: whether they are there is known.
-    known: BTreeSet<(u16, Vec<u8>)>,
+    known: BTreeSet<(u32, Vec<u8>)>,
     /// What the node has not been told.
     writes: Vec<Write>,
     /// Bytes of that.

@@ -61,9 +61,7 @@ fn split_before_its_copy() -> (bool, bool) {
         panic!("twelve rows are too many for a bucket");
     };
     let mut split = Vec::new();
-    let mut unit = BucketUpdateWriter::begin(&mut split, (0, 0, 0), version, owner);
-    unit.split();
-    unit.finish();
+    BucketUpdateWriter::begin(&mut split, (0, 0, 0), version, owner).split();
     let born = (12..).find(|key| primary.bucket_of(*key, 1 << 56) == 1).unwrap();
     hear(&learning, &learner, &split);
     assert_eq!(applied_at_primary(&primary, &split), Applied::Applied);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use gannet_rules::rule;
 
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, TableEntry};
 use crate::node::Node;
 use crate::view::View;
 
@@ -23,11 +23,21 @@ use crate::view::View;
 const LOOKS: usize = 100;
 
 impl Node {
-    /// Has the tables of a view serve the partitions whose primary the node is, and no others.
-    pub(super) fn serve(&self, view: &View) {
+    /// Has the tables of a view serve the partitions whose primary the node is, and no others. The tables of the configuration before, if
+    /// there is one, do so already where partitions are placed as before.
+    pub(super) fn serve(&self, view: &View, before: Option<&Configuration>) {
         let configuration = view.configuration();
-        for (number, table) in view.tables() {
-            let is_found = configuration.has_table(number);
+        match before.filter(|before| configuration.is_placed_as(before)) {
+            Some(before) => self.serve_tables(view, configuration.tables_since(before)),
+            None => self.serve_tables(view, configuration.tables()),
+        }
+    }
+
+    fn serve_tables<'t>(&self, view: &View, tables: impl Iterator<Item = (u32, &'t TableEntry)>) {
+        let configuration = view.configuration();
+        for (number, entry) in tables {
+            let Some(table) = view.table(number) else { continue };
+            let is_found = !entry.is_leaving;
             for partition in configuration.held_by(self.id) {
                 let is_copy = !view.is_no_copy(partition);
                 let is_primary = configuration.primary(partition) == self.id;
@@ -47,7 +57,9 @@ impl Node {
         let present = view.configuration();
         let own = next.moved_since(present).filter(|it| present.primary(*it) == self.id);
         let own: Vec<u16> = own.collect();
-        for (_, table) in view.tables().filter(|_| rule!(MOVED)) {
+        // Of most changes nothing moves, and there may be many tables.
+        let tables = (!own.is_empty() && rule!(MOVED)).then(|| view.tables());
+        for (_, table) in tables.into_iter().flatten() {
             own.iter().for_each(|partition| table.leave_partition(*partition));
         }
         let parts = !next.is_member(self.id) && present.is_member(self.id);
@@ -108,18 +120,19 @@ impl Node {
         self.parts.store(false, Ordering::Relaxed);
         let partitions = std::mem::take(&mut *self.lock_handing_over());
         if !partitions.is_empty() {
-            self.serve(&self.view());
+            self.serve(&self.view(), None);
         }
     }
 
-    /// Another view follows, which says what is served.
-    pub(super) fn end_hand_over(&self, before: &Configuration, next: &View) {
+    /// Another view follows, which says what is served. Whether partitions are not served that the view before has the node serve.
+    pub(super) fn end_hand_over(&self, before: &Configuration, next: &View) -> bool {
         self.parts.store(false, Ordering::Relaxed);
         let own = std::mem::take(&mut *self.lock_handing_over());
         let has_moved = |partition: &&u16| {
             next.configuration().was_handed_over_since(before.version, **partition)
         };
         self.changes.count_handed_over(own.iter().filter(has_moved).count() as u64);
+        !own.is_empty()
     }
 
     fn lock_handing_over(&self) -> MutexGuard<'_, Vec<u16>> {

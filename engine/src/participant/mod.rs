@@ -65,7 +65,7 @@ impl Participant {
 
     /// Prefetches the headers of the buckets of rows.
     #[inline]
-    pub(crate) fn prefetch_headers(&self, rows: &[(u16, BucketAddress)]) {
+    pub(crate) fn prefetch_headers(&self, rows: &[(u32, BucketAddress)]) {
         for &(_, address) in rows {
             self.view.prefetch(address);
         }
@@ -73,7 +73,7 @@ impl Participant {
 
     /// Prefetches the slots of rows whose headers were prefetched before.
     #[inline]
-    pub(crate) fn prefetch_slots(&self, rows: &mut Vec<(u16, BucketAddress)>) {
+    pub(crate) fn prefetch_slots(&self, rows: &mut Vec<(u32, BucketAddress)>) {
         for (table, address) in rows.drain(..) {
             self.table(table).prefetch_slot(address);
         }
@@ -91,7 +91,7 @@ impl Participant {
 
     /// The bucket of a key, if this node is the key's primary and serves it.
     #[inline(always)]
-    fn key_target(&self, table: u16, key: Key<'_>) -> Option<BucketAddress> {
+    fn key_target(&self, table: u32, key: Key<'_>) -> Option<BucketAddress> {
         let table = self.table_with(table, key)?;
         let location = table.locate(key.word());
         let address = table.address_of(location)?;
@@ -100,30 +100,30 @@ impl Participant {
 
     /// The table, if the node has it and it can have the key.
     #[inline(always)]
-    fn table_with(&self, table: u16, key: Key<'_>) -> Option<&Table> {
+    fn table_with(&self, table: u32, key: Key<'_>) -> Option<&Table> {
         self.view.table(table).filter(|table| key.fits(table.layout().kind))
     }
 
     /// A bucket, if this node is its primary and serves it.
     #[inline(always)]
-    fn served_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
+    fn served_target(&self, table: u32, partition: u16, bucket: u32) -> Option<BucketAddress> {
         let address = self.view.table(table)?.served_bucket_address(partition, bucket)?;
         self.is_primary_of(partition).then_some(address)
     }
 
     /// A bucket of a partition that this node has, whether it is primary still or not.
     #[inline(always)]
-    fn held_target(&self, table: u16, partition: u16, bucket: u32) -> Option<BucketAddress> {
+    fn held_target(&self, table: u32, partition: u16, bucket: u32) -> Option<BucketAddress> {
         self.view.table(table)?.bucket_address(partition, bucket)
     }
 
     /// Whether the node has the table, and it is ordered.
-    fn has_order(&self, table: u16) -> bool {
+    fn has_order(&self, table: u32) -> bool {
         self.view.table(table).is_some_and(|table| table.layout().kind == TableKind::Ordered)
     }
 
     /// The first bucket of a partition of an ordered table, if this node is its primary and serves it.
-    fn order_target(&self, table: u16, partition: u16) -> Option<BucketAddress> {
+    fn order_target(&self, table: u32, partition: u16) -> Option<BucketAddress> {
         self.served_target(table, partition, 0).filter(|_| self.has_order(table))
     }
 
@@ -195,7 +195,7 @@ impl Participant {
 
     /// The table of a request that was prepared, or of a row of this node.
     #[inline]
-    fn table(&self, number: u16) -> &Table {
+    fn table(&self, number: u32) -> &Table {
         self.view
             .table(number)
             .expect("a prepared request or a row names a table that the node has")
@@ -262,7 +262,7 @@ impl Action {
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared {
     action: Action,
-    table: u16,
+    table: u32,
     address: BucketAddress,
 }
 

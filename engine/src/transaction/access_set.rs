@@ -40,7 +40,7 @@ pub(super) enum RowState {
 
 /// A row that a transaction reads or writes.
 pub(super) struct Row {
-    pub(super) table: u16,
+    pub(super) table: u32,
     pub(super) partition: u16,
     pub(super) primary: u16,
     /// Once the row is executed, the bucket that has the key.

@@ -29,7 +29,7 @@ impl Transaction<'_> {
     /// That of an interruption.
     pub(crate) fn copy_page(
         &mut self,
-        (table, partition): (u16, u16),
+        (table, partition): (u32, u16),
         CopyPlace { bucket, offset, .. }: CopyPlace,
         out: &mut Vec<u8>,
     ) -> Result<Copied, Abort> {

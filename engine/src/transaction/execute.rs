@@ -186,7 +186,7 @@ impl Row {
 }
 
 /// Why a transaction aborts whose row of this table was answered so.
-fn abort_of(status: Status, table: u16) -> Abort {
+fn abort_of(status: Status, table: u32) -> Abort {
     match status {
         Status::Full => Failure::TableFull { table }.into(),
         Status::Refused => Misuse::NoSuchTable { table }.into(),

@@ -39,7 +39,7 @@ impl<'a> Change<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Observation {
     /// Number of the table.
-    pub(crate) table: u16,
+    pub(crate) table: u32,
     /// Partition of the bucket.
     pub(crate) partition: u16,
     /// The bucket.
@@ -227,7 +227,7 @@ pub(super) fn take_answer(
 /// leaf's only change.
 fn take_change(
     leaves: &mut Vec<LeafObservation>,
-    (table, partition): (u16, u16),
+    (table, partition): (u32, u16),
     change: LeafChange,
 ) -> bool {
     let mut was_scanned = false;

@@ -95,7 +95,7 @@ impl Transaction<'_> {
     }
 
     /// Writes the record of a split of these buckets of a partition, each with its version.
-    pub(super) fn write_splits(&mut self, (table, partition): (u16, u16), buckets: &[(u32, u64)]) {
+    pub(super) fn write_splits(&mut self, (table, partition): (u32, u16), buckets: &[(u32, u64)]) {
         let Self { record, owner, round, .. } = self;
         record.units.clear();
         let participant = std::iter::once(partition);
@@ -104,9 +104,7 @@ impl Transaction<'_> {
         for &(bucket, version) in buckets {
             let start = writer.units().len();
             let address = (table, partition, bucket);
-            let mut unit = BucketUpdateWriter::begin(writer.units(), address, version, *owner);
-            unit.split();
-            unit.finish();
+            BucketUpdateWriter::begin(writer.units(), address, version, *owner).split();
             let bounds = [start, writer.units().len()];
             let bounds = bounds.map(|at| u32::try_from(at).expect("units without items are short"));
             record.units.push(Unit { partition, bounds });

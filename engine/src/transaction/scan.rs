@@ -48,14 +48,14 @@ impl KeyRange {
 /// A leaf that a scan has touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeafObservation {
-    pub(crate) table: u16,
+    pub(crate) table: u32,
     pub(crate) partition: u16,
     pub(crate) version: LeafVersion,
 }
 
 impl LeafObservation {
     /// Table, partition and leaf: what observations are sorted by.
-    pub(crate) fn leaf(&self) -> (u16, u16, u32) {
+    pub(crate) fn leaf(&self) -> (u32, u16, u32) {
         (self.table, self.partition, self.version.leaf)
     }
 

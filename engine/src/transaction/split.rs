@@ -22,7 +22,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// That of an interruption.
-    pub(crate) fn split_buckets(&mut self, table: u16, partition: u16) -> Result<Splitting, Abort> {
+    pub(crate) fn split_buckets(&mut self, table: u32, partition: u16) -> Result<Splitting, Abort> {
         let is_primary = self.view.configuration().primary(partition) == self.view.id();
         let Some(found) = self.view.table(table).filter(|_| is_primary) else {
             return Ok(Splitting::Enough);

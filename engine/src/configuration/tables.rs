@@ -1,0 +1,217 @@
+//! The tables of a configuration: their numbers, and their names.
+//!
+//! *Invariants*: a number is never given to a second table. A name has one table. A new table gets the lowest slot that is free, so that
+//! views of few tables are small.
+//!
+//! *Not here*: what a number consists of (`by_number`), and when a table is removed (`configuration`).
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+use serde::{Deserialize, Serialize};
+
+use crate::by_number::{ByNumber, SLOTS_MAX, USES_MAX, number_of, slot_of};
+use crate::configuration::{ChangeError, TableEntry};
+
+/// Tables by number and by name. A copy costs little, however many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
+pub(super) struct Tables {
+    entries: ByNumber<Arc<TableEntry>>,
+    names: OrdMap<Arc<str>, u32>,
+    /// By slot: how many tables it has had.
+    uses: OrdMap<usize, u32>,
+    /// Slots that had a table, have none, and can have another one.
+    free: OrdSet<usize>,
+}
+
+/// Tables as they are sent and stored: how many each slot has had, and the one that it has.
+#[derive(Clone, Serialize, Deserialize)]
+struct Stored(Vec<(u32, Option<Arc<TableEntry>>)>);
+
+impl Tables {
+    pub(super) fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&TableEntry> {
+        self.entries.get(number).map(|entry| &**entry)
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<u32> {
+        self.names.get(name).copied()
+    }
+
+    /// By number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &TableEntry)> {
+        self.entries.iter().map(|(number, entry)| (number, &**entry))
+    }
+
+    /// Those that others may not have, by number; many of them the others have all the same.
+    pub(super) fn iter_unshared<'s>(
+        &'s self,
+        others: &'s Self,
+    ) -> impl Iterator<Item = (u32, &'s TableEntry)> {
+        let entries = self.entries.iter_unshared(&others.entries);
+        entries.map(|(number, entry)| (number, &**entry))
+    }
+
+    /// Adds a table, whose name no other has.
+    ///
+    /// # Errors
+    /// [`ChangeError::TooManyTables`], [`ChangeError::NoMoreTables`].
+    pub(super) fn create(&mut self, entry: TableEntry) -> Result<(), ChangeError> {
+        let unused = self.uses.len();
+        let slot = self.free.get_min().copied().unwrap_or(unused);
+        if slot == SLOTS_MAX {
+            return Err(match self.count() == SLOTS_MAX {
+                true => ChangeError::TooManyTables(SLOTS_MAX),
+                false => ChangeError::NoMoreTables,
+            });
+        }
+        let usage = self.uses.get(&slot).copied().unwrap_or(0);
+        let number = number_of(slot, usage);
+        self.free.remove(&slot);
+        self.uses.insert(slot, usage + 1);
+        self.names.insert(Arc::from(&*entry.definition.name), number);
+        self.entries.insert(number, Arc::new(entry));
+        Ok(())
+    }
+
+    /// New transactions do not find the table.
+    ///
+    /// # Errors
+    /// [`ChangeError::NoSuchTable`].
+    pub(super) fn leave(&mut self, number: u32) -> Result<(), ChangeError> {
+        let entry = self.get(number).ok_or(ChangeError::NoSuchTable(number))?;
+        let left = TableEntry { is_leaving: true, ..entry.clone() };
+        self.entries.insert(number, Arc::new(left));
+        Ok(())
+    }
+
+    /// Removes a table that was left.
+    ///
+    /// # Errors
+    /// [`ChangeError::NoSuchTable`], also if the table was not left.
+    pub(super) fn remove(&mut self, number: u32) -> Result<(), ChangeError> {
+        let left = self.get(number).filter(|table| table.is_leaving);
+        let name = left.ok_or(ChangeError::NoSuchTable(number))?.definition.name.clone();
+        self.names.remove(&*name);
+        self.entries.remove(number);
+        let slot = slot_of(number);
+        if self.uses.get(&slot).is_some_and(|uses| *uses < USES_MAX) {
+            self.free.insert(slot);
+        }
+        Ok(())
+    }
+}
+
+impl From<Stored> for Tables {
+    fn from(Stored(slots): Stored) -> Self {
+        let mut tables = Self::default();
+        for (slot, (uses, entry)) in slots.into_iter().enumerate() {
+            let uses = uses.min(USES_MAX);
+            tables.uses.insert(slot, uses);
+            match entry {
+                Some(entry) => {
+                    let number = number_of(slot, uses.saturating_sub(1));
+                    tables.names.insert(Arc::from(&*entry.definition.name), number);
+                    tables.entries.insert(number, entry);
+                }
+                None if uses < USES_MAX => {
+                    tables.free.insert(slot);
+                }
+                None => {}
+            }
+        }
+        tables
+    }
+}
+
+impl From<Tables> for Stored {
+    fn from(tables: Tables) -> Self {
+        let slot = |(slot, uses): (&usize, &u32)| {
+            let last = uses.checked_sub(1).map(|usage| number_of(*slot, usage));
+            (*uses, last.and_then(|number| tables.entries.get(number)).cloned())
+        };
+        Self(tables.uses.iter().map(slot).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use gannet_storage::{TableDefinition, TableKind};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(name: &str) -> TableEntry {
+        let kind = TableKind::Ordered;
+        let definition = TableDefinition { name: name.to_owned(), kind, value_bytes: 0, rows: 0 };
+        TableEntry { definition, is_leaving: false }
+    }
+
+    fn drop_table(tables: &mut Tables, number: u32) {
+        tables.leave(number).unwrap();
+        tables.remove(number).unwrap();
+    }
+
+    #[test]
+    fn a_slot_is_used_until_its_numbers_are_used_up() {
+        let mut tables = Tables::default();
+        let mut numbers = BTreeSet::new();
+        for round in 0..2 * USES_MAX + 10 {
+            tables.create(entry("t")).unwrap();
+            let number = tables.named("t").unwrap();
+            assert_eq!(slot_of(number), (round / USES_MAX) as usize);
+            assert!(numbers.insert(number), "{number} was given twice");
+            assert_eq!(tables.remove(number), Err(ChangeError::NoSuchTable(number)), "not left");
+            drop_table(&mut tables, number);
+            assert_eq!(tables.leave(number), Err(ChangeError::NoSuchTable(number)));
+        }
+    }
+
+    #[test]
+    fn there_is_an_end_to_slots() {
+        // Every slot has had all its tables but the last two, of which one has a table.
+        let retired = (USES_MAX, None);
+        let mut slots = vec![retired; SLOTS_MAX - 2];
+        slots.extend([(USES_MAX - 1, None), (1, Some(Arc::new(entry("last"))))]);
+        let mut tables = Tables::from(Stored(slots));
+        tables.create(entry("t")).unwrap();
+        assert_eq!(tables.named("t"), Some(number_of(SLOTS_MAX - 2, USES_MAX - 1)));
+        assert_eq!(tables.create(entry("u")), Err(ChangeError::NoMoreTables));
+        drop_table(&mut tables, number_of(SLOTS_MAX - 1, 0));
+        tables.create(entry("u")).unwrap();
+        assert_eq!(tables.named("u"), Some(number_of(SLOTS_MAX - 1, 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn tables_are_the_same_after_they_were_sent(
+            steps in proptest::collection::vec((0_u8..20, 0_u8..3), 1..200),
+        ) {
+            let mut tables = Tables::default();
+            for (name, step) in steps {
+                let name = name.to_string();
+                match (tables.named(&name), step) {
+                    (None, _) => tables.create(entry(&name)).unwrap(),
+                    (Some(number), 0) => tables.leave(number).unwrap(),
+                    (Some(number), _) => {
+                        let is_leaving = tables.get(number).unwrap().is_leaving;
+                        prop_assert_eq!(tables.remove(number).is_ok(), is_leaving);
+                    }
+                }
+                let bytes = postcard::to_stdvec(&tables).unwrap();
+                let sent: Tables = postcard::from_bytes(&bytes).unwrap();
+                prop_assert_eq!(&sent, &tables);
+                for (number, entry) in tables.iter() {
+                    prop_assert_eq!(tables.named(&entry.definition.name), Some(number));
+                }
+                prop_assert_eq!(tables.iter().count(), tables.count());
+            }
+        }
+    }
+}

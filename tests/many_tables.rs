@@ -1,0 +1,156 @@
+//! Many tables in one cluster: created and dropped while others are used, each with rows of its own, and no byte left behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use gannet::{Abort, Cluster, ClusterOptions, Deferred, Misuse, Outcome, TableId};
+use gannet_benchmarks::check_replicas;
+use gannet_rpc::{Clock, MonotonicClock};
+
+/// Tables in the tests that CI runs.
+const TABLES: usize = 1_000;
+/// What the engine promises to hold at a time, and more.
+const TABLES_OF_CAMPAIGN: usize = 70_000;
+
+fn open(memory_limit_bytes: usize) -> Cluster {
+    let memory_limit_bytes = Some(memory_limit_bytes);
+    Cluster::open(ClusterOptions { memory_limit_bytes, ..ClusterOptions::default() }).unwrap()
+}
+
+fn used(cluster: &Cluster) -> usize {
+    cluster.nodes().iter().map(|node| node.used_bytes()).sum()
+}
+
+/// Creates tables of two kinds, by turns.
+fn create(cluster: &Cluster, numbers: Range<usize>) -> Vec<TableId> {
+    let create = |number: usize| {
+        let name = format!("table {number}");
+        match number % 2 {
+            0 => cluster.create_table(&name, 8, 0),
+            _ => cluster.create_ordered_table(&name, 0),
+        }
+    };
+    numbers.map(|number| create(number).unwrap()).collect()
+}
+
+/// Writes a row of its own to every hundredth pair of tables, all under the same key.
+fn write(cluster: &Cluster, tables: &[TableId]) {
+    for pair in tables.chunks_exact(2).step_by(50) {
+        let (fixed, ordered) = (pair[0], pair[1]);
+        let value = u64::from(fixed.number()).to_le_bytes();
+        let inserted = cluster.run(move |tx| tx.insert(fixed, 7, &value)).unwrap();
+        assert_eq!(inserted, Outcome::Committed(()));
+        let inserted = cluster.spawn_anywhere(move |coordinator| {
+            let mut deferred = Deferred::new();
+            deferred.get_many(coordinator, ordered, &[b"key".to_vec()])?;
+            deferred.insert(ordered, b"key".to_vec(), ordered.number().to_string().into_bytes());
+            deferred.commit(coordinator)
+        });
+        inserted.unwrap().wait().unwrap().unwrap();
+    }
+}
+
+/// Reads what [`write`] has written.
+fn read(cluster: &Cluster, tables: &[TableId]) {
+    for pair in tables.chunks_exact(2).step_by(50) {
+        let (fixed, ordered) = (pair[0], pair[1]);
+        let value = cluster.run(move |tx| tx.get(fixed, 7).map(|row| row.map(<[u8]>::to_vec)));
+        let expected = u64::from(fixed.number()).to_le_bytes().to_vec();
+        assert_eq!(value.unwrap().committed(), Some(expected));
+        let found = cluster.spawn_anywhere(move |coordinator| {
+            Deferred::new().get_many(coordinator, ordered, &[b"key".to_vec()])
+        });
+        let found = found.unwrap().wait().unwrap().unwrap();
+        assert_eq!(found, [Some(ordered.number().to_string().into_bytes())]);
+    }
+}
+
+/// Creates, uses and drops tables, round by round.
+fn rounds(cluster: &Cluster, count: usize, rounds: usize) {
+    let kept = create(cluster, 0..2);
+    write(cluster, &kept);
+    let before = used(cluster);
+    let mut numbers: BTreeSet<u32> = kept.iter().map(|table| table.number()).collect();
+    for round in 0..rounds {
+        let clock = MonotonicClock::new();
+        let began_ns = clock.now_ns();
+        let tables = create(cluster, 2..count + 2);
+        let created = Duration::from_nanos(clock.now_ns() - began_ns);
+        assert!(tables.iter().all(|table| numbers.insert(table.number())), "a number twice");
+        let empty_bytes = used(cluster) - before;
+        write(cluster, &tables);
+        read(cluster, &tables);
+        assert!(check_replicas(cluster).iter().all(|check| check.passed));
+        let began_ns = clock.now_ns();
+        tables.iter().for_each(|table| cluster.drop_table(*table).unwrap());
+        println!(
+            "round {round}: {count} tables created in {created:.1?}, dropped in {:.1?}; {} bytes of a node each while empty",
+            Duration::from_nanos(clock.now_ns() - began_ns),
+            empty_bytes / cluster.nodes().len() / count,
+        );
+        assert_eq!(used(cluster), before, "a table that was dropped leaves no byte");
+        let (dropped, number) = (tables[0], tables[0].number());
+        let read = cluster.run(move |tx| tx.get(dropped, 7).map(drop)).unwrap();
+        let gone = Abort::Misuse(Misuse::NoSuchTable { table: number });
+        assert!(
+            matches!(&read, Outcome::Failed(abort) | Outcome::Aborted(abort) if *abort == gone)
+        );
+    }
+    read(cluster, &kept);
+}
+
+#[test]
+fn a_table_is_created_while_a_transaction_goes_on_and_dropped_when_it_has_ended() {
+    let cluster = Arc::new(open(64 << 20));
+    let before = create(&cluster, 0..2);
+    let (begun, has_begun) = channel();
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let (stop, ordered) = (Arc::clone(&goes_on), before[1]);
+    let long = cluster.spawn_anywhere(move |coordinator| {
+        let mut deferred = Deferred::new();
+        deferred.get_many(coordinator, ordered, &[b"key".to_vec()])?;
+        begun.send(()).unwrap();
+        while stop.load(Ordering::Relaxed) {
+            coordinator.pause(Duration::from_millis(1));
+        }
+        deferred.insert(ordered, b"key".to_vec(), vec![1]);
+        deferred.commit(coordinator)
+    });
+    has_begun.recv().unwrap();
+    let after = create(&cluster, 2..4);
+    write(&cluster, &after);
+    read(&cluster, &after);
+    let (dropped, is_dropped) = channel();
+    let own = Arc::clone(&cluster);
+    let dropper = std::thread::spawn(move || {
+        own.drop_table(after[0]).unwrap();
+        dropped.send(()).unwrap();
+    });
+    // The table leaves at once, and waits for the transaction.
+    while cluster.table("table 2").is_some() {
+        std::thread::yield_now();
+    }
+    let early = is_dropped.recv_timeout(Duration::from_millis(50));
+    assert_eq!(early, Err(RecvTimeoutError::Timeout), "the transaction may use the table");
+    goes_on.store(false, Ordering::Relaxed);
+    long.unwrap().wait().unwrap().unwrap();
+    is_dropped.recv().unwrap();
+    dropper.join().unwrap();
+    assert!(check_replicas(&cluster).iter().all(|check| check.passed));
+}
+
+#[test]
+fn tables_come_and_go_and_leave_no_byte() {
+    rounds(&open(256 << 20), TABLES, 2);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --profile checked --test many_tables -- --ignored --nocapture"]
+fn seventy_thousand_tables_come_and_go_five_times() {
+    rounds(&open(4 << 30), TABLES_OF_CAMPAIGN, 5);
+}
