@@ -4,7 +4,7 @@
 //! number     slot (20 bits) | use (12 bits)       a slot is used again under the next number, at most 4,096 times
 //! ByNumber   parts ─► 256 slots each               a change copies one part, and the list of parts
 //! ```
-//! So a cluster can have 2^20 tables at a time and create 2^32 in its life, a table is found with two loads, and the next view of
+//! So a cluster can create 2^32 tables in its life, a table is found with two loads, and the next view of
 //! 65,536 tables costs as much as one of a few hundred.
 //!
 //! *Invariant*: what is stored under a number is found under that number alone, not under another one of the same slot.
@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-/// Tables that a cluster can have at a time.
+/// Slots of a cluster.
 pub(crate) const SLOTS_MAX: usize = 1 << (u32::BITS - USE_BITS);
 /// Tables that a slot has, one after the other.
 pub(crate) const USES_MAX: u32 = 1 << USE_BITS;

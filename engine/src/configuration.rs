@@ -37,7 +37,7 @@ use gannet_storage::{Key, Partitioning, TableDefinition};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use holding::{Dismissal, Dismissed};
-use tables::Tables;
+use tables::{ENTRY_BYTES, Tables};
 
 /// Bytes of a table's name.
 const NAME_BYTES_MAX: usize = 255;
@@ -162,8 +162,11 @@ pub enum ChangeError {
         /// What it may have.
         max: usize,
     },
-    /// There are as many tables as there can be.
-    #[error("a cluster has at most {0} tables; drop one, or use fewer")]
+    /// The configuration has no room for another table with such a name.
+    #[error(
+        "the tables of a cluster take at most {0} bytes of its configuration, each its name and {ENTRY_BYTES} more; drop one, or use \
+             shorter names"
+    )]
     TooManyTables(usize),
     /// All numbers of tables have been used.
     #[error("a cluster creates at most 4,294,967,296 tables in its life; start it again")]

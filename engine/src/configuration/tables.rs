@@ -1,7 +1,7 @@
 //! The tables of a configuration: their numbers, and their names.
 //!
 //! *Invariants*: a number is never given to a second table. A name has one table. A new table gets the lowest slot that is free, so that
-//! views of few tables are small.
+//! views of few tables are small. All tables have room in a message.
 //!
 //! *Not here*: what a number consists of (`by_number`), and when a table is removed (`configuration`).
 
@@ -13,6 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::by_number::{ByNumber, SLOTS_MAX, USES_MAX, number_of, slot_of};
 use crate::configuration::{ChangeError, TableEntry};
 
+/// Bytes of all tables as they are sent. A configuration is sent whole, in one message of at most 8 MiB, when a member is lost: no table
+/// may make it larger.
+const STORED_BYTES_MAX: usize = 6 << 20;
+/// Most bytes of a table without its name, and of a slot.
+pub(super) const ENTRY_BYTES: usize = 24;
+const SLOT_BYTES: usize = 3;
+
 /// Tables by number and by name. A copy costs little, however many there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
@@ -23,6 +30,8 @@ pub(super) struct Tables {
     uses: OrdMap<usize, u32>,
     /// Slots that had a table, have none, and can have another one.
     free: OrdSet<usize>,
+    /// Bytes of all names.
+    name_bytes: usize,
 }
 
 /// Tables as they are sent and stored: how many each slot has had, and the one that it has.
@@ -64,11 +73,14 @@ impl Tables {
         let unused = self.uses.len();
         let slot = self.free.get_min().copied().unwrap_or(unused);
         if slot == SLOTS_MAX {
-            return Err(match self.count() == SLOTS_MAX {
-                true => ChangeError::TooManyTables(SLOTS_MAX),
-                false => ChangeError::NoMoreTables,
-            });
+            return Err(ChangeError::NoMoreTables);
         }
+        let name_bytes = self.name_bytes + entry.definition.name.len();
+        let slots = unused.max(slot + 1);
+        if name_bytes + (self.count() + 1) * ENTRY_BYTES + slots * SLOT_BYTES > STORED_BYTES_MAX {
+            return Err(ChangeError::TooManyTables(STORED_BYTES_MAX));
+        }
+        self.name_bytes = name_bytes;
         let usage = self.uses.get(&slot).copied().unwrap_or(0);
         let number = number_of(slot, usage);
         self.free.remove(&slot);
@@ -97,6 +109,7 @@ impl Tables {
         let left = self.get(number).filter(|table| table.is_leaving);
         let name = left.ok_or(ChangeError::NoSuchTable(number))?.definition.name.clone();
         self.names.remove(&*name);
+        self.name_bytes -= name.len();
         self.entries.remove(number);
         let slot = slot_of(number);
         if self.uses.get(&slot).is_some_and(|uses| *uses < USES_MAX) {
@@ -116,6 +129,7 @@ impl From<Stored> for Tables {
                 Some(entry) => {
                     let number = number_of(slot, uses.saturating_sub(1));
                     tables.names.insert(Arc::from(&*entry.definition.name), number);
+                    tables.name_bytes += entry.definition.name.len();
                     tables.entries.insert(number, entry);
                 }
                 None if uses < USES_MAX => {
@@ -186,6 +200,29 @@ mod tests {
         drop_table(&mut tables, number_of(SLOTS_MAX - 1, 0));
         tables.create(entry("u")).unwrap();
         assert_eq!(tables.named("u"), Some(number_of(SLOTS_MAX - 1, 1)));
+    }
+
+    #[test]
+    fn a_configuration_never_outgrows_a_message() {
+        let mut tables = Tables::default();
+        let long = |number: usize| {
+            let mut long = entry(&format!("{number:0>255}"));
+            (long.definition.value_bytes, long.definition.rows) = (4_096, u64::MAX);
+            long
+        };
+        let mut names = (0..).map(long);
+        let refused = names.find_map(|entry| tables.create(entry).err());
+        assert_eq!(refused, Some(ChangeError::TooManyTables(STORED_BYTES_MAX)));
+        tables.iter().map(|(number, _)| number).collect::<Vec<_>>().into_iter().for_each(
+            |number| {
+                tables.leave(number).unwrap();
+            },
+        );
+        let bytes = postcard::to_stdvec(&tables).unwrap().len();
+        assert!((STORED_BYTES_MAX - (1 << 20)..STORED_BYTES_MAX).contains(&bytes), "{bytes}");
+        let first = tables.iter().next().unwrap().0;
+        tables.remove(first).unwrap();
+        tables.create(names.next().unwrap()).unwrap();
     }
 
     proptest! {
