@@ -397,10 +397,9 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     pub(crate) fn adopt(&mut self, view: Arc<View>) {
         self.adopted.adopt(&view);
         self.participant.adopt(&view);
-        self.view = view;
+        let before = std::mem::replace(&mut self.view, view);
         self.meet_others();
-        self.begin_copies();
-        self.giving_back.begin();
+        self.begin_own_jobs(before.configuration());
         for coroutine in self.idle.iter() {
             self.slots[usize::from(coroutine)].coroutine.resume();
         }

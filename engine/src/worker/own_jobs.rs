@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gannet_rpc::{PacketReceiver, PacketSender};
 use gannet_rules::rule;
 
+use crate::configuration::Configuration;
 use crate::coordinator::Coordinator;
 use crate::copying::Copier;
 use crate::growing;
@@ -12,6 +13,15 @@ use crate::learning::JOBS_MAX;
 use crate::worker::Worker;
 
 impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
+    /// Begins what another configuration than before leaves to do.
+    pub(super) fn begin_own_jobs(&mut self, before: &Configuration) {
+        self.begin_copies();
+        // Of another placement alone: to look for what is to be given back, all tables are looked at.
+        if !self.view.configuration().is_placed_as(before) {
+            self.giving_back.begin();
+        }
+    }
+
     /// Begins to copy the partitions that the node is filled with. Workers share them by their numbers. A worker copies few at once: clients
     /// have all other coroutines, and the pace is the worker's.
     pub(super) fn begin_copies(&mut self) {
