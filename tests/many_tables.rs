@@ -38,7 +38,7 @@ fn create(cluster: &Cluster, numbers: Range<usize>) -> Vec<TableId> {
     numbers.map(|number| create(number).unwrap()).collect()
 }
 
-/// Writes a row of its own to every hundredth pair of tables, all under the same key.
+/// Writes a row of its own to every fiftieth pair of tables, all under the same key.
 fn write(cluster: &Cluster, tables: &[TableId]) {
     for pair in tables.chunks_exact(2).step_by(50) {
         let (fixed, ordered) = (pair[0], pair[1]);
@@ -47,7 +47,6 @@ fn write(cluster: &Cluster, tables: &[TableId]) {
         assert_eq!(inserted, Outcome::Committed(()));
         let inserted = cluster.spawn_anywhere(move |coordinator| {
             let mut deferred = Deferred::new();
-            deferred.get_many(coordinator, ordered, &[b"key".to_vec()])?;
             deferred.insert(ordered, b"key".to_vec(), ordered.number().to_string().into_bytes());
             deferred.commit(coordinator)
         });

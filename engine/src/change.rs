@@ -14,9 +14,8 @@
 //! and begins again afterwards if it is not.
 //!
 //! *Invariants*: there is one change at a time, and each has a number that never comes again. A change that one member refuses, no
-//! member makes. When a proposer has its answer, every coroutine of every member goes by the change; if it
-//! has added a table, every worker and every later transaction. A message that comes twice
-//! counts once.
+//! member makes. When a proposer has its answer, every coroutine of every member goes by the change; if the change
+//! has added a table, every worker and every later transaction. A message that comes twice counts once.
 //!
 //! *Not here*: streams and threads, in `members`; what the decider does, in `decider`; how a decision is made that outlives the decider,
 //! in crate `manager`.

@@ -37,7 +37,7 @@ use gannet_storage::{Key, Partitioning, TableDefinition};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use holding::{Dismissal, Dismissed};
-use tables::{ENTRY_BYTES, Tables};
+use tables::{TABLE_BYTES, Tables};
 
 /// Bytes of a table's name.
 const NAME_BYTES_MAX: usize = 255;
@@ -164,8 +164,8 @@ pub enum ChangeError {
     },
     /// The configuration has no room for another table with such a name.
     #[error(
-        "the tables of a cluster take at most {0} bytes of its configuration, each its name and {ENTRY_BYTES} more; drop one, or use \
-             shorter names"
+        "the tables of a cluster take at most {0} bytes of its configuration, each its name and {TABLE_BYTES} more; drop one, or use \
+         shorter names"
     )]
     TooManyTables(usize),
     /// All numbers of tables have been used.

@@ -471,8 +471,8 @@ impl Node {
         self.adoption.notify_all();
     }
 
-    /// Waits until every worker that runs goes by this version, or a later one, and so do its transactions, unless versions only have added
-    /// tables since theirs; at most for a time. Whether they do.
+    /// Waits until every worker that runs goes by this version, or a later one; at most for a time. Its transactions are waited for as well,
+    /// unless the versions after theirs have only added tables. Whether all do.
     pub(crate) fn wait_for_adoption(&self, version: u64, at_most: Duration) -> bool {
         // Relaxed: whoever waits has published it, or has heard from a thread that has.
         let awaited = self.awaited.load(Ordering::Relaxed).min(version);

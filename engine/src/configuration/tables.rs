@@ -16,17 +16,18 @@ use crate::configuration::{ChangeError, TableEntry};
 /// Bytes of all tables as they are sent. A configuration is sent whole, in one message of at most 8 MiB, when a member is lost: no table
 /// may make it larger.
 const STORED_BYTES_MAX: usize = 6 << 20;
-/// Most bytes of a table without its name, and of a slot.
-pub(super) const ENTRY_BYTES: usize = 24;
+/// Most bytes of a slot that has no table any more.
 const SLOT_BYTES: usize = 3;
+/// Most bytes of a table without its name, its slot included.
+pub(super) const TABLE_BYTES: usize = 24 + SLOT_BYTES;
 
 /// Tables by number and by name. A copy costs little, however many there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Stored", into = "Stored")]
+#[serde(try_from = "Stored", into = "Stored")]
 pub(super) struct Tables {
     entries: ByNumber<Arc<TableEntry>>,
     names: OrdMap<Arc<str>, u32>,
-    /// By slot: how many tables it has had.
+    /// By slot: how many tables it has had, at least one.
     uses: OrdMap<usize, u32>,
     /// Slots that had a table, have none, and can have another one.
     free: OrdSet<usize>,
@@ -76,8 +77,9 @@ impl Tables {
             return Err(ChangeError::NoMoreTables);
         }
         let name_bytes = self.name_bytes + entry.definition.name.len();
-        let slots = unused.max(slot + 1);
-        if name_bytes + (self.count() + 1) * ENTRY_BYTES + slots * SLOT_BYTES > STORED_BYTES_MAX {
+        let (tables, slots) = (self.count() + 1, unused.max(slot + 1));
+        let bytes = name_bytes + tables * TABLE_BYTES + (slots - tables) * SLOT_BYTES;
+        if bytes > STORED_BYTES_MAX {
             return Err(ChangeError::TooManyTables(STORED_BYTES_MAX));
         }
         self.name_bytes = name_bytes;
@@ -119,17 +121,28 @@ impl Tables {
     }
 }
 
-impl From<Stored> for Tables {
-    fn from(Stored(slots): Stored) -> Self {
+/// No tables of a configuration were stored.
+#[derive(Debug, thiserror::Error)]
+#[error("slot {0} has a number that no table has, or a name that another table has")]
+struct Malformed(usize);
+
+impl TryFrom<Stored> for Tables {
+    type Error = Malformed;
+
+    fn try_from(Stored(slots): Stored) -> Result<Self, Malformed> {
         let mut tables = Self::default();
         for (slot, (uses, entry)) in slots.into_iter().enumerate() {
-            let uses = uses.min(USES_MAX);
+            if slot >= SLOTS_MAX || !(1..=USES_MAX).contains(&uses) {
+                return Err(Malformed(slot));
+            }
             tables.uses.insert(slot, uses);
             match entry {
                 Some(entry) => {
-                    let number = number_of(slot, uses.saturating_sub(1));
-                    tables.names.insert(Arc::from(&*entry.definition.name), number);
-                    tables.name_bytes += entry.definition.name.len();
+                    let (number, name) = (number_of(slot, uses - 1), &entry.definition.name);
+                    if tables.names.insert(Arc::from(&**name), number).is_some() {
+                        return Err(Malformed(slot));
+                    }
+                    tables.name_bytes += name.len();
                     tables.entries.insert(number, entry);
                 }
                 None if uses < USES_MAX => {
@@ -138,15 +151,14 @@ impl From<Stored> for Tables {
                 None => {}
             }
         }
-        tables
+        Ok(tables)
     }
 }
 
 impl From<Tables> for Stored {
     fn from(tables: Tables) -> Self {
         let slot = |(slot, uses): (&usize, &u32)| {
-            let last = uses.checked_sub(1).map(|usage| number_of(*slot, usage));
-            (*uses, last.and_then(|number| tables.entries.get(number)).cloned())
+            (*uses, tables.entries.get(number_of(*slot, *uses - 1)).cloned())
         };
         Self(tables.uses.iter().map(slot).collect())
     }
@@ -193,7 +205,7 @@ mod tests {
         let retired = (USES_MAX, None);
         let mut slots = vec![retired; SLOTS_MAX - 2];
         slots.extend([(USES_MAX - 1, None), (1, Some(Arc::new(entry("last"))))]);
-        let mut tables = Tables::from(Stored(slots));
+        let mut tables = Tables::try_from(Stored(slots)).unwrap();
         tables.create(entry("t")).unwrap();
         assert_eq!(tables.named("t"), Some(number_of(SLOTS_MAX - 2, USES_MAX - 1)));
         assert_eq!(tables.create(entry("u")), Err(ChangeError::NoMoreTables));
@@ -223,6 +235,22 @@ mod tests {
         let first = tables.iter().next().unwrap().0;
         tables.remove(first).unwrap();
         tables.create(names.next().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_no_tables_are_is_refused() {
+        let refused = |slots: Vec<(u32, Option<&str>)>| {
+            let slot =
+                |(uses, name): (u32, Option<&str>)| (uses, name.map(|name| Arc::new(entry(name))));
+            let bytes =
+                postcard::to_stdvec(&Stored(slots.into_iter().map(slot).collect())).unwrap();
+            postcard::from_bytes::<Tables>(&bytes).is_err()
+        };
+        assert!(!refused(vec![(1, Some("t")), (USES_MAX, None), (USES_MAX, Some("u"))]));
+        assert!(refused(vec![(0, None)]), "no use");
+        assert!(refused(vec![(USES_MAX + 1, None)]), "too many uses");
+        assert!(refused(vec![(1, Some("t")), (1, Some("t"))]), "a name twice");
+        assert!(refused(vec![(1, None); SLOTS_MAX + 1]), "too many slots");
     }
 
     proptest! {

@@ -57,10 +57,11 @@ impl Node {
         let present = view.configuration();
         let own = next.moved_since(present).filter(|it| present.primary(*it) == self.id);
         let own: Vec<u16> = own.collect();
-        // Of most changes nothing moves, and there may be many tables.
-        let tables = (!own.is_empty() && rule!(MOVED)).then(|| view.tables());
-        for (_, table) in tables.into_iter().flatten() {
-            own.iter().for_each(|partition| table.leave_partition(*partition));
+        // By most changes nothing moves, and there may be many tables.
+        if !own.is_empty() && rule!(MOVED) {
+            for (_, table) in view.tables() {
+                own.iter().for_each(|partition| table.leave_partition(*partition));
+            }
         }
         let parts = !next.is_member(self.id) && present.is_member(self.id);
         // Relaxed: the addition below publishes it.
@@ -153,13 +154,16 @@ mod tests {
     /// A node with a table, and the present configuration.
     fn node() -> (Node, Configuration) {
         let mut first = Configuration::new(7, 3, 3, Partitioning::new(4).unwrap());
-        first.members.iter_mut().for_each(|member| member.memory_limit_bytes = 8 << 20);
+        first.members.iter_mut().for_each(|member| member.memory_limit_bytes = 64 << 20);
         let node = Node::new(0, Arc::new(first.clone())).unwrap();
-        let kind = TableKind::Ordered;
-        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 0, rows: 9 };
-        let next = first.after(&Change::Create(definition)).unwrap();
+        let next = first.after(&Change::Create(definition("t"))).unwrap();
         go_by(&node, &next);
         (node, next)
+    }
+
+    fn definition(name: &str) -> TableDefinition {
+        let kind = TableKind::Ordered;
+        TableDefinition { name: name.to_owned(), kind, value_bytes: 0, rows: 9 }
     }
 
     fn go_by(node: &Node, configuration: &Configuration) {
@@ -168,8 +172,12 @@ mod tests {
     }
 
     fn served(node: &Node) -> Vec<u16> {
+        served_of(node, 0)
+    }
+
+    fn served_of(node: &Node, table: u32) -> Vec<u16> {
         let view = node.view();
-        let table = view.table(0).unwrap();
+        let table = view.table(table).unwrap();
         (0..4).filter(|partition| table.served_bucket_address(*partition, 0).is_some()).collect()
     }
 
@@ -201,6 +209,30 @@ mod tests {
         assert_eq!(served(&node), [0], "workers may still take a step");
         go_by(&node, &prepared.after(&Change::Activate).unwrap());
         assert_eq!(served(&node), [0, 3], "the hand-over was not decided");
+    }
+
+    #[test]
+    fn tables_that_come_and_go_leave_the_others_served() {
+        let (node, first) = node();
+        // So many that the last is in another part than the first.
+        let create = |before: Configuration, number: usize| {
+            before.after(&Change::Create(definition(&number.to_string()))).unwrap()
+        };
+        let present = (0..300).fold(first, create);
+        go_by(&node, &present);
+        let created = present.after(&Change::Create(definition("u"))).unwrap();
+        let (other, _) = created.table_named("u").unwrap();
+        node.begin_hand_over(&present.after(&Change::HandOver(vec![(3, 1)])).unwrap());
+        assert_eq!(served(&node), [0]);
+        go_by(&node, &created);
+        assert_eq!(served(&node), [0, 3], "the hand-over was not decided");
+        assert_eq!(served_of(&node, other), [0, 3]);
+        let left = created.after(&Change::Leave(other)).unwrap();
+        go_by(&node, &left);
+        assert_eq!((served(&node), served_of(&node, other)), (vec![0, 3], vec![]));
+        go_by(&node, &left.after(&Change::Remove(other)).unwrap());
+        assert_eq!(served(&node), [0, 3]);
+        assert!(node.view().table(other).is_none());
     }
 
     #[test]
