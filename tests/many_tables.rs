@@ -14,6 +14,8 @@ use gannet_rpc::{Clock, MonotonicClock};
 
 /// Tables in the tests that CI runs.
 const TABLES: usize = 1_000;
+/// Milliseconds that a long transaction goes on, should nobody end it.
+const PAUSES_MAX: usize = 10_000;
 /// What the engine promises to hold at a time, and more.
 const TABLES_OF_CAMPAIGN: usize = 70_000;
 
@@ -109,14 +111,19 @@ fn a_table_is_created_while_a_transaction_goes_on_and_dropped_when_it_has_ended(
     let before = create(&cluster, 0..2);
     let (begun, has_begun) = channel();
     let goes_on = Arc::new(AtomicBool::new(true));
-    let (stop, ordered) = (Arc::clone(&goes_on), before[1]);
+    let (own, ordered) = (Arc::clone(&goes_on), before[1]);
     let long = cluster.spawn_anywhere(move |coordinator| {
         let mut deferred = Deferred::new();
         deferred.get_many(coordinator, ordered, &[b"key".to_vec()])?;
         begun.send(()).unwrap();
-        while stop.load(Ordering::Relaxed) {
+        // Not for ever: whoever waits for it then sees that it has ended.
+        for _ in 0..PAUSES_MAX {
+            if !own.load(Ordering::Relaxed) {
+                break;
+            }
             coordinator.pause(Duration::from_millis(1));
         }
+        own.store(false, Ordering::Relaxed);
         deferred.insert(ordered, b"key".to_vec(), vec![1]);
         deferred.commit(coordinator)
     });
@@ -124,6 +131,7 @@ fn a_table_is_created_while_a_transaction_goes_on_and_dropped_when_it_has_ended(
     let after = create(&cluster, 2..4);
     write(&cluster, &after);
     read(&cluster, &after);
+    let is_created_meanwhile = goes_on.load(Ordering::Relaxed);
     let (dropped, is_dropped) = channel();
     let own = Arc::clone(&cluster);
     let dropper = std::thread::spawn(move || {
@@ -135,11 +143,11 @@ fn a_table_is_created_while_a_transaction_goes_on_and_dropped_when_it_has_ended(
         std::thread::yield_now();
     }
     let early = is_dropped.recv_timeout(Duration::from_millis(50));
-    assert_eq!(early, Err(RecvTimeoutError::Timeout), "the transaction may use the table");
     goes_on.store(false, Ordering::Relaxed);
     long.unwrap().wait().unwrap().unwrap();
-    is_dropped.recv().unwrap();
     dropper.join().unwrap();
+    assert!(is_created_meanwhile, "the new tables have waited for the transaction");
+    assert_eq!(early, Err(RecvTimeoutError::Timeout), "the transaction may use the table");
     assert!(check_replicas(&cluster).iter().all(|check| check.passed));
 }
 
