@@ -2,13 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use gannet::{Abort, Cluster, ClusterOptions, Deferred, Misuse, Outcome, TableId};
+use gannet::{
+    Abort, Cluster, ClusterOptions, Conflict, Deferred, Direction, KeyRange, Misuse, Outcome,
+    TableId,
+};
 use gannet_benchmarks::check_replicas;
 use gannet_rpc::{Clock, MonotonicClock};
 
@@ -149,6 +152,34 @@ fn a_table_is_created_while_a_transaction_goes_on_and_dropped_when_it_has_ended(
     assert!(is_created_meanwhile, "the new tables have waited for the transaction");
     assert_eq!(early, Err(RecvTimeoutError::Timeout), "the transaction may use the table");
     assert!(check_replicas(&cluster).iter().all(|check| check.passed));
+}
+
+#[test]
+fn what_was_read_of_a_table_that_was_dropped_is_a_conflict() {
+    let cluster = open(64 << 20);
+    let tables = create(&cluster, 0..4);
+    write(&cluster, &tables);
+    // Keys at all nodes, present and absent ones, and leaves.
+    let keys: Vec<Vec<u8>> = (0..20_u32).map(|key| key.to_be_bytes().to_vec()).collect();
+    let (dropped, kept) = (tables[1], tables[3]);
+    let read = cluster.spawn_anywhere(move |coordinator| {
+        let [mut by_key, mut in_order, mut writing] = [(); 3].map(|()| Deferred::new());
+        by_key.get_many(coordinator, dropped, &keys)?;
+        writing.get_many(coordinator, dropped, &keys)?;
+        let all = KeyRange { from: Bound::Unbounded, to: Bound::Unbounded };
+        in_order.scan(coordinator, dropped, &all, Direction::Ascending, 100)?;
+        writing.insert(kept, b"other".to_vec(), vec![1]);
+        Ok::<_, Abort>([by_key, in_order, writing])
+    });
+    let read = read.unwrap().wait().unwrap().unwrap();
+    cluster.drop_table(dropped).unwrap();
+    for mut transaction in read {
+        let ended = cluster.spawn_anywhere(move |coordinator| transaction.commit(coordinator));
+        let ended = ended.unwrap().wait().unwrap();
+        assert_eq!(ended, Err(Conflict::Changed.into()));
+    }
+    let refused: u64 = cluster.nodes().iter().map(|node| node.refused()).sum();
+    assert_eq!(refused, 0, "no request was wrong");
 }
 
 #[test]

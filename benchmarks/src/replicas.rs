@@ -86,6 +86,11 @@ fn compare_partition(cluster: &Cluster, partition: u16, found: &Differences) {
     let (mut primary, mut backup) = (BucketSnapshot::default(), BucketSnapshot::default());
     for (number, primary_table) in views[usize::from(copies[0])].tables() {
         let table = |copy: u16| views[usize::from(copy)].table(number);
+        let version = |copy: &u16| views[usize::from(*copy)].configuration().version;
+        if copies.iter().any(|&it| table(it).is_none() && version(&it) != version(&copies[0])) {
+            // It is about to be created or removed everywhere.
+            continue;
+        }
         let tables = copies.iter().filter_map(|&copy| table(copy));
         let unindexed: usize = tables.map(|table| table.index_differences(partition)).sum();
         found.unindexed.fetch_add(unindexed as u64, Ordering::Relaxed);

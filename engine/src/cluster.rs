@@ -227,7 +227,7 @@ pub struct Cluster {
     /// None in a simulation.
     pub(crate) threads: Option<Threads>,
     /// Decides on changes of the configuration.
-    pub(crate) manager: Box<dyn Manager>,
+    pub(crate) manager: Arc<dyn Manager>,
     /// The other processes, if there are any.
     pub(crate) others: Option<Arc<Members>>,
     /// The worker that gets the next job which may go to several, in turn.
@@ -307,7 +307,7 @@ impl Cluster {
             first_node,
             state,
             threads: None,
-            manager: Box::new(local),
+            manager: Arc::new(local),
             others: None,
             next_worker: AtomicUsize::new(0),
             changing: Arc::default(),

@@ -13,8 +13,8 @@ use std::time::Duration;
 use gannet_rpc::{Clock, is_cancel};
 
 use crate::cancellation::CancellationToken;
-use crate::node::TableId;
 use crate::outcome::{Abort, Conflict, Failure, Outcome, panic_message};
+use crate::table_id::TableId;
 use crate::transaction::Transaction;
 use crate::transaction::barrier::ScanBarrier;
 use crate::transaction::round::Interrupted;
@@ -32,6 +32,10 @@ const LASTING_ATTEMPTS: u32 = 40;
 /// Further conflicts until the longest wait doubles, up to so many times.
 const LASTING_STEP: u32 = 10;
 const LASTING_DOUBLINGS_MAX: u32 = 6;
+/// Between two looks whether there are buckets for expected rows.
+const EXPECTING_LOOK: Duration = Duration::from_millis(1);
+/// Looks before the rows are inserted all the same.
+const EXPECTING_LOOKS_MAX: u32 = 2_000;
 /// How long a job that calls [`Coordinator::give_way`] has its worker to itself.
 const TURN_NS_MAX: u64 = 1_000_000;
 
@@ -210,15 +214,30 @@ impl<'s> Coordinator<'s> {
         self.turn_since_ns = None;
     }
 
-    /// Lets the worker's other coroutines go on, and its participant answer, if the job has not done so for a millisecond.
+    /// Lets the worker's other coroutines go on, and its participant answer, if the job has not done so for a millisecond. Whether they
+    /// did.
     ///
-    /// For jobs that compute for long, between transactions or in one; they call it often.
-    pub fn give_way(&mut self) {
+    /// For jobs that compute for long, between transactions or in one; they call it often. Between transactions they had better
+    /// [begin](Self::begin) one whenever others went on: changes of the cluster's tables wait for jobs that do not.
+    pub fn give_way(&mut self) -> bool {
         let now = self.now_ns();
         let since = *self.turn_since_ns.get_or_insert(now);
-        if now.saturating_sub(since) >= TURN_NS_MAX {
+        let is_long = now.saturating_sub(since) >= TURN_NS_MAX;
+        if is_long {
             self.transaction.sleep_until(now);
             self.turn_since_ns = None;
+        }
+        is_long
+    }
+
+    /// Has the primaries of a table split buckets for so many new rows, and waits for that, but not for ever.
+    pub(crate) fn expect_rows(&mut self, table: TableId, rows: usize) {
+        for _ in 0..EXPECTING_LOOKS_MAX {
+            // What interrupts this, the next transaction learns.
+            if !self.begin().expect(table, rows).is_ok_and(|is_crowded| is_crowded) {
+                return;
+            }
+            self.pause(EXPECTING_LOOK);
         }
     }
 

@@ -101,6 +101,7 @@ mod tests {
                 kind: TableKind::Fixed,
                 value_bytes: 8,
                 rows: 10_000,
+                is_system: false,
             };
             configuration = configuration.after(&Change::Create(definition)).unwrap();
         }

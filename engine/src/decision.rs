@@ -135,7 +135,13 @@ mod tests {
 
     fn create(version: u64, name: &str, number: u64) -> Vec<u8> {
         let name = name.to_owned();
-        let table = TableDefinition { name, kind: TableKind::Fixed, value_bytes: 8, rows: 9 };
+        let table = TableDefinition {
+            name,
+            kind: TableKind::Fixed,
+            value_bytes: 8,
+            rows: 9,
+            is_system: false,
+        };
         let (proposer, change) = (Some((1, number)), Change::Create(table));
         postcard::to_stdvec(&Decision { term: 3, version, proposer, change }).unwrap()
     }

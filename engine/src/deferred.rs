@@ -18,10 +18,11 @@ use gannet_rules::rule;
 use gannet_storage::Direction;
 
 use crate::coordinator::Coordinator;
-use crate::node::TableId;
 use crate::observed::Observed;
 use crate::outcome::{Abort, Conflict};
 use crate::rows::Rows;
+use crate::table_id::{TableId, TableKey};
+use crate::transaction::expect::EXPECTED_ROWS_MIN;
 use crate::transaction::{Change, KeyRange, LeafObservation, Observation, ScanPage, Transaction};
 
 /// Attempts to read what others are changing, before the conflict is reported.
@@ -131,7 +132,7 @@ pub struct Deferred {
     /// Whether a scan barrier is set on tables before they are scanned.
     sets_barriers: bool,
     /// Keys that were read and are not there.
-    absent: BTreeSet<(TableId, Vec<u8>)>,
+    absent: BTreeSet<TableKey>,
     /// Bytes that those take.
     absent_bytes: usize,
     writes: BTreeMap<TableId, BTreeMap<Vec<u8>, Write>>,
@@ -176,32 +177,54 @@ impl Deferred {
         table: TableId,
         keys: &[Vec<u8>],
     ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
+        self.read(coordinator, keys.iter().map(|key| (table, key)))
+    }
+
+    /// As [`Self::get_many`], of rows of several tables.
+    ///
+    /// # Errors
+    /// As [`Self::get_many`].
+    pub fn get_each(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        rows: &[TableKey],
+    ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
+        self.read(coordinator, rows.iter().map(|row| (row.table, &row.key)))
+    }
+
+    fn read<'k>(
+        &mut self,
+        coordinator: &mut Coordinator<'_>,
+        keys: impl ExactSizeIterator<Item = (TableId, &'k Vec<u8>)> + Clone,
+    ) -> Result<Vec<Option<Vec<u8>>>, Abort> {
         self.tidy(coordinator);
         let Self { observations, writes, .. } = self;
-        let own = writes.get(&table).filter(|own| !own.is_empty());
+        let own = |table, key| writes.get(&table).and_then(|own| own.get(key));
         let mut found = Vec::with_capacity(keys.len());
         let mut elsewhere = Vec::new();
         let before = observations.recent().len();
         let transaction = coordinator.begin();
         self.times.add(transaction.epoch());
-        for (key, number) in keys.iter().zip(0..) {
-            if let Some(write) = own.and_then(|own| own.get(key)) {
+        for ((table, key), number) in keys.clone().zip(0..) {
+            if let Some(write) = own(table, key) {
                 found.push(write.value.clone());
             } else if let Some((value, seen)) = transaction.read_local(table, key) {
                 observations.push(seen);
                 found.push(value);
             } else {
-                elsewhere.push(number);
+                elsewhere.push((number, table, key));
                 found.push(None);
             }
         }
         if !elsewhere.is_empty() {
             let read = |coordinator: &mut Coordinator<'_>| {
                 let transaction = coordinator.begin();
-                let row = |number: &usize| transaction.add_any_to_read_set(table, &keys[*number]);
+                let row = |(_, table, key): &(usize, TableId, &Vec<u8>)| {
+                    transaction.add_any_to_read_set(*table, key)
+                };
                 let rows: Vec<_> = elsewhere.iter().map(row).collect();
                 transaction.execute()?;
-                for (number, row) in elsewhere.iter().zip(&rows) {
+                for ((number, ..), row) in elsewhere.iter().zip(&rows) {
                     found[*number] = transaction.value(*row).map(<[u8]>::to_vec);
                 }
                 observations.extend(rows.iter().filter_map(|row| transaction.observation(*row)));
@@ -213,12 +236,10 @@ impl Deferred {
         if observations.recent().len() > before {
             self.ends_in_latest = elsewhere.len() <= 1;
         }
-        let own = self.writes.get(&table);
-        // A key that this transaction has removed was there before, and is again after a rollback to a savepoint.
-        let is_own = |key: &Vec<u8>| own.is_some_and(|own| own.contains_key(key));
-        for (key, value) in keys.iter().zip(&found) {
-            let is_absent = value.is_none() && !is_own(key);
-            if is_absent && self.absent.insert((table, key.clone())) {
+        for ((table, key), _) in keys.zip(&found).filter(|(_, value)| value.is_none()) {
+            // A key that this transaction has removed was there before, and is again after a rollback to a savepoint.
+            let is_absent = self.written(table, key).is_none();
+            if is_absent && self.absent.insert(TableKey { table, key: key.clone() }) {
                 self.absent_bytes += key.len() + KEY_OVERHEAD_BYTES;
             }
         }
@@ -317,11 +338,11 @@ impl Deferred {
 
     /// Forgets observations that it has made twice, if there are many.
     fn tidy(&mut self, coordinator: &mut Coordinator<'_>) {
-        if self.observations.tidy(|| coordinator.give_way()) {
+        if self.observations.tidy(|| _ = coordinator.give_way()) {
             // Which of them was the last is not known any more.
             self.ends_in_latest = false;
         }
-        self.leaves.tidy(|| coordinator.give_way());
+        self.leaves.tidy(|| _ = coordinator.give_way());
     }
 
     /// Whether its commit depends on rows of a table that were read.
@@ -331,10 +352,10 @@ impl Deferred {
             || self.leaves.iter().any(|leaf| leaf.table == table.0)
     }
 
-    /// The first of the keys of a table that it writes.
+    /// The first of the keys that it writes.
     #[must_use]
-    pub fn first_written(&self, table: TableId) -> Option<&[u8]> {
-        self.writes.get(&table)?.keys().next().map(Vec::as_slice)
+    pub fn first_written(&self) -> Option<&[u8]> {
+        self.writes.values().find_map(|own| own.keys().next()).map(Vec::as_slice)
     }
 
     /// The value that it gives a key, or None inside if it removes the key; None if it has not written the key.
@@ -343,14 +364,12 @@ impl Deferred {
         Some(self.writes.get(&table)?.get(key)?.value.as_deref())
     }
 
-    /// Whether it writes keys that start with `prefix`, or has read that one of them is not there.
+    /// Whether it writes rows of a table, or has read that one of them is not there.
     #[must_use]
-    pub fn concerns(&self, table: TableId, prefix: &[u8]) -> bool {
-        let behind = (Bound::Included(prefix), Bound::Unbounded);
-        let written = self.writes.get(&table).and_then(|own| own.range::<[u8], _>(behind).next());
-        let absent = self.absent.range((table, prefix.to_vec())..).next();
-        written.is_some_and(|(key, _)| key.starts_with(prefix))
-            || absent.is_some_and(|(of, key)| *of == table && key.starts_with(prefix))
+    pub fn concerns(&self, table: TableId) -> bool {
+        let first = TableKey { table, key: Vec::new() };
+        self.writes.get(&table).is_some_and(|own| !own.is_empty())
+            || self.absent.range(first..).next().is_some_and(|row| row.table == table)
     }
 
     /// Merges this transaction's changes into rows that are complete up to a key.
@@ -435,15 +454,15 @@ impl Deferred {
         self.written_bytes += key.len() + value.as_ref().map_or(0, Vec::len);
         let writes = self.writes.entry(table).or_default();
         let before = writes.remove(&key);
-        let name = (table, key);
+        let row = TableKey { table, key };
         let existed = match &before {
             Some(write) => write.existed,
-            None => !self.absent.contains(&name),
+            None => !self.absent.contains(&row),
         };
         if let Some(undo) = &mut self.undo {
-            undo.push(Undo { table, key: name.1.clone(), before });
+            undo.push(Undo { table, key: row.key.clone(), before });
         }
-        writes.insert(name.1, Write { existed, value });
+        writes.insert(row.key, Write { existed, value });
     }
 
     /// Where [`Self::rollback_to`] goes back to.
@@ -501,8 +520,11 @@ impl Deferred {
         // Its own barriers would block it, too.
         coordinator.release_barriers();
         let observations = std::mem::take(&mut taken.observations);
-        let observations = observations.into_sorted(|| coordinator.give_way());
-        let leaves = std::mem::take(&mut taken.leaves).into_sorted(|| coordinator.give_way());
+        let observations = observations.into_sorted(|| _ = coordinator.give_way());
+        let leaves = std::mem::take(&mut taken.leaves).into_sorted(|| _ = coordinator.give_way());
+        for (table, rows) in taken.new_rows() {
+            coordinator.expect_rows(table, rows);
+        }
         let mut waits = 0;
         loop {
             match taken.write_all(coordinator, &observations, &leaves) {
@@ -511,6 +533,13 @@ impl Deferred {
             }
             coordinator.back_off(u32::MAX);
         }
+    }
+
+    /// The tables that it adds many rows to, with their numbers.
+    fn new_rows(&self) -> impl Iterator<Item = (TableId, usize)> {
+        let is_new = |write: &&Write| !write.existed && write.value.is_some();
+        let many = self.writes.iter().filter(|(_, own)| own.len() >= EXPECTED_ROWS_MIN);
+        many.map(move |(table, own)| (*table, own.values().filter(is_new).count()))
     }
 
     /// Ends a transaction that writes nothing.
@@ -522,8 +551,8 @@ impl Deferred {
         if self.ends_in_latest && self.leaves.is_empty() {
             self.observations.pop();
         }
-        let observations = self.observations.into_runs(|| coordinator.give_way());
-        let leaves = self.leaves.into_runs(|| coordinator.give_way());
+        let observations = self.observations.into_runs(|| _ = coordinator.give_way());
+        let leaves = self.leaves.into_runs(|| _ = coordinator.give_way());
         let mut parts = observations.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
         let mut leaf_parts = leaves.iter().flat_map(|run| run.chunks(VALIDATED_AT_A_TIME));
         loop {

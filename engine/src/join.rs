@@ -121,7 +121,7 @@ impl Cluster {
         cluster.state.first_on_failure(Box::new(move |reason| leave(reason)));
         members.keep_reporting(Arc::clone(&cluster.members[0]));
         let members = Arc::new(members);
-        cluster.manager = Box::new(Arc::clone(&members));
+        cluster.manager = Arc::new(Arc::clone(&members));
         cluster.others = Some(members);
         Ok(cluster)
     }

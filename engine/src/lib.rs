@@ -73,6 +73,7 @@ mod spawn;
 mod starting;
 mod statistics;
 mod stopping;
+mod table_id;
 mod tables;
 mod threads;
 mod token;
@@ -103,7 +104,7 @@ pub use members::{
     ask_members,
 };
 pub use membership_status::{Drained, Losses, MembershipStatus, Unhealthy};
-pub use node::{Node, TableId};
+pub use node::Node;
 pub use obstacle::{Obstacle, SilentNode};
 pub use outcome::{Abort, Conflict, Failure, Misuse, Outcome, RowProblem};
 pub use pending::{PendingConnection, PendingConnections, source};
@@ -111,6 +112,7 @@ pub use row_key::{KeyStart, RowKey};
 pub use rows::{KeyValue, Rows};
 pub use statistics::{ChangeCounts, LessonReport, NodeReport, NodeState, NodeStatus, Statistics};
 pub use stopping::OnlyCopies;
+pub use table_id::{TableId, TableKey};
 pub use threads::Topology;
 pub use token::{Once, TOKEN_RESULT_BYTES_MAX, Token, TokenError, TokenOutcome, TokenRefusal};
 pub use tokens::Tokens;

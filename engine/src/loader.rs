@@ -9,7 +9,7 @@ use gannet_rules::rule;
 use gannet_storage::{BucketAddress, Key, StorageError};
 
 use crate::cluster::Cluster;
-use crate::node::TableId;
+use crate::table_id::TableId;
 use crate::view::View;
 
 /// Rows written together.

@@ -29,18 +29,6 @@ use crate::silences::Silences;
 use crate::statistics::{ChangeCounters, LessonReport};
 use crate::view::{NodeCounts, View};
 
-/// A table of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TableId(pub(crate) u32);
-
-impl TableId {
-    /// Its number, as it stands in messages and records. No other table of the cluster has it, or will have it.
-    #[must_use]
-    pub fn number(self) -> u32 {
-        self.0
-    }
-}
-
 /// In place of a version that any view has.
 const VERSION_OF_ENDED: u64 = u64::MAX;
 

@@ -10,6 +10,7 @@
 //! UNLOCK         u32 table | u32 bucket      | u16 partition | u16 0 | u64 key     | u64 owner | row key
 //! SCAN           u32 table | u32 rows        | u16 partition | u16 0 | u64 shape   | u64 owner | from | to
 //! COPY           u32 table | u32 bucket      | u16 partition | u16 0 | u64 offset  | u64 owner
+//! EXPECT         u32 table | u32 rows        | u16 partition | u16 0 | u64 0       | u64 owner
 //! SET_BARRIER, RELEASE_BARRIER
 //!                u32 table | u32 0           | u16 partition | u16 0 | u64 0       | u64 owner
 //! LOG            a commit record           BACKUP, PRIMARY   a unit
@@ -45,6 +46,7 @@ pub(crate) const VALIDATE_MANY: u16 = 11;
 pub(crate) const SET_BARRIER: u16 = 12;
 pub(crate) const RELEASE_BARRIER: u16 = 13;
 pub(crate) const COPY: u16 = 14;
+pub(crate) const EXPECT: u16 = 15;
 
 /// Modes of LOCK.
 const UPDATE: u16 = 1;
@@ -70,6 +72,7 @@ pub(crate) const PART_BYTES_MAX: usize = 256 << 10;
 #[repr(u16)]
 pub(crate) enum Status {
     /// LOG, LOG_PART, BACKUP, PRIMARY, UNLOCK, SET_BARRIER, RELEASE_BARRIER: done, now or before. VALIDATE: unchanged, all of them.
+    /// EXPECT: there are buckets enough.
     Done = 1,
     /// READ: found, with version and value.
     Found = 2,
@@ -95,8 +98,10 @@ pub(crate) enum Status {
     More = 12,
     /// LOCK: the partition has a scan barrier.
     Barrier = 13,
-    /// READ, LOCK, SCAN, VALIDATE, SET_BARRIER: another node is primary of the partition, or is about to be.
+    /// READ, LOCK, SCAN, VALIDATE, SET_BARRIER, EXPECT: another node is primary of the partition, or is about to be.
     Moved = 14,
+    /// EXPECT: buckets are split first.
+    Crowded = 15,
 }
 
 impl Status {
@@ -116,6 +121,7 @@ impl Status {
             12 => Self::More,
             13 => Self::Barrier,
             14 => Self::Moved,
+            15 => Self::Crowded,
             _ => Self::Refused,
         }
     }
@@ -262,6 +268,14 @@ table_request! {
     /// SET_BARRIER and RELEASE_BARRIER: a partition.
     Barrier {
         partition: u16 = detail,
+    }
+}
+
+table_request! {
+    /// EXPECT: rows that a transaction is about to insert into a partition.
+    Expect {
+        partition: u16 = detail,
+        rows: u32 = number,
     }
 }
 
@@ -494,6 +508,10 @@ mod tests {
         assert_bytes(
             CopyBuckets { table, partition, bucket: 5, offset: 6, owner },
             b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\x06\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+        );
+        assert_bytes(
+            Expect { table, partition, rows: 5, owner },
+            b"\x01\0\0\x01\x05\0\0\0\x03\x02\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
         );
         assert_bytes(
             Barrier { table, partition, owner },

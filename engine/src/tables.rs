@@ -6,13 +6,21 @@
 //! *Not here*: how several processes agree on a change, in `change`.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use gannet_storage::{TableDefinition, TableKind};
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::configuration::{Change, ChangeError, check_name};
+use crate::coordinator::Coordinator;
 use crate::local_members::LocalMembers;
-use crate::node::TableId;
+use crate::manager::{Proposed, propose_aside};
+use crate::table_id::TableId;
+
+/// First wait of a job for a change; every further wait is twice as long.
+const CHANGE_WAIT_MIN: Duration = Duration::from_micros(20);
+/// Longest wait of a job for a change.
+const CHANGE_WAIT_MAX: Duration = Duration::from_millis(1);
 
 impl Cluster {
     /// Creates a table for about `rows` rows with values of `value_bytes`; 0 if that is not known: the table then begins with a
@@ -37,6 +45,7 @@ impl Cluster {
             kind: TableKind::Fixed,
             value_bytes,
             rows,
+            is_system: false,
         })
     }
 
@@ -47,6 +56,19 @@ impl Cluster {
     /// As [`Self::create_table`].
     pub fn create_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
         self.create(ordered(name, rows))
+    }
+
+    /// As [`Self::create_ordered_table`], in a job, between two transactions: the worker's other coroutines go on meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::create_ordered_table`], and [`ClusterError::Thread`].
+    pub fn create_ordered_table_in(
+        &self,
+        coordinator: &mut Coordinator<'_>,
+        name: &str,
+        rows: u64,
+    ) -> Result<TableId, ClusterError> {
+        self.create_by(ordered(name, rows), |change| self.change_in(coordinator, change))
     }
 
     /// The table with that name; creates it as [`Self::create_table`] does if there is none. For the processes of a cluster, which
@@ -65,6 +87,7 @@ impl Cluster {
             kind: TableKind::Fixed,
             value_bytes,
             rows,
+            is_system: false,
         })
     }
 
@@ -74,6 +97,15 @@ impl Cluster {
     /// As [`Self::open_table`].
     pub fn open_ordered_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
         self.open_defined(ordered(name, rows))
+    }
+
+    /// As [`Self::open_ordered_table`], for definitions of other tables: its rows may take the memory that rows leave to new tables. So
+    /// a table can be created and dropped when memory has ended.
+    ///
+    /// # Errors
+    /// As [`Self::open_table`].
+    pub fn open_system_table(&self, name: &str, rows: u64) -> Result<TableId, ClusterError> {
+        self.open_defined(TableDefinition { is_system: true, ..ordered(name, rows) })
     }
 
     /// Drops a table with its rows, in all processes. Transactions that use it may still commit; later ones end with
@@ -86,6 +118,19 @@ impl Cluster {
         self.change(Change::Remove(table.number()))
     }
 
+    /// As [`Self::drop_table`], in a job, between two transactions: the worker's other coroutines go on meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::drop_table`], and [`ClusterError::Thread`].
+    pub fn drop_table_in(
+        &self,
+        coordinator: &mut Coordinator<'_>,
+        table: TableId,
+    ) -> Result<(), ClusterError> {
+        self.change_in(coordinator, Change::Leave(table.number()))?;
+        self.change_in(coordinator, Change::Remove(table.number()))
+    }
+
     /// The table with that name.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<TableId> {
@@ -95,11 +140,19 @@ impl Cluster {
     }
 
     fn create(&self, definition: TableDefinition) -> Result<TableId, ClusterError> {
+        self.create_by(definition, |change| self.change(change))
+    }
+
+    fn create_by(
+        &self,
+        definition: TableDefinition,
+        make: impl FnOnce(Change) -> Result<(), ClusterError>,
+    ) -> Result<TableId, ClusterError> {
         // No process could make another table, nor read its definition.
         check_name(&definition.name)?;
         definition.layout(self.configuration().partitioning)?;
         let name = definition.name.clone();
-        self.change(Change::Create(definition))?;
+        make(Change::Create(definition))?;
         let configuration = self.configuration();
         let created = configuration.table_named(&name).map(|(number, _)| TableId(number));
         created.ok_or(ClusterError::TableDropped(name))
@@ -128,10 +181,38 @@ impl Cluster {
     pub(crate) fn change(&self, change: Change) -> Result<(), ClusterError> {
         // Nothing panics while it is held, so the data behind a poisoned lock are whole.
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let proposed = self.manager.propose(change.clone())?;
+        let proposed = self.manager.propose(change.clone());
+        self.explained(&change, proposed)
+    }
+
+    /// As [`Self::change`], in a job.
+    fn change_in(
+        &self,
+        coordinator: &mut Coordinator<'_>,
+        change: Change,
+    ) -> Result<(), ClusterError> {
+        let mut asked = match self.manager.begin(coordinator.node(), &change) {
+            Some(asked) => asked,
+            None => propose_aside(&self.manager, &self.changing, change.clone())
+                .map_err(ClusterError::Thread)?,
+        };
+        let mut wait = CHANGE_WAIT_MIN;
+        loop {
+            // By the view that the worker has now, because changes wait until no transaction goes by another one.
+            coordinator.begin();
+            if let Some(proposed) = asked() {
+                return self.explained(&change, proposed);
+            }
+            coordinator.pause(wait);
+            wait = (2 * wait).min(CHANGE_WAIT_MAX);
+        }
+    }
+
+    fn explained(&self, change: &Change, proposed: Proposed) -> Result<(), ClusterError> {
+        let proposed = proposed?;
         if let Err(ChangeError::Refused { .. }) = &proposed {
             // If a table is not possible here, its error says more.
-            self.local_members().check_memory(&self.configuration().after(&change)?)?;
+            self.local_members().check_memory(&self.configuration().after(change)?)?;
         }
         Ok(proposed?)
     }
@@ -143,5 +224,11 @@ impl Cluster {
 }
 
 fn ordered(name: &str, rows: u64) -> TableDefinition {
-    TableDefinition { name: name.to_owned(), kind: TableKind::Ordered, value_bytes: 0, rows }
+    TableDefinition {
+        name: name.to_owned(),
+        kind: TableKind::Ordered,
+        value_bytes: 0,
+        rows,
+        is_system: false,
+    }
 }

@@ -27,8 +27,8 @@ use gannet_storage::Direction;
 use crate::cluster::{Cluster, ClusterError};
 use crate::coordinator::Coordinator;
 use crate::deferred::Deferred;
-use crate::node::TableId;
 use crate::outcome::{Abort, Failure, Misuse, Outcome};
+use crate::table_id::TableId;
 use crate::token::{Once, TOKEN_RESULT_BYTES_MAX, Token, TokenOutcome, TokenRefusal};
 use crate::transaction::{Change, KeyRange, Transaction};
 

@@ -1,7 +1,7 @@
 //! SQL on a cluster, shared by all sessions: the last known catalog, cached plans, counters, and limits of memory.
 //!
 //! ```text
-//! Session ─► Database ─┬─ tables of the engine: "sql" rows and index entries, "sql catalog", "sql counters"
+//! Session ─► Database ─┬─ tables of the engine: "sql catalog", "sql counters", and those with rows and index entries
 //!                      ├─ catalog, version, plans      caches; a transaction finds out whether they are current
 //!                      ├─ parser, aside                threads beside the workers
 //!                      └─ memory, spill, streams       limits of what statements keep
@@ -29,6 +29,7 @@ use crate::aside::Aside;
 use crate::catalog::{Catalog, VersionKeys, counter_key};
 use crate::error::{Failure, SqlError};
 use crate::execute::BATCH_ROWS;
+use crate::execute::storages::Storages;
 use crate::execute::transaction::committed;
 use crate::memory::{Budget, MemoryLimits, Pool};
 use crate::parser::Parser;
@@ -39,10 +40,6 @@ use crate::settler;
 use crate::spill::Spill;
 use crate::value::DataType;
 
-/// The engine's table with all rows and index entries.
-const TABLE: &str = "sql";
-/// Rows and index entries for which it has buckets when it is created. It grows.
-const TABLE_ROWS: u64 = 1 << 16;
 /// The engine's table with the catalog. Every transaction depends on the catalog's version, and must not conflict because of
 /// rows in the same bucket.
 const CATALOG_TABLE: &str = "sql catalog";
@@ -68,7 +65,7 @@ const COROUTINES_PER_STREAM: usize = 4;
 /// A cluster with SQL on it.
 pub struct Database {
     pub(crate) cluster: Arc<Cluster>,
-    pub(crate) table: TableId,
+    pub(crate) storages: Storages,
     pub(crate) catalog_table: TableId,
     counter_table: TableId,
     /// The transactions under idempotency tokens.
@@ -167,7 +164,7 @@ impl Database {
         is_simulated: bool,
     ) -> Result<Arc<Self>, SqlError> {
         let no_room = |error: ClusterError| SqlError::new("53200", error.to_string());
-        let table = |name, rows| cluster.open_ordered_table(name, rows).map_err(no_room);
+        let table = |name, rows| cluster.open_system_table(name, rows).map_err(no_room);
         let aside = Arc::new(Aside::start()?);
         let streams = cluster.options().coroutines / COROUTINES_PER_STREAM;
         let spill = memory.spill.as_deref().map(Spill::open).transpose()?.map(Arc::new);
@@ -175,8 +172,7 @@ impl Database {
         let (alive, ended) = channel();
         let database = Arc::new(Self {
             versions: VersionKeys::new(&configuration),
-            // A simulated one grows from the first row on.
-            table: table(TABLE, if is_simulated { 0 } else { TABLE_ROWS })?,
+            storages: Storages::default(),
             catalog_table: table(CATALOG_TABLE, CATALOG_ROWS)?,
             counter_table: table(COUNTER_TABLE, COUNTERS)?,
             tokens: cluster.open_tokens().map_err(no_room)?,
@@ -204,6 +200,7 @@ impl Database {
     /// Settles what lost nodes have left behind, if this process is the one that does so. On a simulated cluster nothing else does.
     /// Returns false if that has failed, and is to be tried again.
     pub async fn settle(self: &Arc<Self>) -> bool {
+        Storages::discard(self, Vec::new());
         match settler::begin(self, &self.cluster.configuration()) {
             None => true,
             Some(Ok(job)) => matches!(job.await, Ok(Ok(()))),
@@ -246,6 +243,15 @@ impl Database {
                 catalog
             };
         }
+    }
+
+    /// The version of the newest catalog.
+    pub(crate) fn newest_version(&self, coordinator: &mut Coordinator<'_>) -> Result<u64, Failure> {
+        let key = std::slice::from_ref(self.versions.near(coordinator.home_partition()));
+        committed(coordinator, |coordinator, deferred| {
+            let found = deferred.get_many(coordinator, self.catalog_table, key)?;
+            Ok(Catalog::version_from_bytes(found.first().and_then(Option::as_deref))?)
+        })
     }
 
     /// Reads the newest catalog, and tells whether it is newer than the last known one.

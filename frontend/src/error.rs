@@ -4,7 +4,7 @@
 //!
 //! *Not here*: the bytes of an error on the wire (`server/replies`).
 
-use gannet_engine::{Abort, Failure as EngineFailure, Misuse, Obstacle, TokenRefusal};
+use gannet_engine::{Abort, Conflict, Failure as EngineFailure, Misuse, Obstacle, TokenRefusal};
 
 /// An error of a statement: a SQLSTATE, a message, and help for mending the statement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -117,7 +117,11 @@ pub(crate) enum Failure {
 
 impl From<Abort> for Failure {
     fn from(abort: Abort) -> Self {
-        Self::Abort(abort)
+        match abort {
+            // The catalog has it: another transaction has changed the catalog since, and dropped it.
+            Abort::Misuse(Misuse::NoSuchTable { .. }) => Self::Abort(Conflict::Changed.into()),
+            _ => Self::Abort(abort),
+        }
     }
 }
 

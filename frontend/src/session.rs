@@ -537,6 +537,9 @@ impl Session {
         if result.is_err() && self.status == TransactionStatus::InTransaction {
             self.status = TransactionStatus::Failed;
         }
+        if let Some(resources) = &mut self.resources {
+            drop(resources.spares.take());
+        }
         result
     }
 }

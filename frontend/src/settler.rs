@@ -13,6 +13,7 @@ use gannet_engine::{ClusterError, Completion, Configuration, Coordinator, Phase}
 
 use crate::database::Database;
 use crate::error::{Failure, SqlError};
+use crate::execute::storages::Storages;
 use crate::execute::unfinished::{self, FIRST_EPOCH};
 
 /// Between two looks at the epoch.
@@ -38,6 +39,8 @@ pub(crate) fn start(database: Weak<Database>, ended: Receiver<()>) -> Result<(),
 
 /// Settles what nodes have left behind which were lost since the last look.
 fn look(database: &Arc<Database>, settled_epoch: &mut u32) {
+    // What could not be dropped before.
+    Storages::discard(database, Vec::new());
     let configuration = database.cluster.configuration();
     let epoch = configuration.epoch;
     if epoch == *settled_epoch || configuration.phase != Phase::Active {

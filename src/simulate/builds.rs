@@ -326,6 +326,35 @@ impl Run {
         self.run_to_the_end(clients)
     }
 
+    /// Compares the engine's tables with those of SQL, after all that was lost is settled. None if a node dies meanwhile.
+    fn check_storages(&mut self) -> Option<Check> {
+        // The lowest member settles, and a process that was started again has no database here.
+        let lowest = self.simulation.cluster().configuration().member_numbers().next();
+        let settles = |it: &Process| lowest.is_some_and(|lowest| it.node.id() == lowest);
+        if !self.living().into_iter().any(settles) || !matches!(self.settle(), End::Whole) {
+            return None;
+        }
+        let (node, mut session) = self.session()?;
+        let (counts, known) = (Rc::clone(&self.counts), Rc::new(Cell::new(-1)));
+        let told = Rc::clone(&known);
+        let mut clients = Clients::default();
+        clients.add(&node, async move {
+            let rows = counts.must(&mut session, STORAGES).await;
+            if let Some([Value::Integer(count)]) = rows.first().map(Vec::as_slice) {
+                told.set(*count);
+            }
+        });
+        if !matches!(self.run_to_the_end(clients), End::Whole) {
+            return None;
+        }
+        let configuration = self.simulation.cluster().configuration();
+        let names = configuration.tables().map(|(_, table)| &table.definition.name);
+        let found: Vec<_> = names.filter(|name| is_storage(name)).cloned().collect();
+        let is_equal = i64::try_from(found.len()) == Ok(known.get());
+        let detail = format!("{} of SQL; of the engine: {found:?}", known.get());
+        Some(Check::new("no table of the engine is left", is_equal, detail))
+    }
+
     /// Has the processes settle what lost ones have left behind.
     fn settle(&mut self) -> End {
         let mut clients = Clients::default();
@@ -342,6 +371,15 @@ impl Run {
         }
         self.run_to_the_end(clients)
     }
+}
+
+/// Counts the tables and the indexes that have a table of the engine.
+const STORAGES: &str = "SELECT (SELECT count(*) FROM pg_class WHERE relkind = 'r') + \
+                        (SELECT count(*) FROM pg_index WHERE NOT indisprimary)";
+
+/// Whether a table of the engine has rows of SQL: the name tells a number and a process.
+fn is_storage(name: &str) -> bool {
+    name.strip_prefix("sql ").is_some_and(|rest| rest.starts_with(|it: char| it.is_ascii_digit()))
 }
 
 /// The actions of a session during a build.
@@ -470,6 +508,8 @@ pub(super) fn run(
     {
         end = run.round();
     }
+    let no_storages_left =
+        if matches!(end, End::Whole | End::Lost) { run.check_storages() } else { None };
     let Run { mut simulation, counts, .. } = run;
     let finished = !matches!(end, End::Stuck);
     let mut checks = Vec::new();
@@ -485,6 +525,7 @@ pub(super) fn run(
             ),
         };
         checks.push(Check::new("every index has its rows", wrong.is_none(), detail));
+        checks.extend(no_storages_left);
         if !simulation.has_halted() {
             checks.push(heal_phase.run(&mut simulation, counts.begun.get())?);
         }

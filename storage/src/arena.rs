@@ -29,7 +29,10 @@ pub(crate) const LINE_WORDS: usize = LINE_BYTES / 8;
 /// Which allocations the share of a partition holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quota {
-    /// Refuse when the share is used up: for main buckets, and for a primary that grants a lock for insert.
+    /// Refuse when the share is used up: for the first buckets of a table.
+    Share,
+    /// Refuse when the share is used up but for a little that is left for new tables: for a primary that grants a lock for insert, and for
+    /// further buckets. So a table can be emptied by another one in its place when rows have taken all memory.
     WithinShare,
     /// Go beyond it, within the node's limit: for a copy that applies an update that is already decided. What a primary has
     /// granted exceeds no share.

@@ -33,6 +33,9 @@ use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 use gannet_rules::rule;
 use std::sync::atomic::AtomicUsize;
 
+/// Of a partition's share, one in so many lines is left for the first buckets of tables.
+const LEFT_FOR_TABLES: usize = 128;
+
 /// The link in a cell's word 0.
 pub(crate) const LINK_MASK: u64 = 0xffff_ffff;
 /// Lines of a chunk, while the share has so many.
@@ -157,17 +160,27 @@ impl Share {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Lines that may be taken by a quota.
+    fn limit_of(&self, quota: Quota) -> usize {
+        let limit = self.limit();
+        match quota {
+            Quota::Share | Quota::Decided => limit,
+            Quota::WithinShare => limit - limit / LEFT_FOR_TABLES,
+        }
+    }
+
+    /// What rows may take.
     pub(crate) fn limit_bytes(&self) -> usize {
-        self.limit() * LINE_BYTES
+        self.limit_of(Quota::WithinShare) * LINE_BYTES
     }
 
-    /// Lines that are left for main buckets.
+    /// Lines that are left for the first buckets of a table.
     pub(crate) fn free_lines(&self) -> usize {
-        self.left(&lock(&self.lines))
+        self.left(&lock(&self.lines), Quota::Share)
     }
 
-    fn left(&self, lines: &Lines) -> usize {
-        self.limit().saturating_sub(lines.used().max(lines.fixed + lines.peak))
+    fn left(&self, lines: &Lines, quota: Quota) -> usize {
+        self.limit_of(quota).saturating_sub(lines.used().max(lines.fixed + lines.peak))
     }
 
     /// Lines that hold something, or are reserved.
@@ -220,7 +233,7 @@ impl Arena {
         let count = words.div_ceil(LINE_WORDS);
         let share = self.share(partition);
         let mut lines = lock(&share.lines);
-        if count > share.left(&lines) && quota == Quota::WithinShare {
+        if count > share.left(&lines, quota) && quota != Quota::Decided {
             return None;
         }
         if !lines.idle.is_empty() || lines.held() + count > share.limit() {
@@ -243,10 +256,10 @@ impl Arena {
         self.give_back(idle);
     }
 
-    /// Reserves what is needed within the share of a partition.
-    pub(crate) fn reserve(&self, partition: u16, need: Need) -> bool {
+    /// Reserves what is needed within a quota of a partition.
+    pub(crate) fn reserve(&self, partition: u16, need: Need, quota: Quota) -> bool {
         let share = self.share(partition);
-        lock(&share.lines).reserve(need, share.limit(), Quota::WithinShare)
+        lock(&share.lines).reserve(need, share.limit_of(quota), quota)
     }
 
     /// Ends a reservation.
@@ -268,7 +281,7 @@ impl Arena {
         let share = self.share(partition);
         let mut lines = lock(&share.lines);
         lines.release(reserved);
-        if !lines.reserve(need, share.limit(), quota) {
+        if !lines.reserve(need, share.limit_of(quota), quota) {
             lines.settle();
             return None;
         }
@@ -373,7 +386,7 @@ mod tests {
     #[test]
     fn reserved_cells_are_kept_for_their_owner() {
         let arena = arena(10);
-        let reserve = |cells| arena.reserve(0, Need::cells(cells));
+        let reserve = |cells| arena.reserve(0, Need::cells(cells), Quota::WithinShare);
         assert!(reserve(4) && !reserve(7));
         let taken = allocate(&arena, 6).unwrap();
         assert_eq!(allocate(&arena, 1), None);

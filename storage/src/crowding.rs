@@ -33,6 +33,10 @@ pub(crate) struct Crowding {
     long: AtomicU32,
     /// Locks that were refused, less those for which a bucket was split.
     met: AtomicU32,
+    /// Rows that a transaction is about to insert.
+    expected: AtomicU32,
+    /// Whether the last bucket that was to be split found no memory.
+    is_full: AtomicBool,
     is_noted: AtomicBool,
 }
 
@@ -70,9 +74,38 @@ impl Table {
             return;
         }
         long.store(0, Ordering::Relaxed);
-        if self.is_crowded((partition, main), &next, BEGINS_PERCENT) {
+        if self.is_crowded((partition, main), number, &next, BEGINS_PERCENT) {
             self.note_crowded(number);
         }
+    }
+
+    /// Notes that a transaction is about to insert so many rows into a partition. Whether buckets are split for them first.
+    pub fn expect_rows(&self, number: u16, rows: u32) -> bool {
+        let served = |it| Some((it, Partition::served_buckets(it)?));
+        let Some((partition, main)) = self.partition(number).and_then(served) else { return false };
+        let Some(next) = self.next_split(partition, 0) else { return false };
+        // Relaxed: a hint.
+        self.crowding(number).expected.fetch_max(rows, Ordering::Relaxed);
+        let is_crowded = self.is_crowded((partition, main), number, &next, ENDS_PERCENT);
+        if is_crowded {
+            self.note_crowded(number);
+        } else {
+            self.expect_no_more(number);
+        }
+        is_crowded && !self.crowding(number).is_full.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a bucket that was to be split has found memory. Rows go on into overflow buckets if not.
+    pub(crate) fn note_full(&self, number: u16, is_full: bool) {
+        let crowding = self.crowding(number);
+        if crowding.is_full.load(Ordering::Relaxed) != is_full {
+            crowding.is_full.store(is_full, Ordering::Relaxed);
+        }
+    }
+
+    /// There are buckets enough for the rows that were expected.
+    pub(crate) fn expect_no_more(&self, number: u16) {
+        self.crowding(number).expected.store(0, Ordering::Relaxed);
     }
 
     /// Notes that the lock of a bucket was refused.
@@ -95,10 +128,12 @@ impl Table {
             && met.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok()
     }
 
-    /// Whether a partition has more than so many percent of the rows that its buckets are meant for, as far as the next that are split tell.
+    /// Whether a partition has, or is about to get, more than so many percent of the rows that its buckets are meant for, as far as the
+    /// next that are split tell.
     pub(crate) fn is_crowded(
         &self,
         (partition, main): (&Partition, MainBuckets),
+        number: u16,
         &NextSplit { bucket, child: buckets, level }: &NextSplit,
         percent: u64,
     ) -> bool {
@@ -116,7 +151,9 @@ impl Table {
             sample.1 += 1;
         }
         let (rows, sampled) = sample;
-        u128::from(100 * rows) * u128::from(begun)
+        let expected = u64::from(self.crowding(number).expected.load(Ordering::Relaxed));
+        let rows = u128::from(rows) * u128::from(begun) + u128::from(expected * sampled);
+        100 * rows
             > u128::from(percent * self.layout().rows_per_bucket * sampled) * u128::from(buckets)
     }
 }

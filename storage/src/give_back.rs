@@ -152,7 +152,13 @@ mod tests {
     impl Model {
         fn new(arena: &Arc<Arena>, kind: usize, buckets: u32) -> Result<Self, StorageError> {
             let (kind, value_bytes) = KINDS[kind];
-            let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes, rows: 1 };
+            let definition = TableDefinition {
+                name: "t".to_owned(),
+                kind,
+                value_bytes,
+                rows: 1,
+                is_system: false,
+            };
             let partitioning = Partitioning::new(PARTITIONS.into()).expect("a power of two");
             let mut layout = definition.layout(partitioning)?;
             layout.buckets = buckets;

@@ -333,6 +333,14 @@ impl Table {
     /// Locks the next bucket of a partition that is to be split, for `owner`, or the one that is so many behind it; and takes the memory
     /// that a split needs.
     pub fn lock_to_split(&self, partition: u16, behind: u32, owner: Owner) -> Splitting {
+        let splitting = self.lock_next(partition, behind, owner);
+        if matches!(splitting, Splitting::Granted { .. } | Splitting::Full) {
+            self.note_full(partition, splitting == Splitting::Full);
+        }
+        splitting
+    }
+
+    fn lock_next(&self, partition: u16, behind: u32, owner: Owner) -> Splitting {
         let served = |it| Some((it, Partition::served_buckets(it)?));
         let Some((of_partition, main)) = self.partition(partition).and_then(served) else {
             return Splitting::Enough;
@@ -343,11 +351,14 @@ impl Table {
         }
         let next = self.next_split(of_partition, behind);
         let is_wanted = |next: &NextSplit| {
-            self.is_crowded((of_partition, main), next, ENDS_PERCENT)
+            self.is_crowded((of_partition, main), partition, next, ENDS_PERCENT)
                 || self.is_hot(partition, next.child)
         };
-        let Some(next) = next.filter(is_wanted) else { return Splitting::Enough };
-        let Some(half) = self.take_chunk(partition, next.child, Quota::WithinShare) else {
+        let Some(next) = next.filter(is_wanted) else {
+            self.expect_no_more(partition);
+            return Splitting::Enough;
+        };
+        let Some(half) = self.take_chunk(partition, next.child, self.layout().quota) else {
             return Splitting::Full;
         };
         let Some(bucket) = self.address_from(of_partition, main, next.bucket) else {
@@ -393,7 +404,7 @@ impl Table {
     ) -> bool {
         let moving = bucket.read_consistent(|sequence| self.moving(bucket, sequence, level));
         half.write(|next| {
-            let has_room = half.make_room(next, (moving, partition), Quota::WithinShare);
+            let has_room = half.make_room(next, (moving, partition), self.layout().quota);
             if !has_room {
                 half.trim(next, || partition);
             }

@@ -287,6 +287,7 @@ impl Table {
         let (arena, row) = (self.arena(), (owner, key));
         let Heap { reservations, order } = self.heap_of(self.locate(key.word()).partition);
         let cells = cells_of(key.bytes().len(), value_bytes);
+        let quota = self.layout().quota;
         let cells_before = Cell::new(0);
         let is_reserved = Cell::new(false);
         let has_room = || {
@@ -295,7 +296,7 @@ impl Table {
                 LockMode::Insert => self.need_of(key, value_bytes),
                 LockMode::Update | LockMode::Delete => Need::cells(cells),
             };
-            is_reserved.set(!needs_none && reservations.reserve(arena, need, row));
+            is_reserved.set(!needs_none && reservations.reserve(arena, (need, quota), row));
             needs_none || is_reserved.get()
         };
         let lock =

@@ -14,6 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::arena::LINE_WORDS;
+use crate::arena::Quota;
 use crate::bucket::{
     HEADER_WORDS, OVERFLOW_HEADER_WORDS, OVERFLOW_SLOTS_MAX, SLOTS_PER_MAIN_BUCKET,
 };
@@ -65,6 +66,8 @@ pub struct TableDefinition {
     pub value_bytes: usize,
     /// How many rows are expected in the whole cluster; 0 if that is not known. The table begins with buckets for so many, and grows.
     pub rows: u64,
+    /// Whether its rows may take the memory that is left for new tables: without them no table could be created or dropped.
+    pub is_system: bool,
 }
 
 /// A definition as it is stored and sent; its sizes are not checked yet.
@@ -75,6 +78,7 @@ struct Encoded {
     kind: TableKind,
     value_bytes: usize,
     rows: u64,
+    is_system: bool,
 }
 
 impl TableDefinition {
@@ -84,11 +88,13 @@ impl TableDefinition {
     /// [`StorageError::ValueBytes`] or [`StorageError::Rows`] if a size is out of range.
     pub fn layout(&self, partitioning: Partitioning) -> Result<TableLayout, StorageError> {
         let (name, bytes) = (&self.name, self.value_bytes);
-        match self.kind {
+        let layout = match self.kind {
             TableKind::Fixed => TableLayout::new(name, bytes, self.rows, partitioning),
             TableKind::Heap => TableLayout::heap(name, self.rows, partitioning),
             TableKind::Ordered => TableLayout::ordered(name, self.rows, partitioning),
-        }
+        };
+        let quota = if self.is_system { Quota::Share } else { Quota::WithinShare };
+        Ok(TableLayout { quota, ..layout? })
     }
 }
 
@@ -96,8 +102,8 @@ impl TryFrom<Encoded> for TableDefinition {
     type Error = StorageError;
 
     fn try_from(encoded: Encoded) -> Result<Self, StorageError> {
-        let Encoded { name, kind, value_bytes, rows } = encoded;
-        let definition = Self { name, kind, value_bytes, rows };
+        let Encoded { name, kind, value_bytes, rows, is_system } = encoded;
+        let definition = Self { name, kind, value_bytes, rows, is_system };
         definition.layout(Partitioning::MOST)?;
         Ok(definition)
     }
@@ -120,6 +126,8 @@ pub struct TableLayout {
     pub(crate) main_words: usize,
     pub(crate) overflow_slots: usize,
     pub(crate) overflow_words: usize,
+    /// What rows may take.
+    pub(crate) quota: Quota,
 }
 
 impl TableLayout {
@@ -166,6 +174,7 @@ impl TableLayout {
             main_words,
             overflow_slots,
             overflow_words,
+            quota: Quota::WithinShare,
         })
     }
 
@@ -233,7 +242,7 @@ mod tests {
     }
 
     fn definition(kind: TableKind, value_bytes: usize, rows: u64) -> TableDefinition {
-        TableDefinition { name: "t".to_owned(), kind, value_bytes, rows }
+        TableDefinition { name: "t".to_owned(), kind, value_bytes, rows, is_system: false }
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! *Invariants*: a request that is not granted leaves the bucket as it was. A lock for insert has reserved the memory that the row
 //! needs (rule C9).
 
-use crate::arena::Quota;
 use crate::bucket::Bucket;
 use crate::growth::level_of;
 use crate::owner::Owner;
@@ -150,7 +149,7 @@ impl Table {
     /// Reserves a slot for an insert; whether there is room.
     fn reserve(&self, bucket: Bucket<'_>, key: u64) -> bool {
         let (is_reserved, is_long) = bucket
-            .write(|next| (bucket.reserve(next, key, Quota::WithinShare), bucket.is_long(*next)));
+            .write(|next| (bucket.reserve(next, key, self.layout().quota), bucket.is_long(*next)));
         if is_long {
             self.note_long(self.locate(key).partition);
         }

@@ -84,7 +84,13 @@ mod tests {
     fn a_bucket_counts_once_from_its_first_lock_to_its_last() {
         let partitioning = Partitioning::new(1).unwrap();
         let kind = TableKind::Fixed;
-        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 8, rows: 0 };
+        let definition = TableDefinition {
+            name: "t".to_owned(),
+            kind,
+            value_bytes: 8,
+            rows: 0,
+            is_system: false,
+        };
         let layout = definition.layout(partitioning).unwrap();
         let arena = Arc::new(Arena::new(1 << 20, &[1 << 19]).unwrap());
         let table = Table::new("t", layout, Arc::clone(&arena), |_| true).unwrap();

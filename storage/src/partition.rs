@@ -151,7 +151,7 @@ impl Table {
             return Ok(());
         };
         let words = self.layout().partition_words();
-        let first_word = self.arena().allocate_fixed(number, words, Quota::WithinShare);
+        let first_word = self.arena().allocate_fixed(number, words, Quota::Share);
         let first_word = first_word.ok_or_else(|| self.out_of_memory(|held| held == number))?;
         partition.come(number, first_word, self.layout().kind);
         Ok(())
@@ -190,7 +190,13 @@ mod tests {
     /// A table of which this node has the first of two partitions.
     fn table(kind: TableKind) -> Table {
         let partitioning = Partitioning::new(2).expect("a power of two");
-        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 8, rows: 500 };
+        let definition = TableDefinition {
+            name: "t".to_owned(),
+            kind,
+            value_bytes: 8,
+            rows: 500,
+            is_system: false,
+        };
         let layout = definition.layout(partitioning).expect("sizes in range");
         let arena = Arc::new(Arena::new(1 << 20, &[1 << 19; 2]).expect("address space"));
         Table::new("t", layout, arena, |partition| partition == 0).expect("it fits")

@@ -42,15 +42,15 @@ impl Reservations {
         arena.allocate(self.partition, need, self.take(row), quota)
     }
 
-    /// Reserves what the row of `owner` with this key needs, if the share has room. An earlier reservation of the row is
+    /// Reserves what the row of `owner` with this key needs, if the quota has room. An earlier reservation of the row is
     /// replaced.
     pub(crate) fn reserve(
         &self,
         arena: &Arena,
-        need: Need,
+        (need, quota): (Need, Quota),
         (owner, key): (Owner, Key<'_>),
     ) -> bool {
-        if !arena.reserve(self.partition, need) {
+        if !arena.reserve(self.partition, need, quota) {
             return false;
         }
         let mut reserved = self.reserved();
@@ -135,19 +135,28 @@ mod tests {
         let keys: Vec<_> = (0..10_000_u64).map(u64::to_le_bytes).collect();
         let row = |owner, number: usize| (Owner(owner), Key::hashed(&keys[number]));
         let reserved = (0..)
-            .take_while(|&number| rows.reserve(&arena, Need::cells(2), row(1, number)))
+            .take_while(|&number| {
+                rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(1, number))
+            })
             .count();
-        assert_eq!(reserved, 500);
-        assert!(!rows.reserve(&arena, Need::cells(2), row(2, 7)), "the limit is reached");
+        // A line of 128 is left for tables.
+        assert_eq!(reserved, (1_000 - 7) / 2);
+        assert!(
+            !rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(2, 7)),
+            "the limit is reached"
+        );
         let other = rows.allocate(&arena, Need::cells(2), Quota::WithinShare, row(2, 7));
         assert_eq!(other, None, "all are set aside");
         rows.release(&arena, row(2, 7));
-        assert!(!rows.reserve(&arena, Need::cells(2), row(2, 7)), "it had none to give up");
+        assert!(
+            !rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(2, 7)),
+            "it had none to give up"
+        );
         // One owner gives up a row, and another gets its cells.
         rows.release(&arena, row(1, 7));
         rows.release(&arena, row(1, 7));
-        assert!(rows.reserve(&arena, Need::cells(2), row(2, 7)));
-        assert!(!rows.reserve(&arena, Need::cells(2), row(2, 8)));
+        assert!(rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(2, 7)));
+        assert!(!rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), row(2, 8)));
         // Whoever has reserved gets a chain, each of them another.
         let owners = (0..reserved).filter(|&number| number != 7).map(|number| row(1, number));
         let mut taken: Vec<_> = owners
@@ -164,12 +173,15 @@ mod tests {
         let (arena, rows) = (arena(10), Reservations::new(0));
         let [a, b] = crate::heap::keys_with_one_hash(17);
         let (a, b) = ((Owner(1), Key::hashed(&a)), (Owner(1), Key::hashed(&b)));
-        assert!(rows.reserve(&arena, Need::cells(2), a) && rows.reserve(&arena, Need::cells(3), b));
+        assert!(
+            rows.reserve(&arena, (Need::cells(2), Quota::WithinShare), a)
+                && rows.reserve(&arena, (Need::cells(3), Quota::WithinShare), b)
+        );
         // A repeated reservation replaces the first, with another length.
-        assert!(rows.reserve(&arena, Need::cells(4), a));
+        assert!(rows.reserve(&arena, (Need::cells(4), Quota::WithinShare), a));
         rows.release(&arena, b);
-        assert!(!rows.reserve(&arena, Need::cells(7), b));
-        assert!(rows.reserve(&arena, Need::cells(6), b));
+        assert!(!rows.reserve(&arena, (Need::cells(7), Quota::WithinShare), b));
+        assert!(rows.reserve(&arena, (Need::cells(6), Quota::WithinShare), b));
         rows.release(&arena, b);
         assert!(rows.allocate(&arena, Need::cells(4), Quota::WithinShare, a).is_some());
         assert!(rows.reserved().is_empty());

@@ -20,7 +20,8 @@ fn arena() -> Arc<Arena> {
 
 fn table(kind: TableKind, arena: &Arc<Arena>, is_held: bool) -> Table {
     let partitioning = Partitioning::new(1).unwrap();
-    let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes: 8, rows: 20 };
+    let definition =
+        TableDefinition { name: "t".to_owned(), kind, value_bytes: 8, rows: 20, is_system: false };
     let layout = definition.layout(partitioning).unwrap();
     Table::new("t", layout, Arc::clone(arena), |_| is_held).unwrap()
 }

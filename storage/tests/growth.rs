@@ -23,7 +23,8 @@ fn arena(bytes: usize) -> Arc<Arena> {
 /// A table of one partition that begins with so many buckets.
 fn table(kind: usize, roots: u32, arena: &Arc<Arena>) -> Table {
     let (kind, value_bytes) = KINDS[kind];
-    let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes, rows: 1 };
+    let definition =
+        TableDefinition { name: "t".to_owned(), kind, value_bytes, rows: 1, is_system: false };
     let mut layout = definition.layout(Partitioning::new(1).unwrap()).unwrap();
     layout.buckets = roots;
     Table::new("t", layout, Arc::clone(arena), |_| true).unwrap()
@@ -236,7 +237,8 @@ fn a_table_grows_with_its_rows_and_gives_all_back() {
         copies.grow();
         copies.check(rows);
         // As many buckets as a table has that was created for so many rows, or a few less: the last chunk is not full.
-        let definition = TableDefinition { name: "t".to_owned(), kind, value_bytes, rows };
+        let definition =
+            TableDefinition { name: "t".to_owned(), kind, value_bytes, rows, is_system: false };
         let laid_out = definition.layout(Partitioning::new(1).unwrap()).unwrap().buckets;
         let grown = copies.primary.bucket_count(0);
         assert!((laid_out * 4 / 5..=laid_out + 64).contains(&grown), "{grown} for {laid_out}");

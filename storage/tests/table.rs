@@ -501,6 +501,7 @@ fn what_dead_transactions_have_left_is_removed() {
         kind: TableKind::Ordered,
         value_bytes: 0,
         rows: 10,
+        is_system: false,
     };
     let layout = definition.layout(partitioning).unwrap();
     let arena = Arc::new(Arena::new(1 << 20, &[1 << 19]).unwrap());

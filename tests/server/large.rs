@@ -73,6 +73,17 @@ async fn drained(rows: &mut Pin<Box<RowStream>>) -> Result<(i32, i64), Error> {
     Ok((count, sum))
 }
 
+/// As [`drained`], of a table that has just been filled: its buckets may still be split, so that rows which were sent are void.
+async fn drained_when_grown(client: &Client) -> (i32, i64) {
+    for _ in 0..100 {
+        match drained(&mut stream(client).await).await {
+            Err(error) if code(&error) == "40001" => {}
+            result => return result.unwrap(),
+        }
+    }
+    panic!("the table is split for ever")
+}
+
 fn sum_below(count: i32) -> i64 {
     i64::from(count) * i64::from(count - 1) / 2
 }
@@ -88,7 +99,7 @@ async fn a_table_beyond_the_budget_is_read_and_dumped() {
         let mut client = server.client().await;
         fill(&client).await;
         let expected = (ROWS, sum_below(ROWS));
-        assert_eq!(drained(&mut stream(&client).await).await.unwrap(), expected);
+        assert_eq!(drained_when_grown(&client).await, expected);
         // The simple protocol, with psql's own checks.
         let text = server.query("SELECT * FROM big");
         assert_eq!(text.lines().count(), ROWS.unsigned_abs() as usize);

@@ -13,7 +13,13 @@ use crate::replica::Records;
 
 fn table(name: &str) -> Change {
     let name = name.to_owned();
-    Change::Create(TableDefinition { name, kind: TableKind::Fixed, value_bytes: 8, rows: 9 })
+    Change::Create(TableDefinition {
+        name,
+        kind: TableKind::Fixed,
+        value_bytes: 8,
+        rows: 9,
+        is_system: false,
+    })
 }
 
 /// A member that refuses tables of one name, and remembers what it has adopted.

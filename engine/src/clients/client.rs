@@ -25,8 +25,8 @@ use gannet_rpc::ClusterKey;
 use crate::clients::conversation::Conversation;
 use crate::clients::message::{Operation, TableEntry};
 use crate::clients::remote_transaction::{Interruption, RemoteTransaction};
-use crate::node::TableId;
 use crate::outcome::{Abort, Outcome, panic_message};
+use crate::table_id::TableId;
 
 /// Runs of a closure before its conflicts are reported.
 const ATTEMPTS_MAX: u32 = 100;

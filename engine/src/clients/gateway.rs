@@ -29,9 +29,9 @@ use crate::coordinator::Coordinator;
 use crate::deferred::{Deferred, Page};
 use crate::link::{Connection, LinkError, ReceiveHalf, Role, User};
 use crate::log_limiter::LogLimiter;
-use crate::node::TableId;
 use crate::outcome::{Abort, Misuse};
 use crate::pending::PendingConnections;
+use crate::table_id::TableId;
 use crate::tokens::Tokens;
 use crate::transaction::KeyRange;
 

@@ -16,10 +16,10 @@ use crate::clients::message::{Answer, Operation, Request, TableEntry, Write};
 use crate::clients::{MESSAGE_BYTES, OVERHEAD_BYTES};
 use crate::deferred::Page;
 use crate::link::LinkError;
-use crate::node::TableId;
 use crate::outcome::{Abort, Failure, Misuse, RowProblem};
 use crate::row_key::RowKey;
 use crate::rows::Rows;
+use crate::table_id::TableId;
 use crate::token::Token;
 use crate::transaction::KeyRange;
 

@@ -175,7 +175,13 @@ mod tests {
 
     fn entry(name: &str) -> TableEntry {
         let kind = TableKind::Ordered;
-        let definition = TableDefinition { name: name.to_owned(), kind, value_bytes: 0, rows: 0 };
+        let definition = TableDefinition {
+            name: name.to_owned(),
+            kind,
+            value_bytes: 0,
+            rows: 0,
+            is_system: false,
+        };
         TableEntry { definition, is_leaving: false }
     }
 

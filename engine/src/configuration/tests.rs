@@ -46,6 +46,7 @@ fn a_revoked_node_has_no_part_in_the_next_epoch() {
         kind: gannet_storage::TableKind::Fixed,
         value_bytes: 8,
         rows: 1,
+        is_system: false,
     };
     assert_eq!(prepared.after(&Change::Create(table)), Err(ChangeError::WrongPhase));
     // Another one is lost before the epoch begins.

@@ -13,8 +13,8 @@ use crate::cluster::{Cluster, ClusterOptions, WorkerId};
 use crate::configuration::{Change, ChangeError};
 use crate::coordinator::Coordinator;
 use crate::lease::{ENDLESS, LeaseTerms};
-use crate::node::TableId;
 use crate::outcome::{Abort, Conflict, Outcome};
+use crate::table_id::TableId;
 use crate::transaction::{Change as RowChange, KeyRange};
 
 #[test]

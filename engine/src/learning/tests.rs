@@ -13,8 +13,13 @@ const LESSON: Lesson = (0, 1);
 
 /// A table of one partition that begins with one bucket.
 fn table() -> Table {
-    let definition =
-        TableDefinition { name: "t".to_owned(), kind: TableKind::Fixed, value_bytes: 8, rows: 0 };
+    let definition = TableDefinition {
+        name: "t".to_owned(),
+        kind: TableKind::Fixed,
+        value_bytes: 8,
+        rows: 0,
+        is_system: false,
+    };
     let layout = definition.layout(Partitioning::new(1).unwrap()).unwrap();
     let arena = Arc::new(Arena::new(1 << 20, &[1 << 19]).unwrap());
     Table::new("t", layout, arena, |_| true).unwrap()

@@ -90,7 +90,13 @@ impl Replica for Fake {
 }
 
 fn table(name: String) -> Change {
-    Change::Create(TableDefinition { name, kind: TableKind::Fixed, value_bytes: 8, rows: 9 })
+    Change::Create(TableDefinition {
+        name,
+        kind: TableKind::Fixed,
+        value_bytes: 8,
+        rows: 9,
+        is_system: false,
+    })
 }
 
 fn unformed(nodes: usize) -> Configuration {

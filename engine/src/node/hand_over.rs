@@ -163,7 +163,7 @@ mod tests {
 
     fn definition(name: &str) -> TableDefinition {
         let kind = TableKind::Ordered;
-        TableDefinition { name: name.to_owned(), kind, value_bytes: 0, rows: 9 }
+        TableDefinition { name: name.to_owned(), kind, value_bytes: 0, rows: 9, is_system: false }
     }
 
     fn go_by(node: &Node, configuration: &Configuration) {

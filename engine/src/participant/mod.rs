@@ -6,6 +6,7 @@
 mod backup;
 mod barrier;
 mod copy;
+mod expect;
 mod lock;
 mod log;
 mod primary;
@@ -32,8 +33,8 @@ use gannet_storage::{
 };
 
 use crate::request::{
-    self, Barrier, CopyBuckets, LockRow, Read, Scan, Status, TableRequest, Unlock, Validate,
-    ValidateLeaf, ValidateMany,
+    self, Barrier, CopyBuckets, Expect, LockRow, Read, Scan, Status, TableRequest, Unlock,
+    Validate, ValidateLeaf, ValidateMany,
 };
 use crate::scan_page::PageWriter;
 use crate::view::View;
@@ -127,6 +128,19 @@ impl Participant {
         self.served_target(table, partition, 0).filter(|_| self.has_order(table))
     }
 
+    /// The first bucket of a partition of an ordered table that this node has, whether it is primary still or not.
+    fn barrier_target(&self, barrier: Barrier, rest: &[u8]) -> Option<BucketAddress> {
+        let Barrier { table, partition, .. } = barrier;
+        let held = self.held_target(table, partition, 0);
+        held.filter(|_| rest.is_empty() && self.has_order(table))
+    }
+
+    /// The first bucket of a partition that rows are expected in, if this node is its primary and serves it.
+    fn expect_target(&self, expect: Expect, rest: &[u8]) -> Option<BucketAddress> {
+        let served = self.served_target(expect.table, expect.partition, 0);
+        served.filter(|_| rest.is_empty())
+    }
+
     /// The first bucket of the partition that a learner asks for, if this node is its primary.
     fn copy_target(&self, copy: CopyBuckets, rest: &[u8]) -> Option<BucketAddress> {
         // A primary that has become one meanwhile may have fewer buckets than the learner has asked for.
@@ -147,7 +161,12 @@ impl Participant {
         let partitioning = self.view.configuration().partitioning;
         let partition = request::partition_of(kind, payload, partitioning);
         let number = request::table_of(payload);
-        let table = self.view.table(number).filter(|_| self.view.configuration().has_table(number));
+        let table = self.view.table(number);
+        if table.is_some() && !self.view.configuration().has_table(number) {
+            let validates = [request::VALIDATE, request::VALIDATE_MANY, request::VALIDATE_LEAF];
+            let is_validated = validates.contains(&kind);
+            return Prepared::of_no_bucket(if is_validated { Action::Move } else { Action::Leave });
+        }
         let is_moved = table.zip(partition).is_some_and(|(table, partition)| {
             let kind_of_table = table.layout().kind;
             let fits = |key, bytes| Key::from_parts(key, bytes).fits(kind_of_table);
@@ -158,7 +177,9 @@ impl Participant {
                 }
                 request::VALIDATE => Validate::decode(payload)
                     .is_some_and(|(it, _)| table.bucket_address(partition, it.bucket).is_some()),
-                request::VALIDATE_MANY | request::COPY => table.has_partition(partition),
+                request::VALIDATE_MANY | request::COPY | request::EXPECT => {
+                    table.has_partition(partition)
+                }
                 request::SCAN | request::VALIDATE_LEAF | request::SET_BARRIER => {
                     table.has_partition(partition) && kind_of_table == TableKind::Ordered
                 }
@@ -242,7 +263,10 @@ pub(crate) enum Action {
     SetBarrier,
     ReleaseBarrier,
     Copy,
+    Expect,
     Move,
+    /// Refuse, as the table is about to be removed.
+    Leave,
     Refuse,
 }
 
@@ -343,14 +367,13 @@ impl Handler for Participant {
                 (Action::SetBarrier, target(payload, order))
             }
             request::RELEASE_BARRIER => {
-                let order = |Barrier { table, partition, .. }, rest: &[u8]| {
-                    let held = self.held_target(table, partition, 0);
-                    held.filter(|_| rest.is_empty() && self.has_order(table))
-                };
-                (Action::ReleaseBarrier, target(payload, order))
+                (Action::ReleaseBarrier, target(payload, |it, rest| self.barrier_target(it, rest)))
             }
             request::COPY => {
                 (Action::Copy, target(payload, |copy, rest| self.copy_target(copy, rest)))
+            }
+            request::EXPECT => {
+                (Action::Expect, target(payload, |it, rest| self.expect_target(it, rest)))
             }
             _ => (Action::Refuse, None),
         };
@@ -393,7 +416,9 @@ impl Handler for Participant {
             Action::SetBarrier => self.set_barrier(payload, response),
             Action::ReleaseBarrier => self.release_barrier(payload, response),
             Action::Copy => self.copy(payload, response),
+            Action::Expect => self.expect(payload, response),
             Action::Move => response.push(Status::Moved as u16),
+            Action::Leave => response.push(Status::Refused as u16),
             Action::Refuse => self.refuse(response),
         }
     }

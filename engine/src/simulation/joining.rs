@@ -21,8 +21,8 @@ use rand::{RngExt, SeedableRng};
 use crate::cluster::{
     Cluster, ClusterError, ClusterOptions, check_memory, configuration, memory_limit_bytes,
 };
-use crate::configuration::{Change, ChangeError, Configuration, MemberEntry};
-use crate::manager::Manager;
+use crate::configuration::{Change, Configuration, MemberEntry};
+use crate::manager::{Asked, Manager, Proposed};
 use crate::members::{ClusterTerms, Hello, JoinError, Setup};
 use crate::simulation::LEASE_NS;
 use crate::simulation::manager::ManagerKind;
@@ -51,9 +51,9 @@ impl SharedMembers {
     }
 
     /// The manager of a cluster of so many members.
-    pub(super) fn as_manager(&self, nodes: usize) -> Box<dyn Manager> {
+    pub(super) fn as_manager(&self, nodes: usize) -> Arc<dyn Manager> {
         let next_proposer = AtomicUsize::new(0);
-        Box::new(SimulatedManager { members: self.clone(), nodes, next_proposer })
+        Arc::new(SimulatedManager { members: self.clone(), nodes, next_proposer })
     }
 }
 
@@ -216,25 +216,43 @@ struct SimulatedManager {
     next_proposer: AtomicUsize,
 }
 
+impl SharedMembers {
+    /// What became of a node's proposal.
+    fn answer(&self, node: usize, number: Option<u64>) -> Option<Proposed> {
+        let mut members = self.lock();
+        let halted = |reason: &str| Some(Err(JoinError::Halted(reason.to_owned())));
+        let Some(number) = number.filter(|_| members.member(node).is_some()) else {
+            return halted("the member that proposes was killed");
+        };
+        if let Some(answer) = members.take_answer(node, number) {
+            return Some(Ok(answer));
+        }
+        halted(members.member(node)?.group.halted()?)
+    }
+}
+
 impl Manager for SimulatedManager {
-    fn propose(&self, change: Change) -> Result<Result<(), ChangeError>, JoinError> {
+    fn propose(&self, change: Change) -> Proposed {
         let mut members = self.members.lock();
         // Relaxed: a simulation has one thread.
         let turn = self.next_proposer.fetch_add(1, Ordering::Relaxed);
         let mut present = (0..self.nodes).map(|apart| (turn + apart) % self.nodes);
         let node = present.find(|node| members.member(*node).is_some()).unwrap_or_default();
-        let halted = |reason: &str| JoinError::Halted(reason.to_owned());
         let number = members.propose(node, change);
-        let number = number.ok_or_else(|| halted("the member that proposes was killed"))?;
+        drop(members);
         loop {
-            if let Some(answer) = members.take_answer(node, number) {
-                return Ok(answer);
+            if let Some(proposed) = self.members.answer(node, number) {
+                return proposed;
             }
-            if let Some(reason) = members.member(node).and_then(|member| member.group.halted()) {
-                return Err(halted(reason));
-            }
+            let mut members = self.members.lock();
             let next_ns = members.next_event_ns();
             members.run_until(next_ns);
         }
+    }
+
+    fn begin(&self, node: u16, change: &Change) -> Option<Asked> {
+        let (members, node) = (self.members.clone(), usize::from(node));
+        let number = members.lock().propose(node, change.clone());
+        Some(Box::new(move || members.answer(node, number)))
     }
 }

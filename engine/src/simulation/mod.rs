@@ -252,8 +252,8 @@ impl Simulation {
         })
     }
 
-    /// From now on members need leases: one that stands still for long is removed by the others. No table may be created any more,
-    /// because only members run meanwhile, and no workers.
+    /// From now on members need leases: one that stands still for long is removed by the others. Tables may be created by jobs alone from
+    /// then on: no worker runs while another thread waits for a change.
     ///
     /// Clocks of nodes that stand still go on; where reads are confirmed, such clocks stand still as well.
     pub fn require_leases(&mut self, confirms_reads: bool) {

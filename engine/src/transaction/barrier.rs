@@ -9,9 +9,9 @@
 use gannet_storage::{Owner, TableKind};
 
 use crate::configuration::NOBODY;
-use crate::node::TableId;
 use crate::outcome::{Abort, Conflict, Misuse};
 use crate::request::{self, Barrier, Status, TableRequest};
+use crate::table_id::TableId;
 use crate::transaction::Transaction;
 use crate::transaction::round::Interrupted;
 

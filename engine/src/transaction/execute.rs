@@ -123,6 +123,7 @@ impl Transaction<'_> {
                 Status::Locked
                 | Status::Barrier
                 | Status::Moved
+                | Status::Crowded
                 | Status::Full
                 | Status::Refused
                 | Status::Done

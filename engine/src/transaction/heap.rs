@@ -6,9 +6,9 @@
 use gannet_storage::{HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, Key, LeafChange, LockMode, TableKind};
 
 use crate::configuration::NOBODY;
-use crate::node::TableId;
 use crate::outcome::{Abort, Conflict, Failure, Misuse, RowProblem};
 use crate::request::decode_leaf_change;
+use crate::table_id::TableId;
 use crate::transaction::Transaction;
 use crate::transaction::access_set::{Row, RowId, RowState};
 use crate::transaction::scan::LeafObservation;
@@ -172,6 +172,10 @@ impl Transaction<'_> {
         let primary = self.view.configuration().primary(partition);
         if primary == NOBODY {
             return self.doom(Failure::Lost { partition });
+        }
+        if self.view.table(table).is_none() {
+            // Dropped since.
+            return self.doom(Conflict::Changed);
         }
         self.set.rows.push(Row {
             table,

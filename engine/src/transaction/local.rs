@@ -8,9 +8,9 @@
 use gannet_storage::{BucketAddress, BucketUpdate, Key, Owner, Read, Table, TableKind};
 
 use crate::control::PrefetchQueue;
-use crate::node::TableId;
 use crate::participant;
 use crate::request::{self, Status};
+use crate::table_id::TableId;
 use crate::transaction::access_set::Row;
 use crate::transaction::{Observation, Transaction};
 use crate::view::View;

@@ -11,11 +11,11 @@ use std::ops::Bound;
 use gannet_storage::{Direction, LeafVersion, TableKind};
 
 use crate::control::WaitReason;
-use crate::node::TableId;
 use crate::outcome::{Abort, Conflict, Failure, Misuse};
 use crate::request::{self, Scan, Status, TableRequest};
 use crate::rows::{RowSpan, Rows};
 use crate::scan_page::{PageReader, ROW_HEADER_BYTES, encode_shape};
+use crate::table_id::TableId;
 use crate::transaction::{Observation, Transaction};
 
 /// The keys of a scan.
@@ -116,6 +116,10 @@ impl Transaction<'_> {
     pub(crate) fn observe_leaf(&mut self, leaf: LeafObservation) {
         if self.view.configuration().is_lost(leaf.partition) {
             return self.doom(Failure::Lost { partition: leaf.partition });
+        }
+        if self.view.table(leaf.table).is_none() {
+            // Dropped since.
+            return self.doom(Conflict::Changed);
         }
         leaf.insert_into(&mut self.set.leaves);
     }

@@ -112,6 +112,12 @@ impl Transaction<'_> {
         if let Some(partition) = partitions.find(|partition| configuration.is_lost(*partition)) {
             return Err(Failure::Lost { partition }.into());
         }
+        let tables = observations.iter().map(|seen| seen.table);
+        let mut tables = tables.chain(leaves.iter().map(|leaf| leaf.table));
+        if tables.any(|table| self.view.table(table).is_none()) {
+            // Dropped since.
+            return Err(Conflict::Changed.into());
+        }
         self.round.begin()?;
         if rule!(READ_VALIDATION) {
             self.validate_observations(observations)?;

@@ -1,7 +1,7 @@
 //! A table as the catalog describes it, and the keys of the table's rows and index entries.
 //!
 //! ```text
-//!                              key after the prefix             value
+//!                              key                              value
 //! row                          primary key columns              encoded row
 //! entry of an index            index columns, primary key       (empty)
 //! entry of a unique index      index columns                    primary key
@@ -13,24 +13,21 @@
 //! *Invariants*: an index that is not ready has an entry for every row that changes. No two tables ever share an `id` or a
 //! `storage`.
 //!
-//! *Not here*: the prefixes of keys (`catalog`), and the bytes of keys and rows (`encoding`).
+//! *Not here*: the engine's tables that have them (`execute/storages`), and the bytes of keys and rows (`encoding`).
 
+use gannet_engine::{TableId, TableKey};
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::index_prefix;
 use crate::encoding::key;
 use crate::error::SqlError;
 use crate::value::{DataType, Value};
-
-/// The number of the index that has the rows.
-pub(crate) const PRIMARY_INDEX: u32 = 0;
 
 /// A table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
     /// The table's number, which never changes.
     pub(crate) id: u32,
-    /// The number in the keys of the rows; TRUNCATE gives a new one.
+    /// The number of the engine's table with the rows; TRUNCATE gives another one.
     pub(crate) storage: u32,
     pub(crate) name: String,
     pub(crate) columns: Vec<Column>,
@@ -92,6 +89,8 @@ pub(crate) struct PrimaryKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Index {
     pub(crate) id: u32,
+    /// The number of the engine's table with the entries.
+    pub(crate) storage: u32,
     pub(crate) name: String,
     pub(crate) columns: Vec<usize>,
     pub(crate) unique: bool,
@@ -146,9 +145,14 @@ impl Table {
         self.primary_key.as_ref().map_or(&[], |key| &key.columns)
     }
 
-    /// The prefix of an index's keys.
-    pub(crate) fn prefix(&self, index: u32) -> Vec<u8> {
-        index_prefix(self.storage, index)
+    /// The engine's table with the rows.
+    pub(crate) fn rows(&self) -> TableId {
+        TableId::from_number(self.storage)
+    }
+
+    /// The engine's tables with the rows, and with the entries of each index.
+    pub(crate) fn storages(&self) -> impl Iterator<Item = TableId> {
+        std::iter::once(self.rows()).chain(self.indexes.iter().map(Index::entries))
     }
 
     /// The primary key of a row as bytes; `hidden` is the hidden number of a row without one.
@@ -162,23 +166,8 @@ impl Table {
     }
 
     /// The key of the row with that primary key.
-    pub(crate) fn row_key(&self, primary: &[u8]) -> Vec<u8> {
-        let mut key = self.prefix(PRIMARY_INDEX);
-        key.extend_from_slice(primary);
-        key
-    }
-
-    /// The entry of an index for a row: key and value.
-    pub(crate) fn entry(&self, index: &Index, row: &[Value], primary: &[u8]) -> (Vec<u8>, Vec<u8>) {
-        let mut entry = self.prefix(index.id);
-        for column in &index.columns {
-            key::push(&mut entry, &row[*column]);
-        }
-        if !index.is_unique_for(row) {
-            entry.extend_from_slice(primary);
-        }
-        let value = if index.unique { primary.to_vec() } else { Vec::new() };
-        (entry, value)
+    pub(crate) fn row_key(&self, primary: &[u8]) -> TableKey {
+        TableKey { table: self.rows(), key: primary.to_vec() }
     }
 
     /// The primary key that an index entry leads to.
@@ -194,7 +183,7 @@ impl Table {
         if index.unique {
             return Ok(value.to_vec());
         }
-        let mut rest = &entry[self.prefix(index.id).len()..];
+        let mut rest = entry;
         for column in &index.columns {
             let length = key::column_bytes(rest, self.columns[*column].data_type)?;
             rest = &rest[length..];
@@ -210,6 +199,24 @@ impl Table {
 }
 
 impl Index {
+    /// The engine's table with the entries.
+    pub(crate) fn entries(&self) -> TableId {
+        TableId::from_number(self.storage)
+    }
+
+    /// The entry for a row: key and value.
+    pub(crate) fn entry(&self, row: &[Value], primary: &[u8]) -> (TableKey, Vec<u8>) {
+        let mut key = Vec::with_capacity(16);
+        for column in &self.columns {
+            key::push(&mut key, &row[*column]);
+        }
+        if !self.is_unique_for(row) {
+            key.extend_from_slice(primary);
+        }
+        let value = if self.unique { primary.to_vec() } else { Vec::new() };
+        (TableKey { table: self.entries(), key }, value)
+    }
+
     /// Whether the index is unique and the row has no NULL in it: then no other row may have the same entry.
     pub(crate) fn is_unique_for(&self, row: &[Value]) -> bool {
         self.unique && self.columns.iter().all(|column| !row[*column].is_null())

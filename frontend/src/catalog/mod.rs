@@ -1,13 +1,16 @@
 //! The catalog: the definitions of tables, read and changed in transactions like any other data.
 //!
 //! ```text
-//! engine's table   key                                          value
-//! sql catalog      01 number (4 bytes)                          version, 8 bytes, big-endian; a copy in each partition
-//!                  03 table (4 bytes)                           the table's descriptor, JSON
-//!                  05 storage (4 bytes) index (4 bytes)         work that is not finished: see `execute/unfinished`
-//! sql counters     04 counter (4 bytes)                         the last value handed out, 8 bytes, big-endian
-//! sql              10 storage (4 bytes) index (4 bytes) key     index 0: the row; others: see `descriptor::Index`
+//! engine's table       key                      value
+//! sql catalog          01 number (4 bytes)      version, 8 bytes, big-endian; a copy in each partition
+//!                      03 table (4 bytes)       the table's descriptor, JSON
+//!                      05 storage (4 bytes)     work that is not finished: see `execute/unfinished`
+//! sql counters         04 counter (4 bytes)     the last value handed out, 8 bytes, big-endian
+//! each table's own     primary key              the row
+//! each index's own     see `descriptor`
 //! ```
+//! A *storage* is the number of the engine's table with the rows of a table, or with the entries of an index.
+//!
 //!
 //! Every transaction depends on the nearest copy of the version, which costs no message. A change of the catalog writes all
 //! copies, so one of two concurrent changes meets a conflict. A statement that was planned with an older version is planned
@@ -23,9 +26,7 @@ mod descriptor;
 pub(crate) mod system;
 mod version;
 
-pub(crate) use descriptor::{
-    AsSerial, Check, Column, Counter, Default, Index, PRIMARY_INDEX, PrimaryKey, Table,
-};
+pub(crate) use descriptor::{AsSerial, Check, Column, Counter, Default, Index, PrimaryKey, Table};
 
 pub(crate) use version::{SeenVersions, VersionKeys};
 
@@ -37,19 +38,15 @@ use gannet_engine::{Coordinator, Deferred, Direction, KeyRange, TableId};
 use gannet_rules::rule;
 
 use crate::error::{Failure, SqlError};
-use crate::execute::Stored;
 
 const TABLE: u8 = 0x03;
 const COUNTER: u8 = 0x04;
 const WORK: u8 = 0x05;
-const ROW: u8 = 0x10;
 
 /// The counter of objects' numbers.
 pub(crate) const OBJECT_COUNTER: u32 = 0;
 /// Object numbers up to this are PostgreSQL's own.
 pub(crate) const OBJECTS_RESERVED: u32 = 16_383;
-/// Bytes of the prefix of an index's keys.
-pub(crate) const PREFIX_BYTES: usize = 9;
 /// Descriptors per page when the catalog is read.
 const PAGE_ROWS: usize = 256;
 
@@ -63,11 +60,9 @@ pub(crate) fn counter_key(counter: u32) -> Vec<u8> {
     numbered(COUNTER, counter)
 }
 
-/// The key of work on a storage, or on an index in it.
-pub(crate) fn work_key(stored: Stored) -> Vec<u8> {
-    let mut key = numbered(WORK, stored.storage);
-    key.extend_from_slice(&stored.index.unwrap_or(PRIMARY_INDEX).to_be_bytes());
-    key
+/// The key of work on a storage.
+pub(crate) fn work_key(storage: TableId) -> Vec<u8> {
+    numbered(WORK, storage.number())
 }
 
 /// The first of all keys of work, and the first key after them.
@@ -75,35 +70,14 @@ pub(crate) fn work_keys() -> (Vec<u8>, Vec<u8>) {
     (vec![WORK], vec![WORK + 1])
 }
 
-/// What the work with a key concerns.
-pub(crate) fn work_of(key: &[u8]) -> Option<Stored> {
-    let (storage, index) = key.get(1..)?.split_first_chunk()?;
-    let index = u32::from_be_bytes(index.try_into().ok()?);
-    let index = (index != PRIMARY_INDEX).then_some(index);
-    Some(Stored { storage: u32::from_be_bytes(*storage), index })
-}
-
-/// The prefix of an index's keys.
-pub(crate) fn index_prefix(storage: u32, index: u32) -> Vec<u8> {
-    let mut key = storage_prefix(storage);
-    key.extend_from_slice(&index.to_be_bytes());
-    key
-}
-
-/// The prefix of the keys of a table's rows and index entries.
-pub(crate) fn storage_prefix(storage: u32) -> Vec<u8> {
-    numbered(ROW, storage)
-}
-
-/// The storage that the key of a row or an index entry belongs to.
-pub(crate) fn storage_of(key: &[u8]) -> Option<u32> {
-    let (space, rest) = key.split_first()?;
-    let number = rest.first_chunk()?;
-    (*space == ROW).then(|| u32::from_be_bytes(*number))
+/// The storage that the work with a key concerns.
+pub(crate) fn work_of(key: &[u8]) -> Option<TableId> {
+    let storage = key.get(1..)?.try_into().ok()?;
+    Some(TableId::from_number(u32::from_be_bytes(storage)))
 }
 
 fn numbered(space: u8, number: u32) -> Vec<u8> {
-    let mut key = Vec::with_capacity(32);
+    let mut key = Vec::with_capacity(5);
     key.push(space);
     key.extend_from_slice(&number.to_be_bytes());
     key
@@ -133,6 +107,11 @@ impl Catalog {
     /// The tables by name.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.tables.values()
+    }
+
+    /// The storages of all tables and indexes.
+    pub(crate) fn storages(&self) -> impl Iterator<Item = TableId> {
+        self.tables().flat_map(|table| table.storages())
     }
 
     /// The table with that name, or an error with a hint.

@@ -6,10 +6,11 @@
 
 use crate::catalog::{Default, Index, Table};
 use crate::error::{Failure, SqlError};
+use crate::execute::Context;
 use crate::execute::build::{check_no_nulls, check_rows, fill_index, is_empty, rebuild};
-use crate::execute::changes::{Build, Changes, changed_meanwhile, new_object};
+use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::{add_constraint, built_column};
-use crate::execute::{Context, Stored};
+use crate::execute::storages::renew_storages;
 use crate::plan::define::{Change, NewColumn, NewConstraint};
 
 pub(super) fn alter_table(
@@ -144,7 +145,7 @@ fn add_checked_constraint(
     add_constraint(changes, table, constraint, context)?;
     match constraint {
         NewConstraint::PrimaryKey { .. } => {
-            table.storage = new_object(context)?;
+            renew_storages(table, context)?;
             if before.frozen {
                 return Err(changed_meanwhile().into());
             }
@@ -154,16 +155,15 @@ fn add_checked_constraint(
                 changes.build = Some(Build::PrimaryKey { frozen, rebuilt });
                 return Ok(());
             }
-            context.transaction.drop_storage(before.storage);
-            context.transaction.created.insert(table.storage);
+            context.transaction.dropped.extend(before.storages());
             rebuild(&before, table, context)
         }
         NewConstraint::Unique { .. } => {
             let index = table.indexes.last_mut().expect("the index was added above");
             if changes.builds_later {
                 index.ready = false;
-                let (id, storage) = (table.id, table.storage);
-                changes.build = Some(Build::Index { table: id, storage, index: index.id });
+                let (index, storage) = (index.id, index.storage);
+                changes.build = Some(Build::Index { table: table.id, index, storage });
                 return Ok(());
             }
             fill_index(&before, index, context)
@@ -188,8 +188,7 @@ fn drop_constraint(
     let is_constraint = |index: &Index| index.name == name && index.constraint;
     if let Some(number) = table.indexes.iter().position(is_constraint) {
         let index = table.indexes.remove(number);
-        let stored = Stored { storage: table.storage, index: Some(index.id) };
-        context.transaction.dropped.insert(stored);
+        context.transaction.dropped.insert(index.entries());
         return Ok(());
     }
     let checks = table.checks.len();

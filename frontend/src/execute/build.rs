@@ -6,24 +6,17 @@
 //! *Not here*: builds in batches (`online`).
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 
-use gannet_engine::{Direction, KeyRange};
+use gannet_engine::{Direction, KeyRange, TableKey};
 
-use crate::catalog::{Index, PREFIX_BYTES, PRIMARY_INDEX, Table};
+use crate::catalog::{Index, Table};
 use crate::encoding::row::{Wanted, decode, encode};
 use crate::error::{Failure, SqlError};
-use crate::execute::scan::after;
+use crate::execute::scan::whole;
 use crate::execute::write::duplicate_key;
 use crate::execute::{BATCH_ROWS, Context, Row};
 use crate::expression::Expression;
 use crate::value::Value;
-
-/// All rows of a table.
-pub(super) fn whole(table: &Table) -> KeyRange {
-    let prefix = table.prefix(PRIMARY_INDEX);
-    KeyRange { to: Bound::Excluded(after(prefix.clone())), from: Bound::Included(prefix) }
-}
 
 /// Rows with their primary keys.
 pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
@@ -36,10 +29,9 @@ pub(super) fn page(
     context: &mut Context<'_, '_>,
 ) -> Result<(KeyedRows, Option<KeyRange>), Failure> {
     let missing = table.missing_values()?;
-    let page = context.scan(range, Direction::Ascending, rows_max)?;
-    let keyed = |(key, bytes): (&[u8], &[u8])| {
-        Ok((key[PREFIX_BYTES..].to_vec(), decode(bytes, &Wanted::All, &missing)?))
-    };
+    let page = context.scan(table.rows(), range, Direction::Ascending, rows_max)?;
+    let keyed =
+        |(key, bytes): (&[u8], &[u8])| Ok((key.to_vec(), decode(bytes, &Wanted::All, &missing)?));
     let rows: Result<KeyedRows, SqlError> = page.rows.iter().map(keyed).collect();
     Ok((rows?, page.rest))
 }
@@ -50,7 +42,7 @@ fn each_page(
     context: &mut Context<'_, '_>,
     mut see: impl FnMut(KeyedRows, &mut Context<'_, '_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut rest = Some(whole(table));
+    let mut rest = Some(whole());
     while let Some(range) = rest {
         let (rows, left) = page(table, &range, BATCH_ROWS, context)?;
         see(rows, context)?;
@@ -75,7 +67,7 @@ pub(super) fn add_entries(
     rows: KeyedRows,
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
-    let entries = rows.iter().map(|(primary, row)| table.entry(index, row, primary)).collect();
+    let entries = rows.iter().map(|(primary, row)| index.entry(row, primary)).collect();
     // An entry with this row's primary key belongs to this row.
     match put_new(context, entries, true)? {
         None => Ok(()),
@@ -94,7 +86,7 @@ fn not_built(table: &Table, name: &str, error: SqlError) -> SqlError {
 }
 
 pub(super) fn is_empty(table: &Table, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
-    Ok(context.scan(&whole(table), Direction::Ascending, 1)?.rows.is_empty())
+    Ok(context.scan(table.rows(), &whole(), Direction::Ascending, 1)?.rows.is_empty())
 }
 
 pub(super) fn check_no_nulls(
@@ -163,7 +155,7 @@ pub(super) fn add_rows(
         no_nulls(table, columns, row)?;
         let primary = table.primary_bytes(row, None);
         puts.push((table.row_key(&primary), encode(row)));
-        puts.extend(table.indexes.iter().map(|index| table.entry(index, row, &primary)));
+        puts.extend(table.indexes.iter().map(|index| index.entry(row, &primary)));
     }
     match put_new(context, puts, false)? {
         None => Ok(()),
@@ -179,10 +171,10 @@ pub(super) fn add_rows(
 /// with the same value is no conflict.
 fn put_new(
     context: &mut Context<'_, '_>,
-    puts: Vec<(Vec<u8>, Vec<u8>)>,
+    puts: Vec<(TableKey, Vec<u8>)>,
     same_is_left: bool,
 ) -> Result<Option<usize>, Failure> {
-    let keys: Vec<Vec<u8>> = puts.iter().map(|(key, _)| key.clone()).collect();
+    let keys: Vec<TableKey> = puts.iter().map(|(key, _)| key.clone()).collect();
     let there = context.get_many(&keys)?;
     let mut put = BTreeSet::new();
     for (number, ((key, value), there)) in puts.into_iter().zip(there).enumerate() {

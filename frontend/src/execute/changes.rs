@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use gannet_engine::TableId;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Catalog, OBJECT_COUNTER, OBJECTS_RESERVED, Table};
 use crate::error::{Failure, SqlError};
-use crate::execute::{Context, Stored};
+use crate::execute::Context;
 
 /// A catalog that is being changed.
 pub(super) struct Changes {
@@ -24,18 +25,23 @@ pub(super) struct Changes {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Build {
     /// The entries of an index that is not ready.
-    Index { table: u32, storage: u32, index: u32 },
+    Index { table: u32, index: u32, storage: u32 },
     /// The rows of a frozen table, in their future storage and under their future primary key.
     PrimaryKey { frozen: Box<Table>, rebuilt: Box<Table> },
 }
 
 impl Build {
     /// What it fills.
-    pub(super) fn stored(&self) -> Stored {
+    pub(super) fn storages(&self) -> Vec<TableId> {
         match self {
-            Self::Index { storage, index, .. } => Stored { storage: *storage, index: Some(*index) },
-            Self::PrimaryKey { rebuilt, .. } => Stored { storage: rebuilt.storage, index: None },
+            Self::Index { storage, .. } => vec![TableId::from_number(*storage)],
+            Self::PrimaryKey { rebuilt, .. } => rebuilt.storages().collect(),
         }
+    }
+
+    /// The first of those.
+    pub(super) fn storage(&self) -> TableId {
+        self.storages()[0]
     }
 }
 

@@ -7,14 +7,15 @@
 
 mod environment;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gannet_engine::{
-    Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page,
+    Coordinator, Deferred, Direction, HEAP_VALUE_BYTES_MAX, KEY_BYTES_MAX, KeyRange, Page, TableId,
+    TableKey,
 };
 
 use crate::aside::Pending;
@@ -24,6 +25,7 @@ use crate::encoding::key;
 use crate::error::{Failure, SqlError};
 use crate::execute::operator::open;
 use crate::execute::pace::Inputs;
+use crate::execute::storages::Created;
 use crate::execute::{Row, Touched, Transaction};
 use crate::expression::evaluate::{evaluate, hold};
 use crate::expression::function::Facts;
@@ -57,6 +59,8 @@ pub(crate) struct Resources {
     pub(crate) seen_versions: SeenVersions,
     /// The tables that the transaction has used.
     pub(crate) touched: Touched,
+    /// The engine's tables that earlier runs of the statement have created.
+    pub(crate) spares: RefCell<Created>,
     /// The statement's parameters: `$1` is the first.
     pub(crate) parameters: Vec<Value>,
     pub(crate) cancel: Arc<AtomicBool>,
@@ -140,24 +144,25 @@ impl<'c, 's> Context<'c, 's> {
         }
     }
 
-    /// The values of keys of one table, in one round trip.
-    pub(crate) fn get_many(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
-        let fits = |key: &Vec<u8>| key.len() <= KEY_BYTES_MAX;
+    /// The values of keys of one table and its indexes, in one round trip.
+    pub(crate) fn get_many(&mut self, keys: &[TableKey]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+        let fits = |key: &TableKey| key.key.len() <= KEY_BYTES_MAX;
         if !keys.iter().all(fits) {
             // A key that is too long exists nowhere.
-            let fitting: Vec<Vec<u8>> = keys.iter().filter(|key| fits(key)).cloned().collect();
+            let fitting: Vec<TableKey> = keys.iter().filter(|key| fits(key)).cloned().collect();
             let mut found = self.get_many(&fitting)?.into_iter();
             let value = |key| if fits(key) { found.next().flatten() } else { None };
             return Ok(keys.iter().map(value).collect());
         }
         self.rely_on_version()?;
         self.round_trips += 1;
-        let table = self.resources.database.table;
-        let first = keys.first();
-        first.into_iter().for_each(|key| self.resources.touched.add(key));
-        let unshared = first.is_some_and(|key| self.transaction.is_unshared(key));
+        let first = keys.first().map(|key| key.table);
+        first.into_iter().for_each(|table| self.resources.touched.add(table));
+        // An index that the transaction has created may be one of a table that others know.
+        let is_unshared = |key: &TableKey| self.transaction.is_unshared(key.table);
+        let unshared = !self.transaction.created.is_empty() && keys.iter().all(is_unshared);
         let Self { coordinator, transaction, .. } = self;
-        let mut read = |deferred: &mut Deferred| deferred.get_many(coordinator, table, keys);
+        let mut read = |deferred: &mut Deferred| deferred.get_each(coordinator, keys);
         let deferred = &mut transaction.deferred;
         let read = if unshared { deferred.unshared(read)? } else { read(deferred)? };
         self.charge_transaction()?;
@@ -211,9 +216,10 @@ impl<'c, 's> Context<'c, 's> {
         result
     }
 
-    /// Part of a range, in one round trip.
+    /// Part of a range of a table or an index, in one round trip.
     pub(crate) fn scan(
         &mut self,
+        table: TableId,
         range: &KeyRange,
         direction: Direction,
         limit: usize,
@@ -221,12 +227,8 @@ impl<'c, 's> Context<'c, 's> {
         self.check_cancel()?;
         self.check_version()?;
         self.round_trips += 1;
-        let table = self.resources.database.table;
-        let (Bound::Included(from) | Bound::Excluded(from)) = &range.from else {
-            return Err(SqlError::new("XX000", "a range of rows starts nowhere").into());
-        };
-        self.resources.touched.add(from);
-        let unshared = self.transaction.is_unshared(from);
+        self.resources.touched.add(table);
+        let unshared = self.transaction.is_unshared(table);
         let Self { coordinator, transaction, .. } = self;
         let mut read =
             |deferred: &mut Deferred| deferred.scan(coordinator, table, range, direction, limit);
@@ -248,30 +250,30 @@ impl<'c, 's> Context<'c, 's> {
     }
 
     /// Sets a key that was read before.
-    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
+    pub(crate) fn put(&mut self, key: TableKey, value: Vec<u8>) -> Result<(), Failure> {
         Self::check_sizes(&key, &value)?;
-        self.transaction.deferred.put(self.resources.database.table, key, value);
+        self.transaction.deferred.put(key.table, key.key, value);
         self.check_written()
     }
 
     /// The transaction's own change of a key: `Some(None)` is a deletion; None if the transaction has not written the key.
-    pub(crate) fn written(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        self.transaction.deferred.written(self.resources.database.table, key)
+    pub(crate) fn written(&self, key: &TableKey) -> Option<Option<&[u8]>> {
+        self.transaction.deferred.written(key.table, &key.key)
     }
 
     /// Adds a key that was not read, unless the transaction has written it before, and tells whether it was added. Commit
     /// fails if the key exists, and the statement runs again.
-    pub(crate) fn insert(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<bool, Failure> {
+    pub(crate) fn insert(&mut self, key: TableKey, value: Vec<u8>) -> Result<bool, Failure> {
         Self::check_sizes(&key, &value)?;
-        self.resources.touched.add(&key);
-        let is_new = self.transaction.deferred.insert(self.resources.database.table, key, value);
+        self.resources.touched.add(key.table);
+        let is_new = self.transaction.deferred.insert(key.table, key.key, value);
         self.check_written()?;
         Ok(is_new)
     }
 
-    fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Failure> {
+    fn check_sizes(key: &TableKey, value: &[u8]) -> Result<(), Failure> {
         for (what, bytes, max) in [
-            ("primary key or index entry", key.len(), KEY_BYTES_MAX),
+            ("primary key or index entry", key.key.len(), KEY_BYTES_MAX),
             ("row", value.len(), HEAP_VALUE_BYTES_MAX),
         ] {
             if bytes > max {
@@ -283,8 +285,8 @@ impl<'c, 's> Context<'c, 's> {
     }
 
     /// Removes a key that was read before.
-    pub(crate) fn delete(&mut self, key: Vec<u8>) -> Result<(), Failure> {
-        self.transaction.deferred.delete(self.resources.database.table, key);
+    pub(crate) fn delete(&mut self, key: TableKey) -> Result<(), Failure> {
+        self.transaction.deferred.delete(key.table, key.key);
         self.check_written()
     }
 
@@ -302,7 +304,10 @@ impl<'c, 's> Context<'c, 's> {
     /// Ends the statement if its session requests that, and yields the thread if the statement runs long. Callers call this
     /// often.
     pub(crate) fn check_cancel(&mut self) -> Result<(), Failure> {
-        self.coordinator.give_way();
+        if self.coordinator.give_way() {
+            // A change of the cluster's tables does not wait for this statement.
+            self.coordinator.begin();
+        }
         // Relaxed: the flag carries nothing but itself.
         if self.resources.cancel.load(Ordering::Relaxed) || self.coordinator.is_cancelled() {
             return Err(SqlError::new("57014", "canceling statement due to user request").into());
@@ -351,9 +356,15 @@ impl<'c, 's> Context<'c, 's> {
                 return Ok(result?);
             }
             self.check_cancel()?;
-            self.coordinator.pause(wait);
+            self.wait(wait);
             wait = (2 * wait).min(ASIDE_WAIT_MAX);
         }
+    }
+
+    /// Lets other coroutines have this thread for a time. A change of the cluster's tables does not wait for this statement.
+    pub(super) fn wait(&mut self, time: Duration) {
+        self.coordinator.begin();
+        self.coordinator.pause(time);
     }
 
     /// The budget that the session's statements are charged to.

@@ -1,6 +1,6 @@
 //! CREATE, DROP and TRUNCATE: changes of the catalog, and of the data concerned.
 //!
-//! TRUNCATE gives a table a new storage; the old one is emptied after the commit.
+//! TRUNCATE gives a table and its indexes new storages; the old ones are dropped after the commit.
 //!
 //! *Source*: PostgreSQL 15 documentation, reference pages of these statements.
 //!
@@ -13,7 +13,8 @@ use crate::error::{Failure, SqlError};
 use crate::execute::alter::alter_table;
 use crate::execute::build::fill_index;
 use crate::execute::changes::{Build, Changes, new_object};
-use crate::execute::{Context, Output, Stored};
+use crate::execute::storages::{new_storage, renew_storages};
+use crate::execute::{Context, Output};
 use crate::plan::define::{Definition, Dropped, NewColumn, NewConstraint, NewIndex};
 
 /// Runs a definition.
@@ -92,7 +93,7 @@ fn create_table(
 ) -> Result<(), Failure> {
     let mut table = Table {
         id: new_object(context)?,
-        storage: new_object(context)?,
+        storage: new_storage(context)?,
         name: name.to_owned(),
         columns: Vec::with_capacity(columns.len()),
         primary_key: None,
@@ -101,7 +102,6 @@ fn create_table(
         checks: Vec::new(),
         frozen: false,
     };
-    context.transaction.created.insert(table.storage);
     for column in columns {
         let column = built_column(changes, &table.name, column, context)?;
         table.columns.push(column);
@@ -177,9 +177,15 @@ pub(super) fn add_constraint(
             let otherwise = format!("{}_{}_key", table.name, columns.join("_"));
             let name = named(name, otherwise)?;
             let columns = key_columns(table, columns)?;
-            let id = new_object(context)?;
-            let index = Index { id, name, columns, unique: true, constraint: true, ready: true };
-            table.indexes.push(index);
+            table.indexes.push(Index {
+                id: new_object(context)?,
+                storage: new_storage(context)?,
+                name,
+                columns,
+                unique: true,
+                constraint: true,
+                ready: true,
+            });
         }
         NewConstraint::Check { name, sql, columns, condition: _ } => {
             let middle = if let [column] = columns.as_slice() {
@@ -229,13 +235,13 @@ fn create_index(
         return Ok(());
     }
     let columns = key_columns(&table, &new.columns)?;
-    let id = new_object(context)?;
+    let (id, storage) = (new_object(context)?, new_storage(context)?);
     let ready = !changes.builds_later;
-    let index = Index { id, name, columns, unique: new.unique, constraint: false, ready };
+    let index = Index { id, storage, name, columns, unique: new.unique, constraint: false, ready };
     if ready {
         fill_index(&table, &index, context)?;
     } else {
-        changes.build = Some(Build::Index { table: table.id, storage: table.storage, index: id });
+        changes.build = Some(Build::Index { table: table.id, index: id, storage });
     }
     table.indexes.push(index);
     changes.put(table);
@@ -261,7 +267,7 @@ fn drop_table(
         }
     };
     changes.remove(table.id);
-    context.transaction.drop_storage(table.storage);
+    context.transaction.dropped.extend(table.storages());
     Ok(())
 }
 
@@ -289,8 +295,7 @@ fn drop_index(
             .into());
     }
     let index = table.indexes.remove(number);
-    let stored = Stored { storage: table.storage, index: Some(index.id) };
-    context.transaction.dropped.insert(stored);
+    context.transaction.dropped.insert(index.entries());
     changes.put(table);
     Ok(())
 }
@@ -302,9 +307,8 @@ fn truncate(
     context: &mut Context<'_, '_>,
 ) -> Result<(), Failure> {
     let mut table = Table::clone(changes.catalog.require(name)?);
-    context.transaction.drop_storage(table.storage);
-    table.storage = new_object(context)?;
-    context.transaction.created.insert(table.storage);
+    context.transaction.dropped.extend(table.storages());
+    renew_storages(&mut table, context)?;
     if restart {
         for counter in table.columns.iter_mut().filter_map(|column| column.counter.as_mut()) {
             counter.id = new_object(context)?;

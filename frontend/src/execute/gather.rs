@@ -144,7 +144,7 @@ impl Stream {
                     return Err(SqlError::new("57014", "the client takes no more rows").into());
                 }
             };
-            context.coordinator.pause(wait);
+            context.wait(wait);
             wait = (2 * wait).min(CLIENT_WAIT_MAX);
         }
     }

@@ -118,12 +118,13 @@ impl<'p> LookupRows<'p> {
             Some(current) => current,
             None => {
                 let Some(row) = self.pending.next() else { return Ok(()) };
-                let rest = key_range(self.scan, range, &row, context)?;
+                let rest = key_range(range, &row, context)?;
                 InRange { row, rest, matched: false }
             }
         };
         if let Some(keys) = current.rest.take() {
-            let page = context.scan(&keys, Direction::Ascending, BATCH_ROWS)?;
+            let storage = range.index.storage(&self.scan.table);
+            let page = context.scan(storage, &keys, Direction::Ascending, BATCH_ROWS)?;
             let right = rows_of_entries(self.scan, range.index, &page.rows, context)?;
             current.matched |= self.join(&current.row, right, joined, context)?;
             current.rest = page.rest;

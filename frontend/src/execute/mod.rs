@@ -10,7 +10,8 @@
 //! write                                INSERT, UPDATE, DELETE
 //! define  alter  changes               definitions: changes of the catalog
 //! build  online                        rows and indexes that definitions concern
-//! unfinished                           builds and removals of nodes that were lost
+//! storages                             the engine's tables with rows and index entries
+//! unfinished                           builds and storages of nodes that were lost
 //! copy                                 COPY
 //! touched                              tables that conflicts name
 //! ```
@@ -39,6 +40,7 @@ mod runs;
 mod scan;
 mod sets;
 mod sort;
+pub(crate) mod storages;
 mod touched;
 pub(crate) mod transaction;
 pub(crate) mod unfinished;
@@ -48,7 +50,7 @@ mod write;
 pub(crate) use context::{Context, Resources, row_bytes};
 pub(crate) use gather::{Beyond, Gathering, Stream};
 pub(crate) use touched::Touched;
-pub(crate) use transaction::{Stored, Transaction};
+pub(crate) use transaction::Transaction;
 pub(crate) use write::insert_rows;
 
 use std::sync::Arc;

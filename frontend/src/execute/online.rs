@@ -15,7 +15,7 @@
 //!
 //! *Invariants*: a row that the fill has passed has its entry, and an entry leads to an existing row with its value. So a
 //! finished build has lost no entry and let no duplicate in. A page depends on the table's descriptor, so a build ends when
-//! another definition changes the table. A failed build, or a cancelled one, withdraws the declaration and empties the
+//! another definition changes the table. A failed build, or a cancelled one, withdraws the declaration and drops the
 //! storage. If its node is lost, another one does so (`unfinished`), and a session that lives runs the definition again.
 //!
 //! *Source*: the states of Rae et al., "Online, Asynchronous Schema Change in F1", VLDB 2013, section 3. No transaction runs
@@ -29,12 +29,13 @@ use gannet_engine::{Coordinator, KeyRange};
 
 use crate::catalog::{Catalog, Table, table_key};
 use crate::error::Failure;
-use crate::execute::build::{add_entries, add_rows, page, whole};
+use crate::execute::build::{add_entries, add_rows, page};
 use crate::execute::changes::{Build, Changes, changed_meanwhile};
 use crate::execute::define::declare;
+use crate::execute::scan::whole;
 use crate::execute::transaction::alone;
 use crate::execute::unfinished::{forget, note_build, undo_builds};
-use crate::execute::{Context, Output, Resources, Stored, Transaction};
+use crate::execute::{Context, Output, Resources, Transaction};
 use crate::plan::define::{Change, Definition, NewConstraint};
 
 /// Whether a definition may be built in batches.
@@ -110,7 +111,7 @@ fn fill(
         Build::PrimaryKey { frozen, .. } => frozen.id,
     };
     let table = catalog.table_numbered(id).ok_or_else(changed_meanwhile)?;
-    let mut rest = Some(whole(table));
+    let mut rest = Some(whole());
     while let Some(range) = rest {
         let begin = |_| Transaction::part_of(Arc::clone(&catalog));
         rest = alone(coordinator, resources, begin, |context| {
@@ -170,7 +171,7 @@ fn finish(build: &Build, context: &mut Context<'_, '_>) -> Result<(), Failure> {
             if table != **frozen {
                 return Err(changed_meanwhile().into());
             }
-            context.transaction.drop_storage(table.storage);
+            context.transaction.dropped.extend(table.storages());
             table = Table::clone(rebuilt);
         }
     }
@@ -184,17 +185,11 @@ pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<
     if !end_work(build, context)? {
         return Ok(());
     }
-    if let Build::PrimaryKey { rebuilt, .. } = build {
-        context.transaction.drop_storage(rebuilt.storage);
-    }
+    context.transaction.dropped.extend(build.storages());
     // If the table differs from the declaration, another definition has withdrawn it.
     let Ok(mut table) = changes.declared(build) else { return Ok(()) };
     match build {
-        Build::Index { index, .. } => {
-            let stored = Stored { storage: table.storage, index: Some(*index) };
-            context.transaction.dropped.insert(stored);
-            table.indexes.retain(|other| other.id != *index);
-        }
+        Build::Index { index, .. } => table.indexes.retain(|other| other.id != *index),
         Build::PrimaryKey { .. } => table.frozen = false,
     }
     changes.put(table);
@@ -205,7 +200,7 @@ pub(super) fn take_back(build: &Build, context: &mut Context<'_, '_>) -> Result<
 fn end_work(build: &Build, context: &mut Context<'_, '_>) -> Result<bool, Failure> {
     let database = &context.resources.database;
     let deferred = &mut context.transaction.deferred;
-    forget(deferred, context.coordinator, database, build.stored()).map_err(Failure::from)
+    forget(deferred, context.coordinator, database, build.storage()).map_err(Failure::from)
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
-use gannet_engine::{Direction, KeyRange, Rows};
+use gannet_engine::{Direction, KeyRange, Rows, TableKey};
 
-use crate::catalog::{Index, PREFIX_BYTES, PRIMARY_INDEX};
+use crate::catalog::Index;
 use crate::encoding::key;
 use crate::encoding::row::decode;
 use crate::error::Failure;
@@ -32,7 +32,7 @@ const NEXT_PAGE_ROWS: usize = 4_000;
 /// Rows that are read by their keys in one round trip.
 const POINT_ROWS: usize = 1_000;
 
-/// A primary key after the prefix.
+/// A primary key.
 pub(super) type PrimaryBytes = Vec<u8>;
 
 /// The rows of a scan whose access does not depend on other rows.
@@ -69,7 +69,8 @@ impl<'p> ScanRows<'p> {
             Access::Points { .. } => (IndexChoice::Primary, false),
         };
         let direction = if descending { Direction::Descending } else { Direction::Ascending };
-        let page = context.scan(range, direction, page_rows)?;
+        let storage = index.storage(&self.scan.table);
+        let page = context.scan(storage, range, direction, page_rows)?;
         self.state = match page.rest {
             Some(rest) => State::Range(rest),
             None => State::Done,
@@ -129,24 +130,16 @@ impl Operator for ScanRows<'_> {
                 State::Range(rest) => self.page(&rest, NEXT_PAGE_ROWS, context)?,
                 State::Points(keys) => self.points(keys, context)?,
                 State::New => match &self.scan.access {
-                    Access::Points { index, columns } => {
-                        let prefix = index.prefix(&self.scan.table);
-                        let keys = point_keys(columns, prefix, &[], context)?;
+                    Access::Points { columns, .. } => {
+                        let keys = point_keys(columns, &[], context)?;
                         let keys = self.distinct(keys, context)?;
                         self.points(keys.into_iter(), context)?
                     }
-                    Access::Range(range) => match key_range(self.scan, range, &[], context)? {
+                    Access::Range(range) => match key_range(range, &[], context)? {
                         Some(range) => self.page(&range, FIRST_PAGE_ROWS, context)?,
                         None => return Ok(None),
                     },
-                    Access::Full { .. } => {
-                        let prefix = self.scan.table.prefix(PRIMARY_INDEX);
-                        let range = KeyRange {
-                            to: Bound::Excluded(after(prefix.clone())),
-                            from: Bound::Included(prefix),
-                        };
-                        self.page(&range, FIRST_PAGE_ROWS, context)?
-                    }
+                    Access::Full { .. } => self.page(&whole(), FIRST_PAGE_ROWS, context)?,
                 },
             };
             if !rows.is_empty() {
@@ -154,6 +147,11 @@ impl Operator for ScanRows<'_> {
             }
         }
     }
+}
+
+/// All keys.
+pub(super) fn whole() -> KeyRange {
+    KeyRange { from: Bound::Unbounded, to: Bound::Unbounded }
 }
 
 /// The smallest key after all continuations of a key.
@@ -169,14 +167,13 @@ pub(super) fn points(
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Vec<Row>>, Failure> {
     let Access::Points { index, columns } = &scan.access else { return Ok(Vec::new()) };
-    let prefix = index.prefix(&scan.table);
     // Each key is read once, even if several rows need it.
     let mut numbers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut wanted = Vec::with_capacity(left.len());
     for row in left {
         context.pace()?;
         let mut own = Vec::new();
-        for key in point_keys(columns, prefix.clone(), row, context)? {
+        for key in point_keys(columns, row, context)? {
             let count = numbers.len();
             own.push(*numbers.entry(key).or_insert(count));
         }
@@ -203,7 +200,9 @@ fn rows_at(
     let mut rows = Vec::with_capacity(keys.len());
     for keys in keys.chunks(POINT_ROWS) {
         context.check_cancel()?;
-        let found = context.get_many(keys)?;
+        let table = index.storage(&scan.table);
+        let named = keys.iter().map(|key| TableKey { table, key: key.clone() });
+        let found = context.get_many(&named.collect::<Vec<_>>())?;
         rows.extend(match index {
             IndexChoice::Primary => {
                 let with_key = |(key, row): (&Vec<u8>, Option<Vec<u8>>)| {
@@ -219,17 +218,16 @@ fn rows_at(
 
 /// The primary key in the key of a row, if the plan wants it.
 fn primary_of_row(scan: &Scan, key: &[u8]) -> PrimaryBytes {
-    if scan.with_key { key[PREFIX_BYTES..].to_vec() } else { Vec::new() }
+    if scan.with_key { key.to_vec() } else { Vec::new() }
 }
 
 /// The keys of an access with points, for one row on the left; none for NULLs.
 fn point_keys(
     columns: &[Vec<Expression>],
-    prefix: Vec<u8>,
     row: &[Value],
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Vec<u8>>, Failure> {
-    let mut keys = vec![prefix];
+    let mut keys = vec![Vec::new()];
     for list in columns {
         if let ([expression], [key]) = (&list[..], &mut keys[..]) {
             match context.value(expression, row)? {
@@ -255,12 +253,11 @@ fn point_keys(
 
 /// The keys of a range; None if a NULL makes it empty.
 pub(super) fn key_range(
-    scan: &Scan,
     range: &IndexRange,
     row: &[Value],
     context: &mut Context<'_, '_>,
 ) -> Result<Option<KeyRange>, Failure> {
-    let mut prefix = range.index.prefix(&scan.table);
+    let mut prefix = Vec::new();
     for expression in &range.prefix {
         let value = context.value(expression, row)?;
         if value.is_null() {
@@ -331,7 +328,7 @@ fn by_primary(
     primary: Vec<Option<PrimaryBytes>>,
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Option<Row>>, Failure> {
-    let keys: Vec<Vec<u8>> =
+    let keys: Vec<TableKey> =
         primary.iter().flatten().map(|primary| scan.table.row_key(primary)).collect();
     let mut found: VecDeque<Option<Vec<u8>>> =
         if keys.is_empty() { VecDeque::new() } else { context.get_many(&keys)?.into() };

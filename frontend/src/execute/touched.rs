@@ -1,28 +1,29 @@
 //! The tables that a session's transaction has used, for the error of a conflict.
 //!
-//! A conflict is detected in a bucket, which does not tell the tables of its rows.
+//! A commit that meets a conflict does not tell where.
 //!
-//! *Invariants*: at most [`TABLES_MAX`] tables are remembered.
+//! *Invariants*: at most [`STORAGES_MAX`] tables of the engine are remembered.
 
 use std::cell::Cell;
 
-use crate::catalog::{Catalog, storage_of};
+use gannet_engine::TableId;
+
+use crate::catalog::Catalog;
 use crate::error::SqlError;
 
-/// Maximum number of remembered tables: the first ones.
-const TABLES_MAX: usize = 8;
+/// Maximum number of remembered tables of the engine: the first ones.
+const STORAGES_MAX: usize = 16;
 
-/// The storage numbers of the tables, none of which is ever used twice.
+/// The engine's tables of those that were used, and of their indexes.
 #[derive(Default)]
 pub(crate) struct Touched {
-    storages: Cell<[Option<u32>; TABLES_MAX]>,
+    storages: Cell<[Option<TableId>; STORAGES_MAX]>,
     has_more: Cell<bool>,
 }
 
 impl Touched {
-    /// Remembers the table of a key.
-    pub(crate) fn add(&self, key: &[u8]) {
-        let Some(storage) = storage_of(key) else { return };
+    /// Remembers a table of the engine.
+    pub(crate) fn add(&self, storage: TableId) {
         let mut storages = self.storages.get();
         for slot in &mut storages {
             match *slot {
@@ -39,7 +40,7 @@ impl Touched {
 
     /// Forgets the tables when another transaction begins.
     pub(crate) fn clear(&self) {
-        self.storages.set([None; TABLES_MAX]);
+        self.storages.set([None; STORAGES_MAX]);
         self.has_more.set(false);
     }
 
@@ -50,7 +51,7 @@ impl Touched {
         };
         let storages = self.storages.get();
         let is_used = |storage| storages.contains(&Some(storage));
-        let used = catalog.tables().filter(|table| is_used(table.storage));
+        let used = catalog.tables().filter(|table| table.storages().any(is_used));
         let names: Vec<String> = used.map(|table| format!("\"{}\"", table.name)).collect();
         let place = match names.as_slice() {
             [] => return error,

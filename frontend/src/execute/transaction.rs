@@ -1,22 +1,18 @@
-//! Transactions of SQL: those of sessions, and those that fill or empty storages invisible to others.
+//! Transactions of SQL: those of sessions, and those that fill storages invisible to others.
 //!
-//! *Invariants*: storages that a transaction creates are part of it. Storages that it drops are emptied in batches after the
-//! commit, when no transaction sees them any more. If that fails, the remains take memory and have no other effect.
+//! *Invariants*: storages that a transaction creates are part of it. Storages that it drops are there until it has committed.
 //!
 //! *Not here*: the transaction of the engine (`Deferred`); conflicts' errors (`touched`).
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::sync::Arc;
 
-use gannet_engine::{
-    Abort, Coordinator, Deferred, Direction, Failure as EngineFailure, KeyRange, Savepoint, TableId,
-};
+use gannet_engine::{Abort, Coordinator, Deferred, Failure as EngineFailure, Savepoint, TableId};
 
-use crate::catalog::{Catalog, Table, index_prefix, storage_of, storage_prefix};
-use crate::database::Database;
+use crate::catalog::{Catalog, Table};
 use crate::error::{Failure, SqlError};
-use crate::execute::unfinished::{empty, note_dropped};
+use crate::execute::storages::{Created, Storages, drop_storage};
+use crate::execute::unfinished::note_dropped;
 use crate::execute::{Context, Resources};
 use crate::memory::{Budget, Charge};
 
@@ -24,15 +20,6 @@ use crate::memory::{Budget, Charge};
 const ATTEMPTS_MAX: u32 = 100;
 /// Runs of a query that other transactions may overtake; afterwards they wait for the query.
 pub(crate) const OVERTAKEN_MAX: u32 = 3;
-/// Keys that are removed at a time.
-const CLEARED_KEYS: usize = 1_000;
-
-/// Keys of a table: of a whole storage, or of one index in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Stored {
-    pub(crate) storage: u32,
-    pub(crate) index: Option<u32>,
-}
 
 /// A transaction of a session; moves into the job of each statement and back.
 pub(crate) struct Transaction {
@@ -44,11 +31,11 @@ pub(crate) struct Transaction {
     /// Whether the catalog belongs to another transaction, which publishes it.
     is_part: bool,
     /// Storages that the transaction has created, unknown to all others.
-    pub(crate) created: BTreeSet<u32>,
-    /// Rows in those storages that were written by transactions of their own; removed unless this one commits.
-    pub(crate) filled: Filled,
-    /// Storages and indexes to empty after the commit.
-    pub(crate) dropped: BTreeSet<Stored>,
+    pub(crate) created: Created,
+    /// Those that a build is to fill, which puts them into the catalog.
+    pub(crate) filled_later: Vec<TableId>,
+    /// Storages to drop after the commit.
+    pub(crate) dropped: BTreeSet<TableId>,
     pub(crate) savepoints: Vec<NamedSavepoint>,
     /// The charge of the rows read and written.
     pub(crate) charge: Charge,
@@ -59,7 +46,7 @@ pub(crate) struct NamedSavepoint {
     name: String,
     savepoint: Savepoint,
     catalog: Option<Arc<Catalog>>,
-    dropped: BTreeSet<Stored>,
+    dropped: BTreeSet<TableId>,
     _charge: Charge,
 }
 
@@ -71,8 +58,8 @@ impl Transaction {
             catalog: None,
             depends_on_version: false,
             is_part: false,
-            created: BTreeSet::new(),
-            filled: Filled::default(),
+            created: Created::default(),
+            filled_later: Vec::new(),
             dropped: BTreeSet::new(),
             savepoints: Vec::new(),
             charge: Charge::default(),
@@ -82,11 +69,6 @@ impl Transaction {
     /// A transaction that sees this catalog in all its statements.
     pub(crate) fn seeing(catalog: Arc<Catalog>) -> Self {
         Self { catalog: Some(catalog), ..Self::new() }
-    }
-
-    /// Empties a storage after the commit.
-    pub(crate) fn drop_storage(&mut self, storage: u32) {
-        self.dropped.insert(Stored { storage, index: None });
     }
 
     /// A transaction that writes nothing, and keeps others from writing while it scans: see [`Deferred::with_scan_barriers`].
@@ -99,19 +81,20 @@ impl Transaction {
         Self { depends_on_version: true, is_part: true, ..Self::seeing(catalog) }
     }
 
-    /// Whether no other transaction can reach the row or index entry with this key.
-    pub(crate) fn is_unshared(&self, key: &[u8]) -> bool {
-        !self.created.is_empty() && storage_of(key).is_some_and(|own| self.created.contains(&own))
+    /// Whether no other transaction can reach the rows or index entries in a storage.
+    pub(crate) fn is_unshared(&self, storage: TableId) -> bool {
+        self.created.contains(storage)
     }
 
     /// Whether transactions of their own may write rows of a table before this one commits. No other transaction may know the
     /// table, this one must not have read or written its rows, and must have no savepoint.
-    pub(crate) fn may_fill(&self, database: &Database, table: &Table) -> bool {
-        let prefix = storage_prefix(table.storage);
-        self.created.contains(&table.storage)
-            && self.savepoints.is_empty()
-            && !self.deferred.depends_on(database.table)
-            && !self.deferred.concerns(database.table, &prefix)
+    pub(crate) fn may_fill(&self, table: &Table) -> bool {
+        let is_untouched = |storage| {
+            self.is_unshared(storage)
+                && !self.deferred.depends_on(storage)
+                && !self.deferred.concerns(storage)
+        };
+        self.savepoints.is_empty() && table.storages().all(is_untouched)
     }
 
     /// SAVEPOINT.
@@ -121,7 +104,7 @@ impl Transaction {
     pub(crate) fn save(&mut self, name: String, budget: &Arc<Budget>) -> Result<(), SqlError> {
         let own = size_of::<NamedSavepoint>() + name.len();
         let mut charge = Charge::default();
-        charge.add(budget, own + self.dropped.len() * size_of::<Stored>())?;
+        charge.add(budget, own + self.dropped.len() * size_of::<TableId>())?;
         self.savepoints.push(NamedSavepoint {
             _charge: charge,
             name,
@@ -157,59 +140,33 @@ impl Transaction {
         Ok(())
     }
 
-    /// Commits, publishes the catalog, and empties dropped storages.
+    /// Commits, publishes the catalog, and drops storages.
     pub(crate) fn commit(
-        mut self,
+        &mut self,
         coordinator: &mut Coordinator<'_>,
         resources: &Resources,
     ) -> Result<(), Abort> {
         let database = &resources.database;
-        for stored in &self.dropped {
-            note_dropped(&mut self.deferred, coordinator, database, *stored)?;
+        // Nobody knows those that the transaction has created itself.
+        self.dropped.retain(|storage| !self.created.contains(*storage));
+        for storage in &self.dropped {
+            note_dropped(&mut self.deferred, coordinator, database, *storage)?;
         }
         self.deferred.commit(coordinator)?;
-        self.filled.keep();
-        if let Some(catalog) = self.catalog
+        if let Some(catalog) = &self.catalog {
+            self.created.keep(catalog.storages().chain(self.filled_later.iter().copied()));
+        }
+        if let Some(catalog) = self.catalog.take()
             && catalog.private
             && !self.is_part
         {
             database.publish(catalog);
         }
-        for stored in self.dropped {
-            // Remains take memory and have no other effect. If this node is lost, another one removes them.
-            let _ = empty(coordinator, database, stored);
-        }
+        let is_there = |storage: &TableId| drop_storage(coordinator, database, *storage).is_err();
+        // What could not be dropped is dropped later, by another node if this one is lost.
+        let dropped = std::mem::take(&mut self.dropped);
+        Storages::discard(database, dropped.into_iter().filter(is_there).collect());
         Ok(())
-    }
-}
-
-/// Storages with rows of other transactions, before the transaction that created the storages has committed.
-#[derive(Default)]
-pub(crate) struct Filled(Option<(Arc<Database>, BTreeSet<u32>)>);
-
-impl Filled {
-    pub(crate) fn add(&mut self, database: &Arc<Database>, storage: u32) {
-        let new = || (Arc::clone(database), BTreeSet::new());
-        self.0.get_or_insert_with(new).1.insert(storage);
-    }
-
-    /// Keeps the rows: the transaction has committed.
-    fn keep(&mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Filled {
-    /// Removes the rows: no transaction will ever see their storages.
-    fn drop(&mut self) {
-        let Some((database, storages)) = self.0.take() else { return };
-        let table = database.table;
-        // Fire and forget. If there is no room for the job, the remains take memory and have no other effect.
-        let _ = database.cluster.spawn_anywhere(move |coordinator| {
-            for storage in storages {
-                let _ = clear(coordinator, table, Stored { storage, index: None });
-            }
-        });
     }
 }
 
@@ -249,6 +206,7 @@ pub(crate) fn alone_unless<T>(
             },
             Err(failure) => Err(given_up(coordinator, &mut transaction, failure)),
         };
+        resources.spares.borrow_mut().add_all(&mut transaction.created);
         result.map_err(&ended)
     })
 }
@@ -267,36 +225,6 @@ pub(crate) fn given_up(
             _ => failure,
         },
         Failure::Abort(_) | Failure::StaleCatalog => failure,
-    }
-}
-
-/// Removes keys that are invisible to all transactions.
-pub(crate) fn clear(
-    coordinator: &mut Coordinator<'_>,
-    table: TableId,
-    stored: Stored,
-) -> Result<(), Failure> {
-    let prefix = match stored.index {
-        None => storage_prefix(stored.storage),
-        Some(index) => index_prefix(stored.storage, index),
-    };
-    // Bytes follow the number in a prefix; 0xff bytes sort after all of them.
-    let mut to = prefix.clone();
-    to.extend_from_slice(&[0xff; 8]);
-    let range = KeyRange { from: Bound::Included(prefix), to: Bound::Excluded(to) };
-    loop {
-        let done = committed(coordinator, |coordinator, deferred| {
-            let page =
-                deferred.scan(coordinator, table, &range, Direction::Ascending, CLEARED_KEYS)?;
-            let done = page.rows.is_empty() && page.rest.is_none();
-            for (key, _) in page.rows.iter() {
-                deferred.delete(table, key.to_vec());
-            }
-            Ok(done)
-        })?;
-        if done {
-            return Ok(());
-        }
     }
 }
 

@@ -1,13 +1,13 @@
-//! Work that takes a node several transactions: a build, and the emptying of what was dropped. The catalog tells who does which.
+//! Work that takes a node more than a transaction: a build, and the end of a storage. The catalog tells who does which.
 //!
 //! ```text
-//! key     05 storage (4 bytes) index (4 bytes, 0: the whole storage)
-//! value   node (2 bytes) incarnation (4 bytes), big-endian; a build as JSON, or nothing: the keys are to be removed
+//! key     05 storage (4 bytes)
+//! value   node (2 bytes) incarnation (4 bytes), big-endian; a build as JSON, or nothing: the storage is to be dropped
 //! ```
-//! When the node is no member any more, another one undoes its builds, and removes what it has not removed.
+//! When the node is no member any more, another one undoes its builds, and drops what it has not dropped.
 //!
 //! *Invariants*: the transaction that begins work writes its row, and the one that ends a build removes that row. So a declared
-//! build has a row, and so have keys that were dropped and not removed.
+//! build has a row, and so has a storage that the catalog has lost and that is there.
 //!
 //! *Not here*: when another node looks for such work (`settler`, and `online` before a build).
 
@@ -23,8 +23,9 @@ use crate::database::Database;
 use crate::error::{Failure, SqlError};
 use crate::execute::changes::Build;
 use crate::execute::online::{take_back, with_newest};
-use crate::execute::transaction::{clear, committed};
-use crate::execute::{Context, Resources, Stored, Touched};
+use crate::execute::storages::{drop_orphans, drop_storage};
+use crate::execute::transaction::committed;
+use crate::execute::{Context, Resources, Touched};
 use crate::expression::function::Facts;
 use crate::settings;
 
@@ -37,21 +38,21 @@ const USER: &str = "gannet";
 
 /// The process that does some work.
 #[derive(Clone, Copy)]
-struct Owner {
-    node: u16,
-    incarnation: u32,
+pub(super) struct Owner {
+    pub(super) node: u16,
+    pub(super) incarnation: u32,
 }
 
 impl Owner {
     /// The node that a coordinator runs at.
-    fn of(coordinator: &Coordinator<'_>, database: &Database) -> Self {
+    pub(super) fn of(coordinator: &Coordinator<'_>, database: &Database) -> Self {
         let node = coordinator.node();
         let configuration = database.cluster.configuration();
         let member = configuration.members.get(usize::from(node));
         Self { node, incarnation: member.map_or(0, |member| member.incarnation) }
     }
 
-    fn is_member(self, configuration: &Configuration) -> bool {
+    pub(super) fn is_member(self, configuration: &Configuration) -> bool {
         let member = configuration.members.get(usize::from(self.node));
         configuration.is_member(self.node)
             && member.is_some_and(|member| member.incarnation == self.incarnation)
@@ -60,9 +61,9 @@ impl Owner {
 
 /// Work that is not finished.
 struct Work {
-    stored: Stored,
+    storage: TableId,
     owner: Owner,
-    /// None: the keys are to be removed.
+    /// None: the storage is to be dropped.
     build: Option<Build>,
 }
 
@@ -80,7 +81,7 @@ impl Work {
         } else {
             Some(serde_json::from_slice(build).map_err(|_| malformed())?)
         };
-        Ok(Self { stored: work_of(key).ok_or_else(malformed)?, owner, build })
+        Ok(Self { storage: work_of(key).ok_or_else(malformed)?, owner, build })
     }
 }
 
@@ -93,11 +94,12 @@ pub(super) fn note_build(build: &Build, context: &mut Context<'_, '_>) -> Result
         SqlError::new("XX000", format!("a build could not be written: {error}"))
     })?;
     let database = &context.resources.database;
+    context.transaction.filled_later = build.storages();
     let deferred = &mut context.transaction.deferred;
-    note(deferred, context.coordinator, database, (build.stored(), &bytes)).map_err(Failure::from)
+    note(deferred, context.coordinator, database, (build.storage(), &bytes)).map_err(Failure::from)
 }
 
-/// Notes in a transaction that this node removes keys after the commit.
+/// Notes in a transaction that this node drops a storage after the commit.
 ///
 /// # Errors
 /// The engine's.
@@ -105,19 +107,19 @@ pub(super) fn note_dropped(
     deferred: &mut Deferred,
     coordinator: &mut Coordinator<'_>,
     database: &Database,
-    stored: Stored,
+    storage: TableId,
 ) -> Result<(), Abort> {
-    note(deferred, coordinator, database, (stored, &[]))
+    note(deferred, coordinator, database, (storage, &[]))
 }
 
 fn note(
     deferred: &mut Deferred,
     coordinator: &mut Coordinator<'_>,
     database: &Database,
-    (stored, build): (Stored, &[u8]),
+    (storage, build): (TableId, &[u8]),
 ) -> Result<(), Abort> {
     let owner = Owner::of(coordinator, database);
-    let key = work_key(stored);
+    let key = work_key(storage);
     // The engine requires that a key is read before it is written.
     deferred.get_many(coordinator, database.catalog_table, std::slice::from_ref(&key))?;
     let mut value = owner.node.to_be_bytes().to_vec();
@@ -135,9 +137,9 @@ pub(super) fn forget(
     deferred: &mut Deferred,
     coordinator: &mut Coordinator<'_>,
     database: &Database,
-    stored: Stored,
+    storage: TableId,
 ) -> Result<bool, Abort> {
-    let (table, key) = (database.catalog_table, work_key(stored));
+    let (table, key) = (database.catalog_table, work_key(storage));
     let found = deferred.get_many(coordinator, table, std::slice::from_ref(&key))?;
     let is_there = found.into_iter().next().flatten().is_some();
     if is_there {
@@ -146,23 +148,7 @@ pub(super) fn forget(
     Ok(is_there)
 }
 
-/// Removes dropped keys, and then the row that tells so.
-///
-/// # Errors
-/// The engine's. The row remains, if not all keys are removed.
-pub(super) fn empty(
-    coordinator: &mut Coordinator<'_>,
-    database: &Database,
-    stored: Stored,
-) -> Result<(), Failure> {
-    clear(coordinator, database.table, stored)?;
-    committed(coordinator, |coordinator, deferred| {
-        forget(deferred, coordinator, database, stored).map_err(Failure::from)
-    })
-    .map(drop)
-}
-
-/// Undoes the builds of nodes that are no members any more, and removes the keys that those were to remove.
+/// Undoes the builds of nodes that are no members any more, and drops the storages that those were to drop.
 ///
 /// # Errors
 /// The engine's; what is left is found again.
@@ -172,8 +158,9 @@ pub(crate) fn settle(
 ) -> Result<(), Failure> {
     undo_builds(database, coordinator)?;
     let left = of_lost_nodes(database, coordinator)?;
-    let mut emptied = left.iter().filter(|work| work.build.is_none());
-    emptied.try_for_each(|work| empty(coordinator, database, work.stored))
+    let mut dropped = left.iter().filter(|work| work.build.is_none());
+    dropped.try_for_each(|work| drop_storage(coordinator, database, work.storage))?;
+    drop_orphans(database, coordinator)
 }
 
 /// Undoes the builds of nodes that are no members any more.
@@ -239,6 +226,7 @@ fn resources(database: &Arc<Database>) -> Resources {
         facts,
         seen_versions: SeenVersions::default(),
         touched: Touched::default(),
+        spares: Default::default(),
         parameters: Vec::new(),
         cancel: Arc::new(AtomicBool::new(false)),
     }

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use gannet_engine::{Abort, Conflict};
+use gannet_engine::{Abort, Conflict, TableKey};
 use gannet_rules::rule;
 
 use crate::catalog::{Index, Table};
@@ -31,7 +31,7 @@ struct Entry {
     row: Row,
     primary: Vec<u8>,
     /// The row's own key and value, then those of its index entries, in the order of the indexes.
-    keys: Vec<(Vec<u8>, Vec<u8>)>,
+    keys: Vec<(TableKey, Vec<u8>)>,
 }
 
 impl Entry {
@@ -39,7 +39,7 @@ impl Entry {
         let mut keys = Vec::with_capacity(1 + table.indexes.len());
         keys.push((table.row_key(&primary), encode(&row)));
         for index in &table.indexes {
-            keys.push(table.entry(index, &row, &primary));
+            keys.push(index.entry(&row, &primary));
         }
         Self { row, primary, keys }
     }
@@ -329,7 +329,7 @@ fn replace_rows(
                 puts.push(put);
             }
         }
-        let keys: Vec<Vec<u8>> = entries.iter().map(|((key, _), _)| key.clone()).collect();
+        let keys: Vec<TableKey> = entries.iter().map(|((key, _), _)| key.clone()).collect();
         let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
         for (((old_key, old_value), mut put), there) in entries.into_iter().zip(there) {
             context.pace()?;
@@ -348,11 +348,11 @@ fn replace_rows(
 }
 
 /// A key, its value, its number in an entry, and the row if the key must not exist yet.
-type Put = (Vec<u8>, Vec<u8>, usize, Option<Row>);
+type Put = (TableKey, Vec<u8>, usize, Option<Row>);
 
 /// Approximate bytes of a put.
 fn put_bytes((key, value, _, row): &Put) -> usize {
-    key.len() + value.len() + size_of::<Put>() + row.as_ref().map_or(0, row_bytes)
+    key.key.len() + value.len() + size_of::<Put>() + row.as_ref().map_or(0, row_bytes)
 }
 
 /// Puts entries, which are charged. Those with a row must not exist yet.
@@ -367,7 +367,7 @@ fn put_checked(
     while puts.len() > 0 {
         let chunk: Vec<Put> = puts.by_ref().take(BATCH_ROWS).collect();
         charge.release(chunk.iter().map(put_bytes).sum());
-        let fresh: Vec<Vec<u8>> =
+        let fresh: Vec<TableKey> =
             chunk.iter().filter(|put| put.3.is_some()).map(|put| put.0.clone()).collect();
         let there = if fresh.is_empty() { Vec::new() } else { context.get_many(&fresh)? };
         let mut there = there.into_iter();
@@ -405,7 +405,7 @@ pub(super) fn delete(
         }
         // The scan has read the rows themselves.
         let keys = entries.iter().flat_map(|entry| entry.keys[1..].iter().map(|k| k.0.clone()));
-        let keys: Vec<Vec<u8>> = keys.collect();
+        let keys: Vec<TableKey> = keys.collect();
         let there = if keys.is_empty() { Vec::new() } else { context.get_many(&keys)? };
         let mut there = there.into_iter();
         for entry in entries {

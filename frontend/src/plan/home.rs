@@ -12,7 +12,6 @@ use crate::value::Value;
 /// A key that is known when the parameters are.
 #[derive(Debug)]
 pub(crate) struct Home {
-    prefix: Vec<u8>,
     /// Constants and parameters.
     values: Vec<Expression>,
 }
@@ -27,18 +26,17 @@ impl Home {
     }
 
     fn of_scan(scan: &Scan) -> Option<Self> {
-        let Access::Points { index, columns } = &scan.access else { return None };
+        let Access::Points { columns, .. } = &scan.access else { return None };
         let values = columns.iter().map(|values| match values.first()? {
             known @ (Expression::Constant(_) | Expression::Parameter(_)) => Some(known.clone()),
             _ => None,
         });
-        Some(Self { prefix: index.prefix(&scan.table), values: values.collect::<Option<_>>()? })
+        Some(Self { values: values.collect::<Option<_>>()? })
     }
 
     /// The key; None if a value is NULL, because no row has such a key.
     pub(crate) fn key(&self, parameters: &[Value]) -> Option<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(2 * self.prefix.len() + 16 * self.values.len());
-        bytes.extend_from_slice(&self.prefix);
+        let mut bytes = Vec::with_capacity(16 * self.values.len());
         for value in &self.values {
             let value = match value {
                 Expression::Constant(value) => value,

@@ -40,7 +40,9 @@ use std::sync::Arc;
 
 use crate::array::Element;
 use crate::catalog::system::Relation;
-use crate::catalog::{Catalog, PRIMARY_INDEX, Table};
+use gannet_engine::TableId;
+
+use crate::catalog::{Catalog, Table};
 use crate::encoding::row::Wanted;
 use crate::error::SqlError;
 use crate::expression::Expression;
@@ -270,12 +272,12 @@ impl IndexChoice {
         }
     }
 
-    /// The prefix of the index's keys.
-    pub(crate) fn prefix(self, table: &Table) -> Vec<u8> {
-        table.prefix(match self {
-            Self::Primary => PRIMARY_INDEX,
-            Self::Secondary(number) => table.indexes[number].id,
-        })
+    /// The engine's table with the index.
+    pub(crate) fn storage(self, table: &Table) -> TableId {
+        match self {
+            Self::Primary => table.rows(),
+            Self::Secondary(number) => table.indexes[number].entries(),
+        }
     }
 
     /// The index's name.

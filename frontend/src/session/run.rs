@@ -216,6 +216,7 @@ impl Session {
                 facts,
                 seen_versions: SeenVersions::default(),
                 touched: Touched::default(),
+                spares: Default::default(),
                 parameters: Vec::new(),
                 cancel,
             });
@@ -369,7 +370,7 @@ impl Session {
         let resources = self.resources(&catalog);
         let token = self.take_token();
         let Some(transaction) = self.transaction.take() else { return Err(aborted()) };
-        let home = transaction.deferred.first_written(self.database.table).map(<[u8]>::to_vec);
+        let home = transaction.deferred.first_written().map(<[u8]>::to_vec);
         let job = move |coordinator: &mut Coordinator<'_>, resources: &Resources| {
             once::commit(transaction, token.as_ref(), coordinator, resources)
         };
@@ -480,16 +481,8 @@ impl Session {
         let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy()) };
         let resources = self.resources(&plan.catalog);
         let table = Arc::clone(&insert.rules.table);
-        let fills = match &mut self.transaction {
-            None => false,
-            Some(transaction) => {
-                let fills = transaction.may_fill(&self.database, &table);
-                if fills {
-                    transaction.filled.add(&self.database, table.storage);
-                }
-                fills
-            }
-        };
+        let transaction = self.transaction.as_ref();
+        let fills = transaction.is_some_and(|transaction| transaction.may_fill(&table));
         let insert = move |context: &mut Context<'_, '_>| {
             let PlanKind::Insert(insert) = &plan.kind else { return Err(no_copy().into()) };
             // Under contention smaller batches get through. The second attempt tells duplicates.

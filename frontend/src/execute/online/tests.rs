@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use gannet_engine::{Cluster, ClusterOptions, Direction};
+use gannet_engine::{Cluster, ClusterOptions, Direction, TableId};
 use pollster::block_on;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::{Build, Coordinator, KeyRange, Resources, Transaction, alone, declare};
 use super::{fill_page, finish, take_back, whole, with_newest};
-use crate::catalog::{PRIMARY_INDEX, SeenVersions};
+use crate::catalog::SeenVersions;
 use crate::encoding::row::{Wanted, decode};
 use crate::error::{Failure, SqlError};
 use crate::execute::unfinished::note_build;
@@ -59,6 +59,7 @@ fn on<T: Send + 'static>(
         facts,
         seen_versions: SeenVersions::default(),
         touched: Default::default(),
+        spares: Default::default(),
         parameters: Vec::new(),
         cancel: Arc::new(AtomicBool::new(false)),
     };
@@ -97,8 +98,7 @@ impl Stepped {
             })
         });
         let build = build.unwrap().expect("the definition needs a build");
-        let rest = Some(whole(database.catalog().table_numbered(table_of(&build)).unwrap()));
-        Self { database: Arc::clone(database), build, rest }
+        Self { database: Arc::clone(database), build, rest: Some(whole()) }
     }
 
     /// Fills a page of so many rows. Tells whether rows are left.
@@ -147,32 +147,26 @@ type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 /// The entries in index `i`, and those that the rows of `t` imply.
 fn entries(database: &Arc<Database>) -> (Entries, Entries) {
     let mut entries = on(database, |coordinator, resources| {
-        let (catalog, database) = (resources.database.catalog(), &resources.database);
+        let catalog = resources.database.catalog();
         let table = catalog.require("t")?;
         let mut deferred = gannet_engine::Deferred::new();
-        let mut all = |index: u32| -> Result<Entries, Failure> {
-            let mut range = whole(table);
-            let prefix = table.prefix(index);
-            let mut to = prefix.clone();
-            to.extend_from_slice(&[0xff; 8]);
-            range.from = std::ops::Bound::Included(prefix);
-            range.to = std::ops::Bound::Excluded(to);
-            let page =
-                deferred.scan(coordinator, database.table, &range, Direction::Ascending, 10_000)?;
+        let mut all = |storage: TableId| -> Result<Entries, Failure> {
+            let ascending = Direction::Ascending;
+            let page = deferred.scan(coordinator, storage, &whole(), ascending, 10_000)?;
             assert!(page.rest.is_none(), "a test's table is small");
             Ok(page.rows.into_iter().collect())
         };
-        let rows = all(PRIMARY_INDEX)?;
+        let rows = all(table.rows())?;
         let Some(index) = table.indexes.iter().find(|index| index.name == "i") else {
             return Ok((Vec::new(), Vec::new()));
         };
-        let prefix = table.prefix(PRIMARY_INDEX).len();
         let wanted = rows.iter().map(|(key, row)| {
             let row = decode(row, &Wanted::All, &table.missing_values()?)?;
-            Ok(table.entry(index, &row, &key[prefix..]))
+            let (key, value) = index.entry(&row, key);
+            Ok((key.key, value))
         });
         let wanted: Result<Entries, SqlError> = wanted.collect();
-        Ok((all(index.id)?, wanted?))
+        Ok((all(index.entries())?, wanted?))
     })
     .unwrap();
     entries.1.sort();
