@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use gannet::{
-    Abort, Cluster, ClusterOptions, Conflict, Deferred, Direction, KeyRange, Misuse, Outcome,
+    Abort, Cluster, ClusterOptions, Conflict, Deferred, Direction, KeyRange, Misuse, Node, Outcome,
     TableId,
 };
 use gannet_benchmarks::check_replicas;
@@ -180,6 +180,38 @@ fn what_was_read_of_a_table_that_was_dropped_is_a_conflict() {
     }
     let refused: u64 = cluster.nodes().iter().map(|node| node.refused()).sum();
     assert_eq!(refused, 0, "no request was wrong");
+}
+
+/// Rows of a large transaction do not all go into the first buckets of an empty table.
+#[test]
+fn a_large_transaction_finds_buckets_for_its_rows() {
+    let cluster = open(256 << 20);
+    let table = cluster.create_ordered_table("empty", 0).unwrap();
+    let splits = || {
+        let of_node = |node: &Arc<Node>| {
+            let view = node.view();
+            let partitions = 0..u16::try_from(cluster.options().partitions).unwrap();
+            let count = |it| view.table(table.number()).unwrap().split_count(it);
+            partitions.map(count).sum::<u32>()
+        };
+        cluster.nodes().iter().map(of_node).min().unwrap()
+    };
+    let insert = |rows: Range<u32>| {
+        let committed = cluster.spawn_anywhere(move |coordinator| {
+            let mut deferred = Deferred::new();
+            for row in rows {
+                deferred.insert(table, row.to_be_bytes().to_vec(), vec![1]);
+            }
+            deferred.commit(coordinator)
+        });
+        committed.unwrap().wait().unwrap().unwrap();
+        splits()
+    };
+    assert!(insert(0..500) < 100, "few rows are not worth it");
+    // Buckets are meant for five rows and more, and none that a transaction has locked is split: so they were split before.
+    let splits = insert(500..30_500);
+    assert!(splits > 2_000, "{splits} splits");
+    assert!(check_replicas(&cluster).iter().all(|check| check.passed));
 }
 
 #[test]

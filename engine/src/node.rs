@@ -25,6 +25,7 @@ use crate::by_number::ByNumber;
 use crate::configuration::{Configuration, Phase, TableEntry};
 use crate::learning::{Learning, Lesson};
 use crate::lease::{Lease, LeaseTerms};
+use crate::node::hand_over::Dropped;
 use crate::silences::Silences;
 use crate::statistics::{ChangeCounters, LessonReport};
 use crate::view::{NodeCounts, View};
@@ -72,6 +73,8 @@ pub struct Node {
     silences: Silences,
     /// Views that were replaced, and that somebody may hold.
     older: Mutex<Vec<Weak<View>>>,
+    /// Large tables that were dropped, and whose memory is to be given back.
+    dropped: Mutex<Dropped>,
     /// Workers that split buckets of its tables.
     growing: AtomicUsize,
     /// How often it has begun to hand partitions over.
@@ -163,6 +166,7 @@ impl Node {
             complaints: Mutex::default(),
             silences: Silences::default(),
             older: Mutex::default(),
+            dropped: Mutex::default(),
             growing: AtomicUsize::new(0),
             hand_overs: AtomicU64::new(0),
             handing_over: Mutex::default(),
@@ -363,6 +367,8 @@ impl Node {
             self.awaited.fetch_max(version, Ordering::Relaxed);
         }
         self.arena.set_shares(&shares(configuration, &configuration.memory_limits_bytes()));
+        // Before a worker adopts the view, which gives their memory back.
+        self.keep_dropped(&self.view.load(), &view);
         let before = self.view.swap(Arc::new(view));
         let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
         older.retain(|view| view.strong_count() > 0);

@@ -19,6 +19,8 @@ use crate::table_id::TableId;
 
 /// First wait of a job for a change; every further wait is twice as long.
 const CHANGE_WAIT_MIN: Duration = Duration::from_micros(20);
+/// Looks of a job, of [`CHANGE_WAIT_MAX`] each, whether the memory of a table that it has dropped is given back.
+const GIVING_BACK_LOOKS: usize = 50;
 /// Longest wait of a job for a change.
 const CHANGE_WAIT_MAX: Duration = Duration::from_millis(1);
 
@@ -109,7 +111,8 @@ impl Cluster {
     }
 
     /// Drops a table with its rows, in all processes. Transactions that use it may still commit; later ones end with
-    /// [`crate::Misuse::NoSuchTable`]. Blocks until they have ended, and must not be called on a thread that drives workers.
+    /// [`crate::Misuse::NoSuchTable`]. Blocks until they have ended, and must not be called on a thread that drives workers. The memory of a
+    /// large table is given back soon afterwards, a little at a time.
     ///
     /// # Errors
     /// [`ClusterError::Change`] if there is no such table; [`ClusterError::Join`] if the cluster halts.
@@ -128,7 +131,15 @@ impl Cluster {
         table: TableId,
     ) -> Result<(), ClusterError> {
         self.change_in(coordinator, Change::Leave(table.number()))?;
-        self.change_in(coordinator, Change::Remove(table.number()))
+        self.change_in(coordinator, Change::Remove(table.number()))?;
+        for _ in 0..GIVING_BACK_LOOKS {
+            if !self.members.iter().any(|member| member.node().gives_back_dropped()) {
+                break;
+            }
+            coordinator.begin();
+            coordinator.pause(CHANGE_WAIT_MAX);
+        }
+        Ok(())
     }
 
     /// The table with that name.

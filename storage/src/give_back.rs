@@ -51,6 +51,12 @@ impl Table {
         end < count
     }
 
+    /// Forgets the keys of some leaves of a partition's index, of a table that is dropped. Whether there are further ones.
+    pub fn forget_leaves(&self, number: u16, count: usize) -> bool {
+        let heap = self.partition(number).and_then(|partition| partition.heap());
+        heap.is_some_and(|heap| heap.forget_leaves(count))
+    }
+
     /// Removes a partition: it is absent then. Whether it was there. No thread uses the partition any more, and no transaction will.
     pub fn remove_partition(&self, number: u16) -> bool {
         let Some(partition) = self.partition(number) else { return false };

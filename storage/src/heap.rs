@@ -196,6 +196,11 @@ impl Heap {
         }
     }
 
+    /// Forgets the keys of some leaves of the index. Whether there are further ones.
+    pub(crate) fn forget_leaves(&self, count: usize) -> bool {
+        self.order.as_ref().is_some_and(|(index, _)| index.forget_leaves(count))
+    }
+
     /// Ends what transactions of other epochs than that of `present` have left: reservations, pending entries of the index, and
     /// scan barriers.
     fn end_dead(&self, arena: &Arena, present: Owner) {

@@ -125,6 +125,16 @@ impl OrderedIndex {
         *self.directory.write() = Directory::new();
     }
 
+    /// Forgets the keys of some leaves, as the table is dropped. Whether there are further ones.
+    pub(crate) fn forget_leaves(&self, count: usize) -> bool {
+        let mut directory = self.directory.write();
+        for _ in 0..count {
+            let Some((_, leaf)) = directory.by_key.pop_last() else { break };
+            directory.leaves[leaf.id as usize] = None;
+        }
+        !directory.by_key.is_empty()
+    }
+
     /// Adds `key`, pending for `owner`; the caller holds the lock of its bucket.
     ///
     /// An entry that an earlier holder of the lock left behind becomes `owner`'s.

@@ -10,10 +10,11 @@
 //! a view, the partitions are served whose primary the node is.
 
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gannet_rules::rule;
+use gannet_storage::Table;
 
 use crate::configuration::{Configuration, TableEntry};
 use crate::node::Node;
@@ -21,6 +22,17 @@ use crate::view::View;
 
 /// Looks at the locks between two looks at what else there is to do.
 const LOOKS: usize = 100;
+/// Buckets of a partition of a table that is not dropped at once.
+const LARGE_BUCKETS: u32 = 64;
+
+/// Large tables that were dropped.
+#[derive(Default)]
+pub(super) struct Dropped {
+    /// Those that no worker has taken yet.
+    waiting: Vec<Arc<Table>>,
+    /// How many have not given all back.
+    open: usize,
+}
 
 impl Node {
     /// Has the tables of a view serve the partitions whose primary the node is, and no others. The tables of the configuration before, if
@@ -31,6 +43,51 @@ impl Node {
             Some(before) => self.serve_tables(view, configuration.tables_since(before)),
             None => self.serve_tables(view, configuration.tables()),
         }
+    }
+
+    /// Keeps large tables that a view has no more: a worker gives back their memory in small steps, and no last owner all of it at once.
+    pub(super) fn keep_dropped(&self, before: &View, view: &View) {
+        let configuration = view.configuration();
+        for (number, _) in before.configuration().tables_since(configuration) {
+            let gone = before.shared_tables().get(number);
+            let partitions = (0..).take(configuration.partitioning.count());
+            let is_large = |table: &&Arc<Table>| {
+                partitions.clone().any(|it| table.bucket_count(it) > LARGE_BUCKETS)
+            };
+            let gone = gone.filter(|_| view.table(number).is_none()).filter(is_large);
+            if let Some(gone) = gone {
+                let mut dropped = self.lock_dropped();
+                dropped.waiting.push(Arc::clone(gone));
+                dropped.open += 1;
+            }
+        }
+    }
+
+    /// Whether a worker is to begin to give the memory of dropped tables back.
+    pub(crate) fn has_dropped(&self) -> bool {
+        !self.lock_dropped().waiting.is_empty()
+    }
+
+    /// Whether memory of dropped tables is not given back yet.
+    pub(crate) fn gives_back_dropped(&self) -> bool {
+        self.lock_dropped().open > 0
+    }
+
+    /// A worker has given back the memory of one.
+    pub(crate) fn end_dropped(&self) {
+        self.lock_dropped().open -= 1;
+    }
+
+    /// One of those, which nobody uses any more.
+    pub(crate) fn take_dropped(&self) -> Option<Arc<Table>> {
+        let waiting = &mut self.lock_dropped().waiting;
+        let unused = waiting.iter().position(|table| Arc::strong_count(table) == 1)?;
+        Some(waiting.swap_remove(unused))
+    }
+
+    fn lock_dropped(&self) -> MutexGuard<'_, Dropped> {
+        // Nothing panics while it is held.
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve_tables<'t>(&self, view: &View, tables: impl Iterator<Item = (u32, &'t TableEntry)>) {

@@ -17,7 +17,7 @@ impl<S: PacketSender, R: PacketReceiver> Worker<S, R> {
     pub(super) fn begin_own_jobs(&mut self, before: &Configuration) {
         self.begin_copies();
         // Of another placement alone: to look for what is to be given back, all tables are looked at.
-        if !self.view.configuration().is_placed_as(before) {
+        if !self.view.configuration().is_placed_as(before) || self.node.has_dropped() {
             self.giving_back.begin();
         }
     }
