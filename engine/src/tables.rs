@@ -130,10 +130,13 @@ impl Cluster {
         coordinator: &mut Coordinator<'_>,
         table: TableId,
     ) -> Result<(), ClusterError> {
+        let gives_back = || self.members.iter().any(|member| member.node().gives_back_dropped());
+        // Those before have been waited for.
+        let looks = if gives_back() { 0 } else { GIVING_BACK_LOOKS };
         self.change_in(coordinator, Change::Leave(table.number()))?;
         self.change_in(coordinator, Change::Remove(table.number()))?;
-        for _ in 0..GIVING_BACK_LOOKS {
-            if !self.members.iter().any(|member| member.node().gives_back_dropped()) {
+        for _ in 0..looks {
+            if !gives_back() {
                 break;
             }
             coordinator.begin();
