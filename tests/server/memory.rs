@@ -34,10 +34,13 @@ async fn fill(client: &Client, table: &str, bytes: usize, first: &mut i64) -> i6
     }
 }
 
-fn memory_bytes(metrics: &str) -> u64 {
+/// All table memory of a node, and what of it main buckets take.
+fn memory_bytes(metrics: &str) -> [u64; 2] {
     let text = get(metrics, "/metrics");
-    let line = text.lines().find(|line| line.starts_with("gannet_memory_bytes")).unwrap();
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+    ["gannet_memory_bytes{", "gannet_memory_reserved_bytes{"].map(|name| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    })
 }
 
 /// Each round has new keys. A table is emptied by DELETE, TRUNCATE or DROP.
@@ -48,7 +51,7 @@ async fn rows_of_every_size_reuse_freed_memory() {
     let client = server.client().await;
     let mut first = 1;
     let mut fit = [0; SIZES.len()];
-    let mut empty_bytes = 0;
+    let [mut empty_bytes, mut empty_buckets] = [0; 2];
     for round in 0..10 {
         for (number, bytes) in SIZES.into_iter().enumerate() {
             let table = format!("t{}", round % 3);
@@ -56,9 +59,10 @@ async fn rows_of_every_size_reuse_freed_memory() {
                 format!("CREATE TABLE IF NOT EXISTS {table} (id BIGINT PRIMARY KEY, text TEXT)");
             client.batch_execute(&create).await.unwrap();
             if round == 0 && number == 0 {
-                empty_bytes = memory_bytes(&metrics);
+                [empty_bytes, empty_buckets] = memory_bytes(&metrics);
             }
             let rows = fill(&client, &table, bytes, &mut first).await;
+            let [full_bytes, _] = memory_bytes(&metrics);
             if round == 0 {
                 fit[number] = rows;
             }
@@ -68,18 +72,20 @@ async fn rows_of_every_size_reuse_freed_memory() {
                 "round {round}: {rows} rows of {bytes} bytes, {} at first",
                 fit[number]
             );
-            let full_bytes = memory_bytes(&metrics);
             let empty = ["DELETE FROM", "TRUNCATE", "DROP TABLE"][(round + number) % 3];
             client.batch_execute(&format!("{empty} {table}")).await.unwrap();
-            let bytes = memory_bytes(&metrics);
+            let [bytes, buckets] = memory_bytes(&metrics);
             assert!(full_bytes > empty_bytes * 3, "{full_bytes} bytes of a table that is full");
-            // The buckets that a table has grown to stay with it, also after DELETE.
-            let bytes_max = empty_bytes * 11 / 10 + full_bytes / 8;
-            assert!(bytes < bytes_max, "{empty}: {bytes} bytes, {empty_bytes} before");
+            let (of_rows, of_rows_max) =
+                (bytes - buckets, empty_bytes - empty_buckets + empty_bytes / 10);
+            assert!(
+                of_rows < of_rows_max,
+                "{empty}: {of_rows} bytes of rows, {of_rows_max} allowed"
+            );
         }
     }
     client.batch_execute("DROP TABLE IF EXISTS t0, t1, t2").await.unwrap();
-    let bytes = memory_bytes(&metrics);
+    let [bytes, _] = memory_bytes(&metrics);
     assert!(bytes < empty_bytes * 11 / 10, "{bytes} bytes without tables, {empty_bytes} with one");
 }
 

@@ -81,7 +81,8 @@ impl Node {
     /// One of those, which nobody uses any more.
     pub(crate) fn take_dropped(&self) -> Option<Arc<Table>> {
         let waiting = &mut self.lock_dropped().waiting;
-        let unused = waiting.iter().position(|table| Arc::strong_count(table) == 1)?;
+        // What the other owners did last is seen then.
+        let unused = waiting.iter_mut().position(|table| Arc::get_mut(table).is_some())?;
         Some(waiting.swap_remove(unused))
     }
 

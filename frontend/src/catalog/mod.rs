@@ -11,7 +11,6 @@
 //! ```
 //! A *storage* is the number of the engine's table with the rows of a table, or with the entries of an index.
 //!
-//!
 //! Every transaction depends on the nearest copy of the version, which costs no message. A change of the catalog writes all
 //! copies, so one of two concurrent changes meets a conflict. A statement that was planned with an older version is planned
 //! and run again.

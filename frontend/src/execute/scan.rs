@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
-use gannet_engine::{Direction, KeyRange, Rows, TableKey};
+use gannet_engine::{Direction, KeyRange, Rows, TableId, TableKey};
 
 use crate::catalog::Index;
 use crate::encoding::key;
@@ -46,7 +46,7 @@ pub(super) struct ScanRows<'p> {
 enum State {
     New,
     /// Keys that are not read yet.
-    Points(std::vec::IntoIter<Vec<u8>>),
+    Points(std::vec::IntoIter<TableKey>),
     /// The remaining range.
     Range(KeyRange),
     Done,
@@ -83,16 +83,16 @@ impl ScanRows<'_> {
     /// The rows with the next keys.
     fn points(
         &mut self,
-        mut keys: std::vec::IntoIter<Vec<u8>>,
+        mut keys: std::vec::IntoIter<TableKey>,
         context: &mut Context<'_, '_>,
     ) -> Result<Vec<Row>, Failure> {
         let Access::Points { index, .. } = &self.scan.access else { return Ok(Vec::new()) };
-        let some: Vec<Vec<u8>> = keys.by_ref().take(POINT_ROWS).collect();
+        let some: Vec<TableKey> = keys.by_ref().take(POINT_ROWS).collect();
         if keys.len() > 0 {
             self.state = State::Points(keys);
         }
         let rows = rows_at(self.scan, *index, &some, context)?;
-        let bytes = some.iter().map(|key| key.len() + KEY_OVERHEAD_BYTES).sum();
+        let bytes = some.iter().map(|key| key.key.len() + KEY_OVERHEAD_BYTES).sum();
         self.charge.release(bytes);
         Ok(rows.into_iter().flatten().collect())
     }
@@ -100,9 +100,9 @@ impl ScanRows<'_> {
     /// The keys without duplicates.
     fn distinct(
         &mut self,
-        keys: Vec<Vec<u8>>,
+        keys: Vec<TableKey>,
         context: &mut Context<'_, '_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    ) -> Result<Vec<TableKey>, Failure> {
         if keys.len() <= 1 {
             return Ok(keys);
         }
@@ -110,7 +110,7 @@ impl ScanRows<'_> {
         let mut held = Charge::default();
         for key in keys {
             context.pace()?;
-            let bytes = key.len() + KEY_OVERHEAD_BYTES;
+            let bytes = key.key.len() + KEY_OVERHEAD_BYTES;
             if !seen.contains(&key) {
                 held.add(context.budget(), bytes)?;
                 self.charge.add(context.budget(), bytes)?;
@@ -130,8 +130,9 @@ impl Operator for ScanRows<'_> {
                 State::Range(rest) => self.page(&rest, NEXT_PAGE_ROWS, context)?,
                 State::Points(keys) => self.points(keys, context)?,
                 State::New => match &self.scan.access {
-                    Access::Points { columns, .. } => {
-                        let keys = point_keys(columns, &[], context)?;
+                    Access::Points { index, columns } => {
+                        let storage = index.storage(&self.scan.table);
+                        let keys = point_keys(columns, storage, &[], context)?;
                         let keys = self.distinct(keys, context)?;
                         self.points(keys.into_iter(), context)?
                     }
@@ -168,12 +169,13 @@ pub(super) fn points(
 ) -> Result<Vec<Vec<Row>>, Failure> {
     let Access::Points { index, columns } = &scan.access else { return Ok(Vec::new()) };
     // Each key is read once, even if several rows need it.
-    let mut numbers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    let storage = index.storage(&scan.table);
+    let mut numbers: BTreeMap<TableKey, usize> = BTreeMap::new();
     let mut wanted = Vec::with_capacity(left.len());
     for row in left {
         context.pace()?;
         let mut own = Vec::new();
-        for key in point_keys(columns, row, context)? {
+        for key in point_keys(columns, storage, row, context)? {
             let count = numbers.len();
             own.push(*numbers.entry(key).or_insert(count));
         }
@@ -181,7 +183,8 @@ pub(super) fn points(
         own.dedup();
         wanted.push(own);
     }
-    let mut keys = vec![Vec::new(); numbers.len()];
+    let none = TableKey { table: storage, key: Vec::new() };
+    let mut keys = vec![none; numbers.len()];
     for (key, number) in numbers {
         keys[number] = key;
     }
@@ -194,19 +197,17 @@ pub(super) fn points(
 fn rows_at(
     scan: &Scan,
     index: IndexChoice,
-    keys: &[Vec<u8>],
+    keys: &[TableKey],
     context: &mut Context<'_, '_>,
 ) -> Result<Vec<Option<Row>>, Failure> {
     let mut rows = Vec::with_capacity(keys.len());
     for keys in keys.chunks(POINT_ROWS) {
         context.check_cancel()?;
-        let table = index.storage(&scan.table);
-        let named = keys.iter().map(|key| TableKey { table, key: key.clone() });
-        let found = context.get_many(&named.collect::<Vec<_>>())?;
+        let found = context.get_many(keys)?;
         rows.extend(match index {
             IndexChoice::Primary => {
-                let with_key = |(key, row): (&Vec<u8>, Option<Vec<u8>>)| {
-                    row.map(|row| (primary_of_row(scan, key), row))
+                let with_key = |(key, row): (&TableKey, Option<Vec<u8>>)| {
+                    row.map(|row| (primary_of_row(scan, &key.key), row))
                 };
                 decoded(scan, keys.iter().zip(found).map(with_key), context)?
             }
@@ -224,15 +225,16 @@ fn primary_of_row(scan: &Scan, key: &[u8]) -> PrimaryBytes {
 /// The keys of an access with points, for one row on the left; none for NULLs.
 fn point_keys(
     columns: &[Vec<Expression>],
+    table: TableId,
     row: &[Value],
     context: &mut Context<'_, '_>,
-) -> Result<Vec<Vec<u8>>, Failure> {
-    let mut keys = vec![Vec::new()];
+) -> Result<Vec<TableKey>, Failure> {
+    let mut keys = vec![TableKey { table, key: Vec::new() }];
     for list in columns {
         if let ([expression], [key]) = (&list[..], &mut keys[..]) {
             match context.value(expression, row)? {
                 Value::Null => keys.clear(),
-                value => key::push(key, &value),
+                value => key::push(&mut key.key, &value),
             }
             continue;
         }
@@ -242,7 +244,7 @@ fn point_keys(
             for value in values.iter().filter(|value| !value.is_null()) {
                 context.pace()?;
                 let mut key = start.clone();
-                key::push(&mut key, value);
+                key::push(&mut key.key, value);
                 longer.push(key);
             }
         }

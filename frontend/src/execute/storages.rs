@@ -242,16 +242,19 @@ pub(super) fn drop_storage(
     .map(drop)
 }
 
-/// Drops the tables of the engine that processes have created which are no members any more, and that the catalog has not got.
+/// Drops the tables of the engine that processes have created which are no members any more, and that neither the catalog nor a build
+/// has got.
 ///
 /// # Errors
 /// The engine's; what is left is found again.
 pub(super) fn drop_orphans(
     database: &Arc<Database>,
     coordinator: &mut Coordinator<'_>,
+    filled: &BTreeSet<TableId>,
 ) -> Result<(), Failure> {
     let configuration = database.cluster.configuration();
-    let is_orphan = |table: &TableId| !database.storages.may_be_committed(*table);
+    let is_orphan =
+        |table: &TableId| !database.storages.may_be_committed(*table) && !filled.contains(table);
     // Whatever those processes have committed is there: the epoch in which they are no members has begun.
     for table in of_lost_nodes(&configuration).filter(is_orphan) {
         if !is_in_catalog(coordinator, database, table)? {

@@ -160,7 +160,12 @@ pub(crate) fn settle(
     let left = of_lost_nodes(database, coordinator)?;
     let mut dropped = left.iter().filter(|work| work.build.is_none());
     dropped.try_for_each(|work| drop_storage(coordinator, database, work.storage))?;
-    drop_orphans(database, coordinator)
+    let table = database.catalog_table;
+    let works = committed(coordinator, |coordinator, deferred| all(coordinator, deferred, table))?;
+    // The catalog gets those with the end of their builds.
+    let builds = works.iter().filter_map(|work| work.build.as_ref());
+    let filled = builds.flat_map(Build::storages).collect();
+    drop_orphans(database, coordinator, &filled)
 }
 
 /// Undoes the builds of nodes that are no members any more.
