@@ -184,6 +184,27 @@ fn what_was_read_of_a_table_that_was_dropped_is_a_conflict() {
 
 /// Rows of a large transaction do not all go into the first buckets of an empty table.
 #[test]
+fn a_transaction_keeps_the_rows_of_many_tables_apart() {
+    let cluster = open(32 << 20);
+    // In tables without buckets for expected rows a key has the same bucket number everywhere.
+    let create = |number| cluster.create_table(&format!("table {number}"), 8, 0).unwrap();
+    let tables: Vec<TableId> = (0..40).map(create).collect();
+    let written = tables.clone();
+    let inserted = cluster.run(move |tx| {
+        for &table in &written {
+            tx.insert(table, 7, &u64::from(table.number()).to_le_bytes())?;
+        }
+        Ok::<(), Abort>(())
+    });
+    assert_eq!(inserted.unwrap(), Outcome::Committed(()));
+    for table in tables {
+        let value = cluster.run(move |tx| tx.get(table, 7).map(|row| row.map(<[u8]>::to_vec)));
+        let expected = u64::from(table.number()).to_le_bytes().to_vec();
+        assert_eq!(value.unwrap().committed(), Some(expected), "{}", table.number());
+    }
+}
+
+#[test]
 fn a_large_transaction_finds_buckets_for_its_rows() {
     let cluster = open(256 << 20);
     let table = cluster.create_ordered_table("empty", 0).unwrap();

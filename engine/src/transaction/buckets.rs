@@ -8,7 +8,9 @@ use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use gannet_rules::rule;
+use gannet_storage::Partitioning;
 
+use crate::by_number::{SLOTS_MAX, slot_of};
 use crate::outcome::{Abort, Conflict, Misuse, RowProblem};
 use crate::transaction::access_set::{AccessSet, Row, RowState};
 use crate::transaction::{Scratch, Transaction};
@@ -34,10 +36,14 @@ impl BucketGroup {
 }
 
 impl Row {
-    /// Table, partition and bucket, in one number that orders by them.
+    /// Table, partition and bucket, in one number that orders by them. The slot stands for the table: a transaction with rows of two
+    /// tables of one slot has rows of a table that was dropped, and does not come so far.
     #[inline(always)]
     fn bucket_id(&self) -> u64 {
-        u64::from(self.table) << 48 | u64::from(self.partition) << 32 | u64::from(self.bucket)
+        const PARTITION_BITS: u32 = Partitioning::PARTITIONS_MAX.ilog2();
+        const { assert!(SLOTS_MAX.ilog2() + PARTITION_BITS + u32::BITS <= u64::BITS) };
+        let slot = slot_of(self.table) as u64;
+        (slot << PARTITION_BITS | u64::from(self.partition)) << u32::BITS | u64::from(self.bucket)
     }
 
     #[inline(always)]
